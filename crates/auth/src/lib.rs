@@ -1,0 +1,1 @@
+//! Password and ACL files in mosquitto's formats.

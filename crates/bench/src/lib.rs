@@ -1,0 +1,1 @@
+//! Open-loop load generator, floor and scenarios.

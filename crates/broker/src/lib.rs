@@ -1,0 +1,1 @@
+//! The MQTT server as a state machine without sockets or clocks.

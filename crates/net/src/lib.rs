@@ -1,0 +1,1 @@
+//! Sockets, TLS, WebSocket and shard threads around the broker.

@@ -1,0 +1,1 @@
+//! Broker and clients in virtual time.
