@@ -1,0 +1,121 @@
+//! `rt` lines: what a user may ask for in real-time requirements.
+
+use crate::FileError;
+
+/// Keys of an `rt` line, as the remedies name them.
+const KEYS: &str = "write max-priority, max-bandwidth or max-flows";
+
+/// Limits on the real-time requirements that a user may set, from the `rt` lines of the user's
+/// section. `None` means that the file sets no such limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RtRights {
+    /// Highest `rt-priority`, 0 to 7.
+    pub max_priority: Option<u8>,
+    /// Most bandwidth of all the user's flows together, in bit/s; at least 1.
+    pub max_bandwidth: Option<u64>,
+    /// Most flows with requirements at the same time; 0 for none.
+    pub max_flows: Option<u32>,
+}
+
+impl RtRights {
+    /// Takes in one `key=value` of an `rt` line.
+    pub(super) fn set(&mut self, item: &str, line: usize) -> Result<(), FileError> {
+        let Some((key, value)) = item.split_once('=') else {
+            return Err(FileError::new(
+                line,
+                "rt key",
+                item,
+                "has no value",
+                "write key=value",
+            ));
+        };
+        match key {
+            "max-priority" => {
+                let parsed = value.parse().ok().filter(|priority| *priority <= 7);
+                fill(
+                    &mut self.max_priority,
+                    "max-priority",
+                    value,
+                    parsed,
+                    line,
+                    "0 to 7",
+                )
+            }
+            "max-bandwidth" => {
+                let remedy = "a number and a unit such as 500kbit, 2Mbit or 1Gbit, above 0";
+                let parsed = parse_bandwidth(value);
+                fill(
+                    &mut self.max_bandwidth,
+                    "max-bandwidth",
+                    value,
+                    parsed,
+                    line,
+                    remedy,
+                )
+            }
+            "max-flows" => {
+                let parsed = value.parse().ok();
+                fill(
+                    &mut self.max_flows,
+                    "max-flows",
+                    value,
+                    parsed,
+                    line,
+                    "0 to 4294967295",
+                )
+            }
+            _ => Err(FileError::new(line, "rt key", key, "is unknown", KEYS)),
+        }
+    }
+}
+
+fn fill<T>(
+    slot: &mut Option<T>,
+    key: &'static str,
+    value: &str,
+    parsed: Option<T>,
+    line: usize,
+    valid: &'static str,
+) -> Result<(), FileError> {
+    if parsed.is_none() {
+        return Err(FileError::new(
+            line,
+            key,
+            value,
+            "is not valid",
+            format!("write {valid}"),
+        ));
+    }
+    if slot.is_some() {
+        let remedy = "keep one of the values";
+        return Err(FileError::new(
+            line,
+            key,
+            value,
+            "is set again for the same user",
+            remedy,
+        ));
+    }
+    *slot = parsed;
+    Ok(())
+}
+
+/// Bit/s from text such as `2Mbit` or `9600`; units are decimal and their case is not significant.
+fn parse_bandwidth(text: &str) -> Option<u64> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "bit" => 1,
+        "kbit" => 1_000,
+        "mbit" => 1_000_000,
+        "gbit" => 1_000_000_000,
+        _ => return None,
+    };
+    number
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(factor)
+        .filter(|bandwidth| *bandwidth > 0)
+}
