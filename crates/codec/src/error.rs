@@ -1,6 +1,12 @@
 //! What can be wrong with bytes from a peer, and with packets we were asked
 //! to encode. One table maps each to the MQTT 5 reason code for DISCONNECT or
 //! CONNACK (section 4.13).
+//!
+//! Where the specification says Malformed Packet or Protocol Error, that is
+//! what comes out. Where it only says MUST NOT, its definitions decide (section
+//! 1.2): what cannot be parsed is malformed, what was parsed and holds a value
+//! that is not allowed is a protocol error; invalid flags are always malformed
+//! (section 2.1.3). Topics and aliases have reason codes of their own.
 
 use std::fmt;
 
@@ -29,6 +35,8 @@ pub enum DecodeError {
     TopicNameInvalid,
     /// A topic filter breaks the rules of section 4.7.1: reason 0x8F.
     TopicFilterInvalid,
+    /// Topic Alias 0 [MQTT-3.3.2-8]: reason 0x94.
+    TopicAliasInvalid,
 }
 
 impl DecodeError {
@@ -41,6 +49,7 @@ impl DecodeError {
             Self::PacketTooLarge { .. } => ReasonCode::PacketTooLarge,
             Self::TopicNameInvalid => ReasonCode::TopicNameInvalid,
             Self::TopicFilterInvalid => ReasonCode::TopicFilterInvalid,
+            Self::TopicAliasInvalid => ReasonCode::TopicAliasInvalid,
         }
     }
 }
@@ -56,6 +65,7 @@ impl fmt::Display for DecodeError {
             }
             Self::TopicNameInvalid => f.write_str("invalid topic name"),
             Self::TopicFilterInvalid => f.write_str("invalid topic filter"),
+            Self::TopicAliasInvalid => f.write_str("topic alias 0"),
         }
     }
 }

@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn packet_id(&mut self) -> Result<u16, DecodeError> {
         match self.u16("packet identifier")? {
-            0 => Err(DecodeError::Malformed("packet identifier is zero")),
+            0 => Err(DecodeError::Protocol("packet identifier is zero")),
             id => Ok(id),
         }
     }

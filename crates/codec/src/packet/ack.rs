@@ -29,8 +29,8 @@ impl<'a> Ack<'a> {
     /// Decodes the body of an acknowledgement of type `kind`.
     ///
     /// # Errors
-    /// `Malformed` for a wrong length, identifier 0, or a reason code that
-    /// `kind` does not have.
+    /// `Malformed` for a wrong length; `Protocol` for identifier 0 or a reason
+    /// code that `kind` does not have; see [`Properties::check`].
     #[inline]
     pub fn decode(kind: PacketType, body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
@@ -44,7 +44,7 @@ impl<'a> Ack<'a> {
         }
         ack.reason = ReasonCode::from_byte(reader.u8("reason code")?)
             .filter(|reason| reason.allowed_in(kind))
-            .ok_or(DecodeError::Malformed("reason code"))?;
+            .ok_or(DecodeError::Protocol("reason code"))?;
         if !reader.is_empty() {
             ack.properties = Properties::read(&mut reader, PropertySet::ACK)?;
         }

@@ -19,18 +19,22 @@ impl<'a> ConnAck<'a> {
     /// reason codes of the same meaning.
     ///
     /// # Errors
-    /// `Malformed`.
+    /// `Malformed`; `Protocol` for a code that CONNACK does not have and for
+    /// Session Present with a failure [MQTT-3.2.2-6]; see
+    /// [`Properties::check`].
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
-        let flags = reader.u8("acknowledge flags")?;
-        if flags > 1 {
-            return Err(DecodeError::Malformed("acknowledge flags"));
-        }
+        let session_present = match (reader.u8("acknowledge flags")?, version) {
+            // MQTT 3.1 has no flags here, only a byte that is not used.
+            (0, _) | (_, Version::V31) => false,
+            (1, _) => true,
+            _ => return Err(DecodeError::Malformed("acknowledge flags")),
+        };
         let code = reader.u8("reason code")?;
         let (reason, properties) = if version.is_v5() {
             let reason = ReasonCode::from_byte(code)
                 .filter(|reason| reason.allowed_in(PacketType::ConnAck))
-                .ok_or(DecodeError::Malformed("reason code"))?;
+                .ok_or(DecodeError::Protocol("reason code"))?;
             (reason, Properties::read(&mut reader, PropertySet::CONNACK)?)
         } else {
             let reason = match code {
@@ -40,15 +44,18 @@ impl<'a> ConnAck<'a> {
                 3 => ReasonCode::ServerUnavailable,
                 4 => ReasonCode::BadUserNameOrPassword,
                 5 => ReasonCode::NotAuthorized,
-                _ => return Err(DecodeError::Malformed("return code")),
+                _ => return Err(DecodeError::Protocol("return code")),
             };
             (reason, Properties::EMPTY)
         };
         if !reader.is_empty() {
             return Err(DecodeError::Malformed("CONNACK length"));
         }
+        if session_present && reason != ReasonCode::Success {
+            return Err(DecodeError::Protocol("Session Present with a failure"));
+        }
         Ok(Self {
-            session_present: flags == 1,
+            session_present,
             reason,
             properties,
         })

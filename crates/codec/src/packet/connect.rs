@@ -59,7 +59,8 @@ impl<'a> Connect<'a> {
     ///
     /// # Errors
     /// `UnsupportedVersion`; `Malformed` for wrong flags, lengths or strings;
-    /// `Protocol` for properties out of place; `TopicNameInvalid` for the will.
+    /// `Protocol` for Authentication Data without Method; `TopicNameInvalid`
+    /// for the will; see [`Properties::check`].
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let name = reader.binary("protocol name")?;
@@ -134,11 +135,21 @@ impl<'a> Connect<'a> {
         })
     }
 
-    /// Appends the packet in the encoding of `self.version`.
+    /// Appends the packet in the encoding of `self.version`. On error `out` is
+    /// as before.
     ///
     /// # Errors
     /// See [`EncodeError`].
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let start = out.len();
+        let result = self.append(out);
+        if result.is_err() {
+            out.truncate(start);
+        }
+        result
+    }
+
+    fn append(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let v5 = self.version.is_v5();
         let name: &[u8] = match self.version {
             Version::V31 => b"MQIsdp",

@@ -16,7 +16,8 @@ impl<'a> Disconnect<'a> {
     /// Decodes the body of DISCONNECT.
     ///
     /// # Errors
-    /// `Malformed`, `Protocol`.
+    /// `Malformed` for a wrong length; `Protocol` for a reason code that
+    /// DISCONNECT does not have; see [`Properties::check`].
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let mut packet = Self {
             reason: ReasonCode::Success,
@@ -31,7 +32,7 @@ impl<'a> Disconnect<'a> {
         let mut reader = Reader::new(body);
         packet.reason = ReasonCode::from_byte(reader.u8("reason code")?)
             .filter(|reason| reason.allowed_in(PacketType::Disconnect))
-            .ok_or(DecodeError::Malformed("reason code"))?;
+            .ok_or(DecodeError::Protocol("reason code"))?;
         if !reader.is_empty() {
             packet.properties = Properties::read(&mut reader, PropertySet::DISCONNECT)?;
         }

@@ -53,10 +53,14 @@ impl<'a> Packet<'a> {
     /// `Protocol`.
     pub fn decode(frame: Frame<'a>, version: Version) -> Result<Self, DecodeError> {
         let body = frame.body;
+        let kind = frame.kind;
+        let version = match kind {
+            PacketType::Connect => Connect::peek_version(body).unwrap_or(version),
+            _ => version,
+        };
         if version.is_v5() && !frame.is_minimal() {
             return Err(DecodeError::Malformed("remaining length"));
         }
-        let kind = frame.kind;
         Ok(match kind {
             PacketType::Connect => Self::Connect(Connect::decode(body)?),
             PacketType::ConnAck => Self::ConnAck(ConnAck::decode(body, version)?),
@@ -92,8 +96,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// See [`EncodeError`].
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        let start = out.len();
-        let result = match self {
+        match self {
             Self::Connect(p) => p.encode(out),
             Self::ConnAck(p) => p.encode(version, out),
             Self::Publish(p) => p.encode(version, out),
@@ -115,10 +118,6 @@ impl<'a> Packet<'a> {
             }
             Self::Disconnect(p) => p.encode(version, out),
             Self::Auth(p) => p.encode(out),
-        };
-        if result.is_err() {
-            out.truncate(start);
         }
-        result
     }
 }

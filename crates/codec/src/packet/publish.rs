@@ -4,7 +4,7 @@
 //! the topic name; a receiver that has seen the same topic bytes before may
 //! skip [`RawPublish::validate`], which checks the rest.
 
-use crate::wire::{Reader, put_binary, put_header, put_u16};
+use crate::wire::{MAX_REMAINING_LENGTH, Reader, put_binary, put_header, put_u16};
 use crate::{DecodeError, EncodeError, Properties, PropertyId, PropertySet, QoS, Version, topic};
 
 /// A PUBLISH whose topic name has not been checked.
@@ -30,8 +30,8 @@ impl<'a> RawPublish<'a> {
     /// Decodes a PUBLISH from the first byte and the body of its frame.
     ///
     /// # Errors
-    /// `Malformed` for QoS 3, DUP with QoS 0, lengths; `Protocol` for
-    /// properties out of place.
+    /// `Malformed` for QoS 3, DUP with QoS 0, lengths; `Protocol` for packet
+    /// identifier 0; see [`Properties::check`].
     #[inline]
     pub fn decode(first: u8, body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let qos = QoS::from_bits((first >> 1) & 3).ok_or(DecodeError::Malformed("QoS"))?;
@@ -66,12 +66,14 @@ impl<'a> RawPublish<'a> {
     ///
     /// # Errors
     /// `TopicNameInvalid`, `Malformed` for bad UTF-8, `Protocol` for an empty
-    /// topic without alias in MQTT 5.
+    /// topic without alias (section 3.3.2.1).
     pub fn validate(self) -> Result<Publish<'a>, DecodeError> {
-        let topic = if self.topic.is_empty() && self.properties.contains(PropertyId::TopicAlias) {
+        let topic = if !self.topic.is_empty() {
+            topic::validate_name(self.topic)?
+        } else if self.properties.contains(PropertyId::TopicAlias) {
             ""
         } else {
-            topic::validate_name(self.topic)?
+            return Err(DecodeError::Protocol("empty topic without Topic Alias"));
         };
         if let Some(response) = self.properties.text(PropertyId::ResponseTopic) {
             topic::validate_name(response.as_bytes())?;
@@ -114,18 +116,24 @@ impl Publish<'_> {
         0x30 | u8::from(dup) << 3 | (qos as u8) << 1 | u8::from(retain)
     }
 
-    /// Appends the packet.
+    /// Appends the packet. On error `out` is as before.
     ///
     /// # Errors
     /// See [`EncodeError`].
     #[inline]
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if self.topic.len() > topic::MAX_TOPIC_LEN {
+            return Err(EncodeError::FieldTooLong("topic name"));
+        }
         let mut len = 2 + self.topic.len() + self.payload.len();
         if self.qos != QoS::AtMostOnce {
             len += 2;
         }
         if version.is_v5() {
             len += self.properties.encoded_len();
+        }
+        if len > MAX_REMAINING_LENGTH {
+            return Err(EncodeError::PacketTooLong);
         }
         out.reserve(len + 5);
         put_header(out, Self::first_byte(self.dup, self.qos, self.retain), len)?;

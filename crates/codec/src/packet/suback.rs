@@ -29,7 +29,7 @@ fn check_reasons(reasons: &[u8], kind: PacketType) -> Result<(), DecodeError> {
     let known =
         |byte: &u8| ReasonCode::from_byte(*byte).is_some_and(|reason| reason.allowed_in(kind));
     if reasons.is_empty() || !reasons.iter().all(known) {
-        return Err(DecodeError::Malformed("reason codes"));
+        return Err(DecodeError::Protocol("reason codes"));
     }
     Ok(())
 }
@@ -38,7 +38,8 @@ impl<'a> SubAck<'a> {
     /// Decodes the body of SUBACK.
     ///
     /// # Errors
-    /// `Malformed`.
+    /// `Malformed`; `Protocol` for packet identifier 0, no reason code or one
+    /// that the packet does not have; see [`Properties::check`].
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let packet_id = reader.packet_id()?;
@@ -50,7 +51,7 @@ impl<'a> SubAck<'a> {
         let reasons = reader.rest();
         check_reasons(reasons, PacketType::SubAck)?;
         if !version.is_v5() && reasons.iter().any(|r| !matches!(r, 0 | 1 | 2 | 0x80)) {
-            return Err(DecodeError::Malformed("return codes"));
+            return Err(DecodeError::Protocol("return codes"));
         }
         Ok(Self {
             packet_id,
@@ -83,7 +84,8 @@ impl<'a> UnsubAck<'a> {
     /// Decodes the body of UNSUBACK.
     ///
     /// # Errors
-    /// `Malformed`.
+    /// `Malformed`; `Protocol` for packet identifier 0, no reason code or one
+    /// that the packet does not have; see [`Properties::check`].
     pub fn decode(body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let packet_id = reader.packet_id()?;

@@ -33,21 +33,26 @@ impl SubscribeOptions {
     /// Decodes the options byte.
     ///
     /// # Errors
-    /// `Malformed` for reserved bits, QoS 3 and retain handling 3.
+    /// `Malformed` for reserved bits [MQTT-3.8.3-5]; for QoS 3 and retain
+    /// handling 3 `Protocol` (section 3.8.3.1), before MQTT 5 `Malformed`.
     pub fn from_byte(byte: u8, version: Version) -> Result<Self, DecodeError> {
         let reserved = if version.is_v5() { 0xC0 } else { 0xFC };
         if byte & reserved != 0 {
             return Err(DecodeError::Malformed("reserved subscription options"));
         }
         Ok(Self {
-            qos: QoS::from_bits(byte & 3).ok_or(DecodeError::Malformed("subscription QoS"))?,
+            qos: match QoS::from_bits(byte & 3) {
+                Some(qos) => qos,
+                None if version.is_v5() => return Err(DecodeError::Protocol("subscription QoS")),
+                None => return Err(DecodeError::Malformed("subscription QoS")),
+            },
             no_local: byte & 0x04 != 0,
             retain_as_published: byte & 0x08 != 0,
             retain_handling: match (byte >> 4) & 3 {
                 0 => RetainHandling::Send,
                 1 => RetainHandling::SendIfNew,
                 2 => RetainHandling::DoNotSend,
-                _ => return Err(DecodeError::Malformed("retain handling")),
+                _ => return Err(DecodeError::Protocol("retain handling")),
             },
         })
     }
