@@ -1,3 +1,14 @@
-//! The punctual command.
+//! The `punctual` command: an MQTT broker and the tools around it.
+//!
+//! Exit codes: 0 done, 1 it failed (standard error says why), 2 the command
+//! line is wrong.
 
-fn main() {}
+mod cli;
+mod config;
+mod logging;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

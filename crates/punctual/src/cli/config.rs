@@ -1,0 +1,65 @@
+//! `punctual config`: check, print and import configurations.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Failure, complain, print, serve};
+use crate::config::{self, Config};
+
+/// Commands of `punctual config`.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Check a configuration file and the files that it names. Prints every
+    /// mistake and exits with code 1 if there is one.
+    Check(File),
+    /// Print the configuration with every key, its default and what it means.
+    Default(Default),
+    /// Print the values that are in force with a file and the environment.
+    Show(OptionalFile),
+}
+
+/// A configuration file.
+#[derive(Debug, Args)]
+pub(super) struct File {
+    /// The configuration file (TOML).
+    file: PathBuf,
+}
+
+/// A configuration file, or none.
+#[derive(Debug, Args)]
+pub(super) struct OptionalFile {
+    /// The configuration file (TOML) [default: none].
+    file: Option<PathBuf>,
+}
+
+/// How to print the defaults.
+#[derive(Debug, Args)]
+pub(super) struct Default {
+    /// Print the reference as Markdown instead of a file to start from.
+    #[arg(long)]
+    markdown: bool,
+}
+
+pub(super) fn run(command: Command) -> Result<(), Failure> {
+    let none = config::Arguments::default();
+    match command {
+        Command::Check(File { file }) => {
+            let config = Config::load(Some(&file), serve::variables(), &none)?;
+            for warning in config::check_files(&config)? {
+                complain(&format_args!("warning: {warning}"));
+            }
+            print(&format!("{} is correct\n", file.display()))
+        }
+        Command::Default(Default { markdown: true }) => print(&config::markdown()),
+        Command::Default(Default { markdown: false }) => print(&config::toml()),
+        Command::Show(OptionalFile { file }) => {
+            let config = Config::load(file.as_deref(), serve::variables(), &none)?;
+            let lines = config.values().into_iter();
+            let text: String = lines
+                .map(|(key, value)| format!("{key} = {value}\n"))
+                .collect();
+            print(&text)
+        }
+    }
+}

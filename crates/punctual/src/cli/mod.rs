@@ -1,0 +1,74 @@
+//! The command line: what can be typed, and where it leads.
+
+mod config;
+mod generate;
+mod passwd;
+mod serve;
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Why a command failed, in words for its user.
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// MQTT that keeps its deadlines.
+#[derive(Debug, Parser)]
+#[command(name = "punctual", version, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the broker. Works without any argument.
+    Serve(serve::Arguments),
+    /// Add, change and remove users in a password file.
+    Passwd(passwd::Arguments),
+    /// Check, print and import configurations.
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Print the completions for a shell.
+    Completions(generate::Completions),
+    /// Write the manual pages into a directory.
+    Man(generate::Man),
+}
+
+/// Runs the command that was typed.
+pub(crate) fn run() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Passwd(arguments) => passwd::run(&arguments),
+        Command::Config(command) => config::run(command),
+        Command::Completions(arguments) => generate::completions(&arguments),
+        Command::Man(arguments) => generate::man(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format_args!("punctual: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints to standard output. A reader that has gone (`| head`) is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("standard output cannot be written: {error}").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a line to standard error, where it can be.
+fn complain(text: &dyn Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}

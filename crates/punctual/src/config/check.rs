@@ -1,0 +1,156 @@
+//! Whether the files that a configuration names can be used.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use punctual_auth::{Acl, FileError, PasswordFile};
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::document::Origin;
+use super::problem::{Problem, Problems};
+use super::{Config, Listener};
+
+/// Reads every file that the configuration names. Returns what is only worth
+/// a warning.
+///
+/// # Errors
+///
+/// Every file that is not there or cannot be parsed, and every bad line of
+/// the password and ACL files.
+pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
+    let mut problems = Problems::default();
+    let mut warnings = Vec::new();
+    for (i, listener) in config.listeners.iter().enumerate() {
+        check_certificates(listener, i, &mut problems);
+        // Only a warning: the file may be checked on another machine.
+        if let Err(error) = listener.address.resolve() {
+            warnings.push(Problem {
+                origin: None,
+                key: format!("listener.{i}.address"),
+                value: Some(listener.address.to_string()),
+                what: format!("the host is not known here: {error}"),
+                remedy: "write an IP address, or * for all addresses of the machine".into(),
+            });
+        }
+    }
+    if let Some(path) = &config.auth.password_file
+        && let Some(text) = text_of(path, "auth.password_file", &mut problems)
+        && let Err(errors) = PasswordFile::parse(&text)
+    {
+        let errors = errors.into_iter();
+        errors.for_each(|error| problems.push(in_line(path, error)));
+    }
+    if let Some(path) = &config.auth.acl_file
+        && let Some(text) = text_of(path, "auth.acl_file", &mut problems)
+    {
+        match Acl::parse(&text) {
+            Ok(acl) => {
+                let found = acl.warnings().iter().cloned();
+                warnings.extend(found.map(|error| in_line(path, error)));
+            }
+            Err(errors) => {
+                let errors = errors.into_iter();
+                errors.for_each(|error| problems.push(in_line(path, error)));
+            }
+        }
+    }
+    if let Some(path) = &config.server.data
+        && path.exists()
+        && !path.is_dir()
+    {
+        problems.push(unusable(
+            path,
+            "server.data",
+            "this is not a directory".into(),
+            "name a directory; it is made where it does not exist",
+        ));
+    }
+    problems.into_result()?;
+    Ok(warnings)
+}
+
+fn check_certificates(listener: &Listener, index: usize, problems: &mut Problems) {
+    let key = |key: &str| format!("listener.{index}.{key}");
+    for (name, path) in [
+        ("certificate", &listener.certificate),
+        ("client_ca", &listener.client_ca),
+    ] {
+        let Some(path) = path else { continue };
+        let parsed =
+            CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let what = match parsed {
+            Ok(certificates) if certificates.is_empty() => "there is no certificate in it".into(),
+            Ok(_) => continue,
+            Err(error) => pem_error(error),
+        };
+        problems.push(unusable(
+            path,
+            &key(name),
+            what,
+            "name a PEM file with lines -----BEGIN CERTIFICATE-----",
+        ));
+    }
+    if let Some(path) = &listener.key
+        && let Err(error) = PrivateKeyDer::from_pem_file(path)
+    {
+        problems.push(unusable(
+            path,
+            &key("key"),
+            pem_error(error),
+            "name a PEM file with a line -----BEGIN PRIVATE KEY----- (a key with a pass phrase \
+             begins with ENCRYPTED: `openssl pkey -in FILE -out NEW` removes it)",
+        ));
+    }
+}
+
+fn pem_error(error: pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => unreadable(&error),
+        pem::Error::NoItemsFound => "there is nothing of the kind in it".into(),
+        error => format!("it cannot be parsed: {error}"),
+    }
+}
+
+fn text_of(path: &Path, key: &str, problems: &mut Problems) -> Option<String> {
+    match fs::read_to_string(path) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            problems.push(unusable(
+                path,
+                key,
+                unreadable(&error),
+                "correct the path, or let the user that runs punctual read the file",
+            ));
+            None
+        }
+    }
+}
+
+fn unreadable(error: &io::Error) -> String {
+    format!("the file cannot be read: {error}")
+}
+
+fn unusable(path: &Path, key: &str, what: String, remedy: &str) -> Problem {
+    Problem {
+        origin: None,
+        key: key.into(),
+        value: Some(format!("{:?}", path.display().to_string())),
+        what,
+        remedy: remedy.into(),
+    }
+}
+
+fn in_line(path: &Path, error: FileError) -> Problem {
+    Problem {
+        origin: Some(Origin::File {
+            path: path.into(),
+            line: error.line,
+        }),
+        key: String::new(),
+        value: None,
+        what: format!("{} {:?} {}", error.field, error.value, error.problem),
+        remedy: error.remedy.into_owned(),
+    }
+}

@@ -1,0 +1,326 @@
+//! Every key of the configuration.
+//!
+//! The one place where a key's name, default, range and meaning are written.
+//! `punctual config default`, `docs/configuration.md` and the messages about
+//! wrong values are made from it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::address::{ListenAddress, Transport};
+use super::schema::section;
+use super::value::{Auto, Limit, Scalar, Setting, Size, Switch, Unreadable, quote, words};
+
+const fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn days(n: u64) -> Duration {
+    Duration::from_secs(n * 86_400)
+}
+
+/// The largest packet that MQTT can carry: a header of 5 bytes and 2^28 - 1.
+const LARGEST_PACKET: Size = Size(268_435_460);
+
+/// More memory than a machine has.
+const MUCH: Size = Size::gib(1 << 20);
+
+words! {
+    /// Who may connect without a user name.
+    Anonymous {
+        /// Clients on this machine while there is no password file; with one,
+        /// nobody.
+        Auto = "auto",
+        /// Clients on this machine.
+        Loopback = "loopback",
+        /// Everybody.
+        Everybody = true,
+        /// Nobody.
+        Nobody = false,
+    }
+}
+
+words! {
+    /// The oldest version of TLS that is spoken.
+    TlsVersion {
+        /// TLS 1.2 and 1.3.
+        V1_2 = "1.2",
+        /// TLS 1.3 alone.
+        V1_3 = "1.3",
+    }
+}
+
+words! {
+    /// What happens to a message for a session whose queue is full.
+    WhenFull {
+        /// The publisher is refused.
+        Refuse = "refuse",
+        /// The oldest message of the queue makes room.
+        DropOldest = "drop-oldest",
+        /// The new message is dropped.
+        DropNew = "drop-new",
+        /// The slow client is disconnected.
+        Disconnect = "disconnect",
+    }
+}
+
+words! {
+    /// How much is logged.
+    LogLevel {
+        /// What went wrong.
+        Error = "error",
+        /// And what may go wrong soon.
+        Warn = "warn",
+        /// And what the broker does: start, stop, reload.
+        Info = "info",
+        /// And clients that come and go.
+        Debug = "debug",
+        /// And more, for developers.
+        Trace = "trace",
+    }
+}
+
+words! {
+    /// What a line of the log looks like.
+    LogFormat {
+        /// Time, level and words.
+        Text = "text",
+        /// One JSON object.
+        Json = "json",
+    }
+}
+
+section! {
+    /// One address on which clients may connect. Repeat `[[listener]]` for each.
+    Listener ["listener"] {
+        /// Where to listen: tcp://, tls://, ws:// (MQTT over WebSocket) or
+        /// wss://, a host or an IP address, and a port. `*` stands for all
+        /// addresses of this machine, IPv4 and IPv6. Without a port: 1883, 8883,
+        /// 8083 and 8084. The path of a WebSocket is /mqtt where none is given.
+        address: ListenAddress = ListenAddress {
+            transport: Transport::Tcp,
+            host: "*".into(),
+            port: 1883,
+            path: String::new(),
+        }, since "0.1", Restart;
+        /// Largest number of clients that are connected here at one time.
+        max_connections: Limit<u32> = Limit::Unlimited, in 1 => 16_000_000,
+            since "0.1", Restart;
+        /// Who may connect without a user name. "auto": clients on this machine
+        /// as long as auth.password_file is not set, and nobody once it is.
+        /// "loopback": clients on this machine. true: everybody. false: nobody.
+        allow_anonymous: Anonymous = Anonymous::Auto, since "0.1", Reload;
+        /// Whether a proxy in front sends a PROXY protocol header (version 2)
+        /// with the client's own address. Connections without it are closed.
+        proxy_protocol: bool = false, since "0.1", Restart;
+        /// The server's certificate and the intermediate ones, PEM. Needed by
+        /// tls:// and wss://.
+        certificate: Option<PathBuf> = None, example "\"/etc/punctual/server.crt\"",
+            since "0.1", Reload;
+        /// The key of the certificate, PEM, without a pass phrase.
+        key: Option<PathBuf> = None, example "\"/etc/punctual/server.key\"",
+            since "0.1", Reload;
+        /// Certificates of the authorities that may vouch for clients, PEM.
+        client_ca: Option<PathBuf> = None, example "\"/etc/punctual/clients.crt\"",
+            since "0.1", Reload;
+        /// Whether only clients with a certificate from client_ca may connect.
+        require_client_certificate: bool = false, since "0.1", Reload;
+        /// Whether the common name of the client's certificate is its user name.
+        use_identity_as_username: bool = false, since "0.1", Reload;
+        /// The oldest version of TLS that clients may speak.
+        tls_min_version: TlsVersion = TlsVersion::V1_2, since "0.1", Reload;
+    }
+}
+
+section! {
+    /// The process as a whole.
+    Server ["server"] {
+        /// Number of threads that serve clients. "auto": one for each CPU that
+        /// the process may use.
+        shards: Auto<u16> = Auto::Auto, in 1 => 256, since "0.1", Restart;
+        /// Whether these threads get a CPU each, SCHED_FIFO and locked memory.
+        /// Without the privilege a warning is logged and work goes on.
+        realtime: bool = false, since "0.1", Restart;
+        /// Directory for what outlives a restart. Without it nothing is stored.
+        data: Option<PathBuf> = None, example "\"/var/lib/punctual\"", since "0.1", Restart;
+        /// Address of the HTTP interface (/healthz, /readyz, /metrics, /api/v1).
+        /// It asks for no password: keep it on an address that only
+        /// administrators reach.
+        http: Switch<SocketAddr> = Switch::On(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+            since "0.1", Restart;
+        /// How often the $SYS topics are published.
+        sys_interval: Switch<Duration> = Switch::On(seconds(10)),
+            in seconds(1) => days(1), since "0.1", Restart;
+        /// How long a client may take from the opening of the connection to the
+        /// end of its CONNECT packet, TLS and WebSocket handshakes included.
+        connect_timeout: Duration = seconds(10), in millis(100) => seconds(600),
+            since "0.1", Restart;
+        /// Largest number of connections that have not sent CONNECT yet. Past
+        /// it the oldest of them is closed.
+        max_half_open: u32 = 4096, in 1 => 1_000_000, since "0.1", Restart;
+        /// Largest number of connections that are accepted in one second. The
+        /// others wait in the system's queue.
+        accept_rate: Limit<u32> = Limit::At(10_000), in 1 => 1_000_000, since "0.1", Restart;
+        /// How late a thread's event loop may be before the server counts as
+        /// overloaded and lets new connections wait.
+        max_drift: Limit<Duration> = Limit::At(seconds(1)), in millis(1) => seconds(60),
+            since "0.1", Restart;
+        /// How long clients may take to receive what is left for them when the
+        /// server stops.
+        shutdown_timeout: Duration = seconds(5), in millis(0) => seconds(600),
+            since "0.1", Restart;
+    }
+}
+
+section! {
+    /// Who may connect, and what they may publish and subscribe to.
+    Auth ["auth"] {
+        /// User names and password hashes, in the format of Mosquitto ($6$, $7$
+        /// and $argon2id$). `punctual passwd` writes it.
+        password_file: Option<PathBuf> = None, example "\"/etc/punctual/passwd\"",
+            since "0.1", Reload;
+        /// Rights by user and topic, in the format of Mosquitto (user, topic,
+        /// pattern). Without it every client may use every topic.
+        acl_file: Option<PathBuf> = None, example "\"/etc/punctual/acl\"",
+            since "0.1", Reload;
+    }
+}
+
+section! {
+    /// How much clients may use. What does not fit is refused with the reason
+    /// code that MQTT has for it, and counted.
+    Limits ["limits"] {
+        /// Largest packet that a client may send, its header included. A larger
+        /// one ends the connection (reason 0x95, Packet too large).
+        max_packet_size: Size = Size::mib(16), in Size(64) => LARGEST_PACKET,
+            since "0.1", Restart;
+        /// Largest CONNECT packet, the will included.
+        max_connect_size: Size = Size::kib(256), in Size(64) => LARGEST_PACKET,
+            since "0.1", Restart;
+        /// Largest number of clients that are connected at one time, on all
+        /// listeners together.
+        max_connections: Limit<u32> = Limit::At(100_000), in 1 => 16_000_000,
+            since "0.1", Restart;
+        /// Largest number of sessions, connected or not.
+        max_sessions: Limit<u32> = Limit::At(100_000), in 1 => 16_000_000,
+            since "0.1", Restart;
+        /// Longest time that a session is kept after its client has gone. A
+        /// client that asks for more gets this, and with MQTT 5 is told so.
+        max_session_expiry: Limit<Duration> = Limit::Unlimited,
+            in seconds(1) => days(36_500), since "0.1", Restart;
+        /// Longest keep-alive. An MQTT 5 client that asks for more, or for none,
+        /// is told to use this.
+        max_keep_alive: Limit<Duration> = Limit::Unlimited,
+            in seconds(1) => seconds(65_535), since "0.1", Restart;
+        /// Largest number of subscriptions of all sessions together.
+        max_subscriptions: Limit<u32> = Limit::At(1_000_000), in 1 => 100_000_000,
+            since "0.1", Restart;
+        /// Largest number of subscriptions of one session.
+        max_subscriptions_per_session: Limit<u32> = Limit::At(10_000), in 1 => 100_000_000,
+            since "0.1", Restart;
+        /// Largest number of levels of a topic or a topic filter.
+        max_topic_levels: u16 = 128, in 1 => 65_535, since "0.1", Restart;
+        /// Longest topic or topic filter.
+        max_topic_length: Size = Size(65_535), in Size(1) => Size(65_535),
+            since "0.1", Restart;
+        /// Largest number of QoS 1 and 2 messages that wait for one session,
+        /// those in flight not counted.
+        max_queued_messages: Limit<u32> = Limit::At(10_000), in 1 => 100_000_000,
+            since "0.1", Restart;
+        /// Largest size of the messages that wait for one session.
+        max_queued_bytes: Limit<Size> = Limit::At(Size::mib(64)), in Size(1) => MUCH,
+            since "0.1", Restart;
+        /// Largest size of the messages that wait for all sessions together. A
+        /// message counts once for each session that it waits for.
+        max_total_queued_bytes: Limit<Size> = Limit::At(Size::gib(1)), in Size(1) => MUCH,
+            since "0.1", Restart;
+        /// Largest number of QoS 1 and 2 messages on their way to one client. A
+        /// client may ask for less.
+        max_inflight: u16 = 1_000, in 1 => 65_535, since "0.1", Restart;
+        /// Receive Maximum: largest number of QoS 1 and 2 messages on their way
+        /// from one client. MQTT 5 clients are told it.
+        receive_maximum: u16 = 1_000, in 1 => 65_535, since "0.1", Restart;
+        /// Largest number of topic aliases that one client may use, and that are
+        /// used towards it where it allows them. With 0 there are none.
+        topic_alias_maximum: u16 = 64, in 0 => 65_535, since "0.1", Restart;
+        /// Largest number of retained messages.
+        max_retained_messages: Limit<u32> = Limit::At(1_000_000), in 1 => 100_000_000,
+            since "0.1", Restart;
+        /// Largest size of all retained messages together.
+        max_retained_bytes: Limit<Size> = Limit::At(Size::gib(1)), in Size(1) => MUCH,
+            since "0.1", Restart;
+        /// Largest number of user properties of one packet.
+        max_user_properties: Limit<u32> = Limit::At(1_000), in 1 => 100_000_000,
+            since "0.1", Restart;
+        /// Number of topics whose subscribers each thread remembers, so that it
+        /// need not look for them again.
+        topic_cache: u32 = 65_536, in 1 => 16_000_000, since "0.1", Restart;
+    }
+}
+
+section! {
+    /// Which parts of MQTT clients may use, and what they are told.
+    Mqtt ["mqtt"] {
+        /// Highest quality of service that clients may publish or subscribe with.
+        maximum_qos: u8 = 2, in 0 => 2, since "0.1", Restart;
+        /// Whether clients may have messages retained.
+        retain: bool = true, since "0.1", Restart;
+        /// Whether clients may subscribe with + and #.
+        wildcard_subscriptions: bool = true, since "0.1", Restart;
+        /// Whether clients may share subscriptions ($share/...).
+        shared_subscriptions: bool = true, since "0.1", Restart;
+        /// Whether clients may give their subscriptions identifiers.
+        subscription_identifiers: bool = true, since "0.1", Restart;
+        /// Whether a client may leave its id empty and be given one.
+        empty_client_id: bool = true, since "0.1", Restart;
+        /// Keep-alive that MQTT 5 clients are told to use in place of their own.
+        keep_alive: Option<Duration> = None, in seconds(1) => seconds(65_535),
+            example "\"60s\"", since "0.1", Restart;
+        /// Answer to clients that ask for response information; %c stands for
+        /// the client's id.
+        response_information: Option<String> = None, example "\"reply/%c\"",
+            since "0.1", Restart;
+    }
+}
+
+section! {
+    /// What happens to messages for clients that are slow or away.
+    Queue ["queue"] {
+        /// When the queue of a session is full (limits.max_queued_messages and
+        /// limits.max_queued_bytes). "refuse": the publisher is refused (reason
+        /// 0x97, Quota exceeded; before MQTT 5 its connection is closed), so
+        /// that nothing acknowledged is lost. "drop-oldest" and "drop-new": a
+        /// message is dropped and counted. "disconnect": the session that does
+        /// not keep up is ended.
+        full: WhenFull = WhenFull::Refuse, since "0.1", Restart;
+        /// Whether QoS 0 messages wait for persistent sessions whose client is
+        /// away.
+        qos0_offline: bool = false, since "0.1", Restart;
+        /// Longest time for which a publisher is held back by a subscriber that
+        /// does not keep up. After that the subscriber counts as slow until it
+        /// has caught up, and `full` applies.
+        max_publisher_pause: Duration = millis(100), in millis(0) => seconds(60),
+            since "0.1", Restart;
+        /// How much may wait to be written to one connection before those that
+        /// publish to it are held back.
+        send_buffer: Size = Size::mib(1), in Size::kib(4) => Size::gib(1),
+            since "0.1", Restart;
+    }
+}
+
+section! {
+    /// The log. It goes to standard error, one line for each event, and never
+    /// has a line for each message.
+    Log ["log"] {
+        /// How much: "error", "warn", "info", "debug" (clients that come and go)
+        /// or "trace".
+        level: LogLevel = LogLevel::Info, since "0.1", Reload;
+        /// "text", or "json" with one object for each line.
+        format: LogFormat = LogFormat::Text, since "0.1", Restart;
+    }
+}

@@ -1,0 +1,159 @@
+//! The configuration: typed, with every key documented once.
+//!
+//! Layers, each over the one before: defaults, the file, the files of its
+//! `include` directory, environment variables (`PUNCTUAL__LIMITS__MAX_SESSIONS`),
+//! command line arguments. Unknown keys and bad values are errors; all of them
+//! are reported at once, each with its place and its remedy.
+
+mod address;
+mod arguments;
+mod check;
+mod document;
+mod environment;
+mod include;
+mod keys;
+mod problem;
+mod reference;
+mod schema;
+mod validate;
+mod value;
+
+use std::path::Path;
+
+pub(crate) use self::address::ListenAddress;
+pub(crate) use self::arguments::{Arguments, readable};
+pub(crate) use self::check::check_files;
+use self::document::{Content, Node, Table};
+pub(crate) use self::keys::{
+    Auth, Limits, Listener, Log, LogFormat, LogLevel, Mqtt, Queue, Server,
+};
+pub(crate) use self::problem::{Problem, Problems};
+pub(crate) use self::reference::{markdown, toml};
+use self::schema::{Reader, Section};
+pub(crate) use self::value::{Auto, Switch};
+
+/// The whole configuration. Every value is within its documented range.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// Where clients connect; never empty.
+    pub(crate) listeners: Vec<Listener>,
+    /// The process as a whole.
+    pub(crate) server: Server,
+    /// Who may do what.
+    pub(crate) auth: Auth,
+    /// How much clients may use.
+    pub(crate) limits: Limits,
+    /// Which parts of MQTT clients may use.
+    pub(crate) mqtt: Mqtt,
+    /// Slow and absent clients.
+    pub(crate) queue: Queue,
+    /// The log.
+    pub(crate) log: Log,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listeners: vec![Listener::default()],
+            server: Server::default(),
+            auth: Auth::default(),
+            limits: Limits::default(),
+            mqtt: Mqtt::default(),
+            queue: Queue::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Loads all layers.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong in any layer, or with their combination. Whether
+    /// the files that are named exist is not looked at here.
+    pub(crate) fn load(
+        file: Option<&Path>,
+        variables: impl IntoIterator<Item = (String, String)>,
+        arguments: &Arguments,
+    ) -> Result<Self, Problems> {
+        let mut reader = Reader::default();
+        let mut table = match file {
+            Some(path) => include::read_all(path, &mut reader.problems),
+            None => Table::new(),
+        };
+        environment::lay_over(&mut table, variables, &mut reader.problems);
+        arguments.lay_over(&mut table);
+        let config = Self::read(table, &mut reader);
+        validate::validate(&config, &mut reader);
+        reader.problems.into_result()?;
+        Ok(config)
+    }
+
+    /// The values with their full names as TOML, absent ones left out.
+    pub(crate) fn values(&self) -> Vec<(String, String)> {
+        fn of<S: Section>(section: &S, path: &str) -> Vec<(String, String)> {
+            let shown = S::keys().into_iter().zip(section.values());
+            shown
+                .filter_map(|(key, value)| Some((format!("{path}.{}", key.name), value?)))
+                .collect()
+        }
+        let listeners = self.listeners.iter().enumerate();
+        let mut values: Vec<_> = listeners
+            .flat_map(|(i, listener)| of(listener, &format!("listener.{i}")))
+            .collect();
+        values.extend(of(&self.server, "server"));
+        values.extend(of(&self.auth, "auth"));
+        values.extend(of(&self.limits, "limits"));
+        values.extend(of(&self.mqtt, "mqtt"));
+        values.extend(of(&self.queue, "queue"));
+        values.extend(of(&self.log, "log"));
+        values
+    }
+
+    /// Reads the merged tree. Problems go to `reader`.
+    fn read(mut table: Table, reader: &mut Reader) -> Self {
+        fn section<S: Section>(table: &mut Table, reader: &mut Reader) -> S {
+            match table.remove(S::NAME) {
+                Some(node) => S::read(node, S::NAME, reader),
+                None => S::default(),
+            }
+        }
+        let config = Self {
+            listeners: read_listeners(table.remove(Listener::NAME), reader),
+            server: section(&mut table, reader),
+            auth: section(&mut table, reader),
+            limits: section(&mut table, reader),
+            mqtt: section(&mut table, reader),
+            queue: section(&mut table, reader),
+            log: section(&mut table, reader),
+        };
+        for (key, node) in table {
+            reader.unknown("", &key, &node, &reference::top_level());
+        }
+        config
+    }
+}
+
+fn read_listeners(node: Option<Node>, reader: &mut Reader) -> Vec<Listener> {
+    let Some(node) = node else {
+        return vec![Listener::default()];
+    };
+    let Content::Tables(nodes) = node.content else {
+        reader.problems.push(Problem {
+            origin: Some(node.origin),
+            key: Listener::NAME.into(),
+            value: None,
+            what: "there can be several listeners, this is a list".into(),
+            remedy: "write [[listener]], with two brackets, before the keys of each".into(),
+        });
+        return vec![Listener::default()];
+    };
+    let nodes = nodes.into_iter().enumerate();
+    nodes
+        .map(|(i, node)| Listener::read(node, &format!("listener.{i}"), reader))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

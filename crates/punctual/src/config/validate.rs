@@ -1,0 +1,165 @@
+//! What must hold between keys.
+
+use super::Config;
+use super::document::Origin;
+use super::keys::{Anonymous, Listener};
+use super::problem::Problem;
+use super::schema::Reader;
+use super::value::{Limit, Ranged, Setting};
+
+/// Reports combinations of values, each allowed by itself, that cannot work.
+pub(super) fn validate(config: &Config, reader: &mut Reader) {
+    for (i, listener) in config.listeners.iter().enumerate() {
+        let path = format!("listener.{i}");
+        encryption(listener, &path, reader);
+        anonymous(config, listener, &path, reader);
+        let same = |other: &&Listener| {
+            other.address.port != 0
+                && (&other.address.host, other.address.port)
+                    == (&listener.address.host, listener.address.port)
+        };
+        if config.listeners.iter().take(i).any(|other| same(&other)) {
+            report(
+                reader,
+                &format!("{path}.address"),
+                Some(listener.address.to_string()),
+                "another listener has this address and port",
+                "give each listener a port of its own",
+            );
+        }
+    }
+    whole_seconds(config, reader);
+    if let Limit::At(bytes) = config.limits.max_queued_bytes
+        && bytes < config.limits.max_packet_size
+    {
+        report(
+            reader,
+            "limits.max_queued_bytes",
+            bytes.show(),
+            &format!(
+                "a message of limits.max_packet_size ({}) would never fit",
+                config.limits.max_packet_size
+            ),
+            "raise this limit, or lower limits.max_packet_size",
+        );
+    }
+}
+
+/// MQTT carries these in seconds.
+fn whole_seconds(config: &Config, reader: &mut Reader) {
+    let limits = &config.limits;
+    for (key, duration) in [
+        (
+            "limits.max_session_expiry",
+            limits.max_session_expiry.unit(),
+        ),
+        ("limits.max_keep_alive", limits.max_keep_alive.unit()),
+        ("mqtt.keep_alive", config.mqtt.keep_alive.unit()),
+    ] {
+        if let Some(duration) = duration
+            && duration.subsec_nanos() != 0
+        {
+            report(
+                reader,
+                key,
+                duration.show(),
+                "MQTT counts this in seconds",
+                "write a whole number of seconds, such as \"90s\"",
+            );
+        }
+    }
+}
+
+/// Certificates where they are needed, and only there.
+fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
+    let address = &listener.address;
+    let files = [
+        ("certificate", &listener.certificate),
+        ("key", &listener.key),
+        ("client_ca", &listener.client_ca),
+    ];
+    let switches = [
+        (
+            "require_client_certificate",
+            listener.require_client_certificate,
+        ),
+        (
+            "use_identity_as_username",
+            listener.use_identity_as_username,
+        ),
+    ];
+    if !address.transport.is_encrypted() {
+        let files = files.into_iter().map(|(key, file)| (key, file.is_some()));
+        for (key, _) in files.chain(switches).filter(|(_, set)| *set) {
+            report(
+                reader,
+                &format!("{path}.{key}"),
+                None,
+                &format!("{address} is not encrypted and cannot use this"),
+                "write tls:// or wss:// in its address, or remove this key",
+            );
+        }
+        return;
+    }
+    for (key, file) in &files[..2] {
+        if file.is_none() {
+            report(
+                reader,
+                &format!("{path}.{key}"),
+                None,
+                &format!("{address} is encrypted and needs a certificate and its key"),
+                &format!("add {key} = \"FILE\", or use --certificate and --key with --listen"),
+            );
+        }
+    }
+    for (key, _) in switches.into_iter().filter(|(_, set)| *set) {
+        if listener.client_ca.is_none() {
+            report(
+                reader,
+                &format!("{path}.{key}"),
+                Some("true".into()),
+                "nothing says which client certificates are good",
+                "add client_ca = \"FILE\" with the authorities that vouch for clients",
+            );
+        }
+    }
+}
+
+/// Somebody must be able to connect.
+fn anonymous(config: &Config, listener: &Listener, path: &str, reader: &mut Reader) {
+    if listener.allow_anonymous == Anonymous::Nobody
+        && config.auth.password_file.is_none()
+        && !listener.use_identity_as_username
+    {
+        report(
+            reader,
+            &format!("{path}.allow_anonymous"),
+            Some("false".into()),
+            "nobody can connect here: no user has a password",
+            "set auth.password_file (`punctual passwd -c FILE USER` makes one), \
+             or use_identity_as_username, or allow_anonymous = \"loopback\"",
+        );
+    }
+}
+
+fn report(reader: &mut Reader, key: &str, value: Option<String>, what: &str, remedy: &str) {
+    let origin = place(reader, key);
+    reader.problems.push(Problem {
+        origin,
+        key: key.into(),
+        value,
+        what: what.into(),
+        remedy: remedy.into(),
+    });
+}
+
+/// Where the key, or the innermost section around it, was written.
+fn place(reader: &Reader, key: &str) -> Option<Origin> {
+    let mut name = key;
+    loop {
+        if let Some(origin) = reader.origins.get(name) {
+            return Some(origin.clone());
+        }
+        (name, _) = name.rsplit_once('.')?;
+    }
+}
