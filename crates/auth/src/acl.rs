@@ -72,14 +72,15 @@ impl Acl {
         &self.warnings
     }
 
-    /// The rights of a client with this user name (`None` for an anonymous client) and client
-    /// identifier. To be called once per connection, and again after a reload.
+    /// The rights of a client with this user name (`None` or empty for an anonymous client) and
+    /// client identifier. To be called once per connection, and again after a reload.
     ///
     /// As in mosquitto, a user name or client identifier that holds `+` or `#` gets nothing from any
     /// `pattern`. Beyond mosquitto, the same holds where substitution makes a filter longer or deeper
     /// than MQTT allows, and a name that begins with `$` cannot turn a `pattern` like `%c/#` into a
     /// grant on `$` topics.
     pub fn for_client(&self, user: Option<&str>, client_id: &str) -> ClientAcl {
+        let user = user.filter(|user| !user.is_empty());
         let own = match user {
             None => Some(&self.anonymous),
             Some(user) => self.users.get(user),
