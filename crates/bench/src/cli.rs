@@ -1,0 +1,210 @@
+//! Command line of the benchmarks, to be flattened into `punctual bench` or used as
+//! `punctual-bench`.
+
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::error::{Error, Result};
+use crate::floor::Floor;
+use crate::load::{self, Options, Pace, Report, Scenario};
+use crate::sys;
+use crate::wire::Version;
+
+/// What to run.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Load a broker with one scenario and report what came through
+    Load(Box<LoadArgs>),
+    /// Serve the floor: a forwarder that is no broker, to compare brokers with
+    Floor(FloorArgs),
+}
+
+impl BenchCommand {
+    /// Does what was asked and writes the result to `out`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        match self {
+            Self::Load(args) => args.run(out),
+            Self::Floor(args) => args.run(out),
+        }
+    }
+}
+
+/// Options of `bench load`.
+#[derive(Args, Debug)]
+pub struct LoadArgs {
+    /// P-S (P publishers to S subscribers of one topic: 1-1, 50-1, 1-100), Npairs (50pairs),
+    /// rate (20 pairs at 5000 msg/s), factory, or idle
+    #[arg(value_name = "SCENARIO")]
+    scenario: Scenario,
+    /// Host of the broker
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Port of the broker
+    #[arg(long, short, default_value_t = 1883)]
+    port: u16,
+    /// MQTT version of all clients: 3.1.1 or 5
+    #[arg(long, short = 'V', default_value = "3.1.1")]
+    proto: Version,
+    /// QoS of publications and subscriptions
+    #[arg(long, short, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// Most undelivered messages per publisher [default: 1000 for 1-1, 100 for P-S, 20 for Npairs]
+    #[arg(long, value_name = "N", group = "pace")]
+    window: Option<u32>,
+    /// Send as fast as the sockets take it, whatever is undelivered
+    #[arg(long, group = "pace")]
+    flat_out: bool,
+    /// Send so many messages per second over all publishers, on a fixed schedule
+    #[arg(long, value_name = "MSG/S", group = "pace")]
+    rate: Option<f64>,
+    /// Payload bytes [default: 64; factory: 500]
+    #[arg(long, value_name = "BYTES")]
+    payload: Option<usize>,
+    /// Seconds measured
+    #[arg(long, short, value_name = "S", default_value = "5", value_parser = seconds)]
+    duration: Duration,
+    /// Seconds of traffic before the measurement
+    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    warm_up: Duration,
+    /// End after so many messages per publisher instead; there is no warm-up then
+    #[arg(long, value_name = "N")]
+    messages: Option<u64>,
+    /// Idle connections
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    connections: u32,
+    /// Process whose CPU time, memory and system calls are reported
+    #[arg(long, value_name = "PID")]
+    broker_pid: Option<u32>,
+    /// Count the broker's system calls for so many seconds after the measurement
+    #[arg(long, value_name = "S", default_value = "0", value_parser = seconds, requires = "broker_pid")]
+    syscalls: Duration,
+    /// Core for the generator's thread
+    #[arg(long, value_name = "CORE")]
+    core: Option<usize>,
+    /// SCHED_FIFO priority for the generator's thread (paced scenarios)
+    #[arg(long, value_name = "PRIORITY", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99))]
+    fifo: u8,
+    /// Never block while waiting for events
+    #[arg(long)]
+    spin: bool,
+    /// Factory clients do not receive their own topics
+    #[arg(long)]
+    no_echo: bool,
+    /// Fail if a message is lost, duplicated or out of order
+    #[arg(long)]
+    strict: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl LoadArgs {
+    /// Runs the scenario and writes its report to `out`.
+    ///
+    /// # Errors
+    /// See [`Error`]; with `--strict` also when the report is not clean.
+    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        let report = load::run(&self.options()?)?;
+        self.write(&report, out)
+            .map_err(Error::io("cannot write the report"))?;
+        if self.strict && !report.is_clean() {
+            return Err(Error::Strict {
+                what: report.faults(),
+            });
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> Result<Options> {
+        let address = resolve(&self.host, self.port)?;
+        let usual = Options::new(self.scenario, address);
+        let pace = match (self.window, self.flat_out, self.rate) {
+            (Some(window), _, _) => Pace::Window(window),
+            (_, true, _) => Pace::FlatOut,
+            (_, _, Some(rate)) => Pace::Rate(rate),
+            _ => usual.pace,
+        };
+        Ok(Options {
+            version: self.proto,
+            qos: self.qos,
+            pace,
+            payload: self.payload.unwrap_or(usual.payload),
+            warm_up: self.warm_up,
+            duration: self.duration,
+            messages: self.messages,
+            connections: self.connections,
+            broker_pid: self.broker_pid,
+            syscalls: self.syscalls,
+            core: self.core,
+            fifo: self.fifo,
+            spin: self.spin,
+            echo: !self.no_echo,
+            ..usual
+        })
+    }
+
+    fn write(&self, report: &Report, out: &mut dyn Write) -> std::io::Result<()> {
+        if self.json {
+            serde_json::to_writer_pretty(&mut *out, report)?;
+            writeln!(out)
+        } else {
+            writeln!(out, "{report}")
+        }
+    }
+}
+
+/// Options of `bench floor`.
+#[derive(Args, Debug)]
+pub struct FloorArgs {
+    /// Address to listen on; port 0 lets the system choose
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:1883")]
+    listen: SocketAddr,
+    /// Core for the forwarder's thread
+    #[arg(long, value_name = "CORE")]
+    core: Option<usize>,
+}
+
+impl FloorArgs {
+    /// Serves until killed; the address is written to `out` first.
+    ///
+    /// # Errors
+    /// See [`Floor::bind`] and [`Floor::run`].
+    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+        if let Some(core) = self.core {
+            sys::pin_to_core(core).map_err(Error::io(format!("cannot pin to core {core}")))?;
+        }
+        sys::raise_file_limit().map_err(Error::io("cannot raise the limit of open files"))?;
+        let mut floor = Floor::bind(self.listen)?;
+        let address = floor.local_addr()?;
+        writeln!(out, "the floor listens on {address}")
+            .and_then(|()| out.flush())
+            .map_err(Error::io("cannot write"))?;
+        floor.run()
+    }
+}
+
+fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
+    let unknown = || Error::Config {
+        field: "--host",
+        value: host.to_owned(),
+        remedy: "give a host name or an address that resolves".to_owned(),
+    };
+    (host, port)
+        .to_socket_addrs()
+        .map_err(|_| unknown())?
+        .next()
+        .ok_or_else(unknown)
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds: f64| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "give seconds, such as 5 or 0.5".to_owned())
+}

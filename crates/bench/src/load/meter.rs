@@ -1,0 +1,171 @@
+//! Counts and latencies of a run.
+//!
+//! Latencies go into HDR histograms (three significant digits, 1 ns to 100 s). Messages of one
+//! batch that carry the same time are recorded together, which keeps the histogram out of the
+//! generator's profile. A latency belongs to the measured interval when the message was *sent*
+//! (or was meant to be sent) in it, however late it arrives.
+
+use std::ops::Range;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Longest latency that is told apart, in nanoseconds.
+const LONGEST_NS: u64 = 100_000_000_000;
+
+/// Percentiles of a distribution of times, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// Number of values.
+    pub count: u64,
+    /// Arithmetic mean, µs.
+    pub mean_us: f64,
+    /// Standard deviation, µs.
+    pub stdev_us: f64,
+    /// Median, µs.
+    pub p50_us: f64,
+    /// 99th percentile, µs.
+    pub p99_us: f64,
+    /// 99.9th percentile, µs.
+    pub p999_us: f64,
+    /// Largest value, µs.
+    pub max_us: f64,
+}
+
+/// Values recorded one by one or in runs.
+pub(crate) struct Recorder {
+    histogram: Histogram<u64>,
+    /// The last value and how often it came since it was last written to the histogram.
+    run: (u64, u64),
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        #[expect(clippy::unwrap_used, reason = "the bounds are constants and valid")]
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
+        Self {
+            histogram,
+            run: (0, 0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, ns: u64) {
+        if ns == self.run.0 {
+            self.run.1 += 1;
+        } else {
+            self.write_run();
+            self.run = (ns, 1);
+        }
+    }
+
+    fn write_run(&mut self) {
+        let (ns, count) = self.run;
+        if count > 0 {
+            self.histogram.saturating_record_n(ns.max(1), count);
+        }
+        self.run.1 = 0;
+    }
+
+    pub(crate) fn summary(&mut self) -> Option<Latency> {
+        self.write_run();
+        let h = &self.histogram;
+        let us = |ns: u64| ns as f64 / 1000.0;
+        (!h.is_empty()).then(|| Latency {
+            count: h.len(),
+            mean_us: h.mean() / 1000.0,
+            stdev_us: h.stdev() / 1000.0,
+            p50_us: us(h.value_at_quantile(0.5)),
+            p99_us: us(h.value_at_quantile(0.99)),
+            p999_us: us(h.value_at_quantile(0.999)),
+            max_us: us(h.max()),
+        })
+    }
+}
+
+/// Everything counted while messages arrive.
+pub(crate) struct Meter {
+    /// Send times whose latencies count.
+    pub(crate) interval: Range<u64>,
+    pub(crate) latency: Recorder,
+    /// Factory: (TD - TA) - (TC - TB).
+    pub(crate) round_trip: Recorder,
+    /// Distinct messages received by someone who was to receive them.
+    pub(crate) delivered: u64,
+    /// Messages that no one asked for or that carry no stamp.
+    pub(crate) strays: u64,
+    /// Publications that the broker refused with a reason code.
+    pub(crate) refused: u64,
+    /// When the last message arrived.
+    pub(crate) last_arrival: u64,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Self {
+        Self {
+            interval: 0..0,
+            latency: Recorder::new(),
+            round_trip: Recorder::new(),
+            delivered: 0,
+            strays: 0,
+            refused: 0,
+            last_arrival: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn arrival(&mut self, now: u64, sent: u64) {
+        if self.interval.contains(&sent) {
+            self.latency.record(now.saturating_sub(sent));
+        }
+    }
+
+    pub(crate) fn round_trip(&mut self, now: u64, sent: u64, held: u64) {
+        if self.interval.contains(&sent) {
+            self.round_trip
+                .record(now.saturating_sub(sent).saturating_sub(held));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_known_values() {
+        let mut recorder = Recorder::new();
+        assert_eq!(recorder.summary(), None);
+        for us in 1..=1000u64 {
+            recorder.record(us * 1000);
+        }
+        let summary = recorder.summary().unwrap();
+        let near = |value: f64, expected: f64| (value - expected).abs() / expected < 0.002;
+        assert_eq!(summary.count, 1000);
+        assert!(near(summary.mean_us, 500.5), "{summary:?}");
+        assert!(near(summary.p50_us, 500.0), "{summary:?}");
+        assert!(near(summary.p99_us, 990.0), "{summary:?}");
+        assert!(near(summary.p999_us, 999.0), "{summary:?}");
+        assert!(near(summary.max_us, 1000.0), "{summary:?}");
+    }
+
+    #[test]
+    fn runs_count_every_value() {
+        let mut recorder = Recorder::new();
+        for ns in [5, 5, 5, 7, 5, 0, 0] {
+            recorder.record(ns);
+        }
+        assert_eq!(recorder.summary().unwrap().count, 7);
+    }
+
+    #[test]
+    fn only_messages_sent_in_the_interval_count() {
+        let mut meter = Meter::new();
+        meter.interval = 100..200;
+        meter.arrival(250, 99);
+        meter.arrival(250, 100);
+        meter.arrival(9_000, 199);
+        meter.arrival(250, 200);
+        assert_eq!(meter.latency.summary().unwrap().count, 2);
+    }
+}

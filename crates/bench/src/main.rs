@@ -1,0 +1,24 @@
+//! `punctual-bench`: the benchmarks without the rest of `punctual`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use punctual_bench::BenchCommand;
+
+/// Benchmarks of MQTT brokers
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command.run(&mut std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("punctual-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
