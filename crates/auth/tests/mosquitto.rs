@@ -21,6 +21,10 @@ use support::{Broker, Listener, Start, installed};
 /// Published by the broker itself, retained.
 const VERSION_TOPIC: &str = "$SYS/broker/version";
 
+/// `mosquitto_passwd -b FILE empty ''`.
+const EMPTY_PASSWORD: &str = "empty:$7$101$B0tBCe5mcI/0uYg3$dfqpshQS8baK0rmdTpTbx7/MDz26ZxWd1oGSsehi\
+                              LZIlWT0s0pG1LaDD5hpZ7YfQFGZC0tN6G5uegEmEC/vAVA==";
+
 /// A client that asks: user name, client identifier.
 type Name = (Option<&'static str>, &'static str);
 
@@ -330,6 +334,22 @@ fn deliberate_differences_are_these() {
     assert_eq!(client.subscribe("a/b"), 0);
     assert!(!ours[1].for_client(Some("u"), "c").may_subscribe("a/b"));
 
+    // Mosquitto passes over password entries that it cannot use.
+    let passwords = format!("{EMPTY_PASSWORD}\nplain:secret\nno colon\n");
+    let listener = Listener {
+        passwords: Some(&passwords),
+        ..Listener::default()
+    };
+    assert!(
+        matches!(Broker::start(&[listener]), Start::Running(_)),
+        "{passwords}"
+    );
+    let errors = PasswordFile::parse(&passwords).expect_err("two bad lines");
+    assert_eq!(
+        errors.iter().map(|error| error.line).collect::<Vec<_>>(),
+        [2, 3]
+    );
+
     // Lines that mosquitto does not know.
     for acl in ["rt max-flows=1\n", "  # indented comment\n"] {
         let start = Broker::start(&[Listener {
@@ -394,7 +414,8 @@ fn files_of_mosquitto_passwd_verify_and_edited_files_still_work_for_mosquitto() 
         .find_map(|line| line.strip_prefix("alice:"))
         .expect("alice is there");
     passwords.set("alice too", alice).expect("a valid entry");
-    let edited = passwords.to_string();
+    let edited = format!("{passwords}{EMPTY_PASSWORD}\n");
+    let passwords = PasswordFile::parse(&edited).expect(&edited);
     assert!(edited.starts_with("# staff\n\nalice:$7$"), "{edited}");
     let broker = match Broker::start(&[Listener {
         passwords: Some(&edited),
@@ -411,6 +432,7 @@ fn files_of_mosquitto_passwd_verify_and_edited_files_still_work_for_mosquitto() 
         ("bob", "pa$$:wörd"),
         ("Alice", "secret"),
         ("#", "secret"),
+        ("empty", ""),
         ("", "secret"),
     ]) {
         let theirs = broker
