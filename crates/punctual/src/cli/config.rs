@@ -15,6 +15,10 @@ pub(super) enum Command {
     Check(File),
     /// Print the configuration with every key, its default and what it means.
     Default(Default),
+    /// Translate a mosquitto.conf to TOML, on standard output. Lines that have
+    /// no counterpart are listed with the reason on standard error, and at the
+    /// end of the output.
+    Import(Mosquitto),
     /// Print the values that are in force with a file and the environment.
     Show(OptionalFile),
 }
@@ -31,6 +35,14 @@ pub(super) struct File {
 pub(super) struct OptionalFile {
     /// The configuration file (TOML) [default: none].
     file: Option<PathBuf>,
+}
+
+/// Mosquitto's configuration.
+#[derive(Debug, Args)]
+pub(super) struct Mosquitto {
+    /// The file, for example /etc/mosquitto/mosquitto.conf. Its include_dir is
+    /// read too.
+    file: PathBuf,
 }
 
 /// How to print the defaults.
@@ -53,6 +65,13 @@ pub(super) fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Default(Default { markdown: true }) => print(&config::markdown()),
         Command::Default(Default { markdown: false }) => print(&config::toml()),
+        Command::Import(Mosquitto { file }) => {
+            let imported = config::import(&file)?;
+            for note in &imported.notes {
+                complain(note);
+            }
+            print(&imported.toml)
+        }
         Command::Show(OptionalFile { file }) => {
             let config = Config::load(file.as_deref(), serve::variables(), &none)?;
             let lines = config.values().into_iter();

@@ -10,6 +10,7 @@ mod arguments;
 mod check;
 mod document;
 mod environment;
+mod import;
 mod include;
 mod keys;
 mod problem;
@@ -24,6 +25,7 @@ pub(crate) use self::address::ListenAddress;
 pub(crate) use self::arguments::{Arguments, readable};
 pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
+pub(crate) use self::import::import;
 pub(crate) use self::keys::{
     Auth, Limits, Listener, Log, LogFormat, LogLevel, Mqtt, Queue, Server,
 };

@@ -1,0 +1,229 @@
+//! The listeners of a mosquitto.conf.
+//!
+//! `listener` begins one. Options before the first one belong to the default
+//! listener, which exists where it has a port or an address, or where there is
+//! no other: then Mosquitto 2 listens on this machine alone.
+
+use std::path::Path;
+
+use super::super::document::{Content, Node, Origin, Table};
+use super::super::value::Scalar;
+use super::lines::Line;
+use super::{Note, note, options};
+
+/// The listeners so far.
+#[derive(Default)]
+pub(super) struct Listeners {
+    /// What comes before the first `listener`.
+    default: Draft,
+    /// Those that `listener` began.
+    begun: Vec<Draft>,
+    /// The `allow_anonymous` of all listeners.
+    pub(super) allow_anonymous: Option<(bool, Origin)>,
+}
+
+/// A listener that is being put together.
+#[derive(Default)]
+struct Draft {
+    /// Where it, or its first option, is written.
+    origin: Option<Origin>,
+    port: Option<u16>,
+    host: Option<String>,
+    websockets: bool,
+    /// `ipv4` or `ipv6`.
+    domain: Option<String>,
+    client_ca: Option<Line>,
+    values: Table,
+}
+
+impl Listeners {
+    /// How many there are so far.
+    pub(super) fn count(&self) -> usize {
+        self.begun.len() + usize::from(self.default.is_addressed() || self.begun.is_empty())
+    }
+
+    /// Sets a key of the current listener.
+    pub(super) fn set(&mut self, key: &str, value: Scalar, origin: Origin) {
+        self.current(&origin).set(key, value, origin);
+    }
+
+    /// Takes a line that is about a listener. `Err`: why it has no effect.
+    pub(super) fn line(&mut self, line: &Line) -> Result<(), String> {
+        let value = line.value.as_str();
+        match line.option.as_str() {
+            "port" => self.default_listener(line).port = Some(port(value)?),
+            "bind_address" => self.default_listener(line).host = Some(value.into()),
+            "listener" => return self.begin(line),
+            "protocol" => {
+                self.current(&line.origin).websockets = match value {
+                    "mqtt" => false,
+                    "websockets" => true,
+                    _ => return Err("there are the protocols mqtt and websockets".into()),
+                }
+            }
+            "socket_domain" => match value {
+                "ipv4" | "ipv6" => self.current(&line.origin).domain = Some(value.into()),
+                _ => return Err("there are ipv4 and ipv6".into()),
+            },
+            "cafile" => {
+                options::text(value)?;
+                self.current(&line.origin).client_ca = Some(line.clone());
+            }
+            "tls_version" => {
+                let version = match value {
+                    "tlsv1.3" => "1.3",
+                    "tlsv1.2" => "1.2",
+                    _ => return Err("the oldest version of TLS is 1.2".into()),
+                };
+                self.set(
+                    "tls_min_version",
+                    Scalar::Text(version.into()),
+                    line.origin.clone(),
+                );
+            }
+            "enable_proxy_protocol" => match value {
+                "2" => self.set("proxy_protocol", Scalar::Boolean(true), line.origin.clone()),
+                _ => return Err("there is version 2 of the PROXY protocol".into()),
+            },
+            option => return Err(format!("{option} is not handled")),
+        }
+        Ok(())
+    }
+
+    /// The listeners as a list of tables, and what to say about them.
+    pub(super) fn finish(self, path: &Path) -> (Vec<Node>, Vec<Note>) {
+        let mut notes = Vec::new();
+        let mut drafts = self.begun;
+        let local_only = drafts.is_empty() && !self.default.is_addressed();
+        // Those that `begin` refused.
+        drafts.retain(|draft| draft.port.is_some());
+        if local_only || self.default.is_addressed() {
+            drafts.insert(0, self.default);
+        } else if let Some(origin) = self.default.origin {
+            notes.push(Note {
+                origin,
+                line: "options of a listener".into(),
+                reason: "they stand before the first `listener` and are meant for none below; \
+                         move them, or set `port`"
+                    .into(),
+            });
+        }
+        if drafts.is_empty() {
+            return (Vec::new(), notes);
+        }
+        let start = Origin::File {
+            path: path.into(),
+            line: 1,
+        };
+        let nodes = drafts
+            .into_iter()
+            .map(|mut draft| {
+                let origin = draft.origin.clone().unwrap_or_else(|| start.clone());
+                if local_only {
+                    draft.host = Some("localhost".into());
+                }
+                let anonymous = match (&self.allow_anonymous, local_only) {
+                    (Some((allow, line)), _) => (Scalar::Boolean(*allow), line.clone()),
+                    (None, true) => (Scalar::Text("loopback".into()), origin.clone()),
+                    // As in Mosquitto 2.
+                    (None, false) => (Scalar::Boolean(false), origin.clone()),
+                };
+                if !draft.values.contains_key("allow_anonymous") {
+                    draft.set("allow_anonymous", anonymous.0, anonymous.1);
+                }
+                notes.extend(draft.settle_client_ca());
+                let address = Scalar::Text(draft.address());
+                draft.set("address", address, origin.clone());
+                let content = Content::Table(draft.values);
+                Node { origin, content }
+            })
+            .collect();
+        (nodes, notes)
+    }
+
+    /// `listener PORT [HOST]`
+    fn begin(&mut self, line: &Line) -> Result<(), String> {
+        let mut words = line.value.split_whitespace();
+        let number = port(words.next().unwrap_or_default());
+        let host = words.next().map(str::to_owned);
+        // Without a port it is left out in the end, with the options that
+        // follow: they are not meant for the listener before it.
+        self.begun.push(Draft {
+            origin: Some(line.origin.clone()),
+            host,
+            ..Draft::default()
+        });
+        match number? {
+            0 => Err("there are no Unix sockets".into()),
+            number => {
+                self.current(&line.origin).port = Some(number);
+                Ok(())
+            }
+        }
+    }
+
+    fn default_listener(&mut self, line: &Line) -> &mut Draft {
+        self.default
+            .origin
+            .get_or_insert_with(|| line.origin.clone());
+        &mut self.default
+    }
+
+    fn current(&mut self, origin: &Origin) -> &mut Draft {
+        let draft = self.begun.last_mut().unwrap_or(&mut self.default);
+        draft.origin.get_or_insert_with(|| origin.clone());
+        draft
+    }
+}
+
+impl Draft {
+    fn is_addressed(&self) -> bool {
+        self.port.is_some() || self.host.is_some()
+    }
+
+    fn set(&mut self, key: &str, value: Scalar, origin: Origin) {
+        let content = Content::Scalar(value);
+        self.values.insert(key.into(), Node { origin, content });
+    }
+
+    fn is(&self, key: &str) -> bool {
+        let node = self.values.get(key).map(|node| &node.content);
+        matches!(node, Some(Content::Scalar(Scalar::Boolean(true))))
+    }
+
+    /// Mosquitto asks for client certificates only where it requires them.
+    fn settle_client_ca(&mut self) -> Option<Note> {
+        let line = self.client_ca.take()?;
+        if self.is("require_client_certificate") {
+            self.set("client_ca", Scalar::Text(line.value), line.origin);
+            return None;
+        }
+        let reason = "require_certificate is not true, so clients are asked for none; if it \
+                      completes the chain of certfile, append it to that file";
+        Some(note(&line, reason.into()))
+    }
+
+    fn address(&self) -> String {
+        let encrypted = self.values.contains_key("certificate");
+        let scheme = match (self.websockets, encrypted) {
+            (false, false) => "tcp",
+            (false, true) => "tls",
+            (true, false) => "ws",
+            (true, true) => "wss",
+        };
+        let host = match (self.host.as_deref(), self.domain.as_deref()) {
+            (Some(host), _) if host.contains(':') => format!("[{host}]"),
+            (Some(host), _) => host.into(),
+            (None, Some("ipv4")) => "0.0.0.0".into(),
+            (None, Some("ipv6")) => "[::]".into(),
+            (None, _) => "*".into(),
+        };
+        format!("{scheme}://{host}:{}", self.port.unwrap_or(1883))
+    }
+}
+
+fn port(value: &str) -> Result<u16, String> {
+    value
+        .parse()
+        .map_err(|_| "the port is not a number from 1 to 65535".into())
+}
