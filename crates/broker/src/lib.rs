@@ -1,1 +1,45 @@
-//! The MQTT server as a state machine without sockets or clocks.
+//! The MQTT server as a state machine: sessions, routing, flow control,
+//! retained messages, wills. No socket, clock, thread or random source.
+//!
+//! A [`Shard`] owns connections and sessions. Its shell tells it what happens
+//! ([`Shard::open`], [`Shard::receive`], [`Shard::sent`], [`Shard::closed`],
+//! [`Shard::tick`], [`Shard::remote`]) and asks what to do: bytes to write by
+//! connection ([`Shard::take_dirty`], [`Shard::pending`]), [`Output`]s, and
+//! messages for other shards ([`Shard::take_outbox`]). Shards of one broker
+//! share a [`Directory`].
+//!
+//! Invariants: every queue and buffer has a bound named in [`Limits`]; a
+//! message is acknowledged only when everyone who is to receive it has room
+//! for it, or policy says that it may be dropped, and then it is counted.
+//!
+//! Source: OASIS MQTT 5.0 and 3.1.1; statement numbers in brackets are those of
+//! MQTT 5.0.
+
+mod access;
+mod config;
+mod directory;
+mod hub;
+mod index;
+mod message;
+mod outbuf;
+mod retained;
+mod route;
+mod session;
+mod shard;
+mod slab;
+mod stats;
+mod sys;
+mod time;
+mod timers;
+
+pub use access::{AccessControl, Permissions};
+pub use config::{Config, Limits, QueueFull};
+pub use directory::Directory;
+pub use hub::{
+    AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
+    SubscriptionInfo,
+};
+pub use message::Message;
+pub use shard::{AuthAnswer, Shard};
+pub use stats::Stats;
+pub use time::Nanos;

@@ -1,0 +1,166 @@
+//! What can be set, with its default, unit and policy. Every bound of the
+//! broker is one of these fields.
+
+use crate::Nanos;
+
+/// Settings of a broker. All sizes are bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Bounds.
+    pub limits: Limits,
+    /// What happens to a QoS 1 or 2 message whose receiver's queue is full.
+    pub queue_full: QueueFull,
+    /// Whether QoS 0 messages are queued for persistent sessions that are not
+    /// connected.
+    pub queue_qos0_offline: bool,
+    /// How long a publisher may be held back by one receiver that does not
+    /// keep up; after that the receiver counts as slow until it has caught up.
+    pub max_publisher_pause: Nanos,
+    /// Time between two publications of the `$SYS` topics; `None` for never.
+    pub sys_interval: Option<Nanos>,
+    /// Time a connection may take from being opened to a complete CONNECT,
+    /// and for an enhanced authentication.
+    pub connect_timeout: Nanos,
+    /// Highest quality of service clients may publish or subscribe with: 0..=2.
+    pub maximum_qos: u8,
+    /// Whether messages can be retained.
+    pub retain_available: bool,
+    /// Whether filters may have wildcards.
+    pub wildcard_available: bool,
+    /// Whether `$share/` subscriptions are accepted.
+    pub shared_available: bool,
+    /// Whether subscription identifiers are accepted.
+    pub subscription_ids_available: bool,
+    /// Keep alive told to MQTT 5 clients instead of their own, in seconds.
+    pub server_keep_alive: Option<u16>,
+    /// Whether a client may leave its identifier to the server.
+    pub assign_client_ids: bool,
+    /// Answer to Request Response Information; `%c` is the client identifier.
+    pub response_information: Option<String>,
+    /// Whether the shell checks user names and passwords. If not, who may be
+    /// anonymous may also say any name.
+    pub check_passwords: bool,
+    /// Enhanced authentication methods that the shell's hook understands.
+    pub auth_methods: Vec<String>,
+    /// Version string for `$SYS/broker/version`.
+    pub version: String,
+}
+
+/// Bounds. A count of `usize::MAX` (or `u32::MAX`) means unlimited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest packet accepted, fixed header included: 64..=268 435 460 bytes.
+    /// A larger one ends the connection with 0x95.
+    pub max_packet_size: u32,
+    /// Largest CONNECT packet.
+    pub max_connect_size: u32,
+    /// Sessions, connected or not. A new one beyond is refused with 0x97.
+    pub max_sessions: usize,
+    /// Subscriptions of one session. One beyond is refused with 0x97.
+    pub max_subscriptions_per_session: usize,
+    /// Subscriptions of all sessions. One beyond is refused with 0x97.
+    pub max_subscriptions: usize,
+    /// Levels of a topic name or filter. Beyond: 0x90 or 0x8F.
+    pub max_topic_levels: usize,
+    /// Bytes of a topic name or filter. Beyond: 0x90 or 0x8F.
+    pub max_topic_length: usize,
+    /// QoS 1 and 2 messages waiting in one session beyond those in flight.
+    pub max_queued_messages: usize,
+    /// Bytes of the messages waiting in one session.
+    pub max_queued_bytes: usize,
+    /// Bytes of the messages waiting in all sessions; a message counts once
+    /// for every session it waits in.
+    pub max_total_queued_bytes: usize,
+    /// Unacknowledged QoS 1 and 2 messages to one client: 1..=65 535. A
+    /// smaller Receive Maximum of the client wins.
+    pub max_inflight: u16,
+    /// Receive Maximum told to clients: unacknowledged QoS 2 messages from
+    /// one client. Beyond: 0x93.
+    pub receive_maximum: u16,
+    /// Topic aliases a client may define, and the broker defines to a client.
+    pub topic_alias_maximum: u16,
+    /// Retained messages. A new one beyond is refused with 0x97.
+    pub max_retained_messages: usize,
+    /// Bytes of all retained messages (topic, properties, payload).
+    pub max_retained_bytes: usize,
+    /// Longest session expiry in seconds; longer wishes are cut and the
+    /// client is told. `u32::MAX`: sessions may last for ever.
+    pub max_session_expiry: u32,
+    /// Longest keep alive in seconds; MQTT 5 clients with a longer one (or
+    /// none) are told this. 0: any.
+    pub max_keep_alive: u16,
+    /// User properties in one packet; beyond: 0x97.
+    pub max_user_properties: usize,
+    /// Bytes that may wait to be written to one connection before its
+    /// publishers are held back.
+    pub send_buffer: usize,
+    /// Topics whose subscribers are remembered, a shard.
+    pub topic_cache: usize,
+}
+
+/// Policy for a full queue of QoS 1 and 2 messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueueFull {
+    /// The publication is refused: 0x97 in MQTT 5; before MQTT 5 the
+    /// publisher's connection is closed, the only refusal 3.1.1 knows
+    /// [MQTT-3.3.5-2 of 3.1.1]. Nothing acknowledged is lost.
+    #[default]
+    Refuse,
+    /// The oldest waiting message makes room, and is counted.
+    DropOldest,
+    /// The new message is not queued for that receiver, and is counted.
+    DropNew,
+    /// The session that does not keep up is ended.
+    Disconnect,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_packet_size: 16 << 20,
+            max_connect_size: 256 << 10,
+            max_sessions: 100_000,
+            max_subscriptions_per_session: 10_000,
+            max_subscriptions: 1_000_000,
+            max_topic_levels: 128,
+            max_topic_length: 65_535,
+            max_queued_messages: 10_000,
+            max_queued_bytes: 64 << 20,
+            max_total_queued_bytes: 1 << 30,
+            max_inflight: 1_000,
+            receive_maximum: 1_000,
+            topic_alias_maximum: 64,
+            max_retained_messages: 1_000_000,
+            max_retained_bytes: 1 << 30,
+            max_session_expiry: u32::MAX,
+            max_keep_alive: 0,
+            max_user_properties: 1_000,
+            send_buffer: 1 << 20,
+            topic_cache: 65_536,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            queue_full: QueueFull::default(),
+            queue_qos0_offline: false,
+            max_publisher_pause: Nanos::from_millis(100),
+            sys_interval: Some(Nanos::from_secs(10)),
+            connect_timeout: Nanos::from_secs(10),
+            maximum_qos: 2,
+            retain_available: true,
+            wildcard_available: true,
+            shared_available: true,
+            subscription_ids_available: true,
+            server_keep_alive: None,
+            assign_client_ids: true,
+            response_information: None,
+            check_passwords: false,
+            auth_methods: Vec::new(),
+            version: concat!("punctual ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}

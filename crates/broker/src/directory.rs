@@ -1,0 +1,259 @@
+//! What the shards of one broker share: the subscription index, retained
+//! messages, which shard owns which session, bounds over all shards, and
+//! access rights. Nothing here is touched for a message whose topic a shard
+//! has seen before, except for reading two counters.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use hashbrown::HashMap;
+
+use crate::access::{AccessControl, Permissions};
+use crate::index::{Generation, Generations, Index};
+use crate::retained::Retained;
+use crate::route::Matched;
+use crate::{Message, Nanos, Stats};
+
+/// What other shards know of a session.
+#[derive(Debug)]
+pub(crate) struct SessionHandle {
+    pub(crate) shard: u16,
+    pub(crate) slot: u32,
+    /// Never used for another session.
+    pub(crate) number: u64,
+    pub(crate) client_id: Arc<str>,
+    /// Whether a connection is attached.
+    pub(crate) connected: AtomicBool,
+    /// Messages in the queue, as the owning shard last said.
+    pub(crate) queued: AtomicU32,
+    /// Messages other shards have been promised room for.
+    pub(crate) reserved: AtomicU32,
+    /// Whether publishers on other shards are to hold back.
+    pub(crate) congested: AtomicBool,
+    permissions: RwLock<Option<Arc<dyn Permissions>>>,
+}
+
+impl SessionHandle {
+    pub(crate) fn may_receive(&self, topic: &str) -> bool {
+        match &*read(&self.permissions) {
+            Some(permissions) => permissions.may_receive(topic),
+            None => true,
+        }
+    }
+
+    pub(crate) fn set_permissions(&self, permissions: Option<Arc<dyn Permissions>>) {
+        *write(&self.permissions) = permissions;
+    }
+}
+
+/// Why a session cannot be made here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClaimError {
+    /// There are as many sessions as there may be.
+    Quota,
+    /// Another shard has claimed the identifier in the meantime.
+    Elsewhere,
+}
+
+/// Shared by all shards of one broker.
+#[derive(Debug)]
+pub struct Directory {
+    shards: u16,
+    index: RwLock<Index>,
+    pub(crate) generations: Generations,
+    retained: RwLock<Retained>,
+    homes: Mutex<HashMap<Arc<str>, u16, foldhash::quality::RandomState>>,
+    access: RwLock<Option<Arc<dyn AccessControl>>>,
+    next_number: AtomicU64,
+    pub(crate) sessions: AtomicUsize,
+    pub(crate) subscriptions: AtomicUsize,
+    pub(crate) queued_bytes: AtomicUsize,
+    stats: Box<[Mutex<Stats>]>,
+    /// Load of each shard in per mille, as its shell says.
+    load: Box<[AtomicU32]>,
+}
+
+impl Directory {
+    /// For a broker of `shards` shards, at least one.
+    pub fn new(shards: u16) -> Arc<Self> {
+        let shards = shards.max(1);
+        Arc::new(Self {
+            shards,
+            index: RwLock::default(),
+            generations: Generations::default(),
+            retained: RwLock::default(),
+            homes: Mutex::default(),
+            access: RwLock::default(),
+            next_number: AtomicU64::new(1),
+            sessions: AtomicUsize::new(0),
+            subscriptions: AtomicUsize::new(0),
+            queued_bytes: AtomicUsize::new(0),
+            stats: (0..shards).map(|_| Mutex::default()).collect(),
+            load: (0..shards).map(|_| AtomicU32::new(0)).collect(),
+        })
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    /// The counters of all shards, as they last shared them.
+    pub fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        for stats in &self.stats {
+            sum.add(&lock(stats));
+        }
+        sum
+    }
+
+    pub(crate) fn share_stats(&self, shard: u16, stats: &Stats) {
+        lock(&self.stats[usize::from(shard)]).clone_from(stats);
+    }
+
+    /// Tells how busy a shard is, in per mille of its core.
+    pub fn set_load(&self, shard: u16, per_mille: u32) {
+        self.load[usize::from(shard)].store(per_mille, Ordering::Relaxed);
+    }
+
+    /// Replaces the access control; `None` allows everything. Every shard
+    /// must be told with [`crate::Shard::access_changed`].
+    pub fn set_access_control(&self, access: Option<Arc<dyn AccessControl>>) {
+        *write(&self.access) = access;
+        self.generations.bump_all();
+    }
+
+    pub(crate) fn permissions(
+        &self,
+        user: Option<&str>,
+        client_id: &str,
+    ) -> Option<Arc<dyn Permissions>> {
+        read(&self.access)
+            .as_ref()
+            .and_then(|access| access.permissions(user, client_id))
+    }
+
+    /// Number and bytes of retained messages.
+    pub fn retained_totals(&self) -> (usize, usize) {
+        let retained = self.retained();
+        (retained.len(), retained.bytes())
+    }
+
+    /// Retained messages that match `filter`, from the topic `from` on; with
+    /// the topic to go on from.
+    pub fn retained_page(
+        &self,
+        filter: &str,
+        from: &str,
+        limit: usize,
+        now: Nanos,
+    ) -> (Vec<Arc<Message>>, Option<Box<str>>) {
+        let piece = self.retained().scan(filter, from, limit, now);
+        (piece.messages, piece.next)
+    }
+
+    /// Removes the retained message of a topic; says whether there was one.
+    pub fn remove_retained(&self, topic: &str) -> bool {
+        self.retained_mut().remove(topic)
+    }
+
+    pub(crate) fn retained(&self) -> RwLockReadGuard<'_, Retained> {
+        read(&self.retained)
+    }
+
+    pub(crate) fn retained_mut(&self) -> RwLockWriteGuard<'_, Retained> {
+        write(&self.retained)
+    }
+
+    pub(crate) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        write(&self.index)
+    }
+
+    /// The receivers of a topic and the generation they are true for.
+    pub(crate) fn lookup(&self, topic: &str, slot: u8) -> (Generation, Matched) {
+        let index = read(&self.index);
+        (self.generations.current(slot), index.matches(topic))
+    }
+
+    /// The shard that owns the session of `client_id`. A client without
+    /// session is placed: on `here` unless that shard is busy and another is
+    /// not, because a message that stays on one shard costs least.
+    pub(crate) fn home(&self, client_id: &str, here: u16) -> u16 {
+        if self.shards == 1 {
+            return 0;
+        }
+        if let Some(home) = lock(&self.homes).get(client_id) {
+            return *home;
+        }
+        self.place(here)
+    }
+
+    /// Where a new session goes: the first shard that has time to spare.
+    fn place(&self, here: u16) -> u16 {
+        const BUSY: u32 = 700;
+        let load = |shard: &u16| self.load[usize::from(*shard)].load(Ordering::Relaxed);
+        let first_idle = (0..self.shards).find(|shard| load(shard) < BUSY);
+        first_idle
+            .or_else(|| (0..self.shards).min_by_key(load))
+            .unwrap_or(here)
+    }
+
+    /// Claims a client identifier for a new session on `shard`, unless there
+    /// are `max` sessions already or another shard was faster.
+    pub(crate) fn claim(
+        &self,
+        client_id: &Arc<str>,
+        shard: u16,
+        max: usize,
+    ) -> Result<(), ClaimError> {
+        if self.sessions.fetch_add(1, Ordering::Relaxed) >= max {
+            self.sessions.fetch_sub(1, Ordering::Relaxed);
+            return Err(ClaimError::Quota);
+        }
+        if self.shards > 1 {
+            let home = *lock(&self.homes).entry(client_id.clone()).or_insert(shard);
+            if home != shard {
+                self.sessions.fetch_sub(1, Ordering::Relaxed);
+                return Err(ClaimError::Elsewhere);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the handle of a session whose identifier was claimed.
+    pub(crate) fn handle(&self, client_id: &Arc<str>, shard: u16, slot: u32) -> Arc<SessionHandle> {
+        Arc::new(SessionHandle {
+            shard,
+            slot,
+            number: self.next_number.fetch_add(1, Ordering::Relaxed),
+            client_id: client_id.clone(),
+            connected: AtomicBool::new(false),
+            queued: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+            congested: AtomicBool::new(false),
+            permissions: RwLock::new(None),
+        })
+    }
+
+    /// Gives a claimed identifier back.
+    pub(crate) fn release(&self, client_id: &str) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+        if self.shards > 1 {
+            lock(&self.homes).remove(client_id);
+        }
+    }
+}
+
+// A panic while a lock is held cannot leave these structures inconsistent in a
+// way that is worse than not answering at all, so poisoning is ignored.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,422 @@
+//! The subscription index: which sessions want a topic.
+//!
+//! A trie over topic levels whose edges live in one hash table keyed by
+//! (parent, level): a node costs about a hundred bytes however many children
+//! its parent has. Lookups walk at most three ways per level: the level
+//! itself, `+`, and `#`. Shards ask it only when their own cache does not
+//! know a topic; generation counters, one for filters that start with a
+//! wildcard and a table of them hashed by first level for the others, tell a
+//! cache what it may still believe.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use punctual_codec::{QoS, SubscribeOptions, topic};
+
+use crate::directory::SessionHandle;
+use crate::route::{Group, Matched, Target};
+
+/// Generation counters for filters by first level.
+const GENERATIONS: usize = 256;
+const NONE: u32 = u32::MAX;
+
+/// One subscription of one session.
+#[derive(Debug, Clone)]
+pub(crate) struct Subscriber {
+    pub(crate) session: Arc<SessionHandle>,
+    pub(crate) options: SubscribeOptions,
+    /// Subscription identifier; 0 for none.
+    pub(crate) id: u32,
+}
+
+#[derive(Debug)]
+struct ShareGroup {
+    name: Box<str>,
+    cursor: Arc<AtomicU32>,
+    members: Vec<Subscriber>,
+}
+
+/// Who subscribed to exactly one filter.
+#[derive(Debug, Default)]
+struct Subscribers {
+    plain: Vec<Subscriber>,
+    groups: Vec<ShareGroup>,
+}
+
+impl Subscribers {
+    fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.groups.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: u32,
+    level: Box<str>,
+    /// Child for `+`, or `NONE`.
+    plus: u32,
+    /// Literal children and `plus`.
+    children: u32,
+    here: Subscribers,
+    /// Of the filter that ends in `#` below this node.
+    below: Option<Box<Subscribers>>,
+}
+
+impl Node {
+    fn new(parent: u32, level: &str) -> Self {
+        Self {
+            parent,
+            level: level.into(),
+            plus: NONE,
+            children: 0,
+            here: Subscribers::default(),
+            below: None,
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.children == 0 && self.here.is_empty() && self.below.is_none()
+    }
+}
+
+/// When a cached answer is still true.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Generation {
+    wildcard: u32,
+    literal: u32,
+}
+
+/// Counters beside the index, read without its lock.
+#[derive(Debug)]
+pub(crate) struct Generations {
+    wildcard: AtomicU32,
+    literal: [AtomicU32; GENERATIONS],
+}
+
+impl Default for Generations {
+    fn default() -> Self {
+        Self {
+            wildcard: AtomicU32::new(0),
+            literal: [const { AtomicU32::new(0) }; GENERATIONS],
+        }
+    }
+}
+
+/// Which literal counter the filters and topics with this first level use.
+pub(crate) fn generation_slot(topic: &str) -> u8 {
+    let first = topic.split('/').next().unwrap_or_default();
+    foldhash::fast::FixedState::default().hash_one(first) as u8
+}
+
+impl Generations {
+    #[inline]
+    pub(crate) fn current(&self, slot: u8) -> Generation {
+        Generation {
+            wildcard: self.wildcard.load(Ordering::Acquire),
+            literal: self.literal[usize::from(slot)].load(Ordering::Acquire),
+        }
+    }
+
+    fn bump(&self, filter: &str) {
+        if filter.starts_with(['+', '#']) {
+            self.bump_all();
+        } else {
+            self.literal[usize::from(generation_slot(filter))].fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Makes every cached answer doubtful.
+    pub(crate) fn bump_all(&self) {
+        self.wildcard.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// The trie.
+#[derive(Debug)]
+pub(crate) struct Index {
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    edges: HashTable<u32>,
+    hasher: RandomState,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            nodes: vec![Node::new(NONE, "")],
+            free: Vec::new(),
+            edges: HashTable::new(),
+            hasher: RandomState::default(),
+        }
+    }
+}
+
+impl Index {
+    /// Adds or replaces the subscription of `subscriber.session` to `filter`
+    /// (with share prefix, valid). Says whether it is new.
+    pub(crate) fn subscribe(
+        &mut self,
+        filter: &str,
+        subscriber: Subscriber,
+        generations: &Generations,
+    ) -> bool {
+        let (share, plain) = topic::split_share(filter);
+        let (path, below) = match plain.strip_suffix('#') {
+            Some(path) => (path.strip_suffix('/'), true),
+            None => (Some(plain), false),
+        };
+        let mut node = 0;
+        for level in path.into_iter().flat_map(|path| path.split('/')) {
+            node = self.child_or_insert(node, level);
+        }
+        let node = &mut self.nodes[node as usize];
+        let subscribers = if below {
+            node.below.get_or_insert_default()
+        } else {
+            &mut node.here
+        };
+        let members = match share {
+            None => &mut subscribers.plain,
+            Some(name) => {
+                let at = match subscribers.groups.iter().position(|g| *g.name == *name) {
+                    Some(at) => at,
+                    None => {
+                        subscribers.groups.push(ShareGroup {
+                            name: name.into(),
+                            cursor: Arc::new(AtomicU32::new(0)),
+                            members: Vec::new(),
+                        });
+                        subscribers.groups.len() - 1
+                    }
+                };
+                &mut subscribers.groups[at].members
+            }
+        };
+        let existing = members
+            .iter_mut()
+            .find(|s| Arc::ptr_eq(&s.session, &subscriber.session));
+        let new = match existing {
+            Some(existing) => {
+                *existing = subscriber;
+                false
+            }
+            None => {
+                if members.is_empty() {
+                    members.reserve_exact(1);
+                }
+                members.push(subscriber);
+                true
+            }
+        };
+        generations.bump(plain);
+        new
+    }
+
+    /// Removes the subscription of `session` to `filter`. Says whether there
+    /// was one.
+    pub(crate) fn unsubscribe(
+        &mut self,
+        filter: &str,
+        session: &Arc<SessionHandle>,
+        generations: &Generations,
+    ) -> bool {
+        let (share, plain) = topic::split_share(filter);
+        let (path, below) = match plain.strip_suffix('#') {
+            Some(path) => (path.strip_suffix('/'), true),
+            None => (Some(plain), false),
+        };
+        let mut at = 0;
+        for level in path.into_iter().flat_map(|path| path.split('/')) {
+            match self.child(at, level) {
+                Some(child) => at = child,
+                None => return false,
+            }
+        }
+        let node = &mut self.nodes[at as usize];
+        let subscribers = match (below, &mut node.below) {
+            (false, _) => &mut node.here,
+            (true, Some(below)) => below,
+            (true, None) => return false,
+        };
+        let remove = |members: &mut Vec<Subscriber>| {
+            let found = members
+                .iter()
+                .position(|s| Arc::ptr_eq(&s.session, session));
+            found.map(|i| members.swap_remove(i)).is_some()
+        };
+        let removed = match share {
+            None => remove(&mut subscribers.plain),
+            Some(name) => match subscribers.groups.iter().position(|g| *g.name == *name) {
+                None => false,
+                Some(i) => {
+                    let removed = remove(&mut subscribers.groups[i].members);
+                    if subscribers.groups[i].members.is_empty() {
+                        subscribers.groups.swap_remove(i);
+                    }
+                    removed
+                }
+            },
+        };
+        if below && subscribers.is_empty() {
+            node.below = None;
+        }
+        if removed {
+            generations.bump(plain);
+            self.prune(at);
+        }
+        removed
+    }
+
+    fn prune(&mut self, mut at: u32) {
+        while at != 0 && self.nodes[at as usize].is_unused() {
+            let parent = self.nodes[at as usize].parent;
+            let level = std::mem::take(&mut self.nodes[at as usize].level);
+            if &*level == "+" {
+                self.nodes[parent as usize].plus = NONE;
+            } else {
+                let hash = self.hash(parent, &level);
+                if let Ok(entry) = self.edges.find_entry(hash, |n| *n == at) {
+                    entry.remove();
+                }
+            }
+            self.nodes[parent as usize].children -= 1;
+            self.free.push(at);
+            at = parent;
+        }
+    }
+
+    fn hash(&self, parent: u32, level: &str) -> u64 {
+        self.hasher.hash_one((parent, level))
+    }
+
+    fn child(&self, parent: u32, level: &str) -> Option<u32> {
+        if level == "+" {
+            let plus = self.nodes[parent as usize].plus;
+            return (plus != NONE).then_some(plus);
+        }
+        self.literal_child(parent, level)
+    }
+
+    fn literal_child(&self, parent: u32, level: &str) -> Option<u32> {
+        let hash = self.hash(parent, level);
+        self.edges
+            .find(hash, |n| {
+                let node = &self.nodes[*n as usize];
+                node.parent == parent && *node.level == *level
+            })
+            .copied()
+    }
+
+    fn child_or_insert(&mut self, parent: u32, level: &str) -> u32 {
+        if let Some(child) = self.child(parent, level) {
+            return child;
+        }
+        let node = Node::new(parent, level);
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.nodes[at as usize] = node;
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                (self.nodes.len() - 1) as u32
+            }
+        };
+        self.nodes[parent as usize].children += 1;
+        if level == "+" {
+            self.nodes[parent as usize].plus = at;
+        } else {
+            let hash = self.hash(parent, level);
+            let (nodes, hasher) = (&self.nodes, &self.hasher);
+            self.edges.insert_unique(hash, at, |n| {
+                let node = &nodes[*n as usize];
+                hasher.hash_one((node.parent, &*node.level))
+            });
+        }
+        at
+    }
+
+    /// Everyone who is to receive a message on `topic` (a valid name), by
+    /// shard; overlapping subscriptions of one session merged into one with
+    /// the highest QoS and all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+    pub(crate) fn matches(&self, topic: &str) -> Matched {
+        let mut found = Collector::default();
+        let dollar = topic.starts_with('$');
+        if !dollar && let Some(below) = &self.nodes[0].below {
+            found.add(below, topic);
+        }
+        self.walk(0, topic, Some(topic), dollar, &mut found);
+        found.finish()
+    }
+
+    fn walk(
+        &self,
+        node: u32,
+        topic: &str,
+        rest: Option<&str>,
+        dollar: bool,
+        found: &mut Collector,
+    ) {
+        let Some(rest) = rest else {
+            found.add(&self.nodes[node as usize].here, topic);
+            return;
+        };
+        let (level, rest) = match rest.split_once('/') {
+            Some((level, rest)) => (level, Some(rest)),
+            None => (rest, None),
+        };
+        let plus = self.nodes[node as usize].plus;
+        let literal = self.literal_child(node, level);
+        let plus = (plus != NONE && !dollar).then_some(plus);
+        for child in literal.into_iter().chain(plus) {
+            if let Some(below) = &self.nodes[child as usize].below {
+                found.add(below, topic);
+            }
+            self.walk(child, topic, rest, false, found);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Collector {
+    targets: Vec<Target>,
+    groups: Vec<Group>,
+}
+
+impl Collector {
+    fn add(&mut self, subscribers: &Subscribers, topic: &str) {
+        let allowed = |s: &&Subscriber| s.session.may_receive(topic);
+        for subscriber in subscribers.plain.iter().filter(allowed) {
+            self.targets.push(Target::new(subscriber));
+        }
+        for group in &subscribers.groups {
+            let members: Box<[Target]> = group
+                .members
+                .iter()
+                .filter(allowed)
+                .map(Target::new)
+                .collect();
+            if !members.is_empty() {
+                self.groups.push(Group {
+                    cursor: group.cursor.clone(),
+                    members,
+                });
+            }
+        }
+    }
+
+    fn finish(mut self) -> Matched {
+        self.targets.sort_by_key(Target::key);
+        self.targets.dedup_by(|later, first| first.merge(later));
+        Matched::new(self.targets, self.groups)
+    }
+}
+
+/// The QoS a message is delivered with: the lower of published and granted.
+#[inline]
+pub(crate) fn delivered_qos(published: QoS, granted: QoS) -> QoS {
+    published.min(granted)
+}

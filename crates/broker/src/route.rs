@@ -1,0 +1,198 @@
+//! Who receives a topic, ready to be used: the answer of the subscription
+//! index, split by shard, and each shard's cache of such answers.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use punctual_codec::QoS;
+use smallvec::SmallVec;
+
+use crate::directory::{Directory, SessionHandle};
+use crate::index::{Generation, Subscriber, generation_slot};
+
+/// One receiver of a message.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) session: Arc<SessionHandle>,
+    pub(crate) slot: u32,
+    pub(crate) qos: QoS,
+    pub(crate) no_local: bool,
+    pub(crate) retain_as_published: bool,
+    pub(crate) subscription_ids: Option<Arc<[u32]>>,
+}
+
+impl Target {
+    pub(crate) fn new(subscriber: &Subscriber) -> Self {
+        Self {
+            session: subscriber.session.clone(),
+            slot: subscriber.session.slot,
+            qos: subscriber.options.qos,
+            no_local: subscriber.options.no_local,
+            retain_as_published: subscriber.options.retain_as_published,
+            subscription_ids: (subscriber.id != 0).then(|| Arc::from([subscriber.id])),
+        }
+    }
+
+    pub(crate) fn key(&self) -> (u16, u64) {
+        (self.session.shard, self.session.number)
+    }
+
+    #[inline]
+    pub(crate) fn ids(&self) -> &[u32] {
+        self.subscription_ids.as_ref().map_or(&[], |ids| ids)
+    }
+
+    /// Takes `other` in if it is a subscription of the same session.
+    pub(crate) fn merge(&mut self, other: &Self) -> bool {
+        if !Arc::ptr_eq(&self.session, &other.session) {
+            return false;
+        }
+        self.qos = self.qos.max(other.qos);
+        self.no_local &= other.no_local;
+        self.retain_as_published |= other.retain_as_published;
+        if let Some(ids) = &other.subscription_ids {
+            self.subscription_ids = Some(self.ids().iter().chain(ids.iter()).copied().collect());
+        }
+        true
+    }
+}
+
+/// A shared subscription: one of its members receives each message.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// Whose turn it is.
+    pub(crate) cursor: Arc<AtomicU32>,
+    pub(crate) members: Box<[Target]>,
+}
+
+/// All receivers of one topic.
+#[derive(Debug)]
+pub(crate) struct Matched {
+    /// By shard, each list in the order of session numbers.
+    pub(crate) shards: SmallVec<[(u16, Arc<[Target]>); 1]>,
+    pub(crate) groups: Box<[Group]>,
+    /// Highest QoS anyone receives with.
+    pub(crate) max_qos: QoS,
+}
+
+impl Matched {
+    /// Takes targets sorted by shard.
+    pub(crate) fn new(targets: Vec<Target>, groups: Vec<Group>) -> Self {
+        let max_qos = targets
+            .iter()
+            .chain(groups.iter().flat_map(|g| g.members.iter()))
+            .map(|t| t.qos)
+            .max()
+            .unwrap_or_default();
+        let shards = targets
+            .chunk_by(|a, b| a.session.shard == b.session.shard)
+            .map(|chunk| (chunk[0].session.shard, Arc::from(chunk)))
+            .collect();
+        Self {
+            shards,
+            groups: groups.into(),
+            max_qos,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.is_empty() && self.groups.is_empty()
+    }
+}
+
+/// A cached answer.
+#[derive(Debug)]
+pub(crate) struct Route {
+    topic: Box<str>,
+    slot: u8,
+    generation: Generation,
+    pub(crate) matched: Arc<Matched>,
+}
+
+impl Route {
+    pub(crate) fn topic(&self) -> &str {
+        &self.topic
+    }
+}
+
+/// A shard's answers by topic. When full it starts again: topics in use come
+/// back at the price of one walk each.
+#[derive(Debug)]
+pub(crate) struct RouteCache {
+    routes: Vec<Route>,
+    table: HashTable<u32>,
+    hasher: RandomState,
+    capacity: usize,
+    /// Number of the first route here; numbers are never used twice.
+    first: u64,
+}
+
+impl RouteCache {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            routes: Vec::new(),
+            table: HashTable::new(),
+            hasher: RandomState::default(),
+            capacity: capacity.max(1),
+            first: 1,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: u64) -> &Route {
+        &self.routes[(number - self.first) as usize]
+    }
+
+    /// The number of the route of the topic with those bytes if it is `guess`
+    /// or found in the table. A known topic is a valid topic name.
+    #[inline]
+    pub(crate) fn find(&mut self, topic: &[u8], guess: u64, directory: &Directory) -> Option<u64> {
+        let guess = guess.wrapping_sub(self.first) as usize;
+        let known = match self.routes.get(guess) {
+            Some(route) if route.topic.as_bytes() == topic => guess,
+            _ => {
+                let hash = self.hasher.hash_one(topic);
+                let routes = &self.routes;
+                *self
+                    .table
+                    .find(hash, |at| routes[*at as usize].topic.as_bytes() == topic)?
+                    as usize
+            }
+        };
+        let route = &mut self.routes[known];
+        let current = directory.generations.current(route.slot);
+        if route.generation != current {
+            let (generation, matched) = directory.lookup(&route.topic, route.slot);
+            route.generation = generation;
+            route.matched = Arc::new(matched);
+        }
+        Some(self.first + known as u64)
+    }
+
+    /// Remembers a valid topic that [`Self::find`] does not know.
+    pub(crate) fn insert(&mut self, topic: &str, directory: &Directory) -> u64 {
+        if self.routes.len() >= self.capacity {
+            self.first += self.routes.len() as u64;
+            self.routes.clear();
+            self.table.clear();
+        }
+        let slot = generation_slot(topic);
+        let (generation, matched) = directory.lookup(topic, slot);
+        let at = self.routes.len() as u32;
+        self.routes.push(Route {
+            topic: topic.into(),
+            slot,
+            generation,
+            matched: Arc::new(matched),
+        });
+        let (routes, hasher) = (&self.routes, &self.hasher);
+        self.table
+            .insert_unique(hasher.hash_one(topic.as_bytes()), at, |at| {
+                hasher.hash_one(routes[*at as usize].topic.as_bytes())
+            });
+        self.first + u64::from(at)
+    }
+}

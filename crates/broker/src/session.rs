@@ -1,0 +1,369 @@
+//! The state that outlives a connection (section 4.1): subscriptions, messages
+//! in flight and waiting, packet identifiers, the will.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hashbrown::HashSet;
+use punctual_codec::{QoS, SubscribeOptions};
+
+use crate::directory::SessionHandle;
+use crate::{Message, Nanos};
+
+/// Packet identifiers run from 1 to 65 535.
+const PACKET_IDS: u32 = 65_535;
+
+/// A message on its way to one subscriber.
+#[derive(Debug, Clone)]
+pub(crate) struct Delivery {
+    pub(crate) message: Arc<Message>,
+    pub(crate) subscription_ids: Option<Arc<[u32]>>,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+}
+
+/// How far the handshake of a message in flight is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// PUBLISH sent, QoS 1: PUBACK is due.
+    Ack,
+    /// PUBLISH sent, QoS 2: PUBREC is due.
+    Rec,
+    /// PUBREL sent: PUBCOMP is due.
+    Comp,
+    /// Complete; kept until everything before it is complete.
+    Done,
+}
+
+/// A message in flight. Its content is kept only for sessions that can be
+/// resumed: nothing else could ever re-send it.
+#[derive(Debug)]
+pub(crate) struct Inflight {
+    pub(crate) packet_id: u16,
+    pub(crate) step: Step,
+    pub(crate) delivery: Option<Delivery>,
+}
+
+/// Messages in flight, in the order of their packet identifiers, which are
+/// consecutive; an identifier is therefore found by subtraction.
+#[derive(Debug)]
+pub(crate) struct Window {
+    entries: VecDeque<Inflight>,
+    next_id: u16,
+    /// Entries not `Done`.
+    open: u32,
+    /// Entries sent on the current connection, from the front.
+    sent: usize,
+    /// Those of them that are not `Done`.
+    sent_open: u32,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            next_id: 1,
+            open: 0,
+            sent: 0,
+            sent_open: 0,
+        }
+    }
+}
+
+impl Window {
+    /// Messages not completely acknowledged.
+    #[inline]
+    pub(crate) fn open(&self) -> u32 {
+        self.open
+    }
+
+    /// Whether another message may be sent when the peer allows `max` at once.
+    #[inline]
+    pub(crate) fn has_room(&self, max: u16) -> bool {
+        self.open < u32::from(max)
+            && self.sent == self.entries.len()
+            && (self.entries.len() as u32) < PACKET_IDS
+    }
+
+    /// Opens an entry and returns its packet identifier.
+    #[inline]
+    pub(crate) fn push(&mut self, qos: QoS, delivery: Option<Delivery>) -> u16 {
+        let packet_id = self.next_id;
+        self.next_id = if packet_id == u16::MAX {
+            1
+        } else {
+            packet_id + 1
+        };
+        let step = if qos == QoS::ExactlyOnce {
+            Step::Rec
+        } else {
+            Step::Ack
+        };
+        self.entries.push_back(Inflight {
+            packet_id,
+            step,
+            delivery,
+        });
+        self.open += 1;
+        self.sent += 1;
+        self.sent_open += 1;
+        packet_id
+    }
+
+    #[inline]
+    fn find(&mut self, packet_id: u16) -> Option<&mut Inflight> {
+        let first = self.entries.front()?.packet_id;
+        let at = (u32::from(packet_id) + PACKET_IDS - u32::from(first)) % PACKET_IDS;
+        let sent = self.sent;
+        self.entries
+            .get_mut(at as usize)
+            .filter(|entry| (at as usize) < sent && entry.packet_id == packet_id)
+    }
+
+    /// Takes the step from `from` to `to` for an identifier; `Done` frees it.
+    /// False if no message with that identifier waits for that step.
+    #[inline]
+    pub(crate) fn advance(&mut self, packet_id: u16, from: Step, to: Step) -> bool {
+        match self.find(packet_id) {
+            Some(entry) if entry.step == from => {
+                entry.step = to;
+                entry.delivery = None;
+                if to == Step::Done {
+                    self.open -= 1;
+                    self.sent_open -= 1;
+                    while let Some(Inflight {
+                        step: Step::Done, ..
+                    }) = self.entries.front()
+                    {
+                        self.entries.pop_front();
+                        self.sent = self.sent.saturating_sub(1);
+                    }
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The connection is gone: everything open has to be sent again.
+    pub(crate) fn rewind(&mut self) {
+        self.sent = 0;
+        self.sent_open = 0;
+    }
+
+    /// The next entry to send again on a new connection, while the entries
+    /// already sent leave room below `max`.
+    pub(crate) fn next_resend(&mut self, max: u16) -> Option<&Inflight> {
+        while self
+            .entries
+            .get(self.sent)
+            .is_some_and(|entry| entry.step == Step::Done)
+        {
+            self.sent += 1;
+        }
+        if self.sent == self.entries.len() || self.sent_open >= u32::from(max) {
+            return None;
+        }
+        self.sent += 1;
+        self.sent_open += 1;
+        self.entries.get(self.sent - 1)
+    }
+
+    /// Whether entries wait to be sent again.
+    #[inline]
+    pub(crate) fn is_rewound(&self) -> bool {
+        self.sent < self.entries.len()
+    }
+}
+
+/// Messages that wait for room in the window.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    entries: VecDeque<Delivery>,
+    bytes: usize,
+}
+
+impl Queue {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn front(&self) -> Option<&Delivery> {
+        self.entries.front()
+    }
+
+    pub(crate) fn push(&mut self, delivery: Delivery) {
+        self.bytes += delivery.message.size();
+        self.entries.push_back(delivery);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Delivery> {
+        let delivery = self.entries.pop_front()?;
+        self.bytes -= delivery.message.size();
+        if self.entries.is_empty() {
+            self.entries = VecDeque::new();
+        }
+        Some(delivery)
+    }
+
+    /// Removes what has expired; returns how many, and when the next does.
+    pub(crate) fn sweep(&mut self, now: Nanos) -> (usize, usize, Nanos) {
+        let before = (self.entries.len(), self.bytes);
+        let mut next = Nanos::MAX;
+        let mut bytes = 0;
+        self.entries.retain(|delivery| {
+            let keep = !delivery.message.is_expired(now);
+            if keep {
+                next = next.min(delivery.message.expires);
+                bytes += delivery.message.size();
+            }
+            keep
+        });
+        self.bytes = bytes;
+        (before.0 - self.entries.len(), before.1 - bytes, next)
+    }
+}
+
+/// One subscription of a session.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) filter: Box<str>,
+    pub(crate) options: SubscribeOptions,
+    pub(crate) id: u32,
+}
+
+/// Retained messages that are still to be sent for a new subscription.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) filter: Box<str>,
+    pub(crate) from: Box<str>,
+    pub(crate) qos: QoS,
+    pub(crate) id: u32,
+    /// Fetched, not yet sent.
+    pub(crate) ready: VecDeque<Arc<Message>>,
+    pub(crate) complete: bool,
+}
+
+/// A will message; its `expires` is an interval until it is published.
+#[derive(Debug)]
+pub(crate) struct Will {
+    pub(crate) message: Arc<Message>,
+    /// Seconds between the loss of the connection and its publication.
+    pub(crate) delay: u32,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) handle: Arc<SessionHandle>,
+    /// Slot of the connection, while there is one.
+    pub(crate) conn: Option<u32>,
+    /// Changes with every connect and disconnect, so that timers of earlier
+    /// epochs are recognised.
+    pub(crate) epoch: u64,
+    /// Seconds it outlives its connection; `u32::MAX` for ever.
+    pub(crate) expiry: u32,
+    pub(crate) window: Window,
+    pub(crate) queue: Queue,
+    pub(crate) subscriptions: Vec<Subscription>,
+    pub(crate) replays: VecDeque<Box<Replay>>,
+    /// QoS 2 identifiers received and not yet released.
+    pub(crate) incoming: Option<Box<HashSet<u16, foldhash::fast::RandomState>>>,
+    pub(crate) will: Option<Box<Will>>,
+    pub(crate) username: Option<Arc<str>>,
+    /// When the queue is next swept; `MAX` if it need not be.
+    pub(crate) sweep_at: Nanos,
+}
+
+impl Session {
+    pub(crate) fn new(handle: Arc<SessionHandle>) -> Self {
+        Self {
+            handle,
+            conn: None,
+            epoch: 0,
+            expiry: 0,
+            window: Window::default(),
+            queue: Queue::default(),
+            subscriptions: Vec::new(),
+            replays: VecDeque::new(),
+            incoming: None,
+            will: None,
+            username: None,
+            sweep_at: Nanos::MAX,
+        }
+    }
+
+    /// Whether it ends with its connection.
+    #[inline]
+    pub(crate) fn is_transient(&self) -> bool {
+        self.expiry == 0
+    }
+
+    /// Tells other shards how much waits.
+    #[inline]
+    pub(crate) fn share_queue_len(&self) {
+        self.handle
+            .queued
+            .store(self.queue.len() as u32, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_wraps_and_finds_identifiers() {
+        let mut window = Window::default();
+        let mut open = VecDeque::new();
+        for _ in 0..200_000 {
+            open.push_back(window.push(QoS::AtLeastOnce, None));
+            if open.len() > 10 {
+                // The third is acknowledged before the first.
+                let id = open.remove(2).unwrap();
+                assert!(window.advance(id, Step::Ack, Step::Done));
+                assert!(!window.advance(id, Step::Ack, Step::Done));
+                let id = open.pop_front().unwrap();
+                assert_ne!(id, 0);
+                assert!(window.advance(id, Step::Ack, Step::Done));
+            }
+            assert_eq!(window.open() as usize, open.len());
+        }
+        assert!(window.entries.len() < 20);
+    }
+
+    #[test]
+    fn resends_in_order_within_the_window() {
+        let mut window = Window::default();
+        let ids: Vec<u16> = (0..5)
+            .map(|_| window.push(QoS::ExactlyOnce, None))
+            .collect();
+        assert!(window.advance(ids[1], Step::Rec, Step::Comp));
+        assert!(window.advance(ids[2], Step::Rec, Step::Comp));
+        assert!(window.advance(ids[2], Step::Comp, Step::Done));
+        window.rewind();
+        assert!(!window.has_room(10));
+        assert!(!window.advance(ids[0], Step::Rec, Step::Comp));
+        assert_eq!(window.next_resend(2).unwrap().packet_id, ids[0]);
+        let second = window.next_resend(2).unwrap();
+        assert_eq!((second.packet_id, second.step), (ids[1], Step::Comp));
+        assert!(window.next_resend(2).is_none());
+        assert!(window.advance(ids[1], Step::Comp, Step::Done));
+        assert_eq!(window.next_resend(2).unwrap().packet_id, ids[3]);
+        assert!(window.next_resend(2).is_none());
+        assert_eq!(window.next_resend(3).unwrap().packet_id, ids[4]);
+        assert!(!window.is_rewound());
+        assert!(window.has_room(10));
+    }
+}

@@ -1,0 +1,645 @@
+//! CONNECT and authentication (sections 3.1, 3.2, 3.15, 4.12).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::{
+    Auth, ConnAck, Connect, DecodeError, Frame, Packet, PacketType, PropertyBuf, PropertyId, QoS,
+    ReasonCode, Version, Will, topic,
+};
+
+use super::{AuthAnswer, Fail, Next, Shard};
+use crate::directory::ClaimError;
+use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
+use crate::message::put_forwarded;
+use crate::session::Session;
+use crate::timers::Timer;
+use crate::{Config, Message, Nanos};
+
+impl Shard {
+    /// The first packet of a connection, which has to be CONNECT
+    /// [MQTT-3.1.0-1].
+    pub(super) fn first_packet(
+        &mut self,
+        id: ConnId,
+        frame: Frame<'_>,
+        now: Nanos,
+    ) -> Result<Next, Fail> {
+        if frame.kind != PacketType::Connect {
+            return Err(Fail::silent("first packet is not CONNECT"));
+        }
+        self.hub.stats.connects_received += 1;
+        let version = Connect::peek_version(frame.body);
+        if let (Some(conn), Some(version)) = (self.hub.conn(id), version) {
+            conn.version = version;
+        }
+        let connect = match Connect::decode(frame.body) {
+            Ok(connect) => connect,
+            Err(error) => {
+                let known = version.is_some() || error == DecodeError::UnsupportedVersion;
+                let refusal = Refusal::new(error.reason(), error.to_string());
+                if known {
+                    self.refuse_connect(id, &refusal);
+                }
+                return Err(Fail::silent(refusal.why));
+            }
+        };
+        if connect.version.is_v5() && !frame.is_minimal() {
+            let error = DecodeError::Malformed("remaining length");
+            let refusal = Refusal::new(error.reason(), error.to_string());
+            self.refuse_connect(id, &refusal);
+            return Err(Fail::silent(refusal.why));
+        }
+        if !connect.client_id.is_empty() {
+            let home = self.hub.directory.home(connect.client_id, self.hub.index);
+            if home != self.hub.index {
+                return Ok(self.hand_over(id, home));
+            }
+        }
+        let result = match authentication(&mut self.hub, id, &connect) {
+            Ok(Some(request)) => {
+                if let Some(conn) = self.hub.conn(id) {
+                    conn.state = State::Authenticating(frame.body.into());
+                    conn.auth_method = request.method.as_ref().map(|(method, _)| method.clone());
+                    conn.paused += 1;
+                }
+                self.hub
+                    .outputs
+                    .push(Output::Authenticate(Box::new(request)));
+                return Ok(Next::Pause);
+            }
+            Ok(None) => self.accept(id, &connect, connect.username.map(Arc::from), None, now),
+            Err(refusal) => Err(refusal),
+        };
+        match result {
+            Ok(()) => Ok(Next::Packet),
+            Err(refusal) => {
+                self.refuse_connect(id, &refusal);
+                Err(Fail::silent(refusal.why))
+            }
+        }
+    }
+
+    fn hand_over(&mut self, id: ConnId, shard: u16) -> Next {
+        if let Some(conn) = self.hub.conns.remove(id.slot) {
+            self.hub.stats.connections -= 1;
+            self.hub.stats.connections_opened -= 1;
+            self.hub.stats.connects_received -= 1;
+            self.hub.outputs.push(Output::Handover {
+                conn: id,
+                shard,
+                meta: conn.meta,
+            });
+        }
+        Next::Moved
+    }
+
+    /// A packet while an authentication is under way.
+    pub(super) fn auth_packet(&mut self, id: ConnId, frame: Frame<'_>) -> Result<Next, Fail> {
+        let Some(conn) = self.hub.conn(id) else {
+            return Ok(Next::Closed);
+        };
+        if frame.kind != PacketType::Auth || conn.auth_method.is_none() {
+            return Err(Fail::silent("packet other than AUTH before CONNACK"));
+        }
+        let auth = Auth::decode(frame.body, conn.version)?;
+        if auth.reason != ReasonCode::ContinueAuthentication {
+            return Err(Fail::silent("AUTH with another reason than 0x18"));
+        }
+        let (method, data) = Self::auth_fields(&auth)?;
+        if conn.auth_method.as_deref() != Some(&*method) {
+            return Err(Fail::silent("AUTH with another method than CONNECT"));
+        }
+        let State::Authenticating(body) = &conn.state else {
+            return Ok(Next::Closed);
+        };
+        let connect = Connect::decode(body)?;
+        let request = AuthRequest {
+            conn: id,
+            listener: conn.meta.listener,
+            client_id: connect.client_id.into(),
+            username: connect.username.map(Arc::from),
+            password: connect.password.map(Box::from),
+            method: Some((method, data)),
+            again: false,
+        };
+        conn.paused += 1;
+        self.hub
+            .outputs
+            .push(Output::Authenticate(Box::new(request)));
+        Ok(Next::Pause)
+    }
+
+    /// AUTH from a connected client: it authenticates again
+    /// [MQTT-4.12.1-1].
+    pub(super) fn auth_again(&mut self, id: ConnId, auth: &Auth<'_>) -> Result<(), Fail> {
+        let Some(conn) = self.hub.conn(id) else {
+            return Ok(());
+        };
+        let expected = if conn.authenticating_again {
+            ReasonCode::ContinueAuthentication
+        } else {
+            ReasonCode::ReAuthenticate
+        };
+        let (method, data) = Self::auth_fields(auth)?;
+        if auth.reason != expected || conn.auth_method.as_deref() != Some(&*method) {
+            return Err(Fail::new(
+                ReasonCode::ProtocolError,
+                "AUTH does not continue the authentication of CONNECT",
+            ));
+        }
+        conn.authenticating_again = true;
+        let (listener, session) = (conn.meta.listener, conn.session);
+        if let Some(session) = self.hub.sessions.get(session) {
+            let request = AuthRequest {
+                conn: id,
+                listener,
+                client_id: session.handle.client_id.clone(),
+                username: session.username.clone(),
+                password: None,
+                method: Some((method, data)),
+                again: true,
+            };
+            self.hub
+                .outputs
+                .push(Output::Authenticate(Box::new(request)));
+        }
+        Ok(())
+    }
+
+    /// The answer to an [`AuthRequest`].
+    pub fn authenticated(&mut self, id: ConnId, answer: AuthAnswer, now: Nanos) {
+        let Some(conn) = self.hub.conn(id) else {
+            return;
+        };
+        let method = conn.auth_method.clone();
+        if conn.authenticating_again {
+            self.authenticated_again(id, method, answer, now);
+            return;
+        }
+        let State::Authenticating(body) = &mut conn.state else {
+            return;
+        };
+        if let AuthAnswer::Continue { data } = answer {
+            send_auth(
+                &mut self.hub,
+                id.slot,
+                ReasonCode::ContinueAuthentication,
+                method,
+                &data,
+            );
+            self.hub.resume(vec![id]);
+            return;
+        }
+        let body = std::mem::take(body);
+        let Ok(connect) = Connect::decode(&body) else {
+            return;
+        };
+        let result = match answer {
+            AuthAnswer::Accept { username, data } => {
+                let username = username.or_else(|| connect.username.map(Arc::from));
+                let auth = method.map(|method| (method, data.unwrap_or_default()));
+                self.accept(id, &connect, username, auth, now)
+            }
+            AuthAnswer::Deny { reason } => Err(Refusal::new(reason, "authentication failed")),
+            AuthAnswer::Continue { .. } => return,
+        };
+        match result {
+            Ok(()) => self.hub.resume(vec![id]),
+            Err(refusal) => {
+                self.refuse_connect(id, &refusal);
+                self.fail(id, &Fail::silent(refusal.why), now);
+            }
+        }
+    }
+
+    fn authenticated_again(
+        &mut self,
+        id: ConnId,
+        method: Option<Box<str>>,
+        answer: AuthAnswer,
+        now: Nanos,
+    ) {
+        let hub = &mut self.hub;
+        let (reason, data) = match answer {
+            AuthAnswer::Continue { data } => (ReasonCode::ContinueAuthentication, data),
+            AuthAnswer::Accept { data, .. } => (ReasonCode::Success, data.unwrap_or_default()),
+            AuthAnswer::Deny { .. } => {
+                let fail = Fail::new(ReasonCode::NotAuthorized, "authentication failed");
+                self.fail(id, &fail, now);
+                return;
+            }
+        };
+        if reason == ReasonCode::Success
+            && let Some(conn) = hub.conn(id)
+        {
+            conn.authenticating_again = false;
+        }
+        send_auth(hub, id.slot, reason, method, &data);
+    }
+
+    /// Answers CONNECT with a refusal, where the protocol has words for it.
+    fn refuse_connect(&mut self, id: ConnId, refusal: &Refusal) {
+        let hub = &mut self.hub;
+        hub.stats.refused_connects += 1;
+        *hub.stats
+            .disconnects
+            .entry(refusal.reason.byte())
+            .or_default() += 1;
+        let Some(conn) = hub.conn(id) else {
+            return;
+        };
+        if !conn.v5() && refusal.reason.connack_v3().is_none() {
+            return;
+        }
+        let mut properties = PropertyBuf::new();
+        if conn.v5() {
+            let _ = properties.push_data(PropertyId::ReasonString, refusal.why.as_bytes());
+        }
+        let connack = ConnAck {
+            session_present: false,
+            reason: refusal.reason,
+            properties: properties.as_properties(),
+        };
+        hub.send(id.slot, &Packet::ConnAck(connack));
+    }
+
+    /// Lets an authenticated client in: finds or makes its session, answers,
+    /// and sends what waits.
+    fn accept(
+        &mut self,
+        id: ConnId,
+        connect: &Connect<'_>,
+        username: Option<Arc<str>>,
+        auth: Option<(Box<str>, Box<[u8]>)>,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let config = self.hub.config.clone();
+        let v5 = connect.version.is_v5();
+        let wish = Wish::new(connect, &config)?;
+        let Some(conn) = self.hub.conn(id) else {
+            return Ok(());
+        };
+        let assigned = connect.client_id.is_empty();
+        let client_id: Arc<str> = if assigned {
+            format!("auto-{:032x}", conn.meta.nonce).into()
+        } else {
+            connect.client_id.into()
+        };
+        let username = conn.meta.identity.clone().or(username);
+        let will = connect
+            .will
+            .map(|will| make_will(&will, &config))
+            .transpose()?;
+
+        let existing = self.hub.by_id.get(&client_id).copied();
+        if let Some(slot) = existing {
+            self.take_over(slot, connect.clean_start, now);
+        }
+        let existing = self.hub.by_id.get(&client_id).copied();
+        let session_present = existing.is_some();
+        let slot = match existing {
+            Some(slot) => slot,
+            None => {
+                let hub = &mut self.hub;
+                let max = config.limits.max_sessions;
+                hub.directory
+                    .claim(&client_id, hub.index, max)
+                    .map_err(|error| match error {
+                        ClaimError::Quota => {
+                            Refusal::new(ReasonCode::QuotaExceeded, "limits.max_sessions reached")
+                        }
+                        ClaimError::Elsewhere => Refusal::new(
+                            ReasonCode::ServerBusy,
+                            "client identifier is being connected elsewhere",
+                        ),
+                    })?;
+                let (directory, index) = (hub.directory.clone(), hub.index);
+                let slot = hub
+                    .sessions
+                    .insert_with(|slot| Session::new(directory.handle(&client_id, index, slot)));
+                hub.by_id.insert(client_id.clone(), slot);
+                slot
+            }
+        };
+        let hub = &mut self.hub;
+        let permissions = hub.directory.permissions(username.as_deref(), &client_id);
+        let epoch = hub.epoch();
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return Ok(());
+        };
+        session.conn = Some(id.slot);
+        session.epoch = epoch;
+        session.expiry = wish.session_expiry;
+        session.will = will.map(Box::new);
+        session.sweep_at = Nanos::MAX;
+        let rights_changed = session.username != username || permissions.is_some();
+        session.username = username.clone();
+        session.handle.set_permissions(permissions.clone());
+        session.handle.connected.store(true, Ordering::Release);
+        let number = session.handle.number;
+        if session_present && rights_changed && !session.subscriptions.is_empty() {
+            hub.directory.generations.bump_all();
+        }
+
+        let Some(conn) = hub.conns.get_mut(id.slot) else {
+            return Ok(());
+        };
+        conn.state = State::Connected;
+        conn.session = slot;
+        conn.number = number;
+        conn.permissions = permissions;
+        conn.connected_at = now;
+        conn.keep_alive = wish.keep_alive;
+        conn.patience = Nanos(u64::from(wish.keep_alive) * 1_500_000_000);
+        conn.receive_max = wish.receive_max;
+        conn.max_packet = wish.max_packet;
+        conn.alias_max = wish.alias_max;
+        conn.problem_information = wish.problem_information;
+        let peer = conn.meta.peer;
+        hub.stats.clients_connected += 1;
+        if wish.keep_alive > 0 {
+            let timer = Timer::KeepAlive {
+                slot: id.slot,
+                generation: id.generation,
+            };
+            hub.timers.arm(now + conn.patience, timer);
+        }
+        hub.outputs.push(Output::Event(Event::Connected {
+            client_id: client_id.clone(),
+            peer,
+            version: connect.version,
+            username,
+        }));
+
+        let mut properties = PropertyBuf::new();
+        if v5 {
+            wish.put_answer(connect, &config, &mut properties);
+            if assigned {
+                let _ = properties
+                    .push_data(PropertyId::AssignedClientIdentifier, client_id.as_bytes());
+            }
+            if let (Some(template), true) =
+                (&config.response_information, wish.response_information)
+            {
+                let information = template.replace("%c", &client_id);
+                let _ =
+                    properties.push_data(PropertyId::ResponseInformation, information.as_bytes());
+            }
+            if let Some((method, data)) = auth {
+                put_auth(&mut properties, &method, &data);
+            }
+        }
+        let connack = ConnAck {
+            session_present,
+            reason: ReasonCode::Success,
+            properties: properties.as_properties(),
+        };
+        hub.send(id.slot, &Packet::ConnAck(connack));
+        hub.pump(slot, now);
+        Ok(())
+    }
+}
+
+/// Why CONNECT is refused.
+#[derive(Debug)]
+struct Refusal {
+    reason: ReasonCode,
+    why: String,
+}
+
+impl Refusal {
+    fn new(reason: ReasonCode, why: impl Into<String>) -> Self {
+        Self {
+            reason,
+            why: why.into(),
+        }
+    }
+}
+
+/// Whom to ask about a client; nobody if it may come in, or may not, anyway.
+fn authentication(
+    hub: &mut Hub,
+    id: ConnId,
+    connect: &Connect<'_>,
+) -> Result<Option<AuthRequest>, Refusal> {
+    let config = hub.config.clone();
+    let Some(conn) = hub.conn(id) else {
+        return Ok(None);
+    };
+    let request = |conn: &Conn, method| AuthRequest {
+        conn: id,
+        listener: conn.meta.listener,
+        client_id: connect.client_id.into(),
+        username: connect.username.map(Arc::from),
+        password: connect.password.map(Box::from),
+        method,
+        again: false,
+    };
+    if let Some(method) = connect.properties.text(PropertyId::AuthenticationMethod) {
+        if !config.auth_methods.iter().any(|known| known == method) {
+            return Err(Refusal::new(
+                ReasonCode::BadAuthenticationMethod,
+                "authentication method not supported",
+            ));
+        }
+        let data = connect
+            .properties
+            .data(PropertyId::AuthenticationData)
+            .unwrap_or_default();
+        return Ok(Some(request(conn, Some((method.into(), data.into())))));
+    }
+    if conn.meta.identity.is_some() {
+        return Ok(None);
+    }
+    if config.check_passwords && (connect.username.is_some() || connect.password.is_some()) {
+        return Ok(Some(request(conn, None)));
+    }
+    if conn.meta.allow_anonymous {
+        return Ok(None);
+    }
+    Err(Refusal::new(
+        ReasonCode::NotAuthorized,
+        "anonymous clients are not allowed here",
+    ))
+}
+
+fn put_auth(properties: &mut PropertyBuf, method: &str, data: &[u8]) {
+    let _ = properties.push_data(PropertyId::AuthenticationMethod, method.as_bytes());
+    if !data.is_empty() {
+        let _ = properties.push_data(PropertyId::AuthenticationData, data);
+    }
+}
+
+fn send_auth(hub: &mut Hub, slot: u32, reason: ReasonCode, method: Option<Box<str>>, data: &[u8]) {
+    let mut properties = PropertyBuf::new();
+    if let Some(method) = method {
+        put_auth(&mut properties, &method, data);
+    }
+    let auth = Auth {
+        reason,
+        properties: properties.as_properties(),
+    };
+    hub.send(slot, &Packet::Auth(auth));
+}
+
+/// What a client asked for, within what the broker allows.
+struct Wish {
+    session_expiry: u32,
+    keep_alive: u16,
+    receive_max: u16,
+    max_packet: u32,
+    alias_max: u16,
+    problem_information: bool,
+    response_information: bool,
+}
+
+impl Wish {
+    fn new(connect: &Connect<'_>, config: &Config) -> Result<Self, Refusal> {
+        let limits = &config.limits;
+        let properties = connect.properties;
+        if connect.client_id.is_empty() {
+            let allowed = match connect.version {
+                Version::V31 => false,
+                Version::V311 => connect.clean_start && config.assign_client_ids,
+                Version::V5 => config.assign_client_ids,
+            };
+            if !allowed {
+                return Err(Refusal::new(
+                    ReasonCode::ClientIdentifierNotValid,
+                    "a client identifier is required",
+                ));
+            }
+        }
+        if properties.user().count() > limits.max_user_properties {
+            return Err(Refusal::new(
+                ReasonCode::QuotaExceeded,
+                "more user properties than limits.max_user_properties",
+            ));
+        }
+        let wanted = if connect.version.is_v5() {
+            properties
+                .number(PropertyId::SessionExpiryInterval)
+                .unwrap_or(0)
+        } else if connect.clean_start {
+            0
+        } else {
+            u32::MAX
+        };
+        let mut keep_alive = connect.keep_alive;
+        if connect.version.is_v5() {
+            if let Some(server) = config.server_keep_alive {
+                keep_alive = server;
+            }
+            let max = limits.max_keep_alive;
+            if max != 0 && (keep_alive == 0 || keep_alive > max) {
+                keep_alive = max;
+            }
+        }
+        let number = |id| properties.number(id);
+        Ok(Self {
+            session_expiry: wanted.min(limits.max_session_expiry),
+            keep_alive,
+            receive_max: number(PropertyId::ReceiveMaximum)
+                .map_or(u16::MAX, |max| max as u16)
+                .min(limits.max_inflight),
+            max_packet: number(PropertyId::MaximumPacketSize).unwrap_or(u32::MAX),
+            alias_max: number(PropertyId::TopicAliasMaximum)
+                .map_or(0, |max| max as u16)
+                .min(limits.topic_alias_maximum),
+            problem_information: number(PropertyId::RequestProblemInformation) != Some(0),
+            response_information: number(PropertyId::RequestResponseInformation) == Some(1),
+        })
+    }
+
+    /// The properties of CONNACK that tell the client where its wish was not
+    /// granted, and the broker's own limits.
+    fn put_answer(&self, connect: &Connect<'_>, config: &Config, answer: &mut PropertyBuf) {
+        let limits = &config.limits;
+        let wanted = connect
+            .properties
+            .number(PropertyId::SessionExpiryInterval)
+            .unwrap_or(0);
+        if wanted != self.session_expiry {
+            answer.push_number(PropertyId::SessionExpiryInterval, self.session_expiry);
+        }
+        if limits.receive_maximum < u16::MAX {
+            answer.push_number(
+                PropertyId::ReceiveMaximum,
+                u32::from(limits.receive_maximum),
+            );
+        }
+        if config.maximum_qos < QoS::ExactlyOnce as u8 {
+            answer.push_number(PropertyId::MaximumQoS, u32::from(config.maximum_qos));
+        }
+        answer.push_number(PropertyId::MaximumPacketSize, limits.max_packet_size);
+        answer.push_number(
+            PropertyId::TopicAliasMaximum,
+            u32::from(limits.topic_alias_maximum),
+        );
+        for (available, id) in [
+            (config.retain_available, PropertyId::RetainAvailable),
+            (
+                config.wildcard_available,
+                PropertyId::WildcardSubscriptionAvailable,
+            ),
+            (
+                config.subscription_ids_available,
+                PropertyId::SubscriptionIdentifierAvailable,
+            ),
+            (
+                config.shared_available,
+                PropertyId::SharedSubscriptionAvailable,
+            ),
+        ] {
+            if !available {
+                answer.push_number(id, 0);
+            }
+        }
+        if self.keep_alive != connect.keep_alive {
+            answer.push_number(PropertyId::ServerKeepAlive, u32::from(self.keep_alive));
+        }
+    }
+}
+
+fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, Refusal> {
+    if will.qos as u8 > config.maximum_qos {
+        return Err(Refusal::new(
+            ReasonCode::QosNotSupported,
+            "will QoS not supported",
+        ));
+    }
+    if will.retain && !config.retain_available {
+        return Err(Refusal::new(
+            ReasonCode::RetainNotSupported,
+            "retained will not supported",
+        ));
+    }
+    let limits = &config.limits;
+    if will.topic.len() > limits.max_topic_length
+        || topic::levels(will.topic) > limits.max_topic_levels
+    {
+        return Err(Refusal::new(
+            ReasonCode::TopicNameInvalid,
+            "will topic exceeds limits.max_topic_length or limits.max_topic_levels",
+        ));
+    }
+    let mut properties = Vec::new();
+    put_forwarded(will.properties, &mut properties);
+    let expiry = will.properties.number(PropertyId::MessageExpiryInterval);
+    let message = Message::will(
+        will.topic,
+        &properties,
+        will.payload,
+        will.qos,
+        will.retain,
+        expiry,
+    );
+    Ok(crate::session::Will {
+        message,
+        delay: will
+            .properties
+            .number(PropertyId::WillDelayInterval)
+            .unwrap_or(0),
+    })
+}

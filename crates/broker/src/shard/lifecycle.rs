@@ -1,0 +1,285 @@
+//! How connections and sessions end: DISCONNECT, errors, takeover, expiry,
+//! wills, shutdown.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
+
+use super::{Fail, Shard};
+use crate::Nanos;
+use crate::hub::{ConnId, Event, Output, State};
+use crate::session::Will;
+use crate::timers::Timer;
+
+impl Shard {
+    /// The network connection was closed, or failed, below the broker.
+    pub fn closed(&mut self, id: ConnId, why: &str, now: Nanos) {
+        if self.hub.conn(id).is_some() {
+            self.end_connection(id.slot, why, true, now);
+        }
+    }
+
+    /// Ends a connection because of what its peer did, or failed to do.
+    pub(super) fn fail(&mut self, id: ConnId, fail: &Fail, now: Nanos) {
+        let Some(conn) = self.hub.conn(id) else {
+            return;
+        };
+        let connected = matches!(conn.state, State::Connected);
+        if let Some(reason) = fail.reason {
+            *self.hub.stats.disconnects.entry(reason.byte()).or_default() += 1;
+            if connected {
+                self.hub.send_disconnect(id.slot, reason, &fail.why);
+            }
+        }
+        self.end_connection(id.slot, &fail.why, true, now);
+    }
+
+    /// Ends a client's connection for a reason of the operator's. False if it
+    /// is not connected here.
+    pub fn kick(&mut self, client_id: &str, reason: ReasonCode, now: Nanos) -> bool {
+        let hub = &self.hub;
+        let conn = hub
+            .by_id
+            .get(client_id)
+            .and_then(|slot| hub.sessions.get(*slot)?.conn);
+        let Some(slot) = conn else {
+            return false;
+        };
+        self.hub.send_disconnect(slot, reason, "");
+        *self.hub.stats.disconnects.entry(reason.byte()).or_default() += 1;
+        self.end_connection(slot, reason.name(), true, now);
+        true
+    }
+
+    /// Ends a session that is not connected. False if there is none here.
+    pub fn forget(&mut self, client_id: &str, now: Nanos) -> bool {
+        let slot = self.hub.by_id.get(client_id).copied();
+        let Some(slot) = slot else {
+            return false;
+        };
+        if self
+            .hub
+            .sessions
+            .get(slot)
+            .is_none_or(|session| session.conn.is_some())
+        {
+            return false;
+        }
+        self.end_session(slot, now);
+        true
+    }
+
+    /// Tells every client that the broker shuts down and ends its connection.
+    /// Wills are published.
+    pub fn shut_down(&mut self, now: Nanos) {
+        let slots: Vec<u32> = self.hub.conns.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let Some(conn) = self.hub.conns.get(slot) else {
+                continue;
+            };
+            if matches!(conn.state, State::Connected) {
+                self.hub
+                    .send_disconnect(slot, ReasonCode::ServerShuttingDown, "");
+            }
+            self.end_connection(slot, "server shutting down", true, now);
+        }
+    }
+
+    /// DISCONNECT from the client.
+    pub(super) fn disconnect_packet(
+        &mut self,
+        id: ConnId,
+        packet: Disconnect<'_>,
+        now: Nanos,
+    ) -> Result<(), Fail> {
+        let hub = &mut self.hub;
+        let Some(slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
+            return Ok(());
+        };
+        if packet.properties.contains(PropertyId::ServerReference) {
+            return Err(Fail::new(
+                ReasonCode::ProtocolError,
+                "Server Reference from a client",
+            ));
+        }
+        let expiry = packet.properties.number(PropertyId::SessionExpiryInterval);
+        if let (Some(expiry), Some(session)) = (expiry, hub.sessions.get_mut(slot)) {
+            if session.is_transient() && expiry != 0 {
+                return Err(Fail::new(
+                    ReasonCode::ProtocolError,
+                    "session expiry of a session without one",
+                ));
+            }
+            session.expiry = expiry.min(hub.config.limits.max_session_expiry);
+        }
+        let with_will = packet.reason != ReasonCode::Success;
+        self.end_connection(id.slot, packet.reason.name(), with_will, now);
+        Ok(())
+    }
+
+    /// Forgets a connection, detaches its session, and lets the will and the
+    /// session take their course.
+    pub(super) fn end_connection(&mut self, slot: u32, why: &str, with_will: bool, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get(slot) else {
+            return;
+        };
+        let (session_slot, peer) = (conn.session, conn.meta.peer);
+        let connected = matches!(conn.state, State::Connected);
+        hub.drop_conn(slot);
+        if !connected {
+            hub.outputs.push(Output::Event(Event::Refused {
+                peer,
+                reason: why.to_owned(),
+            }));
+            return;
+        }
+        hub.stats.clients_connected -= 1;
+        let epoch = hub.epoch();
+        let Some(session) = hub.sessions.get_mut(session_slot) else {
+            return;
+        };
+        session.conn = None;
+        session.epoch = epoch;
+        session.handle.connected.store(false, Ordering::Release);
+        session.handle.congested.store(false, Ordering::Release);
+        session.window.rewind();
+        if !with_will {
+            session.will = None;
+        }
+        let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
+        hub.outputs.push(Output::Event(Event::Disconnected {
+            client_id,
+            reason: why.to_owned(),
+        }));
+        if expiry == 0 {
+            self.end_session(session_slot, now);
+            return;
+        }
+        if let Some(will) = hub.will_of(session_slot, now) {
+            self.publish_will(session_slot, &will, now);
+        }
+        let hub = &mut self.hub;
+        if expiry != u32::MAX {
+            let timer = Timer::SessionExpiry {
+                slot: session_slot,
+                epoch,
+            };
+            hub.timers
+                .arm(now + Nanos::from_secs(u64::from(expiry)), timer);
+        }
+        hub.timers.arm(
+            now + Nanos::from_secs(1),
+            Timer::Sweep {
+                slot: session_slot,
+                epoch,
+            },
+        );
+        self.compact_timers();
+    }
+
+    /// A client connects whose session exists: its old connection ends
+    /// [MQTT-3.1.4-3], and its session too if it wants a new one.
+    pub(super) fn take_over(&mut self, slot: u32, clean_start: bool, now: Nanos) {
+        let Some(session) = self.hub.sessions.get(slot) else {
+            return;
+        };
+        let client_id = session.handle.client_id.clone();
+        if let Some(old) = session.conn {
+            self.hub.stats.sessions_taken_over += 1;
+            self.hub
+                .send_disconnect(old, ReasonCode::SessionTakenOver, "");
+            self.end_connection(old, "session taken over", true, now);
+        }
+        if clean_start && self.hub.by_id.contains_key(&client_id) {
+            self.end_session(slot, now);
+        }
+    }
+
+    pub(super) fn session_expired(&mut self, slot: u32, epoch: u64, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.get(slot).filter(|s| s.epoch == epoch) else {
+            return;
+        };
+        // Connected only if its queue overflowed and policy ends it for that.
+        if let Some(conn) = session.conn {
+            hub.send_disconnect(conn, ReasonCode::QuotaExceeded, "queue is full");
+            self.end_connection(conn, "queue is full", true, now);
+            return;
+        }
+        hub.stats.sessions_expired += 1;
+        self.end_session(slot, now);
+    }
+
+    pub(super) fn will_due(&mut self, slot: u32, epoch: u64, now: Nanos) {
+        let session = self.hub.sessions.get_mut(slot);
+        let will = session
+            .filter(|session| session.epoch == epoch)
+            .and_then(|session| session.will.take());
+        if let Some(will) = will {
+            self.publish_will(slot, &will, now);
+        }
+    }
+
+    fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
+        let message = will.message.published_at(now);
+        let topic = message.topic();
+        let allowed = !topic.starts_with("$SYS/")
+            && self.hub.sessions.get(session).is_none_or(|session| {
+                self.hub
+                    .directory
+                    .permissions(session.username.as_deref(), &session.handle.client_id)
+                    .is_none_or(|permissions| permissions.may_publish(topic))
+            });
+        if allowed {
+            self.publish_message(&message, now);
+        } else {
+            self.hub.stats.refused_not_authorized += 1;
+        }
+    }
+
+    /// Ends a session that is not connected: a will that still waits is
+    /// published, subscriptions and messages go.
+    pub(super) fn end_session(&mut self, slot: u32, now: Nanos) {
+        let will = self
+            .hub
+            .sessions
+            .get_mut(slot)
+            .and_then(|session| session.will.take());
+        if let Some(will) = will {
+            self.publish_will(slot, &will, now);
+        }
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.remove(slot) else {
+            return;
+        };
+        hub.by_id.remove(&session.handle.client_id);
+        if !session.subscriptions.is_empty() {
+            let mut index = hub.directory.index_mut();
+            for subscription in &session.subscriptions {
+                index.unsubscribe(
+                    &subscription.filter,
+                    &session.handle,
+                    &hub.directory.generations,
+                );
+                hub.stats.shared_subscriptions -=
+                    u64::from(subscription.filter.starts_with(topic::SHARE_PREFIX));
+            }
+            drop(index);
+            let count = session.subscriptions.len();
+            hub.stats.subscriptions -= count as u64;
+            hub.directory
+                .subscriptions
+                .fetch_sub(count, Ordering::Relaxed);
+        }
+        let (queued, bytes) = (session.queue.len(), session.queue.bytes());
+        hub.forget_queued(queued, bytes);
+        hub.stats.inflight_messages -= u64::from(session.window.open());
+        hub.stats.dropped_session_ended += queued as u64;
+        // Last, so that no other shard takes the identifier before the old
+        // session is gone.
+        let client_id: Arc<str> = session.handle.client_id.clone();
+        hub.directory.release(&client_id);
+    }
+}

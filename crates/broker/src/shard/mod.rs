@@ -1,0 +1,729 @@
+//! One shard: what the shell calls, and the meaning of every packet.
+
+mod connect;
+mod lifecycle;
+mod publish;
+mod subscribe;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hashbrown::HashMap;
+use punctual_codec::{
+    Ack, Auth, DecodeError, Disconnect, Frame, Packet, PacketType, PropertyId, ReasonCode, Split,
+    Subscribe, Unsubscribe, Version, split,
+};
+
+use crate::directory::Directory;
+use crate::hub::{
+    ClientInfo, Conn, ConnId, ConnMeta, Flow, Hub, Output, Received, Remote, RemoteMessage, State,
+    SubscriptionInfo,
+};
+use crate::outbuf::{OutBuf, Pool};
+use crate::route::RouteCache;
+use crate::session::Step;
+use crate::slab::Slab;
+use crate::sys::SysTopics;
+use crate::timers::{Timer, Timers};
+use crate::{Config, Nanos, Stats};
+
+/// Time between two copies of the counters to other threads.
+const SHARE_STATS: Nanos = Nanos::from_millis(200);
+
+/// Why a connection is to be ended by the broker.
+#[derive(Debug, Clone)]
+pub(crate) struct Fail {
+    /// Reason for DISCONNECT; `None` closes without a word.
+    reason: Option<ReasonCode>,
+    why: std::borrow::Cow<'static, str>,
+}
+
+impl Fail {
+    fn new(reason: ReasonCode, why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        Self {
+            reason: Some(reason),
+            why: why.into(),
+        }
+    }
+
+    fn silent(why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        Self {
+            reason: None,
+            why: why.into(),
+        }
+    }
+}
+
+impl From<DecodeError> for Fail {
+    fn from(error: DecodeError) -> Self {
+        Self::new(error.reason(), error.to_string())
+    }
+}
+
+/// What to do after a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Go on with the next packet.
+    Packet,
+    /// Stop reading for now.
+    Pause,
+    /// The connection is gone.
+    Closed,
+    /// The connection goes to another shard, with this packet.
+    Moved,
+}
+
+/// Answer to [`crate::AuthRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthAnswer {
+    /// The client is who it says.
+    Accept {
+        /// User name, if the check found another than the client gave.
+        username: Option<Arc<str>>,
+        /// Authentication Data for CONNACK or AUTH.
+        data: Option<Box<[u8]>>,
+    },
+    /// Enhanced authentication goes on with this data.
+    Continue {
+        /// Authentication Data for AUTH.
+        data: Box<[u8]>,
+    },
+    /// The client is refused.
+    Deny {
+        /// Why; allowed in CONNACK.
+        reason: ReasonCode,
+    },
+}
+
+/// A broker, or one of several shards of it.
+#[derive(Debug)]
+pub struct Shard {
+    hub: Hub,
+    routes: RouteCache,
+    sys: Option<SysTopics>,
+    /// Reused for a topic that an alias stands for.
+    alias_topic: Vec<u8>,
+    /// Reused for properties that are not forwarded as received.
+    properties: Vec<u8>,
+}
+
+impl Shard {
+    /// Shard number `index` of the broker that `directory` describes.
+    pub fn new(directory: Arc<Directory>, index: u16, config: Arc<Config>, now: Nanos) -> Self {
+        let outboxes = (0..directory.shards()).map(|_| Vec::new()).collect();
+        let mut timers = Timers::default();
+        let sys = match config.sys_interval {
+            Some(_) if index == 0 => {
+                timers.arm(now, Timer::Sys);
+                Some(SysTopics::new(now))
+            }
+            _ => None,
+        };
+        Self {
+            routes: RouteCache::new(config.limits.topic_cache),
+            hub: Hub {
+                index,
+                directory,
+                config,
+                conns: Slab::default(),
+                sessions: Slab::default(),
+                by_id: HashMap::default(),
+                timers,
+                outputs: Vec::new(),
+                dirty: Vec::new(),
+                pool: Pool::default(),
+                stats: Stats::default(),
+                outboxes,
+                remote_waiters: Vec::new(),
+                next_generation: 0,
+                next_epoch: 0,
+                stats_shared: true,
+                queue_full_reported: Nanos(0),
+            },
+            sys,
+            alias_topic: Vec::new(),
+            properties: Vec::new(),
+        }
+    }
+
+    /// Replaces the settings. Bounds apply to what comes; nothing that exists
+    /// is cut.
+    pub fn set_config(&mut self, config: Arc<Config>) {
+        self.hub.config = config;
+    }
+
+    /// A connection was accepted.
+    pub fn open(&mut self, meta: ConnMeta, now: Nanos) -> ConnId {
+        let hub = &mut self.hub;
+        hub.next_generation = hub.next_generation.wrapping_add(1);
+        let generation = hub.next_generation;
+        let slot = hub.conns.insert(Conn {
+            generation,
+            state: State::Opening,
+            version: Version::V311,
+            dirty: false,
+            congested: false,
+            slow: false,
+            problem_information: true,
+            paused: 0,
+            session: u32::MAX,
+            number: 0,
+            last_received: now,
+            patience: Nanos(0),
+            keep_alive: 0,
+            receive_max: u16::MAX,
+            max_packet: u32::MAX,
+            route: 0,
+            route_allowed: false,
+            alias_max: 0,
+            out: OutBuf::default(),
+            permissions: None,
+            aliases_in: Vec::new(),
+            aliases_out: None,
+            waiters: Vec::new(),
+            connected_at: now,
+            meta: Box::new(meta),
+            auth_method: None,
+            authenticating_again: false,
+        });
+        hub.stats.connections_opened += 1;
+        hub.stats.connections += 1;
+        let timer = Timer::Connect { slot, generation };
+        hub.timers.arm(now + hub.config.connect_timeout, timer);
+        self.compact_timers();
+        ConnId { slot, generation }
+    }
+
+    /// Bytes were received. Whole packets are handled; what remains is to be
+    /// handed in again with what follows.
+    pub fn receive(&mut self, id: ConnId, data: &[u8], now: Nanos) -> Received {
+        let mut received = Received {
+            consumed: 0,
+            needed: 0,
+            flow: Flow::Closed,
+        };
+        let limits = &self.hub.config.limits;
+        let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
+        let Some(conn) = self.hub.conn(id) else {
+            return received;
+        };
+        conn.last_received = now;
+        if conn.paused > 0 {
+            received.flow = Flow::Pause;
+            return received;
+        }
+        let mut max = match conn.state {
+            State::Connected => max_packet,
+            _ => max_connect.min(max_packet),
+        };
+        let mut packets = 0;
+        loop {
+            match split(&data[received.consumed..], max) {
+                Ok(Split::Frame(frame)) => {
+                    packets += 1;
+                    let next = match self.packet(id, frame, now) {
+                        Ok(next) => next,
+                        Err(fail) => {
+                            self.fail(id, &fail, now);
+                            Next::Closed
+                        }
+                    };
+                    if next == Next::Moved {
+                        break;
+                    }
+                    received.consumed += frame.bytes.len();
+                    max = max_packet;
+                    match next {
+                        Next::Packet => {}
+                        Next::Pause => {
+                            received.flow = Flow::Pause;
+                            break;
+                        }
+                        Next::Closed | Next::Moved => break,
+                    }
+                }
+                Ok(Split::Incomplete { total }) => {
+                    received.needed = total.unwrap_or(0);
+                    received.flow = Flow::Read;
+                    break;
+                }
+                Err(error) => {
+                    self.fail(id, &error.into(), now);
+                    break;
+                }
+            }
+        }
+        self.hub.stats.packets_received += packets;
+        self.hub.stats.bytes_received += received.consumed as u64;
+        self.share_stats_soon(now);
+        received
+    }
+
+    fn share_stats_soon(&mut self, now: Nanos) {
+        if self.hub.stats_shared {
+            self.hub.stats_shared = false;
+            self.hub.timers.arm(now + SHARE_STATS, Timer::Housekeeping);
+        }
+    }
+
+    #[inline]
+    fn packet(&mut self, id: ConnId, frame: Frame<'_>, now: Nanos) -> Result<Next, Fail> {
+        let Some(conn) = self.hub.conns.get_mut(id.slot) else {
+            return Ok(Next::Closed);
+        };
+        match conn.state {
+            State::Connected => {}
+            State::Opening => return self.first_packet(id, frame, now),
+            State::Authenticating(_) => return self.auth_packet(id, frame),
+        }
+        let version = conn.version;
+        if frame.kind == PacketType::Publish {
+            return self.publish_packet(id, frame, now);
+        }
+        if version.is_v5() && !frame.is_minimal() {
+            return Err(DecodeError::Malformed("remaining length").into());
+        }
+        let body = frame.body;
+        match frame.kind {
+            PacketType::PubAck => {
+                let ack = Ack::decode(frame.kind, body, version)?;
+                self.complete(id, ack.packet_id, Step::Ack, now);
+            }
+            PacketType::PubRec => {
+                let ack = Ack::decode(frame.kind, body, version)?;
+                self.pubrec(id, ack, now);
+            }
+            PacketType::PubRel => {
+                let ack = Ack::decode(frame.kind, body, version)?;
+                self.pubrel(id, ack);
+            }
+            PacketType::PubComp => {
+                let ack = Ack::decode(frame.kind, body, version)?;
+                self.complete(id, ack.packet_id, Step::Comp, now);
+            }
+            PacketType::Subscribe => {
+                self.subscribe(id, &Subscribe::decode(body, version)?, now)?;
+            }
+            PacketType::Unsubscribe => {
+                self.unsubscribe(id, &Unsubscribe::decode(body, version)?);
+            }
+            PacketType::PingReq => {
+                if !body.is_empty() {
+                    return Err(DecodeError::Malformed("PINGREQ with a body").into());
+                }
+                self.hub.send(id.slot, &Packet::PingResp);
+            }
+            PacketType::Disconnect => {
+                let disconnect = Disconnect::decode(body, version)?;
+                self.disconnect_packet(id, disconnect, now)?;
+                return Ok(Next::Closed);
+            }
+            PacketType::Auth => self.auth_again(id, &Auth::decode(body, version)?)?,
+            PacketType::Connect => {
+                return Err(Fail::new(ReasonCode::ProtocolError, "second CONNECT"));
+            }
+            PacketType::ConnAck
+            | PacketType::SubAck
+            | PacketType::UnsubAck
+            | PacketType::PingResp
+            | PacketType::Publish => {
+                return Err(Fail::new(
+                    ReasonCode::ProtocolError,
+                    "packet type that only servers send",
+                ));
+            }
+        }
+        Ok(Next::Packet)
+    }
+
+    /// A message is completely acknowledged.
+    #[inline]
+    fn complete(&mut self, id: ConnId, packet_id: u16, step: Step, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
+            return;
+        };
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return;
+        };
+        // An unknown identifier is ignored: it may be a late answer to
+        // something an earlier connection sent.
+        if session.window.advance(packet_id, step, Step::Done) {
+            hub.stats.inflight_messages -= 1;
+            if Hub::has_backlog(session) {
+                hub.pump(slot, now);
+                hub.check_relief(id.slot);
+            }
+        }
+    }
+
+    fn pubrec(&mut self, id: ConnId, ack: Ack<'_>, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get(id.slot) else {
+            return;
+        };
+        let (slot, v5) = (conn.session, conn.v5());
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return;
+        };
+        if ack.reason.is_error() {
+            // The receiver refuses the message, which ends the handshake.
+            self.complete(id, ack.packet_id, Step::Rec, now);
+            return;
+        }
+        let known = session.window.advance(ack.packet_id, Step::Rec, Step::Comp)
+            || session
+                .window
+                .advance(ack.packet_id, Step::Comp, Step::Comp);
+        let reason = if known || !v5 {
+            ReasonCode::Success
+        } else {
+            ReasonCode::PacketIdentifierNotFound
+        };
+        hub.send_ack(id.slot, PacketType::PubRel, ack.packet_id, reason);
+    }
+
+    fn pubrel(&mut self, id: ConnId, ack: Ack<'_>) {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get(id.slot) else {
+            return;
+        };
+        let (slot, v5) = (conn.session, conn.v5());
+        let known = hub
+            .sessions
+            .get_mut(slot)
+            .and_then(|session| session.incoming.as_mut())
+            .is_some_and(|incoming| incoming.remove(&ack.packet_id));
+        let reason = if known || !v5 {
+            ReasonCode::Success
+        } else {
+            ReasonCode::PacketIdentifierNotFound
+        };
+        hub.send_ack(id.slot, PacketType::PubComp, ack.packet_id, reason);
+    }
+
+    /// Bytes were written. `n` counts from the start of [`Self::pending`].
+    #[inline]
+    pub fn sent(&mut self, id: ConnId, n: usize, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get_mut(id.slot) else {
+            return;
+        };
+        if conn.generation != id.generation {
+            return;
+        }
+        conn.out.advance(n, &mut hub.pool);
+        hub.stats.bytes_sent += n as u64;
+        let (session, under_pressure) = (conn.session, conn.congested || conn.slow);
+        if hub.sessions.get(session).is_some_and(Hub::has_backlog) {
+            hub.pump(session, now);
+        }
+        if under_pressure {
+            hub.check_relief(id.slot);
+        }
+    }
+
+    /// What waits to be written to a connection: fills in the first slices and
+    /// returns how many there are.
+    #[inline]
+    pub fn pending<'a>(&'a self, id: ConnId, slices: &mut [std::io::IoSlice<'a>]) -> usize {
+        match self.hub.conns.get(id.slot) {
+            Some(conn) if conn.generation == id.generation => conn.out.slices(slices),
+            _ => 0,
+        }
+    }
+
+    /// Moves the connections that got something to write since the last call
+    /// to the end of `list`.
+    #[inline]
+    pub fn take_dirty(&mut self, list: &mut Vec<ConnId>) {
+        for id in &self.hub.dirty {
+            if let Some(conn) = self.hub.conns.get_mut(id.slot)
+                && conn.generation == id.generation
+            {
+                conn.dirty = false;
+            }
+        }
+        list.append(&mut self.hub.dirty);
+    }
+
+    /// Moves what is to be done to the end of `list`.
+    pub fn take_outputs(&mut self, list: &mut Vec<Output>) {
+        list.append(&mut self.hub.outputs);
+    }
+
+    /// Whether [`Self::take_outputs`] has something.
+    #[inline]
+    pub fn has_outputs(&self) -> bool {
+        !self.hub.outputs.is_empty()
+    }
+
+    /// Messages for another shard; to be taken in order and handed to its
+    /// [`Self::remote`]. Publishers that waited for this may go on.
+    pub fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
+        list.append(&mut self.hub.outboxes[usize::from(shard)]);
+        if !self.hub.remote_waiters.is_empty() {
+            let waiters = std::mem::take(&mut self.hub.remote_waiters);
+            self.hub.resume(waiters);
+        }
+    }
+
+    /// Whether [`Self::take_outbox`] has something for that shard.
+    #[inline]
+    pub fn has_outbox(&self, shard: u16) -> bool {
+        !self.hub.outboxes[usize::from(shard)].is_empty()
+    }
+
+    /// Messages from another shard.
+    pub fn remote(&mut self, messages: impl Iterator<Item = RemoteMessage>, now: Nanos) {
+        for RemoteMessage(message) in messages {
+            match message {
+                Remote::Publish { message, targets } => {
+                    for target in targets.iter() {
+                        self.deliver_remote(&message, target, now);
+                    }
+                }
+                Remote::Share { message, target } => self.deliver_remote(&message, &target, now),
+                Remote::Relief => {
+                    let waiters = std::mem::take(&mut self.hub.remote_waiters);
+                    self.hub.resume(waiters);
+                }
+            }
+        }
+        self.share_stats_soon(now);
+    }
+
+    /// When [`Self::tick`] is due next.
+    #[inline]
+    pub fn next_timeout(&self) -> Option<Nanos> {
+        self.hub.timers.next()
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Nanos) {
+        while let Some(timer) = self.hub.timers.pop_due(now) {
+            self.fire(timer, now);
+        }
+    }
+
+    /// Every client's rights may have changed.
+    pub fn access_changed(&mut self) {
+        let slots: Vec<u32> = self.hub.sessions.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let hub = &mut self.hub;
+            if let Some(session) = hub.sessions.get(slot) {
+                let permissions = hub
+                    .directory
+                    .permissions(session.username.as_deref(), &session.handle.client_id);
+                session.handle.set_permissions(permissions.clone());
+                if let Some(conn) = session.conn.and_then(|slot| hub.conns.get_mut(slot)) {
+                    conn.permissions = permissions;
+                    conn.route = 0;
+                }
+            }
+        }
+        self.hub.directory.generations.bump_all();
+    }
+
+    /// The counters of this shard, with gauges as of now.
+    pub fn stats(&mut self) -> &Stats {
+        self.hub.refresh_gauges();
+        &self.hub.stats
+    }
+
+    /// Connections that are open, with those before CONNECT.
+    pub fn connections(&self) -> usize {
+        self.hub.conns.len()
+    }
+
+    /// Unsent bytes of a connection.
+    pub fn buffered(&self, id: ConnId) -> usize {
+        match self.hub.conns.get(id.slot) {
+            Some(conn) if conn.generation == id.generation => conn.out.len(),
+            _ => 0,
+        }
+    }
+
+    /// The clients of this shard, connected or not, in no order.
+    pub fn clients(&self) -> impl Iterator<Item = ClientInfo> + use<'_> {
+        self.hub.sessions.iter().map(|(_, session)| {
+            let conn = session.conn.and_then(|slot| self.hub.conns.get(slot));
+            ClientInfo {
+                client_id: session.handle.client_id.clone(),
+                username: session.username.clone(),
+                peer: conn.and_then(|c| c.meta.peer),
+                version: conn.map(|c| c.version),
+                listener: conn.map(|c| c.meta.listener),
+                connected: conn.is_some(),
+                connected_at: conn.map_or(Nanos(0), |c| c.connected_at),
+                keep_alive: conn.map_or(0, |c| c.keep_alive),
+                session_expiry: session.expiry,
+                subscriptions: session.subscriptions.len(),
+                queued_messages: session.queue.len(),
+                queued_bytes: session.queue.bytes(),
+                inflight: session.window.open() as usize,
+                buffered: conn.map_or(0, |c| c.out.len()),
+                slow: conn.is_some_and(|c| c.slow),
+                shard: self.hub.index,
+            }
+        })
+    }
+
+    /// The subscriptions of this shard's sessions, in no order.
+    pub fn subscriptions(&self) -> impl Iterator<Item = SubscriptionInfo> + use<'_> {
+        self.hub.sessions.iter().flat_map(|(_, session)| {
+            session.subscriptions.iter().map(|s| SubscriptionInfo {
+                client_id: session.handle.client_id.clone(),
+                filter: s.filter.clone(),
+                qos: s.options.qos as u8,
+                no_local: s.options.no_local,
+                retain_as_published: s.options.retain_as_published,
+                id: s.id,
+            })
+        })
+    }
+
+    /// Whether a session with that identifier lives here.
+    pub fn has_session(&self, client_id: &str) -> bool {
+        self.hub.by_id.contains_key(client_id)
+    }
+
+    fn compact_timers(&mut self) {
+        let hub = &mut self.hub;
+        let alive = hub.conns.len() + hub.sessions.len();
+        if hub.timers.len() < 4 * alive + 4096 {
+            return;
+        }
+        let (conns, sessions) = (&hub.conns, &hub.sessions);
+        hub.timers.retain(|timer| match *timer {
+            Timer::Connect { slot, generation } => conns.get(slot).is_some_and(|c| {
+                c.generation == generation && !matches!(c.state, State::Connected)
+            }),
+            Timer::KeepAlive { slot, generation } | Timer::Pause { slot, generation } => {
+                conns.get(slot).is_some_and(|c| c.generation == generation)
+            }
+            Timer::SessionExpiry { slot, epoch }
+            | Timer::Will { slot, epoch }
+            | Timer::Sweep { slot, epoch } => sessions.get(slot).is_some_and(|s| s.epoch == epoch),
+            Timer::Sys | Timer::Housekeeping => true,
+        });
+    }
+
+    fn fire(&mut self, timer: Timer, now: Nanos) {
+        match timer {
+            Timer::Connect { slot, generation } => {
+                let id = ConnId { slot, generation };
+                if self
+                    .hub
+                    .conn(id)
+                    .is_some_and(|conn| !matches!(conn.state, State::Connected))
+                {
+                    self.fail(id, &Fail::silent("no CONNECT in time"), now);
+                }
+            }
+            Timer::KeepAlive { slot, generation } => {
+                let id = ConnId { slot, generation };
+                let Some(conn) = self.hub.conn(id) else {
+                    return;
+                };
+                let due = if conn.paused > 0 {
+                    now + conn.patience
+                } else {
+                    conn.last_received + conn.patience
+                };
+                if due > now {
+                    self.hub.timers.arm(due, timer);
+                } else {
+                    let fail = Fail::new(ReasonCode::KeepAliveTimeout, "keep alive timed out");
+                    self.fail(id, &fail, now);
+                }
+            }
+            Timer::Pause { slot, generation } => {
+                if self.hub.conn(ConnId { slot, generation }).is_some() {
+                    self.hub.pause_over(slot);
+                }
+            }
+            Timer::SessionExpiry { slot, epoch } => self.session_expired(slot, epoch, now),
+            Timer::Will { slot, epoch } => self.will_due(slot, epoch, now),
+            Timer::Sweep { slot, epoch } => self.sweep(slot, epoch, now),
+            Timer::Sys => self.publish_sys(now),
+            Timer::Housekeeping => {
+                let hub = &mut self.hub;
+                hub.stats_shared = true;
+                hub.refresh_gauges();
+                hub.directory.share_stats(hub.index, &hub.stats);
+                if hub.index == 0 {
+                    let expired = hub.directory.retained_mut().expire(now);
+                    hub.stats.dropped_expired += expired as u64;
+                }
+            }
+        }
+    }
+
+    fn sweep(&mut self, slot: u32, epoch: u64, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.get_mut(slot).filter(|s| s.epoch == epoch) else {
+            return;
+        };
+        let (messages, bytes, next) = session.queue.sweep(now);
+        session.share_queue_len();
+        session.sweep_at = if next == Nanos::MAX {
+            Nanos::MAX
+        } else {
+            Nanos::from_secs(next.as_secs() + 1)
+        };
+        hub.timers
+            .arm(session.sweep_at, Timer::Sweep { slot, epoch });
+        hub.forget_queued(messages, bytes);
+        hub.stats.dropped_expired += messages as u64;
+    }
+
+    fn publish_sys(&mut self, now: Nanos) {
+        let Some(interval) = self.hub.config.sys_interval else {
+            return;
+        };
+        self.hub.timers.arm(now + interval, Timer::Sys);
+        self.hub.refresh_gauges();
+        self.hub
+            .directory
+            .share_stats(self.hub.index, &self.hub.stats);
+        let retained = self.hub.directory.retained_mut().expire(now);
+        self.hub.stats.dropped_expired += retained as u64;
+        if let Some(mut sys) = self.sys.take() {
+            let config = self.hub.config.clone();
+            for message in sys.collect(&self.hub.directory, &config, now) {
+                self.publish_message(&message, now);
+            }
+            self.sys = Some(sys);
+        }
+    }
+
+    fn deliver_remote(
+        &mut self,
+        message: &Arc<crate::Message>,
+        target: &crate::route::Target,
+        now: Nanos,
+    ) {
+        if message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
+            target.session.reserved.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut publication = crate::hub::Publication::from_message(message, now);
+        let _ = self.hub.deliver(&mut publication, target, now);
+    }
+
+    /// Authentication Method and Data of an AUTH packet.
+    fn auth_fields(auth: &Auth<'_>) -> Result<(Box<str>, Box<[u8]>), Fail> {
+        let method = auth
+            .properties
+            .text(PropertyId::AuthenticationMethod)
+            .ok_or(Fail::new(
+                ReasonCode::ProtocolError,
+                "AUTH without Authentication Method",
+            ))?;
+        let data = auth
+            .properties
+            .data(PropertyId::AuthenticationData)
+            .unwrap_or_default();
+        Ok((method.into(), data.into()))
+    }
+}

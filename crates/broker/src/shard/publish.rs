@@ -1,0 +1,483 @@
+//! PUBLISH from clients, wills and `$SYS`: from a topic to its receivers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::{
+    DecodeError, Frame, PacketType, PropertyId, QoS, RawPublish, ReasonCode, topic,
+};
+use smallvec::SmallVec;
+
+use super::{Fail, Next, Shard};
+use crate::hub::{ConnId, Event, Hub, Output, Publication, Remote};
+use crate::message::{Parts, expiry, put_forwarded};
+use crate::route::{Group, Matched, Target};
+use crate::{Message, Nanos, QueueFull};
+
+/// Time between two log events about full queues.
+const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
+
+impl Shard {
+    /// A PUBLISH from a connected client.
+    pub(super) fn publish_packet(
+        &mut self,
+        id: ConnId,
+        frame: Frame<'_>,
+        now: Nanos,
+    ) -> Result<Next, Fail> {
+        let Self {
+            hub,
+            routes,
+            alias_topic,
+            properties,
+            ..
+        } = self;
+        let Some(conn) = hub.conns.get_mut(id.slot) else {
+            return Ok(Next::Closed);
+        };
+        let v5 = conn.version.is_v5();
+        let raw = RawPublish::decode(frame.first, frame.body, conn.version)?;
+        if v5 && !frame.is_minimal() {
+            return Err(DecodeError::Malformed("remaining length").into());
+        }
+        if raw.qos as u8 > hub.config.maximum_qos {
+            return Err(Fail::new(ReasonCode::QosNotSupported, "QoS not supported"));
+        }
+        if raw.retain && !hub.config.retain_available {
+            return Err(Fail::new(
+                ReasonCode::RetainNotSupported,
+                "retain not supported",
+            ));
+        }
+        let mut topic_bytes = raw.topic;
+        let mut forwardable = true;
+        if !raw.properties.is_empty() {
+            let limits = &hub.config.limits;
+            if raw.properties.contains(PropertyId::SubscriptionIdentifier) {
+                return Err(Fail::new(
+                    ReasonCode::ProtocolError,
+                    "Subscription Identifier in a PUBLISH from a client",
+                ));
+            }
+            if raw.properties.contains(PropertyId::UserProperty)
+                && raw.properties.user().count() > limits.max_user_properties
+            {
+                return Err(Fail::new(
+                    ReasonCode::QuotaExceeded,
+                    "more user properties than limits.max_user_properties",
+                ));
+            }
+            if let Some(response) = raw.properties.data(PropertyId::ResponseTopic) {
+                topic::validate_name(response)?;
+            }
+            forwardable = !raw.properties.contains(PropertyId::TopicAlias)
+                && !raw.properties.contains(PropertyId::MessageExpiryInterval);
+            if let Some(alias) = raw.properties.number(PropertyId::TopicAlias) {
+                if alias > u32::from(limits.topic_alias_maximum) {
+                    return Err(Fail::new(
+                        ReasonCode::TopicAliasInvalid,
+                        "topic alias above Topic Alias Maximum",
+                    ));
+                }
+                let at = alias as usize - 1;
+                if raw.topic.is_empty() {
+                    let known = conn.aliases_in.get(at).filter(|t| !t.is_empty());
+                    let Some(known) = known else {
+                        return Err(Fail::new(
+                            ReasonCode::ProtocolError,
+                            "topic alias was never defined",
+                        ));
+                    };
+                    alias_topic.clear();
+                    alias_topic.extend_from_slice(known);
+                    topic_bytes = alias_topic;
+                } else {
+                    topic::validate_name(raw.topic)?;
+                    if conn.aliases_in.len() <= at {
+                        conn.aliases_in.resize(at + 1, Box::default());
+                    }
+                    conn.aliases_in[at] = raw.topic.into();
+                }
+            }
+        }
+        let route = match routes.find(topic_bytes, conn.route, &hub.directory) {
+            Some(route) => route,
+            None => {
+                let name = topic::validate_name(topic_bytes)?;
+                let limits = &hub.config.limits;
+                if name.len() > limits.max_topic_length
+                    || topic::levels(name) > limits.max_topic_levels
+                {
+                    return Err(Fail::new(
+                        ReasonCode::TopicNameInvalid,
+                        "topic exceeds limits.max_topic_length or limits.max_topic_levels",
+                    ));
+                }
+                routes.insert(name, &hub.directory)
+            }
+        };
+        let topic_name = routes.get(route).topic();
+        if conn.route != route {
+            conn.route = route;
+            conn.route_allowed = !topic_name.starts_with("$SYS/")
+                && conn
+                    .permissions
+                    .as_ref()
+                    .is_none_or(|permissions| permissions.may_publish(topic_name));
+        }
+        let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
+        hub.stats.publish_bytes_received += raw.payload.len() as u64;
+
+        // QoS 2: a repetition is acknowledged again and not delivered again
+        // [MQTT-4.3.3-10].
+        match raw.qos {
+            QoS::AtMostOnce => hub.stats.publishes_received_qos0 += 1,
+            QoS::AtLeastOnce => hub.stats.publishes_received_qos1 += 1,
+            QoS::ExactlyOnce => {
+                let incoming = hub
+                    .sessions
+                    .get_mut(session_slot)
+                    .map(|session| session.incoming.get_or_insert_default());
+                if let Some(incoming) = incoming {
+                    if incoming.contains(&raw.packet_id) {
+                        hub.send_ack(
+                            id.slot,
+                            PacketType::PubRec,
+                            raw.packet_id,
+                            ReasonCode::Success,
+                        );
+                        return Ok(Next::Packet);
+                    }
+                    if v5 && incoming.len() >= usize::from(hub.config.limits.receive_maximum) {
+                        return Err(Fail::new(
+                            ReasonCode::ReceiveMaximumExceeded,
+                            "more unreleased QoS 2 messages than Receive Maximum",
+                        ));
+                    }
+                }
+                hub.stats.publishes_received_qos2 += 1;
+            }
+        }
+        if !allowed {
+            hub.stats.refused_not_authorized += 1;
+            return Ok(acknowledge(
+                hub,
+                id,
+                &raw,
+                session_slot,
+                ReasonCode::NotAuthorized,
+            ));
+        }
+
+        properties.clear();
+        let forwarded = if forwardable {
+            raw.properties.as_bytes()
+        } else {
+            put_forwarded(raw.properties, properties);
+            properties
+        };
+        let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable;
+        let mut publication = Publication {
+            parts: Parts {
+                topic: topic_bytes,
+                properties: forwarded,
+                expiry: raw.properties.number(PropertyId::MessageExpiryInterval),
+                payload: raw.payload,
+                shared: None,
+            },
+            qos: raw.qos,
+            retain: raw.retain,
+            publisher: number,
+            frame: (plain && raw.payload.len() < crate::outbuf::SHARE_FROM)
+                .then_some((frame.bytes, v5)),
+            expires: expiry(raw.properties, now),
+            message: None,
+        };
+        if raw.retain && !has_retained_room(hub, &publication) {
+            hub.stats.refused_retained_full += 1;
+            return refuse(hub, id, &raw, session_slot, "no room for retained messages");
+        }
+        let matched = &routes.get(route).matched;
+        if raw.payload.len() >= crate::outbuf::SHARE_FROM && !matched.is_empty() {
+            publication.parts.shared =
+                Some(bytes::Bytes::copy_from_slice(publication.parts.payload));
+        }
+        if deliver_all(hub, matched, &mut publication, Some(id), now, true).is_err() {
+            hub.stats.refused_queue_full += 1;
+            return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
+        }
+        if raw.retain {
+            let message = publication.message();
+            hub.directory.retained_mut().set(message);
+        }
+        if raw.qos == QoS::AtMostOnce {
+            return Ok(pause_or_go_on(hub, id));
+        }
+        let reason = if v5 && matched.is_empty() {
+            ReasonCode::NoMatchingSubscribers
+        } else {
+            ReasonCode::Success
+        };
+        Ok(acknowledge(hub, id, &raw, session_slot, reason))
+    }
+
+    /// Publishes a message that no client waits for an answer to.
+    pub(super) fn publish_message(&mut self, message: &Arc<Message>, now: Nanos) {
+        let Self { hub, routes, .. } = self;
+        let route = match routes.find(message.topic_bytes(), 0, &hub.directory) {
+            Some(route) => route,
+            None => routes.insert(message.topic(), &hub.directory),
+        };
+        let mut publication = Publication::from_message(message, now);
+        if message.retain {
+            if has_retained_room(hub, &publication) {
+                hub.directory.retained_mut().set(message.clone());
+            } else {
+                hub.stats.refused_retained_full += 1;
+            }
+        }
+        let matched = &routes.get(route).matched;
+        // Without anyone to refuse it to, a full queue is a counted drop.
+        let _ = deliver_all(hub, matched, &mut publication, None, now, false);
+    }
+}
+
+fn has_retained_room(hub: &Hub, publication: &Publication<'_>) -> bool {
+    let limits = &hub.config.limits;
+    publication.parts.payload.is_empty()
+        || hub.directory.retained().has_room(
+            std::str::from_utf8(publication.parts.topic).unwrap_or_default(),
+            publication.size(),
+            limits.max_retained_messages,
+            limits.max_retained_bytes,
+        )
+}
+
+/// Answers a PUBLISH by its QoS.
+fn acknowledge(
+    hub: &mut Hub,
+    id: ConnId,
+    raw: &RawPublish<'_>,
+    session: u32,
+    reason: ReasonCode,
+) -> Next {
+    match raw.qos {
+        QoS::AtMostOnce => {}
+        QoS::AtLeastOnce => hub.send_ack(id.slot, PacketType::PubAck, raw.packet_id, reason),
+        QoS::ExactlyOnce => {
+            let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
+            // A refusal in MQTT 5 ends the handshake; before, PUBREL follows.
+            if (!reason.is_error() || !v5)
+                && let Some(session) = hub.sessions.get_mut(session)
+            {
+                session
+                    .incoming
+                    .get_or_insert_default()
+                    .insert(raw.packet_id);
+            }
+            hub.send_ack(id.slot, PacketType::PubRec, raw.packet_id, reason);
+        }
+    }
+    pause_or_go_on(hub, id)
+}
+
+#[inline]
+fn pause_or_go_on(hub: &mut Hub, id: ConnId) -> Next {
+    match hub.conns.get(id.slot) {
+        Some(conn) if conn.paused > 0 => Next::Pause,
+        Some(_) => Next::Packet,
+        None => Next::Closed,
+    }
+}
+
+/// Refuses a message that cannot be kept: with a reason code where the
+/// protocol has one, by closing the connection where it has not.
+fn refuse(
+    hub: &mut Hub,
+    id: ConnId,
+    raw: &RawPublish<'_>,
+    session: u32,
+    why: &'static str,
+) -> Result<Next, Fail> {
+    let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
+    if v5 || raw.qos == QoS::AtMostOnce {
+        return Ok(acknowledge(
+            hub,
+            id,
+            raw,
+            session,
+            ReasonCode::QuotaExceeded,
+        ));
+    }
+    Err(Fail::new(ReasonCode::QuotaExceeded, why))
+}
+
+/// Delivers to all receivers of a topic. With `refusable`, nobody gets a
+/// message with QoS above 0 unless everyone can keep it.
+fn deliver_all(
+    hub: &mut Hub,
+    matched: &Matched,
+    publication: &mut Publication<'_>,
+    publisher: Option<ConnId>,
+    now: Nanos,
+    refusable: bool,
+) -> Result<(), ()> {
+    let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
+    let refusable = refusable && hub.config.queue_full == QueueFull::Refuse;
+    let mut members: SmallVec<[&Target; 4]> = SmallVec::new();
+    for group in &matched.groups {
+        match choose(hub, group, publication) {
+            Some(member) => members.push(member),
+            None if acknowledged && refusable => {
+                report_full(hub, &group.members[0], now);
+                return Err(());
+            }
+            None => hub.stats.dropped_offline += 1,
+        }
+    }
+    if acknowledged {
+        check_room(hub, matched, &members, publication, now, refusable)?;
+    }
+    for (shard, targets) in &matched.shards {
+        if *shard == hub.index {
+            for target in targets.iter() {
+                if let Some(receiver) = hub.deliver(publication, target, now)
+                    && let Some(publisher) = publisher
+                {
+                    hub.wait_for(publisher, receiver);
+                }
+            }
+        } else {
+            let congested = targets.iter().any(is_congested);
+            let message = publication.message();
+            let targets = targets.clone();
+            post(
+                hub,
+                *shard,
+                Remote::Publish { message, targets },
+                publisher,
+                congested,
+            );
+        }
+    }
+    for member in members {
+        if member.session.shard == hub.index {
+            if let Some(receiver) = hub.deliver(publication, member, now)
+                && let Some(publisher) = publisher
+            {
+                hub.wait_for(publisher, receiver);
+            }
+        } else {
+            let message = publication.message();
+            let target = member.clone();
+            let congested = is_congested(member);
+            post(
+                hub,
+                member.session.shard,
+                Remote::Share { message, target },
+                publisher,
+                congested,
+            );
+        }
+    }
+    Ok(())
+}
+
+fn is_congested(target: &Target) -> bool {
+    target.session.congested.load(Ordering::Acquire)
+}
+
+fn post(hub: &mut Hub, shard: u16, message: Remote, publisher: Option<ConnId>, congested: bool) {
+    let room = hub.post(shard, message);
+    if (!room || congested)
+        && let Some(publisher) = publisher
+    {
+        hub.wait_for_remote(publisher);
+    }
+}
+
+/// Checks that every receiver can keep the message, and reserves a place in
+/// the sessions of other shards (also when the check does not matter: the
+/// other shard gives each place back).
+fn check_room(
+    hub: &mut Hub,
+    matched: &Matched,
+    members: &[&Target],
+    publication: &Publication<'_>,
+    now: Nanos,
+    refusable: bool,
+) -> Result<(), ()> {
+    let size = publication.size();
+    let receivers = || {
+        matched
+            .shards
+            .iter()
+            .flat_map(|(_, targets)| targets.iter())
+            .chain(members.iter().copied())
+            .filter(|target| target.qos != QoS::AtMostOnce)
+    };
+    let mut full = None;
+    let mut checked = 0;
+    for target in receivers() {
+        let room = if target.session.shard == hub.index {
+            !refusable || hub.has_room(target, size)
+        } else {
+            hub.reserve(&target.session) || {
+                if !refusable {
+                    target.session.reserved.fetch_add(1, Ordering::AcqRel);
+                }
+                !refusable
+            }
+        };
+        if !room {
+            full = Some(target);
+            break;
+        }
+        checked += 1;
+    }
+    let Some(full) = full else {
+        return Ok(());
+    };
+    for target in receivers().take(checked) {
+        if target.session.shard != hub.index {
+            target.session.reserved.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+    report_full(hub, full, now);
+    Err(())
+}
+
+fn report_full(hub: &mut Hub, target: &Target, now: Nanos) {
+    if now >= hub.queue_full_reported {
+        hub.queue_full_reported = now + REPORT_INTERVAL;
+        hub.outputs.push(Output::Event(Event::QueueFull {
+            client_id: target.session.client_id.clone(),
+            queued: target.session.queued.load(Ordering::Relaxed) as usize,
+        }));
+    }
+}
+
+/// The member of a shared subscription whose turn it is: the next one that is
+/// connected and keeps up; failing that, one that is connected; failing that,
+/// for QoS 1 and 2, one whose session can keep the message.
+fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Option<&'a Target> {
+    let members = &group.members;
+    let start = group.cursor.fetch_add(1, Ordering::Relaxed) as usize;
+    let turn = |n: usize| &members[(start + n) % members.len()];
+    let connected = |target: &&Target| target.session.connected.load(Ordering::Acquire);
+    let has_room = |target: &&Target| {
+        publication.qos.min(target.qos) == QoS::AtMostOnce
+            || target.session.shard != hub.index
+            || hub.has_room(target, publication.size())
+    };
+    let all = || (0..members.len()).map(turn);
+    all()
+        .find(|t| connected(t) && !is_congested(t) && has_room(t))
+        .or_else(|| all().find(|t| connected(t) && has_room(t)))
+        .or_else(|| {
+            all().find(|t| {
+                (publication.qos.min(t.qos) != QoS::AtMostOnce || hub.config.queue_qos0_offline)
+                    && has_room(t)
+            })
+        })
+}

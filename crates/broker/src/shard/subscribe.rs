@@ -1,0 +1,215 @@
+//! SUBSCRIBE and UNSUBSCRIBE.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::packet::RetainHandling;
+use punctual_codec::{
+    Packet, PropertyId, QoS, ReasonCode, SubAck, Subscribe, SubscribeOptions, UnsubAck,
+    Unsubscribe, topic,
+};
+
+use super::{Fail, Shard};
+use crate::Nanos;
+use crate::hub::{ConnId, Hub};
+use crate::index::Subscriber;
+use crate::session::{Replay, Session, Subscription};
+
+impl Shard {
+    pub(super) fn subscribe(
+        &mut self,
+        id: ConnId,
+        packet: &Subscribe<'_>,
+        now: Nanos,
+    ) -> Result<(), Fail> {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get(id.slot) else {
+            return Ok(());
+        };
+        let (v5, slot) = (conn.v5(), conn.session);
+        let identifier = packet
+            .properties
+            .number(PropertyId::SubscriptionIdentifier)
+            .unwrap_or(0);
+        if identifier != 0 && !hub.config.subscription_ids_available {
+            return Err(Fail::new(
+                ReasonCode::SubscriptionIdentifiersNotSupported,
+                "subscription identifiers not supported",
+            ));
+        }
+        if packet.properties.user().count() > hub.config.limits.max_user_properties {
+            return Err(Fail::new(
+                ReasonCode::QuotaExceeded,
+                "more user properties than limits.max_user_properties",
+            ));
+        }
+        let mut reasons = Vec::new();
+        for (filter, options) in packet.filters() {
+            let reason = match check(hub, id, slot, filter) {
+                Err(reason) => {
+                    hub.stats.refused_subscriptions += 1;
+                    reason
+                }
+                Ok(()) => add(hub, slot, filter, options, identifier),
+            };
+            reasons.push(match (v5, reason.is_error()) {
+                (false, true) => 0x80,
+                _ => reason.byte(),
+            });
+        }
+        let ack = SubAck {
+            packet_id: packet.packet_id,
+            properties: Default::default(),
+            reasons: &reasons,
+        };
+        hub.send(id.slot, &Packet::SubAck(ack));
+        hub.pump(slot, now);
+        Ok(())
+    }
+
+    pub(super) fn unsubscribe(&mut self, id: ConnId, packet: &Unsubscribe<'_>) {
+        let hub = &mut self.hub;
+        let Some(session_slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
+            return;
+        };
+        let mut reasons = Vec::new();
+        for filter in packet.filters() {
+            let Some(session) = hub.sessions.get_mut(session_slot) else {
+                return;
+            };
+            let at = session
+                .subscriptions
+                .iter()
+                .position(|s| *s.filter == *filter);
+            reasons.push(match at {
+                None => ReasonCode::NoSubscriptionExisted.byte(),
+                Some(at) => {
+                    session.subscriptions.swap_remove(at);
+                    session.replays.retain(|replay| *replay.filter != *filter);
+                    hub.directory.index_mut().unsubscribe(
+                        filter,
+                        &session.handle,
+                        &hub.directory.generations,
+                    );
+                    hub.directory.subscriptions.fetch_sub(1, Ordering::Relaxed);
+                    hub.stats.subscriptions -= 1;
+                    hub.stats.shared_subscriptions -=
+                        u64::from(filter.starts_with(topic::SHARE_PREFIX));
+                    ReasonCode::Success.byte()
+                }
+            });
+        }
+        let ack = UnsubAck {
+            packet_id: packet.packet_id,
+            properties: Default::default(),
+            reasons: &reasons,
+        };
+        hub.send(id.slot, &Packet::UnsubAck(ack));
+    }
+}
+
+/// Whether a session may subscribe to a filter.
+fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), ReasonCode> {
+    let (share, plain) = topic::split_share(filter);
+    let config = &hub.config;
+    let limits = &config.limits;
+    if share.is_some() && !config.shared_available {
+        return Err(ReasonCode::SharedSubscriptionsNotSupported);
+    }
+    if topic::has_wildcard(plain) && !config.wildcard_available {
+        return Err(ReasonCode::WildcardSubscriptionsNotSupported);
+    }
+    if plain.len() > limits.max_topic_length || topic::levels(plain) > limits.max_topic_levels {
+        return Err(ReasonCode::TopicFilterInvalid);
+    }
+    let permitted = hub
+        .conns
+        .get(id.slot)
+        .and_then(|conn| conn.permissions.as_ref())
+        .is_none_or(|permissions| permissions.may_subscribe(plain));
+    if !permitted {
+        return Err(ReasonCode::NotAuthorized);
+    }
+    let Some(session) = hub.sessions.get(session) else {
+        return Err(ReasonCode::UnspecifiedError);
+    };
+    let known = session.subscriptions.iter().any(|s| *s.filter == *filter);
+    if !known
+        && (session.subscriptions.len() >= limits.max_subscriptions_per_session
+            || hub.directory.subscriptions.load(Ordering::Relaxed) >= limits.max_subscriptions)
+    {
+        return Err(ReasonCode::QuotaExceeded);
+    }
+    Ok(())
+}
+
+/// Adds or replaces a subscription and starts the replay of retained messages.
+fn add(
+    hub: &mut Hub,
+    slot: u32,
+    filter: &str,
+    mut options: SubscribeOptions,
+    id: u32,
+) -> ReasonCode {
+    let Some(session) = hub.sessions.get_mut(slot) else {
+        return ReasonCode::UnspecifiedError;
+    };
+    options.qos = QoS::from_bits(hub.config.maximum_qos)
+        .unwrap_or_default()
+        .min(options.qos);
+    let subscriber = Subscriber {
+        session: session.handle.clone(),
+        options,
+        id,
+    };
+    hub.directory
+        .index_mut()
+        .subscribe(filter, subscriber, &hub.directory.generations);
+    let (share, plain) = topic::split_share(filter);
+    let known = session
+        .subscriptions
+        .iter_mut()
+        .find(|s| *s.filter == *filter);
+    let new = known.is_none();
+    match known {
+        Some(known) => (known.options, known.id) = (options, id),
+        None => {
+            if session.subscriptions.is_empty() {
+                session.subscriptions.reserve_exact(1);
+            }
+            session.subscriptions.push(Subscription {
+                filter: filter.into(),
+                options,
+                id,
+            });
+            hub.directory.subscriptions.fetch_add(1, Ordering::Relaxed);
+            hub.stats.subscriptions += 1;
+            hub.stats.shared_subscriptions += u64::from(share.is_some());
+        }
+    }
+    let replay = match options.retain_handling {
+        RetainHandling::Send => true,
+        RetainHandling::SendIfNew => new,
+        RetainHandling::DoNotSend => false,
+    };
+    if replay && share.is_none() {
+        start_replay(session, plain, options.qos, id);
+    }
+    match options.qos {
+        QoS::AtMostOnce => ReasonCode::Success,
+        QoS::AtLeastOnce => ReasonCode::GrantedQos1,
+        QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+    }
+}
+
+fn start_replay(session: &mut Session, filter: &str, qos: QoS, id: u32) {
+    session.replays.retain(|replay| *replay.filter != *filter);
+    session.replays.push_back(Box::new(Replay {
+        filter: filter.into(),
+        from: Box::from(""),
+        qos,
+        id,
+        ready: VecDeque::new(),
+        complete: false,
+    }));
+}

@@ -1,0 +1,130 @@
+//! Counters of one shard. Plain numbers on the data path; copies are shared
+//! with other threads a few times a second.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Counters since start, and gauges where the doc says so.
+        #[derive(Debug, Clone, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[doc = $doc])* pub $name: u64,)*
+            /// Connections ended by the broker, by MQTT 5 reason code.
+            pub disconnects: std::collections::BTreeMap<u8, u64>,
+        }
+
+        impl Stats {
+            /// Adds the counters of another shard.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+                for (reason, count) in &other.disconnects {
+                    *self.disconnects.entry(*reason).or_default() += count;
+                }
+            }
+
+            /// All plain counters and gauges by name.
+            pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections opened.
+    connections_opened,
+    /// Gauge: connections open, with those before CONNECT.
+    connections,
+    /// Gauge: clients connected.
+    clients_connected,
+    /// Gauge: sessions, connected or not.
+    sessions,
+    /// Sessions that expired while disconnected.
+    sessions_expired,
+    /// Sessions taken over by a new connection.
+    sessions_taken_over,
+    /// Gauge: subscriptions.
+    subscriptions,
+    /// Gauge: shared subscriptions.
+    shared_subscriptions,
+    /// Bytes received, as MQTT packets.
+    bytes_received,
+    /// Bytes sent, as MQTT packets.
+    bytes_sent,
+    /// Packets received.
+    packets_received,
+    /// Packets sent.
+    packets_sent,
+    /// CONNECT packets received.
+    connects_received,
+    /// PUBLISH packets received with QoS 0.
+    publishes_received_qos0,
+    /// PUBLISH packets received with QoS 1.
+    publishes_received_qos1,
+    /// PUBLISH packets received with QoS 2, without repetitions.
+    publishes_received_qos2,
+    /// PUBLISH packets sent with QoS 0.
+    publishes_sent_qos0,
+    /// PUBLISH packets sent with QoS 1.
+    publishes_sent_qos1,
+    /// PUBLISH packets sent with QoS 2.
+    publishes_sent_qos2,
+    /// Payload bytes of PUBLISH packets received.
+    publish_bytes_received,
+    /// Payload bytes of PUBLISH packets sent.
+    publish_bytes_sent,
+    /// Messages re-sent after a reconnection.
+    publishes_resent,
+    /// Dropped: the receiver is slow and its buffer full (QoS 0).
+    dropped_slow_consumer,
+    /// Dropped: policy `drop-oldest` or `drop-new` of a full queue.
+    dropped_queue_full,
+    /// Dropped: the message expired before it could be sent.
+    dropped_expired,
+    /// Dropped: larger than the receiver's Maximum Packet Size.
+    dropped_too_large,
+    /// Dropped: QoS 0 for a session that is not connected.
+    dropped_offline,
+    /// Dropped: waiting in a session that ended.
+    dropped_session_ended,
+    /// Refused: the publisher lacks the right (QoS 0: dropped).
+    refused_not_authorized,
+    /// Refused: a receiver's queue was full.
+    refused_queue_full,
+    /// Refused: no room for another retained message (QoS 0: dropped).
+    refused_retained_full,
+    /// CONNECT refused.
+    refused_connects,
+    /// SUBSCRIBE filters refused.
+    refused_subscriptions,
+    /// Times a receiver held back its publishers.
+    publisher_pauses,
+    /// Times a receiver was declared slow.
+    slow_consumers,
+    /// Gauge: messages waiting in queues.
+    queued_messages,
+    /// Gauge: bytes waiting in queues.
+    queued_bytes,
+    /// Gauge: messages in flight to clients.
+    inflight_messages,
+}
+
+impl Stats {
+    /// PUBLISH packets received, all QoS.
+    pub fn publishes_received(&self) -> u64 {
+        self.publishes_received_qos0 + self.publishes_received_qos1 + self.publishes_received_qos2
+    }
+
+    /// PUBLISH packets sent, all QoS.
+    pub fn publishes_sent(&self) -> u64 {
+        self.publishes_sent_qos0 + self.publishes_sent_qos1 + self.publishes_sent_qos2
+    }
+
+    /// Messages dropped for any reason.
+    pub fn dropped(&self) -> u64 {
+        self.dropped_slow_consumer
+            + self.dropped_queue_full
+            + self.dropped_expired
+            + self.dropped_too_large
+            + self.dropped_offline
+            + self.dropped_session_ended
+    }
+}

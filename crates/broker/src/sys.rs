@@ -1,0 +1,156 @@
+//! The `$SYS` topics, with mosquitto's names (mosquitto(8), "Broker status").
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use punctual_codec::{Properties, QoS};
+
+use crate::{Config, Directory, Message, Nanos, Stats};
+
+/// Time constants of the load averages, in minutes.
+const AVERAGES: [(f64, &str); 3] = [(1.0, "1min"), (5.0, "5min"), (15.0, "15min")];
+
+/// What was published last, to publish only what changed.
+#[derive(Debug)]
+pub(crate) struct SysTopics {
+    started: Nanos,
+    last: Option<(Nanos, Stats)>,
+    maximum_clients: u64,
+    averages: HashMap<&'static str, [f64; 3], foldhash::fast::RandomState>,
+    published: HashMap<String, String, foldhash::fast::RandomState>,
+}
+
+impl SysTopics {
+    pub(crate) fn new(now: Nanos) -> Self {
+        Self {
+            started: now,
+            last: None,
+            maximum_clients: 0,
+            averages: HashMap::default(),
+            published: HashMap::default(),
+        }
+    }
+
+    /// Retained messages for the topics whose value changed.
+    pub(crate) fn collect(
+        &mut self,
+        directory: &Directory,
+        config: &Config,
+        now: Nanos,
+    ) -> Vec<Arc<Message>> {
+        let stats = directory.stats();
+        let (retained, retained_bytes) = directory.retained_totals();
+        let total = stats.sessions;
+        self.maximum_clients = self.maximum_clients.max(total);
+        let mut topics: Vec<(String, String)> = Vec::with_capacity(64);
+        let mut number = |name: &str, value: u64| {
+            topics.push((format!("$SYS/broker/{name}"), value.to_string()));
+        };
+        number("clients/total", total);
+        number("clients/connected", stats.clients_connected);
+        number("clients/active", stats.clients_connected);
+        let offline = total.saturating_sub(stats.clients_connected);
+        number("clients/disconnected", offline);
+        number("clients/inactive", offline);
+        number("clients/maximum", self.maximum_clients);
+        number("clients/expired", stats.sessions_expired);
+        number("messages/received", stats.packets_received);
+        number("messages/sent", stats.packets_sent);
+        let stored = stats.queued_messages + retained as u64;
+        number("messages/stored", stored);
+        number("messages/inflight", stats.inflight_messages);
+        number("store/messages/count", stored);
+        number(
+            "store/messages/bytes",
+            stats.queued_bytes + retained_bytes as u64,
+        );
+        number("retained messages/count", retained as u64);
+        number("subscriptions/count", stats.subscriptions);
+        number("shared_subscriptions/count", stats.shared_subscriptions);
+        number("bytes/received", stats.bytes_received);
+        number("bytes/sent", stats.bytes_sent);
+        number("publish/messages/received", stats.publishes_received());
+        number("publish/messages/sent", stats.publishes_sent());
+        number("publish/messages/dropped", stats.dropped());
+        number("publish/bytes/received", stats.publish_bytes_received);
+        number("publish/bytes/sent", stats.publish_bytes_sent);
+        topics.push(("$SYS/broker/version".into(), config.version.clone()));
+        let uptime = (now - self.started).as_secs();
+        topics.push(("$SYS/broker/uptime".into(), format!("{uptime} seconds")));
+        self.load(&stats, now, &mut topics);
+        self.last = Some((now, stats));
+
+        let mut messages = Vec::new();
+        for (topic, value) in topics {
+            if self.published.get(&topic) == Some(&value) {
+                continue;
+            }
+            messages.push(Message::new(
+                topic.as_bytes(),
+                Properties::EMPTY,
+                value.as_bytes(),
+                QoS::AtMostOnce,
+                true,
+                now,
+                0,
+            ));
+            self.published.insert(topic, value);
+        }
+        messages
+    }
+
+    /// Moving averages per minute.
+    fn load(&mut self, stats: &Stats, now: Nanos, topics: &mut Vec<(String, String)>) {
+        let Some((then, before)) = &self.last else {
+            return;
+        };
+        let minutes = (now - *then).0 as f64 / 60e9;
+        if minutes <= 0.0 {
+            return;
+        }
+        for (name, counter) in [
+            (
+                "messages/received",
+                stats.packets_received - before.packets_received,
+            ),
+            ("messages/sent", stats.packets_sent - before.packets_sent),
+            (
+                "publish/received",
+                stats.publishes_received() - before.publishes_received(),
+            ),
+            (
+                "publish/sent",
+                stats.publishes_sent() - before.publishes_sent(),
+            ),
+            ("publish/dropped", stats.dropped() - before.dropped()),
+            (
+                "bytes/received",
+                stats.bytes_received - before.bytes_received,
+            ),
+            ("bytes/sent", stats.bytes_sent - before.bytes_sent),
+            (
+                "sockets",
+                stats
+                    .connections_opened
+                    .saturating_sub(before.connections_opened),
+            ),
+            (
+                "connections",
+                stats
+                    .connects_received
+                    .saturating_sub(before.connects_received),
+            ),
+        ] {
+            let rate = counter as f64 / minutes;
+            let averages = self.averages.entry(name).or_default();
+            for (average, (constant, label)) in averages.iter_mut().zip(AVERAGES) {
+                let keep = (-minutes / constant).exp();
+                *average = *average * keep + rate * (1.0 - keep);
+                topics.push((
+                    format!("$SYS/broker/load/{name}/{label}"),
+                    format!("{average:.2}"),
+                ));
+            }
+        }
+    }
+}
