@@ -11,6 +11,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use punctual_bench::BenchCommand;
 
 /// Why a command failed, in words for its user.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -30,6 +31,9 @@ enum Command {
     Serve(serve::Arguments),
     /// Add, change and remove users in a password file.
     Passwd(passwd::Arguments),
+    /// Measure brokers.
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Check, print and import configurations.
     #[command(subcommand)]
     Config(config::Command),
@@ -45,6 +49,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
         Command::Config(command) => config::run(command),
+        Command::Bench(command) => command.run(&mut io::stdout().lock()).map_err(Failure::from),
         Command::Completions(arguments) => generate::completions(&arguments),
         Command::Man(arguments) => generate::man(&arguments),
     };

@@ -128,6 +128,11 @@ section! {
         /// Certificates of the authorities that may vouch for clients, PEM.
         client_ca: Option<PathBuf> = None, example "\"/etc/punctual/clients.crt\"",
             since "0.1", Reload;
+        /// Revocation lists of these authorities, PEM, one for each that issues
+        /// certificates to clients. A client for whom no list speaks is refused,
+        /// and so are all once the list has expired.
+        client_crl: Option<PathBuf> = None, example "\"/etc/punctual/clients.crl\"",
+            since "0.1", Reload;
         /// Whether only clients with a certificate from client_ca may connect.
         require_client_certificate: bool = false, since "0.1", Reload;
         /// Whether the common name of the client's certificate is its user name.

@@ -77,6 +77,7 @@ fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
         ("certificate", &listener.certificate),
         ("key", &listener.key),
         ("client_ca", &listener.client_ca),
+        ("client_crl", &listener.client_crl),
     ];
     let switches = [
         (
@@ -112,12 +113,13 @@ fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
             );
         }
     }
-    for (key, _) in switches.into_iter().filter(|(_, set)| *set) {
+    let crl = ("client_crl", listener.client_crl.is_some());
+    for (key, _) in switches.into_iter().chain([crl]).filter(|(_, set)| *set) {
         if listener.client_ca.is_none() {
             report(
                 reader,
                 &format!("{path}.{key}"),
-                Some("true".into()),
+                None,
                 "nothing says which client certificates are good",
                 "add client_ca = \"FILE\" with the authorities that vouch for clients",
             );

@@ -1,6 +1,11 @@
 //! The command line of the real binary, without a broker: `config`, `passwd`,
 //! `completions`, `man`, and what is said about wrong input.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests may panic; clippy knows only the tests themselves"
+)]
+
 mod config;
 mod passwd;
 

@@ -33,6 +33,7 @@ struct Draft {
     /// `ipv4` or `ipv6`.
     domain: Option<String>,
     client_ca: Option<Line>,
+    client_crl: Option<Line>,
     values: Table,
 }
 
@@ -68,6 +69,10 @@ impl Listeners {
             "cafile" => {
                 options::text(value)?;
                 self.current(&line.origin).client_ca = Some(line.clone());
+            }
+            "crlfile" => {
+                options::text(value)?;
+                self.current(&line.origin).client_crl = Some(line.clone());
             }
             "tls_version" => {
                 let version = match value {
@@ -131,7 +136,7 @@ impl Listeners {
                 if !draft.values.contains_key("allow_anonymous") {
                     draft.set("allow_anonymous", anonymous.0, anonymous.1);
                 }
-                notes.extend(draft.settle_client_ca());
+                notes.extend(draft.settle_client_certificates());
                 let address = Scalar::Text(draft.address());
                 draft.set("address", address, origin.clone());
                 let content = Content::Table(draft.values);
@@ -192,15 +197,21 @@ impl Draft {
     }
 
     /// Mosquitto asks for client certificates only where it requires them.
-    fn settle_client_ca(&mut self) -> Option<Note> {
-        let line = self.client_ca.take()?;
+    fn settle_client_certificates(&mut self) -> Vec<Note> {
+        let lines = [
+            ("client_ca", self.client_ca.take()),
+            ("client_crl", self.client_crl.take()),
+        ];
+        let lines = lines
+            .into_iter()
+            .filter_map(|(key, line)| Some((key, line?)));
         if self.is("require_client_certificate") {
-            self.set("client_ca", Scalar::Text(line.value), line.origin);
-            return None;
+            lines.for_each(|(key, line)| self.set(key, Scalar::Text(line.value), line.origin));
+            return Vec::new();
         }
-        let reason = "require_certificate is not true, so clients are asked for none; if it \
-                      completes the chain of certfile, append it to that file";
-        Some(note(&line, reason.into()))
+        let reason = "require_certificate is not true, so clients are asked for none; if the \
+                      file completes the chain of certfile, append it to that file";
+        lines.map(|(_, line)| note(&line, reason.into())).collect()
     }
 
     fn address(&self) -> String {

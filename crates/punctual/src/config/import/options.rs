@@ -110,10 +110,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
         "connection_messages",
         None("clients that come and go are logged at log.level = \"debug\""),
     ),
-    (
-        "crlfile",
-        None("revocation lists are not read; renew the authority instead"),
-    ),
+    ("crlfile", Special),
     ("dhparamfile", None(CIPHERS)),
     (
         "disable_client_cert_date_checks",

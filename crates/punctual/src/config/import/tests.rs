@@ -50,7 +50,7 @@ fn an_empty_file_listens_on_this_machine_alone_as_mosquitto_2_does() {
 fn listeners_and_their_options_are_translated() {
     let (config, notes) = loaded(
         "port 1884\nbind_address 127.0.0.1\npassword_file p\nacl_file a\n\
-         listener 8883 ::1\ncertfile c\nkeyfile k\ncafile ca\nrequire_certificate true\n\
+         listener 8883 ::1\ncertfile c\nkeyfile k\ncafile ca\ncrlfile crl\nrequire_certificate true\n\
          use_identity_as_username true\ntls_version tlsv1.3\nmax_connections 7\n\
          listener 9001\nprotocol websockets\nmax_connections -1\nsocket_domain ipv4\n\
          listener 9883\nprotocol websockets\ncertfile c\nkeyfile k\n",
@@ -69,6 +69,7 @@ fn listeners_and_their_options_are_translated() {
     assert_eq!(tls.certificate, Some("c".into()));
     assert_eq!(tls.key, Some("k".into()));
     assert_eq!(tls.client_ca, Some("ca".into()));
+    assert_eq!(tls.client_crl, Some("crl".into()));
     assert!(tls.require_client_certificate && tls.use_identity_as_username);
     assert_eq!(tls.max_connections, Limit::At(7));
     assert_eq!(config.listeners[2].max_connections, Limit::Unlimited);
