@@ -65,7 +65,8 @@ pub(crate) struct ListenAddress {
     pub(crate) host: String,
     /// Port; 0 lets the system choose a free one.
     pub(crate) port: u16,
-    /// Path of the HTTP request that opens a WebSocket; empty for TCP and TLS.
+    /// The only path on which WebSockets are opened; empty for any path, and for
+    /// TCP and TLS.
     pub(crate) path: String,
 }
 
@@ -86,8 +87,7 @@ impl ListenAddress {
             None => (rest, ""),
         };
         let path = match (transport.is_websocket(), path) {
-            (true, "" | "/") => "/mqtt",
-            (false, "/") => "",
+            (_, "/") => "",
             (false, path) if !path.is_empty() => {
                 return Err(format!("a {transport} address has no path ({path})"));
             }
@@ -209,7 +209,8 @@ mod tests {
             ("tcp://localhost", "tcp://localhost:1883"),
             ("mqtts://broker.example", "tls://broker.example:8883"),
             ("TLS://[::1]", "tls://[::1]:8883"),
-            ("ws://*", "ws://*:8083/mqtt"),
+            ("ws://*", "ws://*:8083"),
+            ("ws://*:80/", "ws://*:80"),
             ("wss://*:443/broker", "wss://*:443/broker"),
             ("tcp://127.0.0.1:0/", "tcp://127.0.0.1:0"),
         ] {

@@ -163,7 +163,14 @@ impl File {
                     };
                     return Content::Tables(items.iter().map(node).collect());
                 }
-                Scalar::Other("[...]".into())
+                let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
+                    DeValue::String(text) => Some(text.to_string()),
+                    _ => None,
+                };
+                match items.iter().map(text).collect() {
+                    Some(texts) => Scalar::List(texts),
+                    None => Scalar::Other("[...]".into()),
+                }
             }
         })
     }

@@ -101,7 +101,8 @@ section! {
         /// Where to listen: tcp://, tls://, ws:// (MQTT over WebSocket) or
         /// wss://, a host or an IP address, and a port. `*` stands for all
         /// addresses of this machine, IPv4 and IPv6. Without a port: 1883, 8883,
-        /// 8083 and 8084. The path of a WebSocket is /mqtt where none is given.
+        /// 8083 and 8084. With a path, as in ws://*:8083/mqtt, WebSockets are
+        /// opened on that path only.
         address: ListenAddress = ListenAddress {
             transport: Transport::Tcp,
             host: "*".into(),
@@ -115,9 +116,14 @@ section! {
         /// as long as auth.password_file is not set, and nobody once it is.
         /// "loopback": clients on this machine. true: everybody. false: nobody.
         allow_anonymous: Anonymous = Anonymous::Auto, since "0.1", Reload;
-        /// Whether a proxy in front sends a PROXY protocol header (version 2)
-        /// with the client's own address. Connections without it are closed.
+        /// Whether a proxy in front sends a PROXY protocol header (version 1 or 2)
+        /// with the client's own address. Connections without it are closed. The
+        /// header is believed: let nobody but the proxy reach the listener.
         proxy_protocol: bool = false, since "0.1", Restart;
+        /// Origins whose pages may open WebSockets. Without it all may; clients
+        /// that are no browsers always may.
+        websocket_origins: Option<Vec<String>> = None,
+            example "[\"https://factory.example\"]", since "0.1", Restart;
         /// The server's certificate and the intermediate ones, PEM. Needed by
         /// tls:// and wss://.
         certificate: Option<PathBuf> = None, example "\"/etc/punctual/server.crt\"",

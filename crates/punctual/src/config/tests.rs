@@ -77,7 +77,7 @@ fn examples_of_absent_keys_can_be_read() {
         .collect();
     let text = text.replace(
         "\n[[listener]]\n",
-        "\n[[listener]]\naddress = \"tls://*\"\n",
+        "\n[[listener]]\naddress = \"wss://*\"\n",
     );
     let config = load(&text).unwrap();
     assert_eq!(config.auth.acl_file, Some("/etc/punctual/acl".into()));
@@ -253,7 +253,7 @@ fn the_environment_replaces_the_file_and_adds_listeners() {
     assert_eq!(config.limits.receive_maximum, 6);
     assert_eq!(config.listeners[0].address.to_string(), "tcp://*:2");
     assert_eq!(config.listeners[0].allow_anonymous, Anonymous::Everybody);
-    assert_eq!(config.listeners[1].address.to_string(), "ws://*:3/mqtt");
+    assert_eq!(config.listeners[1].address.to_string(), "ws://*:3");
     assert!(config.server.realtime);
 }
 
@@ -397,6 +397,10 @@ fn combinations_that_cannot_work_are_refused() {
         (
             "[[listener]]\nrequire_client_certificate = true\n",
             "is not encrypted",
+        ),
+        (
+            "[[listener]]\nwebsocket_origins = [\"a\"]\n",
+            "opens no WebSockets",
         ),
         (
             "[[listener]]\naddress = \"tls://*\"\ncertificate = \"c\"\nkey = \"k\"\nrequire_client_certificate = true\n",

@@ -12,6 +12,18 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
     for (i, listener) in config.listeners.iter().enumerate() {
         let path = format!("listener.{i}");
         encryption(listener, &path, reader);
+        if listener.websocket_origins.is_some() && !listener.address.transport.is_websocket() {
+            report(
+                reader,
+                &format!("{path}.websocket_origins"),
+                None,
+                &format!(
+                    "{} opens no WebSockets and cannot use this",
+                    listener.address
+                ),
+                "write ws:// or wss:// in its address, or remove this key",
+            );
+        }
         anonymous(config, listener, &path, reader);
         let same = |other: &&Listener| {
             other.address.port != 0

@@ -21,7 +21,9 @@ pub(crate) enum Scalar {
     Integer(i128),
     /// A TOML boolean.
     Boolean(bool),
-    /// Anything else that TOML can write (a float, a date, a list), as written.
+    /// A TOML list of strings.
+    List(Vec<String>),
+    /// Anything else that TOML can write (a float, a date), as written.
     Other(String),
 }
 
@@ -49,6 +51,7 @@ impl fmt::Display for Scalar {
         match self {
             Self::Text(text) => f.write_str(&quote(text)),
             Self::Untyped(text) | Self::Other(text) => f.write_str(text),
+            Self::List(items) => f.write_str(&quote_all(items)),
             Self::Integer(number) => number.fmt(f),
             Self::Boolean(value) => value.fmt(f),
         }
@@ -71,6 +74,12 @@ pub(crate) fn quote(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+/// A TOML list of strings.
+fn quote_all(items: &[String]) -> String {
+    let items: Vec<_> = items.iter().map(|item| quote(item)).collect();
+    format!("[{}]", items.join(", "))
 }
 
 /// Why a value could not be read.
@@ -196,6 +205,25 @@ impl Setting for String {
 
     fn show(&self) -> Option<String> {
         Some(quote(self))
+    }
+}
+
+impl Setting for Vec<String> {
+    fn expects() -> String {
+        "a list of texts such as [\"a\", \"b\"]".into()
+    }
+
+    /// The environment separates the texts by commas.
+    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
+        match scalar {
+            Scalar::List(items) => Ok(items.clone()),
+            Scalar::Untyped(text) => Ok(text.split(',').map(|item| item.trim().into()).collect()),
+            _ => Err(Unreadable::Kind),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quote_all(self))
     }
 }
 
@@ -647,6 +675,16 @@ mod tests {
         assert!(text::<bool>("true").is_err());
         assert!(u8::read(&Scalar::Integer(256)).is_err());
         assert!(u8::read(&Scalar::Integer(-1)).is_err());
+    }
+
+    #[test]
+    fn lists_read_and_show() {
+        let list = vec!["a".to_owned(), "b\"".to_owned()];
+        assert_eq!(Vec::read(&Scalar::List(list.clone())), Ok(list.clone()));
+        assert_eq!(list.show().as_deref(), Some(r#"["a", "b\""]"#));
+        let untyped = Scalar::Untyped("a, b\"".into());
+        assert_eq!(Vec::read(&untyped), Ok(list));
+        assert_eq!(text::<Vec<String>>("a"), Err(Unreadable::Kind));
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn values_in_force_come_from_the_file_and_the_environment() {
     for line in [
         "limits.max_inflight = 9\n",
         "limits.receive_maximum = 8\n",
-        "listener.0.address = \"ws://[::1]:8083/mqtt\"\n",
+        "listener.0.address = \"ws://[::1]:8083\"\n",
         "log.level = \"info\"\n",
     ] {
         assert!(shown.contains(line), "{line} is not in {shown}");

@@ -32,6 +32,8 @@ struct Draft {
     websockets: bool,
     /// `ipv4` or `ipv6`.
     domain: Option<String>,
+    /// Of pages that may open WebSockets.
+    origins: Vec<String>,
     client_ca: Option<Line>,
     client_crl: Option<Line>,
     values: Table,
@@ -74,6 +76,13 @@ impl Listeners {
                 options::text(value)?;
                 self.current(&line.origin).client_crl = Some(line.clone());
             }
+            "websockets_origin" => {
+                options::text(value)?;
+                let origins = &mut self.current(&line.origin).origins;
+                origins.push(value.into());
+                let origins = Scalar::List(origins.clone());
+                self.set("websocket_origins", origins, line.origin.clone());
+            }
             "tls_version" => {
                 let version = match value {
                     "tlsv1.3" => "1.3",
@@ -87,8 +96,8 @@ impl Listeners {
                 );
             }
             "enable_proxy_protocol" => match value {
-                "2" => self.set("proxy_protocol", Scalar::Boolean(true), line.origin.clone()),
-                _ => return Err("there is version 2 of the PROXY protocol".into()),
+                "1" | "2" => self.set("proxy_protocol", Scalar::Boolean(true), line.origin.clone()),
+                _ => return Err("there are versions 1 and 2 of the PROXY protocol".into()),
             },
             option => return Err(format!("{option} is not handled")),
         }

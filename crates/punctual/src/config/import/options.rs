@@ -261,10 +261,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("username", None(BRIDGE)),
     ("websockets_headers_size", None(NOT_NEEDED)),
     ("websockets_log_level", None(NOT_NEEDED)),
-    (
-        "websockets_origin",
-        None("the origin of a WebSocket is not checked"),
-    ),
+    ("websockets_origin", Special),
 ];
 
 /// `true`, `false`, `1` or `0`.

@@ -53,6 +53,7 @@ fn listeners_and_their_options_are_translated() {
          listener 8883 ::1\ncertfile c\nkeyfile k\ncafile ca\ncrlfile crl\nrequire_certificate true\n\
          use_identity_as_username true\ntls_version tlsv1.3\nmax_connections 7\n\
          listener 9001\nprotocol websockets\nmax_connections -1\nsocket_domain ipv4\n\
+         websockets_origin a\nwebsockets_origin b\nenable_proxy_protocol 1\n\
          listener 9883\nprotocol websockets\ncertfile c\nkeyfile k\n",
     );
     assert_eq!(notes, [""; 0]);
@@ -61,8 +62,8 @@ fn listeners_and_their_options_are_translated() {
         [
             "tcp://127.0.0.1:1884",
             "tls://[::1]:8883",
-            "ws://0.0.0.0:9001/mqtt",
-            "wss://*:9883/mqtt"
+            "ws://0.0.0.0:9001",
+            "wss://*:9883"
         ]
     );
     let tls = &config.listeners[1];
@@ -73,6 +74,9 @@ fn listeners_and_their_options_are_translated() {
     assert!(tls.require_client_certificate && tls.use_identity_as_username);
     assert_eq!(tls.max_connections, Limit::At(7));
     assert_eq!(config.listeners[2].max_connections, Limit::Unlimited);
+    let origins = Some(vec!["a".into(), "b".into()]);
+    assert_eq!(config.listeners[2].websocket_origins, origins);
+    assert!(config.listeners[2].proxy_protocol);
     assert_eq!(config.auth.password_file, Some("p".into()));
     assert_eq!(config.auth.acl_file, Some("a".into()));
     let anonymous = config
@@ -185,7 +189,7 @@ fn values_that_cannot_be_are_noted() {
         ),
         ("protocol mqttsn\n", "protocols mqtt and websockets"),
         ("socket_domain ipx\n", "ipv4 and ipv6"),
-        ("enable_proxy_protocol 1\n", "version 2"),
+        ("enable_proxy_protocol 3\n", "versions 1 and 2"),
         ("log_type loud\n", "not a type of log"),
         ("certfile\n", "value is missing"),
         (
