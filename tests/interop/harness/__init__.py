@@ -1,0 +1,1 @@
+"""The interoperability suite: foreign MQTT clients against one broker."""
