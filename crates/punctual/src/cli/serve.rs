@@ -82,7 +82,12 @@ impl Arguments {
 pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
     let (file, arguments) = arguments.split();
     let config = Config::load(file.as_deref(), variables(), &arguments)?;
+    let warnings = config::check_files(&config)?;
     let logging = Logging::start(&config.log)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::debug!(broker = ?config.broker(), "configured");
     logging.set_level(config.log.level);
     Err("this build cannot serve yet".into())
 }

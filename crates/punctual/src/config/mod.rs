@@ -18,6 +18,7 @@ mod reference;
 mod schema;
 mod validate;
 mod value;
+mod wiring;
 
 use std::path::Path;
 
