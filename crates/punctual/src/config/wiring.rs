@@ -1,0 +1,135 @@
+//! From the configuration to what the crates below are configured with.
+
+use std::time::Duration;
+
+use punctual_broker::{Config as Broker, Limits as BrokerLimits, Nanos, QueueFull};
+
+use super::Config;
+use super::keys::WhenFull;
+use super::value::{Limit, Size, Switch};
+
+impl Config {
+    /// The broker's part. Values are in range, so nothing is cut; a number that
+    /// this machine cannot count to is as good as no limit.
+    pub(crate) fn broker(&self) -> Broker {
+        let limits = &self.limits;
+        Broker {
+            limits: BrokerLimits {
+                max_packet_size: bytes(limits.max_packet_size),
+                max_connect_size: bytes(limits.max_connect_size),
+                max_sessions: count(limits.max_sessions),
+                max_subscriptions_per_session: count(limits.max_subscriptions_per_session),
+                max_subscriptions: count(limits.max_subscriptions),
+                max_topic_levels: limits.max_topic_levels.into(),
+                max_topic_length: number(limits.max_topic_length.0),
+                max_queued_messages: count(limits.max_queued_messages),
+                max_queued_bytes: size(limits.max_queued_bytes),
+                max_total_queued_bytes: size(limits.max_total_queued_bytes),
+                max_inflight: limits.max_inflight,
+                receive_maximum: limits.receive_maximum,
+                topic_alias_maximum: limits.topic_alias_maximum,
+                max_retained_messages: count(limits.max_retained_messages),
+                max_retained_bytes: size(limits.max_retained_bytes),
+                max_session_expiry: match limits.max_session_expiry {
+                    Limit::At(longest) => whole_seconds(longest).unwrap_or(u32::MAX),
+                    Limit::Unlimited => u32::MAX,
+                },
+                max_keep_alive: match limits.max_keep_alive {
+                    Limit::At(longest) => whole_seconds(longest).unwrap_or(u16::MAX),
+                    Limit::Unlimited => 0,
+                },
+                max_user_properties: count(limits.max_user_properties),
+                send_buffer: number(self.queue.send_buffer.0),
+                topic_cache: number(limits.topic_cache.into()),
+            },
+            queue_full: match self.queue.full {
+                WhenFull::Refuse => QueueFull::Refuse,
+                WhenFull::DropOldest => QueueFull::DropOldest,
+                WhenFull::DropNew => QueueFull::DropNew,
+                WhenFull::Disconnect => QueueFull::Disconnect,
+            },
+            queue_qos0_offline: self.queue.qos0_offline,
+            max_publisher_pause: nanos(self.queue.max_publisher_pause),
+            sys_interval: match self.server.sys_interval {
+                Switch::On(interval) => Some(nanos(interval)),
+                Switch::Off => None,
+            },
+            connect_timeout: nanos(self.server.connect_timeout),
+            maximum_qos: self.mqtt.maximum_qos,
+            retain_available: self.mqtt.retain,
+            wildcard_available: self.mqtt.wildcard_subscriptions,
+            shared_available: self.mqtt.shared_subscriptions,
+            subscription_ids_available: self.mqtt.subscription_identifiers,
+            server_keep_alive: self.mqtt.keep_alive.and_then(whole_seconds),
+            assign_client_ids: self.mqtt.empty_client_id,
+            response_information: self.mqtt.response_information.clone(),
+            check_passwords: self.auth.password_file.is_some(),
+            ..Broker::default()
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The seconds, where `T` can hold them. Validation has seen that they are whole.
+fn whole_seconds<T: TryFrom<u64>>(duration: Duration) -> Option<T> {
+    duration.as_secs().try_into().ok()
+}
+
+fn number(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn bytes(size: Size) -> u32 {
+    u32::try_from(size.0).unwrap_or(u32::MAX)
+}
+
+fn size(limit: Limit<Size>) -> usize {
+    match limit {
+        Limit::At(size) => number(size.0),
+        Limit::Unlimited => usize::MAX,
+    }
+}
+
+fn count(limit: Limit<u32>) -> usize {
+    match limit {
+        Limit::At(n) => number(n.into()),
+        Limit::Unlimited => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_defaults_are_those_of_the_broker() {
+        assert_eq!(Config::default().broker(), Broker::default());
+    }
+
+    #[test]
+    fn what_is_set_reaches_the_broker() {
+        let mut config = Config::default();
+        config.limits.max_session_expiry = Limit::At(Duration::from_secs(90));
+        config.limits.max_keep_alive = Limit::At(Duration::from_secs(60));
+        config.limits.max_sessions = Limit::Unlimited;
+        config.limits.max_queued_bytes = Limit::Unlimited;
+        config.server.sys_interval = Switch::Off;
+        config.server.connect_timeout = Duration::from_millis(1500);
+        config.queue.full = WhenFull::DropOldest;
+        config.mqtt.keep_alive = Some(Duration::from_secs(30));
+        config.auth.password_file = Some("passwd".into());
+        let broker = config.broker();
+        assert_eq!(broker.limits.max_session_expiry, 90);
+        assert_eq!(broker.limits.max_keep_alive, 60);
+        assert_eq!(broker.limits.max_sessions, usize::MAX);
+        assert_eq!(broker.limits.max_queued_bytes, usize::MAX);
+        assert_eq!(broker.sys_interval, None);
+        assert_eq!(broker.connect_timeout, Nanos::from_millis(1500));
+        assert_eq!(broker.queue_full, QueueFull::DropOldest);
+        assert_eq!(broker.server_keep_alive, Some(30));
+        assert!(broker.check_passwords);
+    }
+}
