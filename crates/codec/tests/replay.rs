@@ -15,51 +15,10 @@ use std::path::PathBuf;
 
 use support::golden::golden;
 use support::hex;
+use support::mutate::{Random, mutate};
 
 /// Mutations of each input.
 const ROUNDS: u64 = 1000;
-
-/// A xorshift generator; enough to stir bytes.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
-/// One to four small changes, as libFuzzer makes them.
-fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
-    const TELLING: [u8; 12] = [0, 1, 2, 3, 0x7F, 0x80, 0xFF, b'/', b'+', b'#', b'$', 0x26];
-    let mut data = input.to_vec();
-    for _ in 0..=random.below(4) {
-        let at = random.below(data.len());
-        let telling = TELLING[random.below(TELLING.len())];
-        match random.below(7) {
-            0 if !data.is_empty() => data[at] ^= 1 << random.below(8),
-            1 if !data.is_empty() => data[at] = telling,
-            2 if !data.is_empty() => data[at] = data[at].wrapping_add(1),
-            3 if !data.is_empty() => {
-                data.remove(at);
-            }
-            4 => data.truncate(at),
-            5 => data.insert(at, telling),
-            _ => {
-                let from = random.below(other.len());
-                let to = (from + 1 + random.below(16)).min(other.len());
-                data.splice(at..at, other[from.min(to)..to].iter().copied());
-            }
-        }
-    }
-    data
-}
 
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -86,7 +45,7 @@ fn replay(inputs: &[(String, Vec<u8>)], check: fn(&[u8])) {
             }
         };
         run(input, "unchanged");
-        let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (i as u64) << 32);
+        let mut random = Random::new((i as u64) << 32);
         for round in 0..ROUNDS {
             let other = &inputs[random.below(inputs.len())].1;
             run(

@@ -479,6 +479,12 @@ fn rest(add: Add<'_>) {
         disconnect(ReasonCode::DisconnectWithWill, vec![]),
     );
     add(
+        "disconnect-5-bad-method",
+        Version::V5,
+        "E0 01 8C",
+        disconnect(ReasonCode::BadAuthenticationMethod, vec![]),
+    );
+    add(
         "disconnect-5-full",
         Version::V5,
         "E0 15 9C 13 11 00000000 1C 0001 's' 1F 0001 'r' 26 0001 'k' 0000",

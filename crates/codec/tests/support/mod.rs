@@ -10,6 +10,7 @@
 pub mod generate;
 pub mod golden;
 pub mod model;
+pub mod mutate;
 
 use proptest::test_runner::Config;
 use punctual_codec::{Frame, Split, Version, split};
