@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, Transport};
 use super::schema::section;
-use super::value::{Auto, Limit, Scalar, Setting, Size, Switch, Unreadable, quote, words};
+use super::units::Size;
+use super::value::{Auto, Limit, Scalar, Setting, Switch, Unreadable, quote, words};
 
 const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -333,5 +334,17 @@ section! {
         level: LogLevel = LogLevel::Info, since "0.1", Reload;
         /// "text", or "json" with one object for each line.
         format: LogFormat = LogFormat::Text, since "0.1", Restart;
+    }
+}
+
+impl Listener {
+    /// Who may connect here without a user name, with "auto" resolved: never
+    /// [`Anonymous::Auto`].
+    pub(crate) fn anonymous(&self, auth: &Auth) -> Anonymous {
+        match (self.allow_anonymous, &auth.password_file) {
+            (Anonymous::Auto, Some(_)) => Anonymous::Nobody,
+            (Anonymous::Auto, None) => Anonymous::Loopback,
+            (who, _) => who,
+        }
     }
 }

@@ -16,6 +16,7 @@ mod keys;
 mod problem;
 mod reference;
 mod schema;
+mod units;
 mod validate;
 mod value;
 mod wiring;

@@ -124,7 +124,8 @@ pub(crate) fn markdown() -> String {
          one keeps the configuration that it has. Durations have a unit (`\"500us\"`, `\"10ms\"`,\n\
          `\"30s\"`, `\"5m\"`, `\"1h\"`, `\"7d\"`); sizes have one too (`\"64KiB\"`, `\"1MiB\"`, `\"5MB\"`) or\n\
          are a number of bytes. What has no bound is `\"unlimited\"`, what is switched off is\n\
-         `\"off\"`; zero never stands for either.\n\n",
+         `\"off\"`; zero never stands for either. Paths are relative to the directory in which\n\
+         the server is started, but that of `include` is relative to its file.\n\n",
     );
     let _ = writeln!(
         out,

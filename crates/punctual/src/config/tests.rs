@@ -4,7 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use super::keys::Anonymous;
-use super::value::{Limit, Size};
+use super::units::Size;
+use super::value::Limit;
 use super::*;
 
 /// Loads `text` as a file named `test.toml`, with variables.
@@ -424,4 +425,16 @@ fn combinations_that_cannot_work_are_refused() {
     let free_ports =
         "[[listener]]\naddress = \"tcp://*:0\"\n[[listener]]\naddress = \"tcp://*:0\"\n";
     assert!(load(free_ports).is_ok());
+}
+
+#[test]
+fn without_a_word_only_this_machine_is_anonymous_and_only_without_passwords() {
+    let who = |text: &str| {
+        let config = load(text).unwrap();
+        config.listeners[0].anonymous(&config.auth)
+    };
+    assert_eq!(who(""), Anonymous::Loopback);
+    assert_eq!(who("[auth]\npassword_file = \"p\"\n"), Anonymous::Nobody);
+    let everybody = "[[listener]]\nallow_anonymous = true\n[auth]\npassword_file = \"p\"\n";
+    assert_eq!(who(everybody), Anonymous::Everybody);
 }

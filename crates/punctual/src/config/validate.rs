@@ -141,7 +141,7 @@ fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
 
 /// Somebody must be able to connect.
 fn anonymous(config: &Config, listener: &Listener, path: &str, reader: &mut Reader) {
-    if listener.allow_anonymous == Anonymous::Nobody
+    if listener.anonymous(&config.auth) == Anonymous::Nobody
         && config.auth.password_file.is_none()
         && !listener.use_identity_as_username
     {

@@ -6,7 +6,8 @@ use punctual_broker::{Config as Broker, Limits as BrokerLimits, Nanos, QueueFull
 
 use super::Config;
 use super::keys::WhenFull;
-use super::value::{Limit, Size, Switch};
+use super::units::Size;
+use super::value::{Limit, Switch};
 
 impl Config {
     /// The broker's part. Values are in range, so nothing is cut; a number that

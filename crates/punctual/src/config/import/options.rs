@@ -3,7 +3,8 @@
 //! Options that several lines decide together (listeners, persistence, the log)
 //! are `Special` and handled where their state is kept.
 
-use super::super::value::{Scalar, Size};
+use super::super::units::Size;
+use super::super::value::Scalar;
 
 /// Turns the text of an option into a value, or says why it cannot.
 pub(super) type Convert = fn(&str) -> Result<Scalar, String>;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::keys::Anonymous;
-use crate::config::value::{Limit, Size};
+use crate::config::units::Size;
+use crate::config::value::Limit;
 use crate::config::{Arguments, LogLevel, Switch};
 
 /// Translates `text` and loads the result, which must have no mistakes.
