@@ -1,0 +1,151 @@
+//! AUTH and enhanced authentication (sections 3.15 and 4.12). The broker has no
+//! method built in, so it refuses all of them.
+
+use crate::broker::Broker;
+use crate::build::{Bytes, Connect, Props, Publish, V5, V311, first, id, with_reason};
+use crate::conn::{Conn, unique};
+use crate::fixture::{EITHER, MALFORMED, each_is_an_error, pair};
+
+/// [MQTT-4.12.0-1] [MQTT-4.12.0-4] [MQTT-3.2.2-7] [MQTT-3.1.4-2] An
+/// authentication method that the server does not have is refused by name, and
+/// the connection ends.
+#[test]
+fn an_unknown_method_is_refused() {
+    for data in [Props::new(), Props::new().field(id::AUTH_DATA, "data")] {
+        let props = data.field(id::AUTH_METHOD, "no such method");
+        let mut conn = Conn::open(V5);
+        conn.send(Connect::new(V5, unique("c")).props(props).encode());
+        conn.refused(&[0x8C, 0x87]);
+    }
+}
+
+/// [MQTT-4.12.0-6] [MQTT-4.12.0-7] A client that named no method in CONNECT is
+/// told of none, is never sent AUTH, and may not send it.
+#[test]
+fn auth_without_a_method_is_a_protocol_error() {
+    let (_conn, connack) = Conn::connect(&Connect::new(V5, unique("c")));
+    assert!(!connack.props.has(id::AUTH_METHOD) && !connack.props.has(id::AUTH_DATA));
+    let method = Props::new().field(id::AUTH_METHOD, "m");
+    let cases = [
+        ("bare", Bytes::new().packet(first::AUTH)),
+        ("continue", with_reason(first::AUTH, 0x18, &method)),
+        ("again", with_reason(first::AUTH, 0x19, &method)),
+        ("success", with_reason(first::AUTH, 0x00, &method)),
+    ];
+    each_is_an_error(V5, &[0x82], &cases);
+}
+
+/// [MQTT-3.15.2-1] [MQTT-4.13.1-1] An AUTH with an undefined reason code, or
+/// with foreign properties, is an error.
+#[test]
+fn a_broken_auth_closes() {
+    let foreign = Props::new().two(id::TOPIC_ALIAS, 1);
+    let codes = [0x01, 0x17, 0x80, 0x8C, 0xFF];
+    let cases = codes.map(|code| ("code", with_reason(first::AUTH, code, &Props::new())));
+    each_is_an_error(V5, EITHER, &cases);
+    let cases = [("property", with_reason(first::AUTH, 0x18, &foreign))];
+    each_is_an_error(V5, MALFORMED, &cases);
+}
+
+/// A broker whose only user `wire` has the password `secret`, may write and
+/// read `open/#`, and nothing else.
+fn guarded() -> Option<(Broker, tempfile::TempDir)> {
+    // mosquitto's format $7$: PBKDF2 of `secret`, 101 rounds of HMAC-SHA-512.
+    const USER: &str = concat!(
+        "wire:$7$101$c2FsdHNhbHRzYWx0$Hd71hnNoKcARd6Fkl1rUE+opfs3V78ZJB2AgXXC1",
+        "kaKQiWfi5S5qX7D1mY5b+bIzvyidWMnS8VA+YAsAygq9EA==\n",
+    );
+    let dir = tempfile::tempdir().expect("a directory for the files");
+    let passwd = dir.path().join("passwd");
+    let acl = dir.path().join("acl");
+    std::fs::write(&passwd, USER).expect("write the password file");
+    std::fs::write(&acl, "user wire\ntopic readwrite open/#\n").expect("write the ACL file");
+    let config = format!(
+        "[auth]\npassword_file = {:?}\nacl_file = {:?}\n",
+        passwd.display().to_string(),
+        acl.display().to_string(),
+    );
+    Some((Broker::with_config(&config)?, dir))
+}
+
+/// [MQTT-3.1.4-2] [MQTT-3.2.2-7] [3.1.1 MQTT-3.2.2-5] A client without the
+/// right credentials is refused and closed; one with them is served.
+#[test]
+fn wrong_credentials_are_refused() {
+    let Some((broker, _files)) = guarded() else {
+        return;
+    };
+    for level in [V311, V5] {
+        let connect = || Connect::new(level, unique("c"));
+        let bad = if level == V5 {
+            &[0x86, 0x87]
+        } else {
+            &[0x04, 0x05]
+        };
+        for refused in [
+            connect(),
+            connect().user("wire"),
+            connect().user("wire").password("wrong"),
+            connect().user("other").password("secret"),
+        ] {
+            let mut conn = Conn::open_to(&broker, level);
+            conn.send(refused.encode());
+            conn.refused(bad);
+        }
+        let right = connect().user("wire").password("secret");
+        Conn::connect_to(&broker, &right).0.ping();
+    }
+}
+
+/// [3.1.1 MQTT-3.3.5-2] [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.8.4-7]
+/// [MQTT-4.3.3-9] A PUBLISH without the right to it is refused by reason code
+/// (5.0), or else acknowledged or the connection closed; it is not delivered,
+/// and its identifier stays free.
+#[test]
+fn an_unauthorised_publish_is_not_delivered() {
+    let Some((broker, _files)) = guarded() else {
+        return;
+    };
+    let connect = |level| {
+        let connect = Connect::new(level, unique("c"))
+            .user("wire")
+            .password("secret");
+        Conn::connect_to(&broker, &connect).0
+    };
+    let mut subscriber = connect(V5);
+    assert_eq!(subscriber.subscribe("open/#", 0), 0);
+    assert_eq!(subscriber.subscribe("closed/#", 0), 0x87);
+
+    let mut publisher = connect(V5);
+    publisher.send(Publish::new(V5, "closed/a", "p").qos(1, 1).encode());
+    assert_eq!(publisher.ack(first::PUBACK, 1).code, 0x87);
+    publisher.send(Publish::new(V5, "closed/a", "p").qos(2, 2).encode());
+    assert_eq!(publisher.ack(first::PUBREC, 2).code, 0x87);
+    publisher.send(Publish::new(V5, "open/a", "p").qos(2, 2).encode());
+    assert_eq!(publisher.ack(first::PUBREC, 2).code, 0x00);
+    publisher.send(crate::build::ack(first::PUBREL, 2));
+    publisher.ack(first::PUBCOMP, 2);
+    subscriber.expect("open/a", "p");
+
+    let mut publisher = connect(V311);
+    publisher.send(Publish::new(V311, "closed/a", "p").qos(1, 1).encode());
+    match publisher.next_or_end() {
+        None => {}
+        Some(crate::parse::Packet::Ack(ack)) if ack.kind == first::PUBACK => {}
+        Some(other) => publisher.fail("PUBACK or the end", &other),
+    }
+    connect(V5).publish("open/a", "marker", 0);
+    subscriber.expect("open/a", "marker");
+}
+
+/// [MQTT-4.12.0-6] No server packet of an ordinary exchange is AUTH: the parser
+/// would deliver it in place of the answer that is expected.
+#[test]
+fn an_ordinary_exchange_has_no_auth() {
+    let (mut subscriber, mut publisher, topic) = pair(V5);
+    publisher.publish(&topic, "p", 2);
+    let message = subscriber.expect(&topic, "p");
+    subscriber.acknowledge(&message);
+    subscriber.ping();
+    publisher.ping();
+}

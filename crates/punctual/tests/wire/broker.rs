@@ -1,0 +1,193 @@
+//! The broker under test: a process of its own on free loopback ports.
+//!
+//! One broker serves all tests of the process; a test that needs small limits
+//! starts another with a config of its own. A spawned broker dies with the test
+//! process, and the tail of its log is shown with a failure.
+//! `PUNCTUAL_TEST_BROKER=host:port` (and `PUNCTUAL_TEST_BROKER_WS` for its
+//! WebSocket listener) runs the tests against a broker that is already there;
+//! tests that need their own config are then skipped.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+
+/// How long a broker may take to open its listeners.
+const START: Duration = Duration::from_secs(20);
+/// Lines of the broker's log shown with a failure.
+const TAIL: usize = 30;
+
+/// A running broker; a spawned one ends when this is dropped.
+pub(crate) struct Broker {
+    tcp: SocketAddr,
+    ws: Option<SocketAddr>,
+    log: Log,
+    process: Option<Process>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+struct Process {
+    child: Child,
+    /// Kept while the broker may re-read it.
+    _config: Option<NamedTempFile>,
+}
+
+impl Broker {
+    /// The broker that all tests share.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Broker> = OnceLock::new();
+        SHARED.get_or_init(|| external().unwrap_or_else(spawn_for_process))
+    }
+
+    /// A broker with this TOML config; nothing (the test is to be skipped)
+    /// when the tests run against a broker that they did not start.
+    pub(crate) fn with_config(config: &str) -> Option<Self> {
+        if external().is_some() {
+            eprintln!("skipped: needs a broker with its own config");
+            return None;
+        }
+        let mut file = NamedTempFile::with_suffix(".toml").expect("create the config file");
+        file.write_all(config.as_bytes())
+            .expect("write the config file");
+        Some(spawn(Some(file)))
+    }
+
+    /// Its TCP listener.
+    pub(crate) fn tcp(&self) -> SocketAddr {
+        self.tcp
+    }
+
+    /// Its WebSocket listener; nothing when an external broker has none.
+    pub(crate) fn ws(&self) -> Option<SocketAddr> {
+        self.ws
+    }
+
+    pub(crate) fn log(&self) -> Log {
+        self.log.clone()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Log {
+    /// The last lines.
+    pub(crate) fn tail(&self) -> String {
+        let lines = self.0.lock().expect("no panic while holding the log");
+        lines[lines.len().saturating_sub(TAIL)..].join("\n")
+    }
+
+    fn push(&self, line: String) {
+        self.0
+            .lock()
+            .expect("no panic while holding the log")
+            .push(line);
+    }
+}
+
+fn external() -> Option<Broker> {
+    Some(Broker {
+        tcp: address_in("PUNCTUAL_TEST_BROKER")?,
+        ws: address_in("PUNCTUAL_TEST_BROKER_WS"),
+        log: Log::default(),
+        process: None,
+    })
+}
+
+fn address_in(variable: &str) -> Option<SocketAddr> {
+    let value = std::env::var(variable).ok()?;
+    let mut addresses = value
+        .to_socket_addrs()
+        .expect("host:port in the environment");
+    addresses.next()
+}
+
+/// A broker that lives as long as the process. The kernel's parent-death signal
+/// follows the thread that forked, so that thread must outlive all tests.
+fn spawn_for_process() -> Broker {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        let mut broker = spawn(None);
+        let process = broker.process.take();
+        let _ = send.send(broker);
+        loop {
+            std::thread::park();
+            let _ = &process;
+        }
+    });
+    receive.recv().expect("the broker starts")
+}
+
+fn spawn(config: Option<NamedTempFile>) -> Broker {
+    let Some(program) = option_env!("CARGO_BIN_EXE_punctual") else {
+        panic!("PUNCTUAL_TEST_BROKER names the broker where cargo does not");
+    };
+    let mut command = Command::new(program);
+    command
+        .args(["serve", "--listen", "tcp://127.0.0.1:0"])
+        .args(["--listen", "ws://127.0.0.1:0", "--http", "off"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    if let Some(file) = &config {
+        command.arg("--config").arg(file.path());
+    }
+    // SAFETY: prctl is async-signal-safe and touches only the child.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().expect("start the broker");
+    let stderr = child.stderr.take().expect("its standard error is piped");
+    let log = Log::default();
+    let lines = follow(BufReader::new(stderr), log.clone());
+    let process = Process {
+        child,
+        _config: config,
+    };
+    let listener = |scheme: &str| {
+        let line = lines
+            .recv_timeout(START)
+            .unwrap_or_else(|_| panic!("no {scheme} listener; the broker said:\n{}", log.tail()));
+        let address = line
+            .strip_prefix(scheme)
+            .unwrap_or_else(|| panic!("expected a {scheme} listener, got {line}"));
+        address.parse().expect("an address and port")
+    };
+    Broker {
+        tcp: listener("tcp://"),
+        ws: Some(listener("ws://")),
+        log: log.clone(),
+        process: Some(process),
+    }
+}
+
+/// Keeps the log and reports each `listening on URL` line.
+fn follow(lines: impl BufRead + Send + 'static, log: Log) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in lines.lines().map_while(Result::ok) {
+            if let Some((_, after)) = line.split_once("listening on ") {
+                let url = after
+                    .split(|at: char| at.is_whitespace() || at == '"')
+                    .next();
+                let _ = send.send(url.unwrap_or_default().to_owned());
+            }
+            log.push(line);
+        }
+    });
+    receive
+}
