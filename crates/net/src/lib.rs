@@ -1,1 +1,21 @@
 //! Sockets, TLS, WebSocket and shard threads around the broker.
+//!
+//! One thread per shard with an epoll of its own; a connection stays on its
+//! shard, and nothing is shared on the way of a message but the directory's
+//! counters and one mailbox per shard. Accepting, password checks and the log
+//! have threads of their own, so that none of them makes a message wait.
+
+mod acceptor;
+pub mod layer;
+mod mailbox;
+pub mod realtime;
+mod server;
+pub mod tls;
+mod worker;
+
+pub use acceptor::{AcceptPolicy, ListenerPolicy};
+pub use mailbox::Identity;
+pub use server::{
+    Authenticator, Counters, Handle, ListenerOptions, Server, ServerOptions, StartError,
+};
+pub use worker::Clock;

@@ -194,6 +194,25 @@ impl Shard {
         ConnId { slot, generation }
     }
 
+    /// What the layers below MQTT have found out about a peer since
+    /// [`Self::open`]: a proven user name, its address behind a proxy.
+    pub fn identify(
+        &mut self,
+        id: ConnId,
+        identity: Option<Arc<str>>,
+        peer: Option<std::net::SocketAddr>,
+    ) {
+        if let Some(conn) = self.hub.conn(id) {
+            conn.meta.identity = identity.or(conn.meta.identity.take());
+            conn.meta.peer = peer.or(conn.meta.peer);
+        }
+    }
+
+    /// Clients that are connected here.
+    pub fn clients_connected(&self) -> u64 {
+        self.hub.stats.clients_connected
+    }
+
     /// Bytes were received. Whole packets are handled; what remains is to be
     /// handed in again with what follows.
     pub fn receive(&mut self, id: ConnId, data: &[u8], now: Nanos) -> Received {

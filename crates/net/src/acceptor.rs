@@ -1,0 +1,297 @@
+//! The thread that accepts connections: throttled, bounded, and away from the
+//! shards, so that a storm of connections or a lack of file descriptors does
+//! not touch messages that are under way.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use mio::net::TcpListener;
+use mio::{Events, Poll, Token};
+use punctual_broker::{ConnMeta, Nanos};
+
+use crate::Counters;
+use crate::layer::LayerConfig;
+use crate::mailbox::{Connection, Identity, Mail, Mailbox};
+use crate::worker::{Clock, WAKE};
+
+/// Pause after the system refused another file descriptor.
+const EXHAUSTED: Nanos = Nanos::from_millis(100);
+/// Connections accepted from one listener in one turn.
+const BATCH: usize = 64;
+
+/// How connections of one listener are treated. Replaced on reload.
+#[derive(Debug, Clone)]
+pub struct ListenerPolicy {
+    /// Protocols between socket and MQTT.
+    pub layer: LayerConfig,
+    /// What of a client certificate is the user name.
+    pub identity: Identity,
+    /// Whether clients without user name are let in; `None`: those from
+    /// loopback addresses.
+    pub allow_anonymous: Option<bool>,
+    /// Connections at the same time.
+    pub max_connections: usize,
+}
+
+/// Bounds on accepting. Replaced on reload.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AcceptPolicy {
+    /// New connections per second, all listeners together; further ones wait
+    /// in the kernel's backlog. 0: any.
+    pub rate: u32,
+    /// Connections that have not completed CONNECT; further ones wait.
+    pub max_half_open: usize,
+    /// While a shard's loop takes longer than this for one turn, new
+    /// connections wait.
+    pub max_drift: Nanos,
+}
+
+/// What the acceptor and the management side share.
+pub(crate) struct Shared {
+    pub(crate) policies: RwLock<Vec<Arc<ListenerPolicy>>>,
+    pub(crate) accept: RwLock<AcceptPolicy>,
+    pub(crate) per_listener: Vec<Arc<AtomicUsize>>,
+    pub(crate) stop: AtomicBool,
+}
+
+pub(crate) struct Acceptor {
+    pub(crate) poll: Poll,
+    pub(crate) listeners: Vec<TcpListener>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) mailboxes: Arc<[Mailbox]>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) connected: Arc<[AtomicU64]>,
+    pub(crate) clock: Clock,
+}
+
+impl Acceptor {
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        let mut ready = vec![false; self.listeners.len()];
+        let mut tokens = Bucket::default();
+        let mut wait = None;
+        let mut next_shard = 0;
+        while !self.shared.stop.load(Ordering::Acquire) {
+            match self.poll.poll(&mut events, wait) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    tracing::error!(%error, "waiting for connections failed");
+                    return;
+                }
+                _ => {}
+            }
+            for event in &events {
+                if event.token() != WAKE {
+                    ready[event.token().0] = true;
+                }
+            }
+            wait = None;
+            for (at, ready) in ready.iter_mut().enumerate() {
+                for _ in 0..BATCH {
+                    if !*ready {
+                        break;
+                    }
+                    if let Some(pause) = self.must_wait(&mut tokens) {
+                        wait = Some(pause);
+                        break;
+                    }
+                    match self.listeners[at].accept() {
+                        Ok((stream, peer)) => {
+                            tokens.take();
+                            self.admit(at, stream.into(), peer, &mut next_shard);
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            *ready = false;
+                        }
+                        Err(error) if is_exhaustion(&error) => {
+                            let count = &self.counters.accept_errors;
+                            if count.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+                                tracing::warn!(
+                                    %error,
+                                    "a connection cannot be accepted; it waits. Raise the \
+                                     limit of open files (LimitNOFILE, ulimit -n)"
+                                );
+                            }
+                            wait = Some(Duration::from_nanos(EXHAUSTED.0));
+                            break;
+                        }
+                        // The peer gave up meanwhile.
+                        Err(_) => {
+                            self.counters.accept_errors.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+                if *ready && wait.is_none() {
+                    wait = Some(Duration::ZERO);
+                }
+            }
+        }
+    }
+
+    /// How long accepting has to pause now, if it has to.
+    fn must_wait(&self, tokens: &mut Bucket) -> Option<Duration> {
+        let policy = *self
+            .shared
+            .accept
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let connected: u64 = self
+            .connected
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum();
+        let open = self.counters.open.load(Ordering::Relaxed);
+        if open.saturating_sub(connected as usize) >= policy.max_half_open {
+            self.counters.accept_delays.fetch_add(1, Ordering::Relaxed);
+            return Some(Duration::from_millis(10));
+        }
+        if self.counters.drift.load(Ordering::Relaxed) > policy.max_drift.0 {
+            self.counters.accept_delays.fetch_add(1, Ordering::Relaxed);
+            return Some(Duration::from_millis(50));
+        }
+        tokens.wait(policy.rate, self.clock.now())
+    }
+
+    fn admit(
+        &self,
+        listener: usize,
+        stream: std::net::TcpStream,
+        peer: SocketAddr,
+        next_shard: &mut usize,
+    ) {
+        let policy = self
+            .shared
+            .policies
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)[listener]
+            .clone();
+        if self.counters.open.load(Ordering::Relaxed) >= policy.max_connections {
+            self.counters
+                .connections_refused
+                .fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let layer = match policy.layer.accept() {
+            Ok(layer) => layer,
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be set up");
+                return;
+            }
+        };
+        // Without these the connection works, only later.
+        let _ = stream.set_nodelay(true);
+        let _ = stream.set_nonblocking(true);
+        let allow_anonymous = policy
+            .allow_anonymous
+            .unwrap_or_else(|| is_loopback(peer.ip()));
+        let mut nonce = [0; 16];
+        if getrandom::fill(&mut nonce).is_err() {
+            tracing::error!("the system has no random numbers; a connection is refused");
+            return;
+        }
+        let meta = ConnMeta {
+            peer: Some(peer),
+            listener: listener as u16,
+            allow_anonymous,
+            identity: None,
+            nonce: u128::from_ne_bytes(nonce),
+        };
+        self.counters.open.fetch_add(1, Ordering::Relaxed);
+        self.shared.per_listener[listener].fetch_add(1, Ordering::Relaxed);
+        // Handshakes are work: those of TLS go round; plain connections begin
+        // where sessions are placed first.
+        let shard = if layer.is_plain() {
+            0
+        } else {
+            *next_shard = (*next_shard + 1) % self.mailboxes.len();
+            *next_shard
+        };
+        self.mailboxes[shard].post(Mail::Connection(Box::new(Connection {
+            stream,
+            meta: Box::new(meta),
+            layer,
+            unread: Vec::new(),
+            unwritten: Vec::new(),
+            identity: policy.identity,
+        })));
+    }
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
+
+/// Registers listeners with their index as token.
+pub(crate) fn register(poll: &Poll, listeners: &mut [TcpListener]) -> io::Result<()> {
+    for (at, listener) in listeners.iter_mut().enumerate() {
+        poll.registry()
+            .register(listener, Token(at), mio::Interest::READABLE)?;
+    }
+    Ok(())
+}
+
+/// A token bucket that holds one second's worth.
+#[derive(Debug, Default)]
+struct Bucket {
+    tokens: f64,
+    last: Nanos,
+}
+
+impl Bucket {
+    fn wait(&mut self, rate: u32, now: Nanos) -> Option<Duration> {
+        if rate == 0 {
+            self.tokens = 1.0;
+            return None;
+        }
+        let rate = f64::from(rate);
+        let elapsed = (now - self.last).0 as f64 / 1e9;
+        self.tokens = (self.tokens + elapsed * rate).min(rate);
+        self.last = now;
+        (self.tokens < 1.0).then(|| Duration::from_secs_f64((1.0 - self.tokens) / rate))
+    }
+
+    fn take(&mut self) {
+        self.tokens -= 1.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_holds_one_second() {
+        let mut bucket = Bucket::default();
+        let mut now = Nanos::from_secs(100);
+        let mut taken = 0;
+        while bucket.wait(10, now).is_none() {
+            bucket.take();
+            taken += 1;
+        }
+        assert_eq!(taken, 10);
+        let wait = bucket.wait(10, now).unwrap();
+        assert!(wait <= Duration::from_millis(101), "{wait:?}");
+        now = now + Nanos(wait.as_nanos() as u64 + 1_000_000);
+        assert_eq!(bucket.wait(10, now), None);
+        assert_eq!(bucket.wait(0, now), None);
+    }
+
+    #[test]
+    fn loopback_is_seen_through_mapped_addresses() {
+        for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_loopback(ip.parse().unwrap()), "{ip}");
+        }
+        for ip in ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1"] {
+            assert!(!is_loopback(ip.parse().unwrap()), "{ip}");
+        }
+    }
+}

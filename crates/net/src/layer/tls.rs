@@ -1,0 +1,171 @@
+//! TLS of one connection, over memory: rustls does the work, this moves bytes.
+//!
+//! Records are decrypted as they become complete and handed on at once, so that rustls never keeps
+//! more than one partial record; what it wants to send is moved to the caller's buffer in the same
+//! call.
+
+use std::fmt;
+use std::io::{BufRead, IoSlice, Write};
+
+use rustls::ServerConnection;
+
+use super::{LayerError, PeerInfo, Received, identity};
+use crate::tls::TlsAcceptor;
+
+/// Application bytes in one record: the most that TLS allows (RFC 8446 section 5.1).
+const RECORD_BYTES: usize = 16 * 1024;
+/// First byte of every client's first record (handshake).
+const HANDSHAKE: u8 = 22;
+
+pub(super) struct Tls {
+    connection: ServerConnection,
+    state: State,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing came yet.
+    New,
+    Running,
+    /// We sent close_notify, or failed.
+    Closed,
+}
+
+impl Tls {
+    pub(super) fn accept(acceptor: &TlsAcceptor) -> Result<Self, LayerError> {
+        let mut connection = ServerConnection::new(acceptor.config())?;
+        connection.set_buffer_limit(Some(RECORD_BYTES));
+        Ok(Self {
+            connection,
+            state: State::New,
+        })
+    }
+
+    /// Takes bytes from the socket and calls `deliver` with decrypted bytes, until it refuses.
+    pub(super) fn received(
+        &mut self,
+        mut bytes: &[u8],
+        wire: &mut Vec<u8>,
+        mut deliver: impl FnMut(&[u8]) -> Result<Received, LayerError>,
+    ) -> Result<Received, LayerError> {
+        if let (State::New, Some(&first)) = (&self.state, bytes.first()) {
+            if first != HANDSHAKE {
+                self.state = State::Closed;
+                return Err(LayerError::NotTls { first });
+            }
+            self.state = State::Running;
+        }
+        while !bytes.is_empty() && self.state != State::Closed {
+            let taken = self.connection.read_tls(&mut bytes);
+            let processed = match taken {
+                // After close_notify nothing counts any more.
+                Ok(0) => break,
+                Ok(_) => self.connection.process_new_packets(),
+                Err(error) => Err(rustls::Error::General(error.to_string())),
+            };
+            // Also the alert that explains an error.
+            self.flush(wire);
+            let ended = match processed {
+                Ok(state) => state.peer_has_closed(),
+                Err(error) => {
+                    self.state = State::Closed;
+                    return Err(error.into());
+                }
+            };
+            let mut reader = self.connection.reader();
+            while let Ok(chunk) = reader.fill_buf()
+                && !chunk.is_empty()
+            {
+                let length = chunk.len();
+                if deliver(chunk)? == Received::Ended {
+                    return Ok(Received::Ended);
+                }
+                reader.consume(length);
+            }
+            if ended {
+                return Ok(Received::Ended);
+            }
+        }
+        Ok(Received::Open)
+    }
+
+    /// Encrypts `head` and `body` as one stream.
+    pub(super) fn send(
+        &mut self,
+        head: &[u8],
+        body: &[u8],
+        wire: &mut Vec<u8>,
+    ) -> Result<(), LayerError> {
+        if self.state == State::Closed || !self.established() {
+            return Err(LayerError::NotEstablished);
+        }
+        let (mut head, mut body) = (head, body);
+        while !head.is_empty() || !body.is_empty() {
+            let part = &body[..body.len().min(RECORD_BYTES - head.len())];
+            let written = if head.is_empty() {
+                self.connection.writer().write(part)
+            } else {
+                let parts = [IoSlice::new(head), IoSlice::new(part)];
+                self.connection.writer().write_vectored(&parts)
+            };
+            let written = match written {
+                Ok(written) if written > 0 => written,
+                _ => return Err(LayerError::NotEstablished),
+            };
+            self.flush(wire);
+            let of_head = written.min(head.len());
+            head = &head[of_head..];
+            body = &body[written - of_head..];
+        }
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, wire: &mut Vec<u8>) {
+        if self.state != State::Closed {
+            self.state = State::Closed;
+            self.connection.send_close_notify();
+            self.flush(wire);
+        }
+    }
+
+    pub(super) fn established(&self) -> bool {
+        !self.connection.is_handshaking()
+    }
+
+    pub(super) fn describe(&self, info: &mut PeerInfo) {
+        info.tls_version = self
+            .connection
+            .protocol_version()
+            .map(|version| match version {
+                rustls::ProtocolVersion::TLSv1_2 => "TLSv1.2".to_owned(),
+                rustls::ProtocolVersion::TLSv1_3 => "TLSv1.3".to_owned(),
+                other => format!("{other:?}"),
+            });
+        info.cipher = self
+            .connection
+            .negotiated_cipher_suite()
+            .and_then(|suite| suite.suite().as_str())
+            .map(str::to_owned);
+        info.server_name = self.connection.server_name().map(str::to_owned);
+        // A certificate counts only once the handshake has proven that the peer has its key.
+        if self.established()
+            && let Some(certificate) = self.connection.peer_certificates().and_then(<[_]>::first)
+        {
+            identity::describe(certificate, info);
+        }
+    }
+
+    fn flush(&mut self, wire: &mut Vec<u8>) {
+        // Writing to memory cannot fail.
+        while self.connection.wants_write() && self.connection.write_tls(wire).is_ok() {}
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("established", &self.established())
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,112 @@
+//! How threads talk to a shard: a list behind a mutex that is taken whole, and
+//! a wake-up when it was empty. Messages travel in batches, so the lock is
+//! taken once per batch and held for a few pointer moves.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use mio::Waker;
+use punctual_broker::{AuthAnswer, ConnId, ConnMeta, Nanos, RemoteMessage, Shard};
+
+use crate::layer::Layer;
+
+/// Batches of one shard for another that may wait before it keeps the next
+/// ones, and so holds its publishers back.
+const BATCHES: usize = 64;
+
+/// Something for a shard thread.
+pub(crate) enum Mail {
+    /// A connection: new, or moved from another shard.
+    Connection(Box<Connection>),
+    /// Messages from another shard.
+    Messages(Vec<RemoteMessage>),
+    /// An authentication was decided.
+    Authenticated(ConnId, AuthAnswer),
+    /// Something to do with the broker, from the management side.
+    Call(Call),
+    /// End all connections, flush, and return.
+    ShutDown,
+}
+
+/// Work for a shard's thread.
+pub(crate) type Call = Box<dyn FnOnce(&mut Shard, Nanos) + Send>;
+
+/// A connection on its way to a shard.
+pub(crate) struct Connection {
+    pub(crate) stream: std::net::TcpStream,
+    pub(crate) meta: Box<ConnMeta>,
+    pub(crate) layer: Layer,
+    /// Application bytes that were received and not consumed.
+    pub(crate) unread: Vec<u8>,
+    /// Bytes in wire form that were not written.
+    pub(crate) unwritten: Vec<u8>,
+    /// User name from the client certificate is to be used.
+    pub(crate) identity: Identity,
+}
+
+/// Which part of a client certificate is the user name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Identity {
+    /// None: clients say who they are.
+    #[default]
+    None,
+    /// The common name.
+    CommonName,
+    /// The whole subject.
+    Subject,
+}
+
+/// Mail for one shard.
+pub(crate) struct Mailbox {
+    mail: Mutex<Vec<Mail>>,
+    batches: AtomicUsize,
+    pending: AtomicBool,
+    waker: Waker,
+}
+
+impl Mailbox {
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self {
+            mail: Mutex::default(),
+            batches: AtomicUsize::new(0),
+            pending: AtomicBool::new(false),
+            waker,
+        }
+    }
+
+    /// Whether another batch of messages may be posted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.batches.load(Ordering::Relaxed) < BATCHES
+    }
+
+    pub(crate) fn post(&self, mail: Mail) {
+        if matches!(mail, Mail::Messages(_)) {
+            self.batches.fetch_add(1, Ordering::Relaxed);
+        }
+        self.mail
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(mail);
+        if !self.pending.swap(true, Ordering::AcqRel) {
+            // A failed wake-up means that the shard is gone, and with it
+            // everyone who could miss the mail.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// Whether there may be something to take; costs one load.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    /// Moves all mail to `list`, which is empty.
+    pub(crate) fn take(&self, list: &mut Vec<Mail>) {
+        self.pending.store(false, Ordering::Release);
+        std::mem::swap(
+            &mut *self.mail.lock().unwrap_or_else(PoisonError::into_inner),
+            list,
+        );
+        self.batches.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,442 @@
+//! Threads and sockets of a broker, and the handle that manages them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+
+use mio::net::TcpListener;
+use mio::{Poll, Waker};
+use punctual_broker::{
+    AccessControl, AuthAnswer, AuthRequest, Config, Directory, Event, Nanos, Shard,
+};
+use punctual_codec::ReasonCode;
+
+use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
+use crate::mailbox::{Mail, Mailbox};
+use crate::realtime;
+use crate::worker::{Clock, WAKE, Worker};
+
+/// Authentications that may wait; further clients are told 0x89.
+const AUTHENTICATIONS: usize = 1024;
+/// Events that may wait for the log; further ones are counted as lost.
+const EVENTS: usize = 8192;
+/// Connections the kernel holds ready for a listener.
+const BACKLOG: i32 = 4096;
+
+/// Checks user names and passwords, and conducts enhanced authentication, on
+/// threads of its own.
+pub trait Authenticator: Send + Sync {
+    /// Decides, or continues, an authentication. May take long.
+    fn authenticate(&self, request: &AuthRequest) -> AuthAnswer;
+}
+
+/// A listener to open.
+#[derive(Debug, Clone)]
+pub struct ListenerOptions {
+    /// Address to bind; port 0 takes any free one.
+    pub address: SocketAddr,
+    /// How its connections are treated.
+    pub policy: ListenerPolicy,
+}
+
+/// What a server is started with.
+pub struct ServerOptions {
+    /// Listeners; at least one.
+    pub listeners: Vec<ListenerOptions>,
+    /// Settings of the broker.
+    pub broker: Config,
+    /// Shard threads, 1..=256.
+    pub shards: u16,
+    /// SCHED_FIFO, a CPU each and locked memory for the shard threads.
+    pub realtime: bool,
+    /// Bounds on accepting.
+    pub accept: AcceptPolicy,
+    /// Bytes of incomplete packets of all connections.
+    pub max_receive_bytes: usize,
+    /// How long shutting down may take.
+    pub shutdown_timeout: Nanos,
+    /// Threads that check passwords.
+    pub authentication_threads: usize,
+    /// Checks passwords, if `broker.check_passwords`.
+    pub authenticator: Option<Arc<dyn Authenticator>>,
+    /// Rights of clients.
+    pub access: Option<Arc<dyn AccessControl>>,
+}
+
+/// Counters of the shell.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections open.
+    pub open: AtomicUsize,
+    /// Connections closed because a listener has its maximum.
+    pub connections_refused: AtomicU64,
+    /// Failed attempts to accept.
+    pub accept_errors: AtomicU64,
+    /// Times that accepting waited: rate, half-open connections, overload.
+    pub accept_delays: AtomicU64,
+    /// Connections ended by TLS, WebSocket or PROXY errors.
+    pub layer_errors: AtomicU64,
+    /// Connections ended because incomplete packets took too much memory.
+    pub receive_memory_exceeded: AtomicU64,
+    /// Events that the log could not take.
+    pub events_lost: AtomicU64,
+    /// Longest turn of a shard's loop lately, in nanoseconds.
+    pub drift: AtomicU64,
+    /// Longest turn of a shard's loop ever, in nanoseconds.
+    pub max_drift: AtomicU64,
+}
+
+/// Why a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; {remedy}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The system refused a thread, or epoll.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+type Authenticators = Arc<RwLock<Option<Arc<dyn Authenticator>>>>;
+
+/// A running server.
+pub struct Server {
+    directory: Arc<Directory>,
+    mailboxes: Arc<[Mailbox]>,
+    shared: Arc<Shared>,
+    counters: Arc<Counters>,
+    connected: Arc<[AtomicU64]>,
+    clock: Clock,
+    addresses: Vec<SocketAddr>,
+    acceptor_waker: Waker,
+    acceptor: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+    authenticator: Authenticators,
+    events: Option<Receiver<Event>>,
+}
+
+impl Server {
+    /// Opens the listeners and starts the threads.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(options: ServerOptions) -> Result<Self, StartError> {
+        realtime::raise_file_limit();
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for listener in &options.listeners {
+            let socket = listen(listener.address).map_err(|source| StartError::Listen {
+                address: listener.address,
+                remedy: match source.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        "another program listens there: stop it or choose another port"
+                    }
+                    io::ErrorKind::PermissionDenied => {
+                        "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
+                    }
+                    io::ErrorKind::AddrNotAvailable => "the address is not one of this machine",
+                    _ => "choose another address",
+                },
+                source,
+            })?;
+            addresses.push(socket.local_addr()?);
+            listeners.push(socket);
+        }
+        let shards = options.shards.clamp(1, 256);
+        let clock = Clock::new();
+        let directory = Directory::new(shards);
+        directory.set_access_control(options.access);
+        let counters = Arc::new(Counters::default());
+        let connected: Arc<[AtomicU64]> = (0..shards).map(|_| AtomicU64::new(0)).collect();
+        let mut polls = Vec::new();
+        let mut mailboxes = Vec::new();
+        for _ in 0..shards {
+            let poll = Poll::new()?;
+            mailboxes.push(Mailbox::new(Waker::new(poll.registry(), WAKE)?));
+            polls.push(poll);
+        }
+        let mailboxes: Arc<[Mailbox]> = mailboxes.into();
+        let config = Arc::new(options.broker);
+        let (authentications, requests) = sync_channel(AUTHENTICATIONS);
+        let (event_sender, events) = sync_channel(EVENTS);
+        let authenticator: Authenticators = Arc::new(RwLock::new(options.authenticator));
+        start_authentication(
+            options.authentication_threads.max(1),
+            requests,
+            &authenticator,
+            &mailboxes,
+        )?;
+        if options.realtime
+            && let Err(error) = realtime::lock_memory()
+        {
+            tracing::warn!(%error, "memory is not locked; CAP_IPC_LOCK or LimitMEMLOCK is missing");
+        }
+
+        let mut workers = Vec::new();
+        for (index, poll) in polls.into_iter().enumerate() {
+            let worker = Worker {
+                index: index as u16,
+                shard: Shard::new(directory.clone(), index as u16, config.clone(), clock.now()),
+                poll,
+                clock,
+                mailboxes: mailboxes.clone(),
+                counters: counters.clone(),
+                connected: connected.clone(),
+                directory: directory.clone(),
+                authentications: authentications.clone(),
+                events: event_sender.clone(),
+                max_unread: options.max_receive_bytes / usize::from(shards),
+                shutdown_timeout: options.shutdown_timeout,
+            };
+            let realtime = options.realtime;
+            workers.push(
+                thread::Builder::new()
+                    .name(format!("shard-{index}"))
+                    .spawn(move || {
+                        if realtime {
+                            make_realtime(index);
+                        }
+                        worker.run();
+                    })?,
+            );
+        }
+
+        let shared = Arc::new(Shared {
+            per_listener: listeners.iter().map(|_| Arc::default()).collect(),
+            policies: RwLock::new(
+                options
+                    .listeners
+                    .into_iter()
+                    .map(|listener| Arc::new(listener.policy))
+                    .collect(),
+            ),
+            accept: RwLock::new(options.accept),
+            stop: false.into(),
+        });
+        let poll = Poll::new()?;
+        let acceptor_waker = Waker::new(poll.registry(), WAKE)?;
+        register(&poll, &mut listeners)?;
+        let acceptor = Acceptor {
+            poll,
+            listeners,
+            shared: shared.clone(),
+            mailboxes: mailboxes.clone(),
+            counters: counters.clone(),
+            connected: connected.clone(),
+            clock,
+        };
+        let acceptor = thread::Builder::new()
+            .name("acceptor".into())
+            .spawn(move || acceptor.run())?;
+        Ok(Self {
+            directory,
+            mailboxes,
+            shared,
+            counters,
+            connected,
+            clock,
+            addresses,
+            acceptor_waker,
+            acceptor: Some(acceptor),
+            workers,
+            authenticator,
+            events: Some(events),
+        })
+    }
+
+    /// The addresses that were bound, in the order of the listeners.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What the shards share.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// Counters of the shell.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// The clock of the broker's times.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Clients connected now.
+    pub fn clients_connected(&self) -> u64 {
+        self.connected
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// The stream of events, once; it ends when the server does.
+    pub fn take_events(&mut self) -> Option<Receiver<Event>> {
+        self.events.take()
+    }
+
+    /// A handle for other threads.
+    pub fn handle(&self) -> Handle {
+        Handle {
+            mailboxes: self.mailboxes.clone(),
+        }
+    }
+
+    /// Applies new settings of the broker.
+    pub fn set_config(&self, config: &Arc<Config>) {
+        for mailbox in self.mailboxes.iter() {
+            let config = config.clone();
+            mailbox.post(Mail::Call(Box::new(move |shard, _| {
+                shard.set_config(config);
+            })));
+        }
+    }
+
+    /// Replaces how passwords are checked.
+    pub fn set_authenticator(&self, authenticator: Option<Arc<dyn Authenticator>>) {
+        *self
+            .authenticator
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = authenticator;
+    }
+
+    /// Replaces the rights of clients, connected ones included.
+    pub fn set_access(&self, access: Option<Arc<dyn AccessControl>>) {
+        self.directory.set_access_control(access);
+        for mailbox in self.mailboxes.iter() {
+            mailbox.post(Mail::Call(Box::new(|shard, _| shard.access_changed())));
+        }
+    }
+
+    /// Replaces how new connections of the listeners are treated; in the order
+    /// of [`Self::addresses`], as many.
+    pub fn set_policies(&self, policies: Vec<ListenerPolicy>, accept: AcceptPolicy) {
+        let mut current = self
+            .shared
+            .policies
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (current, policy) in current.iter_mut().zip(policies) {
+            *current = Arc::new(policy);
+        }
+        *self
+            .shared
+            .accept
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = accept;
+    }
+
+    /// Stops accepting, tells clients, flushes, and waits for the threads.
+    pub fn shut_down(mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let _ = self.acceptor_waker.wake();
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        for mailbox in self.mailboxes.iter() {
+            mailbox.post(Mail::ShutDown);
+        }
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Asks the shards things.
+#[derive(Clone)]
+pub struct Handle {
+    mailboxes: Arc<[Mailbox]>,
+}
+
+impl Handle {
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// Runs `call` on a shard's thread. It has to be short: messages wait.
+    pub fn call(&self, shard: usize, call: impl FnOnce(&mut Shard, Nanos) + Send + 'static) {
+        if let Some(mailbox) = self.mailboxes.get(shard) {
+            mailbox.post(Mail::Call(Box::new(call)));
+        }
+    }
+}
+
+fn make_realtime(index: usize) {
+    if let Err(error) = realtime::pin(index) {
+        tracing::warn!(%error, shard = index, "the shard has no CPU of its own");
+    }
+    if let Err(error) = realtime::set_fifo() {
+        tracing::warn!(
+            %error,
+            shard = index,
+            "no real-time priority; CAP_SYS_NICE or LimitRTPRIO is missing"
+        );
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn start_authentication(
+    threads: usize,
+    requests: Receiver<(u16, Box<AuthRequest>)>,
+    authenticator: &Authenticators,
+    mailboxes: &Arc<[Mailbox]>,
+) -> io::Result<()> {
+    let requests = Arc::new(Mutex::new(requests));
+    for n in 0..threads {
+        let requests = requests.clone();
+        let authenticator = authenticator.clone();
+        let mailboxes = mailboxes.clone();
+        thread::Builder::new()
+            .name(format!("auth-{n}"))
+            .spawn(move || {
+                loop {
+                    let next = requests
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .recv();
+                    // The shards are gone, and with them everyone who asks.
+                    let Ok((shard, request)) = next else {
+                        return;
+                    };
+                    let current = authenticator
+                        .read()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .clone();
+                    let answer = match current {
+                        Some(current) => current.authenticate(&request),
+                        None => AuthAnswer::Deny {
+                            reason: ReasonCode::BadUserNameOrPassword,
+                        },
+                    };
+                    mailboxes[usize::from(shard)].post(Mail::Authenticated(request.conn, answer));
+                }
+            })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! From files to TLS configurations, for listeners ([`TlsAcceptor`]) and clients ([`client_config`]).
+//!
+//! Everything that can be wrong with a file is found here, before a connection needs it, and named
+//! with the file and what to do. An acceptor never changes: to reload, load a new one and give it
+//! to the listener; connections that exist go on with the old one, which also ends with them.
+//! TLS 1.2 and 1.3 by rustls with ring; PEM files as mosquitto and OpenSSL write them.
+
+mod client;
+mod error;
+mod files;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use rustls::SupportedProtocolVersion;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+pub use client::{TlsClientOptions, client_config};
+pub use error::TlsError;
+
+/// One provider for all configurations; it has no state.
+static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+    LazyLock::new(|| Arc::new(ring::default_provider()));
+
+static ONLY_1_3: &[&SupportedProtocolVersion] = &[&TLS13];
+
+/// The lowest TLS version that is spoken; the highest is always 1.3.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MinimumTls {
+    /// TLS 1.2 and 1.3.
+    #[default]
+    V1_2,
+    /// TLS 1.3 only.
+    V1_3,
+}
+
+impl MinimumTls {
+    fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
+        match self {
+            Self::V1_2 => rustls::ALL_VERSIONS,
+            Self::V1_3 => ONLY_1_3,
+        }
+    }
+}
+
+/// Whether a listener asks its clients for certificates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// Not asked for; one that is offered is ignored.
+    #[default]
+    Ignored,
+    /// Asked for. A client may have none; one that is presented has to be valid.
+    Optional(ClientAuthority),
+    /// A client without a valid certificate is refused.
+    Required(ClientAuthority),
+}
+
+/// Who may issue client certificates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientAuthority {
+    /// PEM file with one or more CA certificates.
+    pub ca: PathBuf,
+    /// PEM file with certificate revocation lists, one for each CA that issues client certificates.
+    /// A certificate that no list speaks for is refused, and so are all once the list has expired,
+    /// as with mosquitto.
+    pub crl: Option<PathBuf>,
+}
+
+/// What a TLS listener is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsServerOptions {
+    /// PEM file with the server's certificate, followed by the intermediate ones.
+    pub certificate: PathBuf,
+    /// PEM file with its private key (PKCS#8, PKCS#1 or SEC1, not encrypted).
+    pub key: PathBuf,
+    /// Certificates of clients.
+    pub clients: ClientCertificates,
+    /// The lowest TLS version.
+    pub minimum: MinimumTls,
+}
+
+/// A loaded TLS configuration for connections that come in. Cloning is cheap.
+#[derive(Clone)]
+pub struct TlsAcceptor {
+    config: Arc<ServerConfig>,
+    expires: SystemTime,
+}
+
+impl TlsAcceptor {
+    /// Loads all files.
+    ///
+    /// Session tickets are on. Their keys belong to this acceptor, so that after a reload nobody
+    /// resumes a session that the new CA or revocation list would refuse.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file, the problem and the remedy.
+    pub fn load(options: &TlsServerOptions) -> Result<Self, TlsError> {
+        let chain = files::certificates(&options.certificate)?;
+        let key = files::private_key(&options.key)?;
+        let expires = expiry(&chain[0]).ok_or_else(|| TlsError::CertificateFormat {
+            file: options.certificate.clone(),
+        })?;
+        let verifier = match &options.clients {
+            ClientCertificates::Ignored => WebPkiClientVerifier::no_client_auth(),
+            ClientCertificates::Optional(authority) => client_verifier(authority, true)?,
+            ClientCertificates::Required(authority) => client_verifier(authority, false)?,
+        };
+        let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
+            .with_protocol_versions(options.minimum.versions())
+            .map_err(TlsError::Library)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .map_err(|error| TlsError::of_identity(error, &options.certificate, &options.key))?;
+        // Tickets keep the session at the client: nothing per client is kept here.
+        config.ticketer = ring::Ticketer::new().map_err(TlsError::Library)?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        // No ALPN list: `mqtt`, `http/1.1` (browsers over wss) and others are all let in. With a
+        // list, rustls refuses every client that offers only other names.
+        Ok(Self {
+            config: Arc::new(config),
+            expires,
+        })
+    }
+
+    /// When the server's certificate expires: worth a warning some weeks before.
+    pub fn expires(&self) -> SystemTime {
+        self.expires
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.config.clone()
+    }
+}
+
+impl fmt::Debug for TlsAcceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsAcceptor")
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+fn client_verifier(
+    authority: &ClientAuthority,
+    optional: bool,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = Arc::new(files::authorities(&authority.ca)?);
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, PROVIDER.clone());
+    if let Some(crl) = &authority.crl {
+        builder = builder
+            .with_crls(files::revocation_lists(crl)?)
+            .only_check_end_entity_revocation()
+            .enforce_revocation_expiration();
+    }
+    if optional {
+        builder = builder.allow_unauthenticated();
+    }
+    // The authorities were parsed already, so only a revocation list can be at fault.
+    builder.build().map_err(|error| TlsError::RevocationList {
+        file: authority
+            .crl
+            .clone()
+            .unwrap_or_else(|| authority.ca.clone()),
+        problem: error.to_string(),
+    })
+}
+
+fn expiry(certificate: &[u8]) -> Option<SystemTime> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}

@@ -1,0 +1,825 @@
+//! One shard's thread: epoll, reads, the broker's state machine, writes.
+//!
+//! A turn reads at most once from every socket that has something, handles
+//! every packet of it, and flushes every connection that got something to say
+//! once at the end. Sockets are registered once, edge-triggered for both
+//! directions; a short read or write says that the edge is used up, so at low
+//! load a message costs three system calls: wait, read, write.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use mio::event::Event as MioEvent;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use punctual_broker::{AuthRequest, ConnId, Event, Flow, Nanos, Output, Shard};
+
+use crate::Counters;
+use crate::layer::{Layer, Received as LayerReceived};
+use crate::mailbox::{Connection, Identity, Mail, Mailbox};
+
+/// Shared read buffer: how much is read from one socket in one turn.
+const READ: usize = 256 << 10;
+/// An incomplete packet above this size gets a buffer of its own.
+const OWN_BUFFER: usize = 64 << 10;
+/// How much such a buffer grows ahead of what has arrived.
+const GROW: usize = 256 << 10;
+/// Wire bytes of a layered connection that are made ahead of the socket.
+const WIRE: usize = 64 << 10;
+/// Turns between two looks at how busy the thread is.
+const LOAD_PERIOD: Nanos = Nanos::from_millis(50);
+/// How long a closed connection may take to accept its last bytes.
+const LINGER: Nanos = Nanos::from_secs(5);
+
+pub(crate) const WAKE: Token = Token(usize::MAX);
+/// Tokens of lingering connections have this bit set.
+const LINGERING: usize = 1 << 40;
+
+/// The clock that all shards and the management side share.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// Starts at one second, so that times before the start exist.
+    pub fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+        }
+    }
+
+    /// Now. Monotonic: steps of the wall clock do not show.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        Nanos(1_000_000_000 + self.origin.elapsed().as_nanos() as u64)
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A connection of this thread.
+struct Link {
+    id: ConnId,
+    stream: TcpStream,
+    /// `None`: bytes pass through unchanged.
+    layer: Option<Box<Layer>>,
+    identity: Identity,
+    /// Application bytes received and not consumed.
+    unread: Vec<u8>,
+    /// Wire bytes made and not written (layered connections).
+    wire: Vec<u8>,
+    wire_sent: usize,
+    /// The socket may have something to read.
+    readable: bool,
+    /// The peer has closed its side: read until the end shows.
+    closing: bool,
+    /// The socket takes no more for now.
+    blocked: bool,
+    /// The broker does not want to read.
+    paused: bool,
+    /// In the list of links to read from.
+    listed: bool,
+}
+
+/// A connection that the broker has forgotten and whose last bytes are still
+/// to be written.
+struct Lingering {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+    sent: usize,
+    until: Nanos,
+}
+
+/// What a shard thread needs.
+pub(crate) struct Worker {
+    pub(crate) index: u16,
+    pub(crate) shard: Shard,
+    pub(crate) poll: Poll,
+    pub(crate) clock: Clock,
+    pub(crate) mailboxes: Arc<[Mailbox]>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) connected: Arc<[AtomicU64]>,
+    pub(crate) directory: Arc<punctual_broker::Directory>,
+    pub(crate) authentications: SyncSender<(u16, Box<AuthRequest>)>,
+    pub(crate) events: SyncSender<Event>,
+    pub(crate) max_unread: usize,
+    pub(crate) shutdown_timeout: Nanos,
+}
+
+struct State {
+    links: Vec<Option<Link>>,
+    lingering: Vec<Option<Lingering>>,
+    /// Slots of links to read from.
+    ready: Vec<u32>,
+    dirty: Vec<ConnId>,
+    outputs: Vec<Output>,
+    mail: Vec<Mail>,
+    buffer: Box<[u8]>,
+    app: Vec<u8>,
+    /// Bytes in `unread` buffers of all links.
+    unread: usize,
+}
+
+impl Worker {
+    /// Serves until told to shut down.
+    pub(crate) fn run(mut self) {
+        let mut state = State {
+            links: Vec::new(),
+            lingering: Vec::new(),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            outputs: Vec::new(),
+            mail: Vec::new(),
+            buffer: vec![0; READ].into_boxed_slice(),
+            app: Vec::new(),
+            unread: 0,
+        };
+        let mut events = Events::with_capacity(1024);
+        let mut reading = Vec::new();
+        let mut stop_at = None;
+        let mut load = Load::default();
+        let mut next_linger_check = Nanos::MAX;
+        loop {
+            let before = self.clock.now();
+            load.busy_until(before, &self.directory, &self.counters, self.index);
+            let timeout = self.timeout(&state, before, stop_at, next_linger_check);
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Nothing but a programming error can make epoll_wait fail;
+                // serving on without it would spin.
+                Err(error) => {
+                    tracing::error!(%error, "waiting for sockets failed, shard stops");
+                    return;
+                }
+            }
+            let now = self.clock.now();
+            load.idle_until(now);
+            for event in &events {
+                self.note(&mut state, event, now);
+            }
+            if self.mailboxes[usize::from(self.index)].is_pending() {
+                let mut mail = std::mem::take(&mut state.mail);
+                self.mailboxes[usize::from(self.index)].take(&mut mail);
+                for mail in mail.drain(..) {
+                    if self.handle(&mut state, mail, now) && stop_at.is_none() {
+                        stop_at = Some(now + self.shutdown_timeout);
+                        self.shard.shut_down(now);
+                    }
+                }
+                state.mail = mail;
+            }
+            std::mem::swap(&mut reading, &mut state.ready);
+            for slot in reading.drain(..) {
+                self.read(&mut state, slot, now);
+            }
+            self.shard.tick(now);
+            self.act(&mut state, now);
+            self.flush(&mut state, now);
+            // Flushing may have let publishers go on, or ended connections.
+            self.act(&mut state, now);
+            self.post();
+            if !state.lingering.is_empty() && now >= next_linger_check.min(now + LINGER) {
+                state.drop_lingering(now);
+            }
+            next_linger_check = if state.lingering.iter().any(Option::is_some) {
+                now + Nanos::from_millis(500)
+            } else {
+                state.lingering.clear();
+                Nanos::MAX
+            };
+            if let Some(stop_at) = stop_at
+                && (state.lingering.is_empty() || now >= stop_at)
+            {
+                self.directory_is_final();
+                return;
+            }
+        }
+    }
+
+    fn directory_is_final(&mut self) {
+        let now = self.clock.now();
+        self.shard.tick(now + Nanos::from_secs(1));
+    }
+
+    fn timeout(
+        &self,
+        state: &State,
+        now: Nanos,
+        stop_at: Option<Nanos>,
+        linger: Nanos,
+    ) -> Option<Duration> {
+        if !state.ready.is_empty() || self.shard.has_outputs() {
+            return Some(Duration::ZERO);
+        }
+        let mut at = self.shard.next_timeout().unwrap_or(Nanos::MAX).min(linger);
+        if let Some(stop_at) = stop_at {
+            at = at.min(stop_at);
+        }
+        let others = 0..self.mailboxes.len() as u16;
+        if others
+            .filter(|other| *other != self.index)
+            .any(|other| self.shard.has_outbox(other))
+        {
+            // The other shard is behind; try again soon.
+            at = at.min(now + Nanos(200_000));
+        }
+        (at < Nanos::MAX).then(|| Duration::from_nanos((at - now).0))
+    }
+
+    fn note(&mut self, state: &mut State, event: &MioEvent, now: Nanos) {
+        let token = event.token();
+        if token == WAKE {
+            return;
+        }
+        if token.0 & LINGERING != 0 {
+            state.write_lingering(token.0 & !LINGERING);
+            return;
+        }
+        let Some(link) = state.links.get_mut(token.0).and_then(Option::as_mut) else {
+            return;
+        };
+        if event.is_error() {
+            let id = link.id;
+            let why = match link.stream.take_error() {
+                Ok(Some(error)) => error.to_string(),
+                _ => "connection error".to_owned(),
+            };
+            self.lose(state, id, &why, now);
+            return;
+        }
+        link.closing |= event.is_read_closed();
+        if event.is_readable() || event.is_read_closed() {
+            link.readable = true;
+            if !link.paused && !link.listed {
+                link.listed = true;
+                state.ready.push(token.0 as u32);
+            }
+        }
+        if event.is_writable() && link.blocked {
+            link.blocked = false;
+            state.dirty.push(link.id);
+        }
+    }
+
+    /// True for an order to shut down.
+    fn handle(&mut self, state: &mut State, mail: Mail, now: Nanos) -> bool {
+        match mail {
+            Mail::Connection(connection) => self.adopt(state, *connection, now),
+            Mail::Messages(messages) => self.shard.remote(messages.into_iter(), now),
+            Mail::Authenticated(id, answer) => self.shard.authenticated(id, answer, now),
+            Mail::Call(call) => call(&mut self.shard, now),
+            Mail::ShutDown => return true,
+        }
+        false
+    }
+
+    fn adopt(&mut self, state: &mut State, connection: Connection, now: Nanos) {
+        let Connection {
+            stream,
+            meta,
+            layer,
+            unread,
+            unwritten,
+            identity,
+        } = connection;
+        let mut stream = TcpStream::from_std(stream);
+        let id = self.shard.open(*meta, now);
+        let registered = self.poll.registry().register(
+            &mut stream,
+            Token(id.slot as usize),
+            Interest::READABLE | Interest::WRITABLE,
+        );
+        if let Err(error) = registered {
+            self.shard.closed(id, &error.to_string(), now);
+            self.counters.open.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let slot = id.slot as usize;
+        if state.links.len() <= slot {
+            state.links.resize_with(slot + 1, || None);
+        }
+        state.unread += unread.len();
+        let refeed = !unread.is_empty();
+        state.links[slot] = Some(Link {
+            id,
+            stream,
+            layer: (!layer.is_plain()).then(|| Box::new(layer)),
+            identity,
+            unread,
+            wire: unwritten,
+            wire_sent: 0,
+            readable: refeed,
+            closing: false,
+            blocked: false,
+            paused: false,
+            listed: refeed,
+        });
+        if refeed {
+            state.ready.push(id.slot);
+        }
+    }
+
+    /// Reads once from a link, or hands in again what was not consumed, and
+    /// lets the broker handle it.
+    fn read(&mut self, state: &mut State, slot: u32, now: Nanos) {
+        let State {
+            links,
+            ready,
+            buffer,
+            app,
+            unread: total_unread,
+            dirty,
+            ..
+        } = state;
+        let Some(link) = links.get_mut(slot as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        link.listed = false;
+        if link.paused {
+            return;
+        }
+        let id = link.id;
+        *total_unread -= link.unread.len();
+
+        // Where the bytes end up: the shared buffer after what was left over,
+        // or the link's own buffer for a large packet.
+        let mut own = std::mem::take(&mut link.unread);
+        let before = own.len();
+        let plain = link.layer.is_none();
+        let use_own = plain && before > OWN_BUFFER;
+        let outcome = if use_own {
+            own.resize(before + GROW, 0);
+            link.stream.read(&mut own[before..])
+        } else if plain {
+            buffer[..before].copy_from_slice(&own);
+            link.stream.read(&mut buffer[before..])
+        } else {
+            link.stream.read(&mut buffer[..])
+        };
+        let space = if use_own {
+            GROW
+        } else if plain {
+            buffer.len() - before
+        } else {
+            buffer.len()
+        };
+        let mut lost: Option<String> = None;
+        let n = match outcome {
+            Ok(0) => {
+                lost = Some("connection closed by peer".into());
+                0
+            }
+            Ok(n) => {
+                link.readable = n == space || link.closing;
+                n
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                link.readable = false;
+                0
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => {
+                lost = Some(error.to_string());
+                0
+            }
+        };
+        if use_own {
+            own.truncate(before + n);
+        }
+
+        let data: &[u8] = if use_own {
+            &own
+        } else if plain {
+            &buffer[..before + n]
+        } else {
+            app.clear();
+            app.extend_from_slice(&own);
+            if n > 0 {
+                let layer = link.layer.as_mut().expect("checked above");
+                let was_established = layer.established();
+                let wire_before = link.wire.len();
+                let result = layer.received(&buffer[..n], app, &mut link.wire);
+                if link.wire.len() > wire_before {
+                    dirty.push(id);
+                }
+                match result {
+                    Ok(LayerReceived::Open) => {}
+                    Ok(LayerReceived::Ended) => {
+                        lost = Some("connection closed by peer".into());
+                    }
+                    Err(error) => {
+                        self.counters.layer_errors.fetch_add(1, Ordering::Relaxed);
+                        lost = Some(error.to_string());
+                    }
+                }
+                if !was_established && layer.established() {
+                    let peer = layer.peer();
+                    let name = match link.identity {
+                        Identity::None => None,
+                        Identity::CommonName => peer.common_name,
+                        Identity::Subject => peer.subject,
+                    };
+                    self.shard.identify(id, name.map(Into::into), peer.address);
+                }
+            }
+            app
+        };
+
+        let mut flow = Flow::Read;
+        let mut consumed = 0;
+        let mut needed = 0;
+        if !data.is_empty() {
+            let received = self.shard.receive(id, data, now);
+            (flow, consumed, needed) = (received.flow, received.consumed, received.needed);
+        }
+        let rest = data.len() - consumed;
+        if flow == Flow::Closed {
+            // The broker's outputs say what becomes of the link; what a
+            // handover needs is kept.
+            link.unread = data[consumed..].to_vec();
+            *total_unread += rest;
+            return;
+        }
+        if rest > 0 {
+            if *total_unread + rest > self.max_unread {
+                link.unread = Vec::new();
+                self.counters
+                    .receive_memory_exceeded
+                    .fetch_add(1, Ordering::Relaxed);
+                let why = "limits.max_receive_bytes of incomplete packets reached";
+                self.lose(state, id, why, now);
+                return;
+            }
+            link.unread = if use_own {
+                own.drain(..consumed);
+                own
+            } else {
+                let mut left = Vec::with_capacity(rest.max(needed.min(OWN_BUFFER)));
+                left.extend_from_slice(&data[consumed..]);
+                left
+            };
+            *total_unread += rest;
+        } else if use_own && own.capacity() > OWN_BUFFER {
+            link.unread = Vec::new();
+        }
+        if link.layer.as_ref().is_some_and(|layer| layer.is_plain()) {
+            link.layer = None;
+        }
+        if let Some(why) = lost {
+            self.lose(state, id, &why, now);
+            return;
+        }
+        link.paused = flow == Flow::Pause;
+        if link.readable && !link.paused && !link.listed {
+            link.listed = true;
+            ready.push(slot);
+        }
+    }
+
+    /// Tells the broker that a connection is gone; its answer closes it.
+    fn lose(&mut self, state: &mut State, id: ConnId, why: &str, now: Nanos) {
+        self.shard.closed(id, why, now);
+        self.act(state, now);
+    }
+
+    /// Does what the broker asks for.
+    fn act(&mut self, state: &mut State, now: Nanos) {
+        while self.shard.has_outputs() {
+            let mut outputs = std::mem::take(&mut state.outputs);
+            self.shard.take_outputs(&mut outputs);
+            for output in outputs.drain(..) {
+                match output {
+                    Output::Close { conn, tail } => self.close(state, conn, tail, now),
+                    Output::Resume(conn) => {
+                        if let Some(link) = state.link(conn) {
+                            link.paused = false;
+                            let slot = conn.slot;
+                            if !link.listed && (link.readable || !link.unread.is_empty()) {
+                                link.listed = true;
+                                state.ready.push(slot);
+                            }
+                        }
+                    }
+                    Output::Handover { conn, shard, meta } => {
+                        if let Some(link) = state.remove(conn) {
+                            self.hand_over(link, shard, meta);
+                        }
+                    }
+                    Output::Authenticate(request) => {
+                        let conn = request.conn;
+                        if self
+                            .authentications
+                            .try_send((self.index, request))
+                            .is_err()
+                        {
+                            let answer = punctual_broker::AuthAnswer::Deny {
+                                reason: punctual_codec::ReasonCode::ServerBusy,
+                            };
+                            self.shard.authenticated(conn, answer, now);
+                        }
+                    }
+                    Output::Event(event) => {
+                        if self.events.try_send(event).is_err() {
+                            self.counters.events_lost.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            }
+            state.outputs = outputs;
+            let connected = self.shard.clients_connected();
+            self.connected[usize::from(self.index)].store(connected, Ordering::Relaxed);
+        }
+    }
+
+    fn hand_over(&mut self, mut link: Link, shard: u16, meta: Box<punctual_broker::ConnMeta>) {
+        let _ = self.poll.registry().deregister(&mut link.stream);
+        let unwritten = link.wire.split_off(link.wire_sent);
+        self.mailboxes[usize::from(shard)].post(Mail::Connection(Box::new(Connection {
+            stream: link.stream.into(),
+            meta,
+            layer: link.layer.map_or_else(Layer::plain, |layer| *layer),
+            unread: link.unread,
+            unwritten,
+            identity: link.identity,
+        })));
+    }
+
+    /// Closes a link after its last bytes, at once if they fit.
+    fn close(&mut self, state: &mut State, id: ConnId, tail: Vec<u8>, now: Nanos) {
+        let Some(mut link) = state.remove(id) else {
+            return;
+        };
+        self.counters.open.fetch_sub(1, Ordering::Relaxed);
+        let mut bytes = link.wire.split_off(link.wire_sent);
+        match &mut link.layer {
+            None => bytes.extend_from_slice(&tail),
+            Some(layer) => {
+                // Before the handshake is done there is nobody to say it to.
+                let _ = layer.send(&tail, &mut bytes);
+                layer.close(&mut bytes);
+            }
+        }
+        let mut lingering = Lingering {
+            stream: link.stream,
+            bytes,
+            sent: 0,
+            until: now + LINGER,
+        };
+        if lingering.write() {
+            return;
+        }
+        let at = match state.lingering.iter().position(Option::is_none) {
+            Some(at) => at,
+            None => {
+                state.lingering.push(None);
+                state.lingering.len() - 1
+            }
+        };
+        let token = Token(LINGERING | at);
+        if self
+            .poll
+            .registry()
+            .reregister(&mut lingering.stream, token, Interest::WRITABLE)
+            .is_ok()
+        {
+            state.lingering[at] = Some(lingering);
+        }
+    }
+
+    /// Writes what the connections that got something have to say.
+    fn flush(&mut self, state: &mut State, now: Nanos) {
+        self.shard.take_dirty(&mut state.dirty);
+        let mut dirty = std::mem::take(&mut state.dirty);
+        for id in dirty.drain(..) {
+            let Some(link) = state.link(id) else {
+                continue;
+            };
+            if link.blocked {
+                continue;
+            }
+            let result = match link.layer {
+                None if link.wire.is_empty() => flush_plain(&mut self.shard, link, now),
+                _ => flush_layered(&mut self.shard, link, now),
+            };
+            if let Err(error) = result {
+                self.lose(state, id, &error.to_string(), now);
+            }
+        }
+        // Writing may have made more to say, for these or for others.
+        self.shard.take_dirty(&mut dirty);
+        for id in &dirty {
+            if let Some(link) = state.link(*id)
+                && !link.blocked
+            {
+                let result = match link.layer {
+                    None if link.wire.is_empty() => flush_plain(&mut self.shard, link, now),
+                    _ => flush_layered(&mut self.shard, link, now),
+                };
+                if let Err(error) = result {
+                    self.lose(state, *id, &error.to_string(), now);
+                }
+            }
+        }
+        dirty.clear();
+        state.dirty = dirty;
+    }
+
+    /// Sends messages to other shards that can take them.
+    fn post(&mut self) {
+        for other in 0..self.mailboxes.len() as u16 {
+            let mailbox = &self.mailboxes[usize::from(other)];
+            if other != self.index && self.shard.has_outbox(other) && mailbox.has_room() {
+                let mut messages = Vec::new();
+                self.shard.take_outbox(other, &mut messages);
+                mailbox.post(Mail::Messages(messages));
+            }
+        }
+    }
+}
+
+/// Writes a plain connection's bytes straight from the broker's buffers.
+fn flush_plain(shard: &mut Shard, link: &mut Link, now: Nanos) -> io::Result<()> {
+    loop {
+        let (result, wanted) = {
+            let mut slices = [IoSlice::new(&[]); 32];
+            let filled = shard.pending(link.id, &mut slices);
+            let wanted: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
+            let result = match filled {
+                0 => return Ok(()),
+                1 => link.stream.write(&slices[0]),
+                _ => link.stream.write_vectored(&slices[..filled]),
+            };
+            (result, wanted)
+        };
+        match result {
+            Ok(n) => {
+                shard.sent(link.id, n, now);
+                if n < wanted {
+                    link.blocked = true;
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                link.blocked = true;
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes a layered connection's bytes through its layer.
+fn flush_layered(shard: &mut Shard, link: &mut Link, now: Nanos) -> io::Result<()> {
+    loop {
+        if let Some(layer) = &mut link.layer
+            && layer.established()
+        {
+            while link.wire.len() - link.wire_sent < WIRE {
+                let (result, taken) = {
+                    let mut slices = [IoSlice::new(&[]); 1];
+                    if shard.pending(link.id, &mut slices) == 0 {
+                        break;
+                    }
+                    let piece = &slices[0][..slices[0].len().min(WIRE)];
+                    (layer.send(piece, &mut link.wire), piece.len())
+                };
+                result.map_err(io::Error::other)?;
+                shard.sent(link.id, taken, now);
+            }
+        }
+        if link.wire_sent == link.wire.len() {
+            link.wire = Vec::new();
+            link.wire_sent = 0;
+            return Ok(());
+        }
+        match link.stream.write(&link.wire[link.wire_sent..]) {
+            Ok(n) => {
+                link.wire_sent += n;
+                if link.wire_sent == link.wire.len() {
+                    link.wire.clear();
+                    link.wire_sent = 0;
+                    if link.layer.is_none() {
+                        return Ok(());
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                link.blocked = true;
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl State {
+    fn link(&mut self, id: ConnId) -> Option<&mut Link> {
+        self.links
+            .get_mut(id.slot as usize)?
+            .as_mut()
+            .filter(|link| link.id == id)
+    }
+
+    fn remove(&mut self, id: ConnId) -> Option<Link> {
+        let link = self.links.get_mut(id.slot as usize)?;
+        let link = link.take_if(|link| link.id == id)?;
+        self.unread -= link.unread.len();
+        Some(link)
+    }
+
+    fn write_lingering(&mut self, at: usize) {
+        if let Some(entry) = self.lingering.get_mut(at)
+            && entry.as_mut().is_some_and(Lingering::write)
+        {
+            *entry = None;
+        }
+    }
+
+    fn drop_lingering(&mut self, now: Nanos) {
+        for entry in &mut self.lingering {
+            if entry
+                .as_ref()
+                .is_some_and(|lingering| lingering.until <= now)
+            {
+                *entry = None;
+            }
+        }
+    }
+}
+
+impl Lingering {
+    /// Writes on; true when done or hopeless.
+    fn write(&mut self) -> bool {
+        while self.sent < self.bytes.len() {
+            match self.stream.write(&self.bytes[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
+        }
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        // Closing a socket with unread bytes resets the connection, and the
+        // peer may lose what was just written.
+        let mut discarded = [0; 4096];
+        for _ in 0..64 {
+            if !matches!(self.stream.read(&mut discarded), Ok(n) if n > 0) {
+                break;
+            }
+        }
+        true
+    }
+}
+
+/// How busy the thread is, and how late its loop.
+#[derive(Default)]
+struct Load {
+    turn_started: Nanos,
+    busy: u64,
+    idle: u64,
+    longest_turn: u64,
+}
+
+impl Load {
+    fn idle_until(&mut self, now: Nanos) {
+        self.idle += (now - self.turn_started).0;
+        self.turn_started = now;
+    }
+
+    fn busy_until(
+        &mut self,
+        now: Nanos,
+        directory: &punctual_broker::Directory,
+        counters: &Counters,
+        index: u16,
+    ) {
+        if self.turn_started == Nanos(0) {
+            self.turn_started = now;
+            return;
+        }
+        let turn = (now - self.turn_started).0;
+        self.busy += turn;
+        self.longest_turn = self.longest_turn.max(turn);
+        self.turn_started = now;
+        let total = self.busy + self.idle;
+        if total >= LOAD_PERIOD.0 {
+            directory.set_load(index, (self.busy * 1000 / total) as u32);
+            counters.drift.store(self.longest_turn, Ordering::Relaxed);
+            counters
+                .max_drift
+                .fetch_max(self.longest_turn, Ordering::Relaxed);
+            (self.busy, self.idle, self.longest_turn) = (0, 0, 0);
+        }
+    }
+}
