@@ -35,7 +35,7 @@ class Client:
         return self.name
 
     def inputs(self):
-        """The files whose content decides whether the set-up must run again."""
+        """The files whose content decides whether the set-up must run again: by default all."""
         return sorted(p for p in self.source.rglob("*") if p.is_file())
 
     def tool_versions(self):
@@ -87,6 +87,9 @@ class Mosquitto(Client):
     offers = {4: ("tcp", "tls"), 5: ("tcp", "tls")}
     tools = ("mosquitto_pub", "mosquitto_sub", "python3")
 
+    def inputs(self):
+        return []
+
     def tool_versions(self):
         return []
 
@@ -100,6 +103,9 @@ class PahoPython(Client):
 
     def directory(self):
         return "paho-python"
+
+    def inputs(self):
+        return [self.source / f"requirements-{self.api}.txt"]
 
     def install(self):
         venv = self.cache / "venv"
@@ -126,6 +132,9 @@ class MqttJs(Client):
     name = "mqttjs"
     offers = {v: ("tcp", "tls", "ws", "wss") for v in (4, 5)}
     tools = ("node", "npm")
+
+    def inputs(self):
+        return [self.source / "package.json", self.source / "package-lock.json"]
 
     def install(self):
         for file in ("package.json", "package-lock.json"):
