@@ -2,6 +2,7 @@
 //! ended the connection, the peer that broke the protocol, the caller, or the
 //! network between. Each variant says enough for a user to act on.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
@@ -89,7 +90,7 @@ pub enum Error {
         /// Its value.
         value: String,
         /// What to do instead.
-        remedy: &'static str,
+        remedy: Cow<'static, str>,
     },
     /// As many messages are waiting as [`Config::max_queued`] or the output
     /// buffer allows; try again after output was sent or acknowledged.
@@ -150,12 +151,12 @@ impl Error {
     pub(crate) fn misuse(
         field: &'static str,
         value: impl Into<String>,
-        remedy: &'static str,
+        remedy: impl Into<Cow<'static, str>>,
     ) -> Self {
         Self::ApiMisuse {
             field,
             value: value.into(),
-            remedy,
+            remedy: remedy.into(),
         }
     }
 

@@ -174,6 +174,11 @@ impl Core {
         }
     }
 
+    /// Whether received bytes wait to be [polled](Self::poll).
+    pub fn has_input(&self) -> bool {
+        self.handled < self.input.len()
+    }
+
     /// Bytes to send.
     pub fn output(&self) -> &[u8] {
         self.output.bytes()

@@ -1,0 +1,82 @@
+//! Byte streams to a server, behind one trait: TCP, TLS, WebSocket and
+//! WebSocket over TLS.
+//!
+//! Name look-up, connecting and handshakes block, up to the endpoint's
+//! time-out; after that nothing does.
+
+mod socket;
+mod tls;
+mod websocket;
+
+use std::io;
+use std::time::Instant;
+
+use mio::{Interest, Registry, Token};
+
+use crate::endpoint::Endpoint;
+use crate::{Error, Version};
+use socket::Socket;
+use tls::Stream;
+pub(crate) use tls::explain_io;
+use websocket::WebSocketStream;
+
+/// An open, non-blocking connection that carries packets in order.
+pub trait Transport: Send {
+    /// Has `registry` report when it may be possible to go on reading or
+    /// writing (edge-triggered).
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn register(&mut self, registry: &Registry, token: Token, interest: Interest)
+    -> io::Result<()>;
+
+    /// Stops the reports.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()>;
+
+    /// Reads some bytes; 0 when the peer has ended the connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there are none now; anything else is the end.
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Takes some bytes, which may wait inside; [`flush`](Self::flush) sends
+    /// them.
+    ///
+    /// # Errors
+    /// `WouldBlock` when it takes none now; anything else is the end.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Sends what waits inside.
+    ///
+    /// # Errors
+    /// `WouldBlock` when something is left; anything else is the end.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Tells the peer that nothing more will be sent, in the words of the
+    /// transport. Reading goes on until the peer does the same.
+    ///
+    /// # Errors
+    /// As for [`flush`](Self::flush).
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+/// Opens a connection, blocking.
+///
+/// # Errors
+/// `Unreachable`, `Tls`, `TimedOut`, `ApiMisuse`.
+pub fn open(endpoint: &Endpoint, version: Version) -> Result<Box<dyn Transport>, Error> {
+    let deadline = Instant::now() + endpoint.timeout;
+    let socket = Socket::connect(endpoint, deadline)?;
+    let mut stream = match endpoint.scheme.is_tls() {
+        false => Stream::plain(socket),
+        true => Stream::tls(socket, endpoint)?,
+    };
+    if !endpoint.scheme.is_websocket() {
+        stream.socket().set_nonblocking().map_err(Error::Lost)?;
+        return Ok(Box::new(stream));
+    }
+    Ok(Box::new(WebSocketStream::new(stream, endpoint, version)?))
+}
