@@ -110,12 +110,15 @@ fn accept(
     {
         return Err(UpgradeError::NotUpgrade);
     }
-    if let (Some(allowed), Some(origin)) = (&options.origins, headers.only("Origin"))
-        && !allowed
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(origin))
-    {
-        return Err(UpgradeError::Origin(origin.to_owned()));
+    if let Some(allowed) = &options.origins {
+        let known = |origin: &&str| {
+            allowed
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(origin))
+        };
+        if let Some(origin) = headers.all("Origin").find(|origin| !known(origin)) {
+            return Err(UpgradeError::Origin(origin.to_owned()));
+        }
     }
     let key = headers.only("Sec-WebSocket-Key").ok_or(UpgradeError::Key)?;
     if STANDARD.decode(key).map(|key| key.len()) != Ok(16) {
@@ -155,11 +158,12 @@ fn path_of(target: &str) -> &str {
 struct Headers<'a>(&'a [httparse::Header<'a>]);
 
 impl<'a> Headers<'a> {
+    /// All values of a header; one that is not UTF-8 is empty, thus equal to nothing that we want.
     fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
         self.0
             .iter()
             .filter(move |header| header.name.eq_ignore_ascii_case(name))
-            .filter_map(|header| std::str::from_utf8(header.value).ok())
+            .map(|header| std::str::from_utf8(header.value).unwrap_or_default())
             .map(str::trim)
     }
 
