@@ -12,6 +12,7 @@
 //!
 //! Sources: OASIS MQTT 3.1.1 (2014) and MQTT 5.0 (2019). Section numbers in
 //! these docs are those of MQTT 5.0 unless they say otherwise.
+#![forbid(unsafe_code)]
 
 mod error;
 mod frame;

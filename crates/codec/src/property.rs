@@ -259,11 +259,11 @@ impl<'a> Properties<'a> {
                 Kind::U32 => reader.u32(name).map(|_| true)?,
                 Kind::NonZeroU32 => reader.u32(name)? != 0,
                 Kind::NonZeroVarint => reader.varint(name)? != 0,
-                Kind::Str => reader.string(name).map(|_| true)?,
+                Kind::Str => reader.skip_string(name).map(|()| true)?,
                 Kind::Binary => reader.binary(name).map(|_| true)?,
                 Kind::Pair => {
-                    reader.string(name)?;
-                    reader.string(name)?;
+                    reader.skip_string(name)?;
+                    reader.skip_string(name)?;
                     true
                 }
             };
@@ -495,5 +495,77 @@ impl PropertyBuf {
         self.seen |= PropertySet::bit(property.id);
         self.bytes.extend_from_slice(property.bytes);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use PropertyId as P;
+
+    #[test]
+    fn numbers_that_do_not_fit_are_clamped() {
+        let mut buf = PropertyBuf::new();
+        buf.push_number(P::TopicAlias, 70_000)
+            .push_number(P::MaximumQoS, 2)
+            .push_number(P::SubscriptionIdentifier, u32::MAX)
+            .push_number(P::MessageExpiryInterval, u32::MAX);
+        let properties = buf.as_properties();
+        assert_eq!(properties.number(P::TopicAlias), Some(65_535));
+        assert_eq!(properties.number(P::MaximumQoS), Some(1));
+        assert_eq!(
+            properties.number(P::SubscriptionIdentifier),
+            Some(268_435_455)
+        );
+        assert_eq!(properties.number(P::MessageExpiryInterval), Some(u32::MAX));
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_appended() {
+        let long = "x".repeat(65_536);
+        let mut buf = PropertyBuf::new();
+        let too_long = |id: P| Some(EncodeError::FieldTooLong(id.name()));
+        assert_eq!(
+            buf.push_data(P::ReasonString, long.as_bytes()).err(),
+            too_long(P::ReasonString)
+        );
+        assert_eq!(buf.push_user(&long, "").err(), too_long(P::UserProperty));
+        assert_eq!(buf.push_user("", &long).err(), too_long(P::UserProperty));
+        assert_eq!(buf, PropertyBuf::new());
+        assert!(buf.push_user(&long[1..], &long[1..]).is_ok());
+    }
+
+    #[test]
+    fn clear_forgets_all() {
+        let mut buf = PropertyBuf::new();
+        buf.push_number(P::TopicAlias, 1);
+        buf.clear();
+        assert!(buf.as_properties().is_empty());
+        assert!(!buf.as_properties().contains(P::TopicAlias));
+    }
+
+    #[test]
+    fn first_of_equal_names_is_found() {
+        let mut buf = PropertyBuf::new();
+        for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            assert!(buf.push_user(name, value).is_ok());
+        }
+        let properties = buf.as_properties();
+        assert_eq!(properties.user_value("a"), Some("1"));
+        assert_eq!(properties.user_value("b"), Some("2"));
+        assert_eq!(properties.user_value("c"), None);
+        assert_eq!(properties.user().count(), 3);
+        assert_eq!(Properties::EMPTY.user_value("a"), None);
+    }
+
+    /// Accessors of another kind give their documented empty values.
+    #[test]
+    fn values_of_another_kind() {
+        let mut buf = PropertyBuf::new();
+        assert!(buf.push_data(P::ReasonString, b"text").is_ok());
+        let text = buf.as_properties().get(P::ReasonString);
+        assert_eq!(text.map(Property::number), Some(0));
+        assert_eq!(text.map(Property::pair), Some(("", "")));
+        assert_eq!(text.map(Property::text), Some("text"));
     }
 }

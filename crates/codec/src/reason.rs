@@ -118,3 +118,38 @@ impl std::fmt::Display for ReasonCode {
         write!(f, "0x{:02X} {}", self.byte(), self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_names() {
+        for byte in 0..=255u8 {
+            let code = ReasonCode::from_byte(byte);
+            assert_eq!(
+                code.is_some(),
+                ReasonCode::ALL.iter().any(|c| c.byte() == byte)
+            );
+            if let Some(code) = code {
+                assert_eq!(code.byte(), byte);
+                assert_eq!(code.is_error(), byte >= 0x80);
+            }
+        }
+        assert_eq!(ReasonCode::ALL.len(), 43);
+        assert_eq!(ReasonCode::QuotaExceeded.to_string(), "0x97 Quota exceeded");
+    }
+
+    /// 3.1.1 has return codes 0 to 5, and each is reached.
+    #[test]
+    fn return_codes() {
+        let mut reached: Vec<u8> = ReasonCode::ALL
+            .iter()
+            .filter_map(|c| c.connack_v3())
+            .collect();
+        reached.sort_unstable();
+        reached.dedup();
+        assert_eq!(reached, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(ReasonCode::MalformedPacket.connack_v3(), None);
+    }
+}

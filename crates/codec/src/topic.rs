@@ -16,7 +16,11 @@ pub const SHARE_PREFIX: &str = "$share/";
 #[inline]
 pub fn validate_name(bytes: &[u8]) -> Result<&str, DecodeError> {
     let topic = crate::wire::valid_str(bytes, "topic name")?;
-    if topic.is_empty() || bytes.iter().any(|b| matches!(b, b'+' | b'#')) {
+    // Without early exit, so that it is done many bytes at a time.
+    let wildcard = bytes
+        .iter()
+        .fold(false, |found, b| found | (*b == b'+') | (*b == b'#'));
+    if topic.is_empty() || wildcard {
         return Err(DecodeError::TopicNameInvalid);
     }
     Ok(topic)
@@ -79,17 +83,22 @@ pub fn levels(topic: &str) -> usize {
 /// prefix). Topics that begin with `$` are not matched by filters that begin
 /// with a wildcard [MQTT-4.7.2-1].
 pub fn matches(filter: &str, topic: &str) -> bool {
-    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+    let (mut filter, mut topic) = (filter.as_bytes(), topic.as_bytes());
+    if topic.first() == Some(&b'$') && matches!(filter.first(), Some(b'+' | b'#')) {
         return false;
     }
-    let mut filter_levels = filter.split('/');
-    let mut topic_levels = topic.split('/');
     loop {
-        match (filter_levels.next(), topic_levels.next()) {
-            (Some("#"), _) => return true,
-            (Some("+"), Some(_)) => {}
-            (Some(f), Some(t)) if f == t => {}
-            (None, None) => return true,
+        match (filter, topic) {
+            // The level above `#` matches too: `a/#` matches `a`.
+            ([b'#'], _) | (b"/#" | [], []) => return true,
+            ([b'+', rest @ ..], _) => {
+                let level = topic.iter().position(|b| *b == b'/');
+                topic = &topic[level.unwrap_or(topic.len())..];
+                filter = rest;
+            }
+            ([f, filter_rest @ ..], [t, topic_rest @ ..]) if f == t => {
+                (filter, topic) = (filter_rest, topic_rest);
+            }
             _ => return false,
         }
     }

@@ -94,6 +94,16 @@ impl<'a> Reader<'a> {
         valid_str(self.binary(what)?, what)
     }
 
+    /// As [`Reader::string`], for who needs only to know that it is one.
+    #[inline]
+    pub(crate) fn skip_string(&mut self, what: &'static str) -> Result<(), DecodeError> {
+        let bytes = self.binary(what)?;
+        if is_plain_ascii(bytes) || is_valid_str(bytes) {
+            return Ok(());
+        }
+        Err(DecodeError::Malformed(what))
+    }
+
     /// A variable byte integer in its shortest form [MQTT-1.5.5-1].
     pub(crate) fn varint(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         let mut value = 0u32;
@@ -115,9 +125,35 @@ impl<'a> Reader<'a> {
 #[inline]
 pub(crate) fn valid_str<'a>(bytes: &'a [u8], what: &'static str) -> Result<&'a str, DecodeError> {
     match std::str::from_utf8(bytes) {
-        Ok(s) if !bytes.contains(&0) => Ok(s),
+        Ok(s) if is_plain_ascii(bytes) || !bytes.contains(&0) => Ok(s),
         _ => Err(DecodeError::Malformed(what)),
     }
+}
+
+/// The general case, kept out of the way of plain ASCII.
+#[inline(never)]
+fn is_valid_str(bytes: &[u8]) -> bool {
+    valid_str(bytes, "").is_ok()
+}
+
+/// Whether every byte is within U+0001 to U+007F, as in nearly all strings.
+/// Eight bytes at a time: subtracting 1 from each sets the top bit of a zero
+/// byte, and all others have it clear unless they had it set before.
+#[inline]
+fn is_plain_ascii(bytes: &[u8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut tops = 0;
+    for word in words {
+        let word = u64::from_ne_bytes(*word);
+        tops |= word | word.wrapping_sub(ONES);
+    }
+    let mut plain = tops & TOPS == 0;
+    for byte in rest {
+        plain &= matches!(byte, 1..=0x7F);
+    }
+    plain
 }
 
 /// Bytes that `value` takes as a variable byte integer: 1 to 4.
@@ -173,4 +209,62 @@ pub(crate) fn put_header(out: &mut Vec<u8>, first: u8, body: usize) -> Result<()
     out.push(first);
     put_varint(out, body);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_at_their_boundaries() {
+        for (value, bytes) in [
+            (0, &[0x00][..]),
+            (127, &[0x7F]),
+            (128, &[0x80, 0x01]),
+            (16_383, &[0xFF, 0x7F]),
+            (16_384, &[0x80, 0x80, 0x01]),
+            (2_097_151, &[0xFF, 0xFF, 0x7F]),
+            (2_097_152, &[0x80, 0x80, 0x80, 0x01]),
+            (MAX_REMAINING_LENGTH, &[0xFF, 0xFF, 0xFF, 0x7F]),
+        ] {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert_eq!(out, bytes, "{value}");
+            assert_eq!(varint_len(value), bytes.len(), "{value}");
+            assert_eq!(Reader::new(bytes).varint(""), Ok(value as u32));
+        }
+    }
+
+    /// The fast test for ASCII agrees with the slow one, wherever in a word the
+    /// odd byte is.
+    #[test]
+    fn plain_ascii() {
+        for len in 0..40 {
+            let mut bytes = vec![b'a'; len];
+            assert!(is_plain_ascii(&bytes));
+            for at in 0..len {
+                for odd in 0..=255 {
+                    bytes[at] = odd;
+                    assert_eq!(
+                        is_plain_ascii(&bytes),
+                        (1..0x80).contains(&odd),
+                        "{odd:#x} at {at} of {len}"
+                    );
+                }
+                bytes[at] = b'a';
+            }
+        }
+    }
+
+    #[test]
+    fn fields_stop_at_the_end() {
+        let mut reader = Reader::new(&[0, 3, b'a', b'b']);
+        assert_eq!(reader.binary("x"), Err(DecodeError::Malformed("x")));
+        assert!(Reader::new(&[0]).u16("x").is_err());
+        assert!(Reader::new(&[0, 0, 0]).u32("x").is_err());
+        assert!(Reader::new(&[]).u8("x").is_err());
+        let mut reader = Reader::new(&[0, 1, b'a', 9]);
+        assert_eq!(reader.string("x"), Ok("a"));
+        assert_eq!(reader.rest(), &[9]);
+    }
 }

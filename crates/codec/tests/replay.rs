@@ -13,9 +13,11 @@ mod checks;
 use std::fs;
 use std::path::PathBuf;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use support::golden::golden;
-use support::hex;
 use support::mutate::{Random, mutate};
+use support::{config, hex};
 
 /// Mutations of each input.
 const ROUNDS: u64 = 1000;
@@ -85,6 +87,18 @@ fn decode() {
 #[test]
 fn stream() {
     replay(&seeds("stream"), checks::stream);
+}
+
+proptest! {
+    #![proptest_config(config(2000))]
+
+    #[test]
+    fn arbitrary_bytes(data in vec(any::<u8>(), 0..80)) {
+        checks::decode(&data);
+        checks::stream(&data);
+        checks::properties(&data);
+        checks::topic(&data);
+    }
 }
 
 #[test]

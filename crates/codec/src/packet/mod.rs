@@ -121,3 +121,154 @@ impl<'a> Packet<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::put_header;
+    use crate::{MAX_REMAINING_LENGTH, Properties, QoS};
+
+    const CONNECT: Connect<'static> = Connect {
+        version: Version::V5,
+        clean_start: true,
+        keep_alive: 0,
+        client_id: "id",
+        will: None,
+        username: None,
+        password: None,
+        properties: Properties::EMPTY,
+    };
+
+    fn publish<'a>(topic: &'a str, payload: &'a [u8]) -> Publish<'a> {
+        Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic,
+            packet_id: 0,
+            properties: Properties::EMPTY,
+            payload,
+        }
+    }
+
+    /// Each field that can be too long is refused, and `out` is as before.
+    #[test]
+    fn failed_encoding_leaves_nothing() {
+        let long = "x".repeat(65_536);
+        let will = Will {
+            topic: &long,
+            payload: b"",
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: Properties::EMPTY,
+        };
+        let packets = [
+            Packet::Connect(Connect {
+                client_id: &long,
+                ..CONNECT
+            }),
+            Packet::Connect(Connect {
+                username: Some(&long),
+                ..CONNECT
+            }),
+            Packet::Connect(Connect {
+                password: Some(long.as_bytes()),
+                ..CONNECT
+            }),
+            Packet::Connect(Connect {
+                will: Some(will),
+                ..CONNECT
+            }),
+            Packet::Publish(publish(&long, b"")),
+        ];
+        for packet in packets {
+            let mut out = b"before".to_vec();
+            let result = packet.encode(Version::V5, &mut out);
+            assert!(
+                matches!(result, Err(EncodeError::FieldTooLong(_))),
+                "{result:?}"
+            );
+            assert_eq!(out, b"before");
+        }
+        let mut out = b"before".to_vec();
+        let options = SubscribeOptions::default();
+        let none = Properties::EMPTY;
+        assert!(
+            Subscribe::put(
+                1,
+                none,
+                &[("a", options), (&long, options)],
+                Version::V5,
+                &mut out
+            )
+            .is_err()
+        );
+        assert!(Unsubscribe::put(1, none, &["a", &long], Version::V5, &mut out).is_err());
+        assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn remaining_length_has_an_end() {
+        // Zeroed pages that nobody touches cost no memory.
+        let payload = vec![0; MAX_REMAINING_LENGTH - 2];
+        let mut out = b"before".to_vec();
+        assert_eq!(
+            publish("a", &payload).encode(Version::V311, &mut out),
+            Err(EncodeError::PacketTooLong)
+        );
+        assert_eq!(out, b"before");
+        assert_eq!(put_header(&mut out, 0x30, MAX_REMAINING_LENGTH), Ok(()));
+        assert_eq!(out, b"before\x30\xFF\xFF\xFF\x7F");
+    }
+
+    #[test]
+    fn peek_version_needs_only_the_start() {
+        assert_eq!(Connect::peek_version(b"\0\x04MQTT\x05"), Some(Version::V5));
+        assert_eq!(
+            Connect::peek_version(b"\0\x04MQTT\x04"),
+            Some(Version::V311)
+        );
+        assert_eq!(
+            Connect::peek_version(b"\0\x06MQIsdp\x03"),
+            Some(Version::V31)
+        );
+        assert_eq!(Connect::peek_version(b"\0\x04MQTT\x06"), None);
+        assert_eq!(Connect::peek_version(b"\0\x04MQTT"), None);
+        assert_eq!(Connect::peek_version(b""), None);
+    }
+
+    /// What `RawPublish` leaves for later is the topic name, and no more.
+    #[test]
+    fn raw_publish_checks_the_topic_later() {
+        let body = b"\0\x01#\0payload";
+        let raw = RawPublish::decode(0x30, body, Version::V5);
+        assert_eq!(
+            raw.map(|p| (p.topic, p.payload)),
+            Ok((&b"#"[..], &b"payload"[..]))
+        );
+        assert_eq!(
+            raw.and_then(RawPublish::validate),
+            Err(DecodeError::TopicNameInvalid)
+        );
+        assert!(RawPublish::decode(0x30, b"\0\x01a\x02\x01\x02", Version::V5).is_err());
+    }
+
+    /// 3.1.1 cannot say why; reasons without a return code become 3.
+    #[test]
+    fn connack_before_mqtt_5() {
+        for (reason, code) in [
+            (crate::ReasonCode::BadUserNameOrPassword, 4),
+            (crate::ReasonCode::Banned, 5),
+            (crate::ReasonCode::MalformedPacket, 3),
+        ] {
+            let connack = ConnAck {
+                session_present: false,
+                reason,
+                properties: Properties::EMPTY,
+            };
+            let mut out = Vec::new();
+            assert_eq!(connack.encode(Version::V311, &mut out), Ok(()));
+            assert_eq!(out, [0x20, 2, 0, code]);
+        }
+    }
+}
