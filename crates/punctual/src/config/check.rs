@@ -1,12 +1,11 @@
 //! Whether the files that a configuration names can be used.
 
 use std::fs;
-use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use punctual_auth::{Acl, FileError, PasswordFile};
-use rustls_pki_types::pem::{self, PemObject};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use punctual_net::tls::TlsAcceptor;
 
 use super::document::Origin;
 use super::problem::{Problem, Problems};
@@ -23,7 +22,7 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
     let mut problems = Problems::default();
     let mut warnings = Vec::new();
     for (i, listener) in config.listeners.iter().enumerate() {
-        check_certificates(listener, i, &mut problems);
+        check_certificates(listener, i, &mut problems, &mut warnings);
         // Only a warning: the file may be checked on another machine.
         if let Err(error) = listener.address.resolve() {
             warnings.push(Problem {
@@ -71,45 +70,34 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
     Ok(warnings)
 }
 
-fn check_certificates(listener: &Listener, index: usize, problems: &mut Problems) {
-    let key = |key: &str| format!("listener.{index}.{key}");
-    for (name, path) in [
-        ("certificate", &listener.certificate),
-        ("client_ca", &listener.client_ca),
-    ] {
-        let Some(path) = path else { continue };
-        let parsed =
-            CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let what = match parsed {
-            Ok(certificates) if certificates.is_empty() => "there is no certificate in it".into(),
-            Ok(_) => continue,
-            Err(error) => pem_error(error),
-        };
-        problems.push(unusable(
-            path,
-            &key(name),
-            what,
-            "name a PEM file with lines -----BEGIN CERTIFICATE-----",
-        ));
-    }
-    if let Some(path) = &listener.key
-        && let Err(error) = PrivateKeyDer::from_pem_file(path)
-    {
-        problems.push(unusable(
-            path,
-            &key("key"),
-            pem_error(error),
-            "name a PEM file with a line -----BEGIN PRIVATE KEY----- (a key with a pass phrase \
-             begins with ENCRYPTED: `openssl pkey -in FILE -out NEW` removes it)",
-        ));
-    }
-}
-
-fn pem_error(error: pem::Error) -> String {
-    match error {
-        pem::Error::Io(error) => unreadable(&error),
-        pem::Error::NoItemsFound => "there is nothing of the kind in it".into(),
-        error => format!("it cannot be parsed: {error}"),
+/// Loads certificates and keys as the server does.
+fn check_certificates(
+    listener: &Listener,
+    index: usize,
+    problems: &mut Problems,
+    warnings: &mut Vec<Problem>,
+) {
+    let Some(options) = listener.tls() else {
+        return;
+    };
+    let problem = |what, remedy: &str| Problem {
+        origin: None,
+        key: format!("listener.{index}"),
+        value: None,
+        what,
+        remedy: remedy.into(),
+    };
+    match TlsAcceptor::load(&options) {
+        // It says itself which file it is and what to do.
+        Err(error) => problems.push(problem(
+            error.to_string(),
+            "the keys certificate, key, client_ca and client_crl name the files",
+        )),
+        Ok(acceptor) if acceptor.expires() < SystemTime::now() => warnings.push(problem(
+            format!("{} has expired", options.certificate.display()),
+            "have the certificate issued again",
+        )),
+        Ok(_) => {}
     }
 }
 
@@ -120,16 +108,12 @@ fn text_of(path: &Path, key: &str, problems: &mut Problems) -> Option<String> {
             problems.push(unusable(
                 path,
                 key,
-                unreadable(&error),
+                format!("the file cannot be read: {error}"),
                 "correct the path, or let the user that runs punctual read the file",
             ));
             None
         }
     }
-}
-
-fn unreadable(error: &io::Error) -> String {
-    format!("the file cannot be read: {error}")
 }
 
 fn unusable(path: &Path, key: &str, what: String, remedy: &str) -> Problem {

@@ -214,6 +214,10 @@ section! {
         /// Largest CONNECT packet, the will included.
         max_connect_size: Size = Size::kib(256), in Size(64) => LARGEST_PACKET,
             since "0.1", Restart;
+        /// Largest size of the incomplete packets of all clients together. A
+        /// client that adds to them beyond it is disconnected.
+        max_receive_bytes: Size = Size::mib(256), in Size::mib(1) => MUCH,
+            since "0.1", Restart;
         /// Largest number of clients that are connected at one time, on all
         /// listeners together.
         max_connections: Limit<u32> = Limit::At(100_000), in 1 => 16_000_000,

@@ -29,12 +29,13 @@ pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
 pub(crate) use self::import::import;
 pub(crate) use self::keys::{
-    Auth, Limits, Listener, Log, LogFormat, LogLevel, Mqtt, Queue, Server,
+    Anonymous, Auth, Limits, Listener, Log, LogFormat, LogLevel, Mqtt, Queue, Server,
 };
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
 use self::schema::{Reader, Section};
-pub(crate) use self::value::{Auto, Switch};
+pub(crate) use self::value::{Auto, Limit, Switch};
+pub(crate) use self::wiring::nanos;
 
 /// The whole configuration. Every value is within its documented range.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use punctual_broker::{Config as Broker, Limits as BrokerLimits, Nanos, QueueFull};
 
+use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
+
 use super::Config;
-use super::keys::WhenFull;
+use super::keys::{Listener, TlsVersion, WhenFull};
 use super::units::Size;
 use super::value::{Limit, Switch};
 
@@ -68,9 +70,44 @@ impl Config {
             ..Broker::default()
         }
     }
+
+    /// Bound on the incomplete packets of all clients.
+    pub(crate) fn max_receive_bytes(&self) -> usize {
+        number(self.limits.max_receive_bytes.0)
+    }
 }
 
-fn nanos(duration: Duration) -> Nanos {
+impl Listener {
+    /// What TLS is made of; `None` for a listener that is not encrypted.
+    pub(crate) fn tls(&self) -> Option<TlsServerOptions> {
+        // Validation has seen that both are there where they are needed, and
+        // only there.
+        let (Some(certificate), Some(key)) = (&self.certificate, &self.key) else {
+            return None;
+        };
+        let authority = self.client_ca.as_ref().map(|ca| ClientAuthority {
+            ca: ca.clone(),
+            crl: self.client_crl.clone(),
+        });
+        Some(TlsServerOptions {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            clients: match authority {
+                Some(authority) if self.require_client_certificate => {
+                    ClientCertificates::Required(authority)
+                }
+                Some(authority) => ClientCertificates::Optional(authority),
+                None => ClientCertificates::Ignored,
+            },
+            minimum: match self.tls_min_version {
+                TlsVersion::V1_2 => MinimumTls::V1_2,
+                TlsVersion::V1_3 => MinimumTls::V1_3,
+            },
+        })
+    }
+}
+
+pub(crate) fn nanos(duration: Duration) -> Nanos {
     Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -132,5 +169,26 @@ mod tests {
         assert_eq!(broker.queue_full, QueueFull::DropOldest);
         assert_eq!(broker.server_keep_alive, Some(30));
         assert!(broker.check_passwords);
+    }
+
+    #[test]
+    fn client_certificates_are_ignored_optional_or_required() {
+        let mut listener = Listener::default();
+        assert_eq!(listener.tls(), None);
+        listener.certificate = Some("c".into());
+        listener.key = Some("k".into());
+        let clients = |listener: &Listener| listener.tls().map(|tls| tls.clients);
+        assert_eq!(clients(&listener), Some(ClientCertificates::Ignored));
+        listener.client_ca = Some("ca".into());
+        listener.client_crl = Some("crl".into());
+        let authority = ClientAuthority {
+            ca: "ca".into(),
+            crl: Some("crl".into()),
+        };
+        let optional = ClientCertificates::Optional(authority.clone());
+        assert_eq!(clients(&listener), Some(optional));
+        listener.require_client_certificate = true;
+        let required = ClientCertificates::Required(authority);
+        assert_eq!(clients(&listener), Some(required));
     }
 }

@@ -80,7 +80,6 @@ fn files_that_are_named_must_be_there_and_parse() {
         address = "tls://127.0.0.1:0"
         certificate = "DIR/no.crt"
         key = "DIR/text"
-        client_ca = "DIR/text"
         [auth]
         password_file = "DIR/passwd"
         acl_file = "DIR/acl"
@@ -95,15 +94,36 @@ fn files_that_are_named_must_be_there_and_parse() {
     check(text, &others).fails(
         1,
         &[
-            "listener.0.certificate = \"no.crt\": the file cannot be read",
-            "listener.0.key = \"text\": there is nothing of the kind in it",
-            "listener.0.client_ca = \"text\": there is no certificate in it",
+            "listener.0: no.crt: cannot be read",
             "passwd:2: ",
             "acl:1: ",
             "server.data = \"text\": this is not a directory",
-            "6 problems",
+            "4 problems",
         ],
     );
+    let text = "[auth]\npassword_file = \"DIR/no\"\nacl_file = \"DIR/neither\"\n";
+    check(text, &[]).fails(1, &["no\": the file cannot be read", "2 problems"]);
+}
+
+#[test]
+fn a_key_must_belong_to_its_certificate() {
+    let names = ["localhost".to_owned()];
+    let one = rcgen::generate_simple_self_signed(names.clone()).unwrap();
+    let other = rcgen::generate_simple_self_signed(names).unwrap();
+    let text = r#"
+        [[listener]]
+        address = "tls://127.0.0.1:0"
+        certificate = "DIR/c.pem"
+        key = "DIR/k.pem"
+        client_ca = "DIR/c.pem"
+    "#;
+    let certificate = one.cert.pem();
+    let check = |key: &rcgen::KeyPair| {
+        let key = key.serialize_pem();
+        check(text, &[("c.pem", &certificate), ("k.pem", &key)])
+    };
+    check(&one.signing_key).ok();
+    check(&other.signing_key).fails(1, &["k.pem: the private key does not belong", "c.pem"]);
 }
 
 #[test]
