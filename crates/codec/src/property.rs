@@ -337,6 +337,16 @@ impl<'a> Properties<'a> {
             .map(Property::pair)
     }
 
+    /// How many User Properties there are.
+    pub fn user_count(&self) -> usize {
+        if !self.contains(PropertyId::UserProperty) {
+            return 0;
+        }
+        self.iter()
+            .filter(|p| p.id == PropertyId::UserProperty)
+            .count()
+    }
+
     /// The value of the first User Property called `name`. Compares bytes, so
     /// it is several times faster than a search through [`Properties::user`].
     #[inline]
@@ -555,6 +565,8 @@ mod tests {
         assert_eq!(properties.user_value("b"), Some("2"));
         assert_eq!(properties.user_value("c"), None);
         assert_eq!(properties.user().count(), 3);
+        assert_eq!(properties.user_count(), 3);
+        assert_eq!(Properties::EMPTY.user_count(), 0);
         assert_eq!(Properties::EMPTY.user_value("a"), None);
     }
 

@@ -31,7 +31,8 @@ impl<'a> RawPublish<'a> {
     ///
     /// # Errors
     /// `Malformed` for QoS 3, DUP with QoS 0, lengths; `Protocol` for packet
-    /// identifier 0; see [`Properties::check`].
+    /// identifier 0 and for an empty topic without Topic Alias (section
+    /// 3.3.2.1); see [`Properties::check`].
     #[inline]
     pub fn decode(first: u8, body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
         let qos = QoS::from_bits((first >> 1) & 3).ok_or(DecodeError::Malformed("QoS"))?;
@@ -50,6 +51,9 @@ impl<'a> RawPublish<'a> {
         } else {
             Properties::EMPTY
         };
+        if topic.is_empty() && !properties.contains(PropertyId::TopicAlias) {
+            return Err(DecodeError::Protocol("empty topic without Topic Alias"));
+        }
         Ok(Self {
             dup,
             qos,
@@ -61,19 +65,15 @@ impl<'a> RawPublish<'a> {
         })
     }
 
-    /// Checks topic name and Response Topic. An empty topic passes only with a
-    /// Topic Alias.
+    /// Checks topic name and Response Topic.
     ///
     /// # Errors
-    /// `TopicNameInvalid`, `Malformed` for bad UTF-8, `Protocol` for an empty
-    /// topic without alias (section 3.3.2.1).
+    /// `TopicNameInvalid`; `Malformed` for bad UTF-8.
     pub fn validate(self) -> Result<Publish<'a>, DecodeError> {
-        let topic = if !self.topic.is_empty() {
-            topic::validate_name(self.topic)?
-        } else if self.properties.contains(PropertyId::TopicAlias) {
+        let topic = if self.topic.is_empty() && self.properties.contains(PropertyId::TopicAlias) {
             ""
         } else {
-            return Err(DecodeError::Protocol("empty topic without Topic Alias"));
+            topic::validate_name(self.topic)?
         };
         if let Some(response) = self.properties.text(PropertyId::ResponseTopic) {
             topic::validate_name(response.as_bytes())?;
