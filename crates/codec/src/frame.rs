@@ -84,7 +84,7 @@ impl Frame<'_> {
     /// as MQTT 5 demands [MQTT-1.5.5-1] and 3.1.1 does not.
     #[inline]
     pub fn is_minimal(&self) -> bool {
-        self.bytes.len() - self.body.len() - 1 == varint_len(self.body.len())
+        self.bytes.len() == 1 + varint_len(self.body.len()) + self.body.len()
     }
 }
 
