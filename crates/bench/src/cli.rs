@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::compare::CompareArgs;
 use crate::error::{Error, Result};
 use crate::floor::Floor;
 use crate::load::{self, Options, Pace, Report, Scenario};
@@ -20,17 +21,22 @@ pub enum BenchCommand {
     Load(Box<LoadArgs>),
     /// Serve the floor: a forwarder that is no broker, to compare brokers with
     Floor(FloorArgs),
+    /// Compare brokers with each other and the floor, and write the tables
+    Compare(CompareArgs),
 }
 
 impl BenchCommand {
-    /// Does what was asked and writes the result to `out`.
+    /// Does what was asked and writes the result to `out`. `own_words` lead from this program's
+    /// name to these subcommands, for it starts itself as the floor: none in `punctual-bench`,
+    /// `bench` in `punctual`.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
         match self {
             Self::Load(args) => args.run(out),
             Self::Floor(args) => args.run(out),
+            Self::Compare(args) => args.run(own_words, out),
         }
     }
 }
@@ -202,7 +208,8 @@ fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(unknown)
 }
 
-fn seconds(text: &str) -> std::result::Result<Duration, String> {
+/// Reads a duration in seconds, for clap.
+pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
     text.parse()
         .ok()
         .and_then(|seconds: f64| Duration::try_from_secs_f64(seconds).ok())

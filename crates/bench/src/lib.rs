@@ -6,6 +6,7 @@
 //! clocks of other processes, tracepoints).
 
 mod cli;
+mod compare;
 mod error;
 mod floor;
 mod io;
@@ -16,6 +17,7 @@ mod watch;
 mod wire;
 
 pub use cli::{BenchCommand, FloorArgs, LoadArgs};
+pub use compare::CompareArgs;
 pub use error::{Error, Result};
 pub use floor::{Floor, HIGH_WATER};
 pub use load::{

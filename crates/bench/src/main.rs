@@ -14,7 +14,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command.run(&mut std::io::stdout().lock()) {
+    match Cli::parse().command.run(&[], &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("punctual-bench: {error}");

@@ -8,6 +8,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr;
 
 /// Events taken from the kernel per wait.
@@ -108,6 +110,26 @@ pub(crate) fn raise_file_limit() -> io::Result<u64> {
         check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit))?;
     }
     Ok(limit.rlim_cur)
+}
+
+/// Makes `command` run pinned to `core`, under `SCHED_FIFO` at `fifo` (0: the normal class), with
+/// all the files it may open, and not outlive the calling thread.
+pub(crate) fn prepare_child(command: &mut Command, core: usize, fifo: u8) {
+    let prepare = move || {
+        // SAFETY: PR_SET_PDEATHSIG takes one integer and touches no memory.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+        pin_to_core(core)?;
+        set_fifo(fifo)?;
+        raise_file_limit().map(drop)
+    };
+    // SAFETY: between fork and exec only system calls are made; nothing allocates or locks.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Asks a process to end (SIGTERM).
+pub(crate) fn terminate(pid: u32) -> io::Result<()> {
+    // SAFETY: kill touches no memory.
+    check(unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) })
 }
 
 fn check(returned: libc::c_int) -> io::Result<()> {

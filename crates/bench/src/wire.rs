@@ -168,13 +168,17 @@ fn put_packet(out: &mut Vec<u8>, first: u8, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// Appends a CONNECT with a clean session and no keep-alive.
+/// Keep-alive of the generator's clients, s: longer than any run, so that nobody pings. Not 0,
+/// which some brokers take for a fault.
+const KEEP_ALIVE: u16 = 3600;
+
+/// Appends a CONNECT with a clean session.
 pub(crate) fn put_connect(out: &mut Vec<u8>, version: Version, client_id: &str) {
     let mut body = Vec::with_capacity(32 + client_id.len());
     put_string(&mut body, "MQTT");
     body.push(version.level());
     body.push(0x02);
-    put_u16(&mut body, 0);
+    put_u16(&mut body, KEEP_ALIVE);
     if version == Version::V5 {
         // Receive Maximum 65535 is the default, so no property is needed.
         body.push(0);

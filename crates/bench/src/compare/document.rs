@@ -1,0 +1,51 @@
+//! Puts generated text between two marker lines of a Markdown file, so that what people wrote
+//! around it survives.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+const BEGIN: &str = "<!-- bench: generated below, do not edit -->";
+const END: &str = "<!-- bench: generated above -->";
+
+const NEW_DOCUMENT: &str = "# Performance\n\n\
+    Broker and load generator have a core each; the floor is a forwarder that is no broker and \
+    marks what a plain design can reach on the machine.\n\n";
+
+/// Replaces the generated part of the file at `path`, which is created if it is not there.
+pub(crate) fn update(path: &Path, generated: &str) -> Result<()> {
+    let old = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => NEW_DOCUMENT.to_owned(),
+        Err(e) => return Err(Error::io(format!("cannot read {}", path.display()))(e)),
+    };
+    fs::write(path, replace(&old, generated))
+        .map_err(Error::io(format!("cannot write {}", path.display())))
+}
+
+fn replace(old: &str, generated: &str) -> String {
+    let marked = format!("{BEGIN}\n\n{}\n\n{END}", generated.trim());
+    let parts = old
+        .split_once(BEGIN)
+        .and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    match parts {
+        Some((before, after)) => format!("{before}{marked}{after}"),
+        None => format!("{}\n\n{marked}\n", old.trim_end()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_around_the_markers_survives() {
+        let first = replace("# Title\n\nBy hand.\n", "one");
+        assert!(first.starts_with("# Title\n\nBy hand.\n\n<!--"));
+        let more = format!("{first}\nAlso by hand.\n");
+        let second = replace(&more, "two\n");
+        assert_eq!(second, more.replace("one", "two"));
+    }
+}

@@ -1,0 +1,104 @@
+//! What the comparison ran on, in the words of `/proc`.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// The machine and the day.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_gib: f64,
+    pub(crate) kernel: String,
+    /// TCP congestion control in use by default.
+    pub(crate) congestion_control: String,
+    /// Runnable tasks in the minute before the comparison: above about 0.5 others disturb it.
+    pub(crate) load_average: String,
+    /// UTC, as 2026-11-21.
+    pub(crate) date: String,
+}
+
+impl Machine {
+    pub(crate) fn read() -> Self {
+        let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let after = |text: &str, key: &str| {
+            text.lines()
+                .find(|line| line.starts_with(key))
+                .and_then(|line| line.split_once(':'))
+                .map_or_else(
+                    || "unknown".to_owned(),
+                    |(_, value)| value.trim().to_owned(),
+                )
+        };
+        let kib = after(&file("/proc/meminfo"), "MemTotal");
+        let kib = kib.split_whitespace().next().and_then(|n| n.parse().ok());
+        let today = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs() / 86_400);
+        Self {
+            cpu: after(&file("/proc/cpuinfo"), "model name"),
+            // Not what this pinned thread may use, but what is there.
+            cores: file("/proc/cpuinfo")
+                .lines()
+                .filter(|line| line.starts_with("processor"))
+                .count(),
+            memory_gib: kib.unwrap_or(0.0) / (1024.0 * 1024.0),
+            kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
+            congestion_control: file("/proc/sys/net/ipv4/tcp_congestion_control")
+                .trim()
+                .to_owned(),
+            load_average: file("/proc/loadavg")
+                .split_whitespace()
+                .next()
+                .unwrap_or("unknown")
+                .to_owned(),
+            date: civil_date(today),
+        }
+    }
+}
+
+/// The Gregorian date of a day counted from 1970-01-01.
+fn civil_date(mut day: u64) -> String {
+    let mut year = 1970;
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    loop {
+        let length = if leap(year) { 366 } else { 365 };
+        if day < length {
+            break;
+        }
+        day -= length;
+        year += 1;
+    }
+    let february = if leap(year) { 29 } else { 28 };
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", day + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_gregorian() {
+        for (day, date) in [
+            (0, "1970-01-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_453, "2025-12-31"),
+            (20_778, "2026-11-21"),
+        ] {
+            assert_eq!(civil_date(day), date);
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! The table of brokers: how each is found, configured, started and asked for its version.
+//!
+//! Fairness is here: Nagle off wherever a broker lets us, persistence off, queues large enough
+//! that the generator's windows close before a broker drops, inflight limits out of the way,
+//! logging of errors only.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, io, thread};
+
+use crate::error::{Error, Result};
+use crate::sys;
+use crate::wire::Version;
+
+/// Longest wait for a broker to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Longest wait for a broker to end before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause between looks at a broker that starts or ends.
+const POLL: Duration = Duration::from_millis(20);
+
+/// One broker. In `arguments` and `config` stand placeholders: `{port}`, `{port5}` (the second
+/// port, for brokers that want version 5 elsewhere), `{config}` (path of the configuration).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    /// Environment variable that names its program.
+    pub(crate) variable: &'static str,
+    /// Program looked for in the directory of peers and in PATH.
+    program: &'static str,
+    arguments: &'static [&'static str],
+    /// File name and text of its configuration.
+    config: Option<(&'static str, &'static str)>,
+    version_argument: &'static str,
+    v5_on_second_port: bool,
+    most_qos: u8,
+    /// What a reader of its figures has to know.
+    pub(crate) note: Option<&'static str>,
+}
+
+/// Name of the floor in tables and options.
+pub(crate) const FLOOR: &str = "floor";
+
+/// Name of our broker in tables and options.
+pub(crate) const PUNCTUAL: &str = "punctual";
+
+/// Every broker that can be compared.
+pub(crate) const PEERS: [Peer; 5] = [
+    Peer {
+        name: FLOOR,
+        variable: "FLOOR_BIN",
+        program: "",
+        arguments: &["floor", "--listen", "127.0.0.1:{port}"],
+        config: None,
+        version_argument: "--version",
+        v5_on_second_port: false,
+        most_qos: 1,
+        note: Some("forwards only: exact topics, QoS 0 and 1, no sessions"),
+    },
+    Peer {
+        name: PUNCTUAL,
+        variable: "PUNCTUAL_BIN",
+        program: "punctual",
+        arguments: &[
+            "serve",
+            "--listen",
+            "tcp://127.0.0.1:{port}",
+            "--http",
+            "off",
+        ],
+        config: None,
+        version_argument: "--version",
+        v5_on_second_port: false,
+        most_qos: 2,
+        note: None,
+    },
+    Peer {
+        name: "mosquitto",
+        variable: "MOSQUITTO_BIN",
+        program: "mosquitto",
+        arguments: &["-c", "{config}"],
+        config: Some((
+            "mosquitto.conf",
+            "listener {port} 127.0.0.1\n\
+             allow_anonymous true\n\
+             persistence false\n\
+             set_tcp_nodelay true\n\
+             max_queued_messages 1000000\n\
+             max_queued_bytes 0\n\
+             max_inflight_messages 0\n\
+             log_dest stderr\n\
+             log_type error\n",
+        )),
+        version_argument: "-h",
+        v5_on_second_port: false,
+        most_qos: 2,
+        note: None,
+    },
+    Peer {
+        name: "rumqttd",
+        variable: "RUMQTTD_BIN",
+        program: "rumqttd",
+        arguments: &["-q", "-c", "{config}"],
+        config: Some((
+            "rumqttd.toml",
+            "id = 0\n\
+             [router]\n\
+             id = 0\n\
+             max_connections = 10100\n\
+             max_outgoing_packet_count = 200\n\
+             max_segment_size = 104857600\n\
+             max_segment_count = 10\n\
+             [v4.1]\n\
+             name = \"v4\"\n\
+             listen = \"127.0.0.1:{port}\"\n\
+             next_connection_delay_ms = 0\n\
+             [v4.1.connections]\n\
+             connection_timeout_ms = 60000\n\
+             max_payload_size = 1048576\n\
+             max_inflight_count = 1000\n\
+             dynamic_filters = true\n\
+             [v5.1]\n\
+             name = \"v5\"\n\
+             listen = \"127.0.0.1:{port5}\"\n\
+             next_connection_delay_ms = 0\n\
+             [v5.1.connections]\n\
+             connection_timeout_ms = 60000\n\
+             max_payload_size = 1048576\n\
+             max_inflight_count = 1000\n\
+             dynamic_filters = true\n",
+        )),
+        version_argument: "--version",
+        v5_on_second_port: true,
+        most_qos: 2,
+        note: Some("cannot switch Nagle's algorithm off"),
+    },
+    Peer {
+        name: "mochi",
+        variable: "MOCHI_BIN",
+        program: "mochi",
+        arguments: &["-listen", "127.0.0.1:{port}"],
+        config: None,
+        version_argument: "-version",
+        v5_on_second_port: false,
+        most_qos: 2,
+        note: None,
+    },
+];
+
+/// A broker whose program was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) peer: Peer,
+    /// The program and, for the floor, the words that lead to its subcommand.
+    command: Vec<PathBuf>,
+    pub(crate) version: String,
+}
+
+/// How brokers are run.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// Core that the broker gets.
+    pub(crate) core: usize,
+    /// Where configurations and logs go.
+    pub(crate) directory: PathBuf,
+}
+
+impl Peer {
+    /// Whether the broker can do this at all.
+    pub(crate) fn supports(&self, qos: u8) -> bool {
+        qos <= self.most_qos
+    }
+
+    /// Looks for the broker's program: environment variable, `directory`, PATH.
+    pub(crate) fn find(&self, directory: &Path, own_words: &[&str]) -> Option<Found> {
+        let command = if self.name == FLOOR {
+            let own = env::current_exe().ok()?;
+            let words = own_words.iter().map(PathBuf::from);
+            std::iter::once(own).chain(words).collect()
+        } else {
+            vec![self.find_program(directory)?]
+        };
+        let version = if self.name == FLOOR {
+            env!("CARGO_PKG_VERSION").to_owned()
+        } else {
+            version_of(command.first()?, self.version_argument)
+        };
+        Some(Found {
+            peer: *self,
+            command,
+            version,
+        })
+    }
+
+    fn find_program(&self, directory: &Path) -> Option<PathBuf> {
+        if let Some(path) = env::var_os(self.variable) {
+            return Some(path.into());
+        }
+        let path = env::var_os("PATH").unwrap_or_default();
+        std::iter::once(directory.to_owned())
+            .chain(env::split_paths(&path))
+            // Debian keeps servers where PATH may not look.
+            .chain(std::iter::once("/usr/sbin".into()))
+            .map(|directory| directory.join(self.program))
+            .find(|candidate| candidate.is_file())
+    }
+}
+
+/// The first thing in a program's answer that looks like a version.
+fn version_of(program: &Path, argument: &str) -> String {
+    let output = Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .output();
+    let text = output.map_or_else(
+        |_| Vec::new(),
+        |output| [output.stdout, output.stderr].concat(),
+    );
+    version_in(&String::from_utf8_lossy(&text)).unwrap_or_else(|| "unknown version".to_owned())
+}
+
+fn version_in(text: &str) -> Option<String> {
+    text.split(|c: char| c.is_whitespace() || c == ',')
+        .map(|word| word.trim_start_matches('v'))
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
+        .map(str::to_owned)
+}
+
+/// A broker that runs and listens. Dropping it ends the process.
+pub(crate) struct Running {
+    child: Child,
+    port: u16,
+    port5: u16,
+    v5_on_second_port: bool,
+}
+
+impl Found {
+    /// Starts the broker on ports that are free now, pinned, and waits until it listens. `fifo`
+    /// is a `SCHED_FIFO` priority, 0 for the normal class.
+    pub(crate) fn start(&self, setup: &Setup, fifo: u8) -> Result<Running> {
+        let name = self.peer.name;
+        let (port, port5) = free_ports().map_err(Error::io("cannot find free ports"))?;
+        let file = self.peer.config.map_or("", |(file, _)| file);
+        let config = setup.directory.join(file);
+        let fill = |text: &str| {
+            text.replace("{port}", &port.to_string())
+                .replace("{port5}", &port5.to_string())
+                .replace("{config}", &config.to_string_lossy())
+        };
+        if let Some((_, template)) = self.peer.config {
+            fs::write(&config, fill(template))
+                .map_err(Error::io(format!("cannot write {}", config.display())))?;
+        }
+        let log_path = setup.directory.join(format!("{name}.log"));
+        let log = fs::File::create(&log_path)
+            .map_err(Error::io(format!("cannot write {}", log_path.display())))?;
+        let log_too = log.try_clone().map_err(Error::io("cannot share the log"))?;
+
+        let (program, words) = self
+            .command
+            .split_first()
+            .ok_or_else(|| self.failure("no program"))?;
+        let mut command = Command::new(program);
+        command
+            .args(words)
+            .args(self.peer.arguments.iter().map(|argument| fill(argument)))
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too);
+        sys::prepare_child(&mut command, setup.core, fifo);
+        let child = command
+            .spawn()
+            .map_err(|e| self.failure(&format!("{}: {e}", program.display())))?;
+        let mut running = Running {
+            child,
+            port,
+            port5,
+            v5_on_second_port: self.peer.v5_on_second_port,
+        };
+        running
+            .wait_until_it_listens()
+            .map_err(|why| self.failure(&format!("{why}; see {}", log_path.display())))?;
+        Ok(running)
+    }
+
+    fn failure(&self, why: &str) -> Error {
+        Error::Peer {
+            peer: self.peer.name.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The port for clients of `version`.
+    pub(crate) fn port(&self, version: Version) -> u16 {
+        if self.v5_on_second_port && version == Version::V5 {
+            self.port5
+        } else {
+            self.port
+        }
+    }
+
+    fn wait_until_it_listens(&mut self) -> std::result::Result<(), String> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        let mut ports = vec![self.port];
+        if self.v5_on_second_port {
+            ports.push(self.port5);
+        }
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("it ended with {status}"));
+            }
+            ports.retain(|&port| std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+            if ports.is_empty() {
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
+        Err(format!("nothing listens on port {}", ports[0]))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let asked = sys::terminate(self.child.id());
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while asked.is_ok() && Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => thread::sleep(POLL),
+                _ => return,
+            }
+        }
+        // It may have ended in between; there is nobody to tell.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two ports that nobody listens on at the moment.
+fn free_ports() -> io::Result<(u16, u16)> {
+    let one = TcpListener::bind("127.0.0.1:0")?;
+    let two = TcpListener::bind("127.0.0.1:0")?;
+    Ok((one.local_addr()?.port(), two.local_addr()?.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (text, version) in [
+            ("mosquitto version 2.0.11\n\nmosquitto is an MQTT", "2.0.11"),
+            ("rumqttd 0.20.0", "0.20.0"),
+            ("punctual v0.1.0 (abc)", "0.1.0"),
+        ] {
+            assert_eq!(version_in(text).as_deref(), Some(version));
+        }
+        assert_eq!(version_in("no such option -h"), None);
+    }
+
+    #[test]
+    fn a_program_that_ends_at_once_is_reported() {
+        let found = Found {
+            peer: PEERS[1],
+            command: vec!["/bin/true".into()],
+            version: String::new(),
+        };
+        let directory = tempdir();
+        let setup = Setup {
+            core: 0,
+            directory: directory.clone(),
+        };
+        let error = found.start(&setup, 0).err().map(|e| e.to_string());
+        fs::remove_dir_all(directory).unwrap();
+        assert!(error.unwrap().contains("it ended with"));
+    }
+
+    fn tempdir() -> PathBuf {
+        let directory = env::temp_dir().join(format!("punctual-bench-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+}

@@ -1,0 +1,78 @@
+//! What the runs of a comparison found, and medians over repetitions.
+
+use serde::Serialize;
+
+use crate::load::Report;
+
+/// All runs of one case on one broker.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Cell {
+    /// Title of the case.
+    pub(crate) case: String,
+    /// Name of the broker.
+    pub(crate) broker: String,
+    pub(crate) reports: Vec<Report>,
+    /// Why runs failed, if some did.
+    pub(crate) errors: Vec<String>,
+}
+
+impl Cell {
+    /// Median over the runs of whatever `value` takes from a report; `None` if no run has it.
+    pub(crate) fn median(&self, value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
+        let mut values: Vec<f64> = self.reports.iter().filter_map(value).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        match values.len() {
+            0 => None,
+            n if n % 2 == 1 => Some(values[middle]),
+            _ => Some((values[middle - 1] + values[middle]) / 2.0),
+        }
+    }
+
+    pub(crate) fn throughput(&self) -> Option<f64> {
+        self.median(|report| Some(report.delivered_per_s))
+    }
+
+    /// Messages lost and out of order as shares of those due, over all runs.
+    pub(crate) fn faults(&self) -> (f64, f64) {
+        let sum = |count: fn(&Report) -> u64| self.reports.iter().map(count).sum::<u64>() as f64;
+        let due = sum(|r| r.expected).max(1.0);
+        (sum(|r| r.lost) / due, sum(|r| r.out_of_order) / due)
+    }
+}
+
+/// Everything that was found.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Results {
+    pub(crate) cells: Vec<Cell>,
+}
+
+impl Results {
+    /// Adds the outcome of one run.
+    pub(crate) fn add(&mut self, case: &str, broker: &str, outcome: Result<Report, String>) {
+        let at = self
+            .cells
+            .iter()
+            .position(|cell| cell.case == case && cell.broker == broker)
+            .unwrap_or_else(|| {
+                self.cells.push(Cell {
+                    case: case.to_owned(),
+                    broker: broker.to_owned(),
+                    reports: Vec::new(),
+                    errors: Vec::new(),
+                });
+                self.cells.len() - 1
+            });
+        let cell = &mut self.cells[at];
+        match outcome {
+            Ok(report) => cell.reports.push(report),
+            Err(error) => cell.errors.push(error),
+        }
+    }
+
+    pub(crate) fn cell(&self, case: &str, broker: &str) -> Option<&Cell> {
+        self.cells
+            .iter()
+            .find(|cell| cell.case == case && cell.broker == broker)
+    }
+}
