@@ -3,7 +3,8 @@
 //! Everything is written by the thread that logs it, so nothing that handles
 //! messages may log; it counts instead. The level can change while running.
 
-use std::io;
+use std::env;
+use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -24,7 +25,8 @@ impl Logging {
     /// It was started before.
     pub(crate) fn start(log: &Log) -> Result<Self, TryInitError> {
         let (filter, handle) = reload::Layer::new(filter(log.level));
-        let text = fmt::layer().with_writer(io::stderr);
+        let colour = io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none();
+        let text = fmt::layer().with_writer(io::stderr).with_ansi(colour);
         let layer = match log.format {
             LogFormat::Text => text.with_target(false).boxed(),
             LogFormat::Json => text.json().flatten_event(true).boxed(),

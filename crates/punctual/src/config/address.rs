@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use super::value::{Scalar, Setting, Unreadable, quote};
 
@@ -109,18 +109,20 @@ impl ListenAddress {
     }
 
     /// The socket addresses that this stands for. A name may have several, all
-    /// of which are meant; of those that `*` stands for, the IPv6 one may be
-    /// missing on a machine without IPv6.
+    /// of which are meant. `*` is one: the IPv6 address that takes IPv4 too, or
+    /// the IPv4 one on a machine without IPv6.
     ///
     /// # Errors
     ///
     /// The name is unknown to the system's resolver.
     pub(crate) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         if self.host == "*" {
-            return Ok(vec![
-                SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.port)),
-                SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.port)),
-            ]);
+            let has_ipv6 = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+            return Ok(vec![if has_ipv6 {
+                (Ipv6Addr::UNSPECIFIED, self.port).into()
+            } else {
+                (Ipv4Addr::UNSPECIFIED, self.port).into()
+            }]);
         }
         let mut addresses: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
         addresses.sort_unstable();
@@ -241,19 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_both_families() {
-        let all = ListenAddress::parse("tcp://*:7")
-            .unwrap()
-            .resolve()
-            .unwrap();
-        assert_eq!(
-            all.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            ["0.0.0.0:7", "[::]:7"]
-        );
-        let one = ListenAddress::parse("tcp://[::1]:7")
-            .unwrap()
-            .resolve()
-            .unwrap();
-        assert_eq!(one, ["[::1]:7".parse().unwrap()]);
+    fn a_star_stands_for_all_addresses_and_an_address_for_itself() {
+        let resolved = |url: &str| {
+            ListenAddress::parse(url)
+                .and_then(|address| address.resolve().map_err(|error| error.to_string()))
+        };
+        let all = resolved("tcp://*:7").unwrap();
+        assert_eq!(all.len(), 1);
+        assert!(all[0].ip().is_unspecified() && all[0].port() == 7);
+        let one = ["[::1]:7".parse().unwrap()];
+        assert_eq!(resolved("tcp://[::1]:7").unwrap(), one);
+        let one = ["127.0.0.1:7".parse().unwrap()];
+        assert_eq!(resolved("tcp://127.0.0.1:7").unwrap(), one);
     }
 }

@@ -112,7 +112,7 @@ section! {
         }, since "0.1", Restart;
         /// Largest number of clients that are connected here at one time.
         max_connections: Limit<u32> = Limit::Unlimited, in 1 => 16_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Who may connect without a user name. "auto": clients on this machine
         /// as long as auth.password_file is not set, and nobody once it is.
         /// "loopback": clients on this machine. true: everybody. false: nobody.
@@ -120,11 +120,11 @@ section! {
         /// Whether a proxy in front sends a PROXY protocol header (version 1 or 2)
         /// with the client's own address. Connections without it are closed. The
         /// header is believed: let nobody but the proxy reach the listener.
-        proxy_protocol: bool = false, since "0.1", Restart;
+        proxy_protocol: bool = false, since "0.1", Reload;
         /// Origins whose pages may open WebSockets. Without it all may; clients
         /// that are no browsers always may.
         websocket_origins: Option<Vec<String>> = None,
-            example "[\"https://factory.example\"]", since "0.1", Restart;
+            example "[\"https://factory.example\"]", since "0.1", Reload;
         /// The server's certificate and the intermediate ones, PEM. Needed by
         /// tls:// and wss://.
         certificate: Option<PathBuf> = None, example "\"/etc/punctual/server.crt\"",
@@ -171,17 +171,17 @@ section! {
         /// How long a client may take from the opening of the connection to the
         /// end of its CONNECT packet, TLS and WebSocket handshakes included.
         connect_timeout: Duration = seconds(10), in millis(100) => seconds(600),
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest number of connections that have not sent CONNECT yet. Past
         /// it the oldest of them is closed.
-        max_half_open: u32 = 4096, in 1 => 1_000_000, since "0.1", Restart;
+        max_half_open: u32 = 4096, in 1 => 1_000_000, since "0.1", Reload;
         /// Largest number of connections that are accepted in one second. The
         /// others wait in the system's queue.
-        accept_rate: Limit<u32> = Limit::At(10_000), in 1 => 1_000_000, since "0.1", Restart;
+        accept_rate: Limit<u32> = Limit::At(10_000), in 1 => 1_000_000, since "0.1", Reload;
         /// How late a thread's event loop may be before the server counts as
         /// overloaded and lets new connections wait.
         max_drift: Limit<Duration> = Limit::At(seconds(1)), in millis(1) => seconds(60),
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// How long clients may take to receive what is left for them when the
         /// server stops.
         shutdown_timeout: Duration = seconds(5), in millis(0) => seconds(600),
@@ -210,10 +210,10 @@ section! {
         /// Largest packet that a client may send, its header included. A larger
         /// one ends the connection (reason 0x95, Packet too large).
         max_packet_size: Size = Size::mib(16), in Size(64) => LARGEST_PACKET,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest CONNECT packet, the will included.
         max_connect_size: Size = Size::kib(256), in Size(64) => LARGEST_PACKET,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest size of the incomplete packets of all clients together. A
         /// client that adds to them beyond it is disconnected.
         max_receive_bytes: Size = Size::mib(256), in Size::mib(1) => MUCH,
@@ -221,58 +221,58 @@ section! {
         /// Largest number of clients that are connected at one time, on all
         /// listeners together.
         max_connections: Limit<u32> = Limit::At(100_000), in 1 => 16_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest number of sessions, connected or not.
         max_sessions: Limit<u32> = Limit::At(100_000), in 1 => 16_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Longest time that a session is kept after its client has gone. A
         /// client that asks for more gets this, and with MQTT 5 is told so.
         max_session_expiry: Limit<Duration> = Limit::Unlimited,
-            in seconds(1) => days(36_500), since "0.1", Restart;
+            in seconds(1) => days(36_500), since "0.1", Reload;
         /// Longest keep-alive. An MQTT 5 client that asks for more, or for none,
         /// is told to use this.
         max_keep_alive: Limit<Duration> = Limit::Unlimited,
-            in seconds(1) => seconds(65_535), since "0.1", Restart;
+            in seconds(1) => seconds(65_535), since "0.1", Reload;
         /// Largest number of subscriptions of all sessions together.
         max_subscriptions: Limit<u32> = Limit::At(1_000_000), in 1 => 100_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest number of subscriptions of one session.
         max_subscriptions_per_session: Limit<u32> = Limit::At(10_000), in 1 => 100_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest number of levels of a topic or a topic filter.
-        max_topic_levels: u16 = 128, in 1 => 65_535, since "0.1", Restart;
+        max_topic_levels: u16 = 128, in 1 => 65_535, since "0.1", Reload;
         /// Longest topic or topic filter.
         max_topic_length: Size = Size(65_535), in Size(1) => Size(65_535),
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest number of QoS 1 and 2 messages that wait for one session,
         /// those in flight not counted.
         max_queued_messages: Limit<u32> = Limit::At(10_000), in 1 => 100_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest size of the messages that wait for one session.
         max_queued_bytes: Limit<Size> = Limit::At(Size::mib(64)), in Size(1) => MUCH,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest size of the messages that wait for all sessions together. A
         /// message counts once for each session that it waits for.
         max_total_queued_bytes: Limit<Size> = Limit::At(Size::gib(1)), in Size(1) => MUCH,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest number of QoS 1 and 2 messages on their way to one client. A
         /// client may ask for less.
-        max_inflight: u16 = 1_000, in 1 => 65_535, since "0.1", Restart;
+        max_inflight: u16 = 1_000, in 1 => 65_535, since "0.1", Reload;
         /// Receive Maximum: largest number of QoS 1 and 2 messages on their way
         /// from one client. MQTT 5 clients are told it.
-        receive_maximum: u16 = 1_000, in 1 => 65_535, since "0.1", Restart;
+        receive_maximum: u16 = 1_000, in 1 => 65_535, since "0.1", Reload;
         /// Largest number of topic aliases that one client may use, and that are
         /// used towards it where it allows them. With 0 there are none.
-        topic_alias_maximum: u16 = 64, in 0 => 65_535, since "0.1", Restart;
+        topic_alias_maximum: u16 = 64, in 0 => 65_535, since "0.1", Reload;
         /// Largest number of retained messages.
         max_retained_messages: Limit<u32> = Limit::At(1_000_000), in 1 => 100_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest size of all retained messages together.
         max_retained_bytes: Limit<Size> = Limit::At(Size::gib(1)), in Size(1) => MUCH,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Largest number of user properties of one packet.
         max_user_properties: Limit<u32> = Limit::At(1_000), in 1 => 100_000_000,
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// Number of topics whose subscribers each thread remembers, so that it
         /// need not look for them again.
         topic_cache: u32 = 65_536, in 1 => 16_000_000, since "0.1", Restart;
@@ -283,24 +283,24 @@ section! {
     /// Which parts of MQTT clients may use, and what they are told.
     Mqtt ["mqtt"] {
         /// Highest quality of service that clients may publish or subscribe with.
-        maximum_qos: u8 = 2, in 0 => 2, since "0.1", Restart;
+        maximum_qos: u8 = 2, in 0 => 2, since "0.1", Reload;
         /// Whether clients may have messages retained.
-        retain: bool = true, since "0.1", Restart;
+        retain: bool = true, since "0.1", Reload;
         /// Whether clients may subscribe with + and #.
-        wildcard_subscriptions: bool = true, since "0.1", Restart;
+        wildcard_subscriptions: bool = true, since "0.1", Reload;
         /// Whether clients may share subscriptions ($share/...).
-        shared_subscriptions: bool = true, since "0.1", Restart;
+        shared_subscriptions: bool = true, since "0.1", Reload;
         /// Whether clients may give their subscriptions identifiers.
-        subscription_identifiers: bool = true, since "0.1", Restart;
+        subscription_identifiers: bool = true, since "0.1", Reload;
         /// Whether a client may leave its id empty and be given one.
-        empty_client_id: bool = true, since "0.1", Restart;
+        empty_client_id: bool = true, since "0.1", Reload;
         /// Keep-alive that MQTT 5 clients are told to use in place of their own.
         keep_alive: Option<Duration> = None, in seconds(1) => seconds(65_535),
-            example "\"60s\"", since "0.1", Restart;
+            example "\"60s\"", since "0.1", Reload;
         /// Answer to clients that ask for response information; %c stands for
         /// the client's id.
         response_information: Option<String> = None, example "\"reply/%c\"",
-            since "0.1", Restart;
+            since "0.1", Reload;
     }
 }
 
@@ -313,19 +313,19 @@ section! {
         /// that nothing acknowledged is lost. "drop-oldest" and "drop-new": a
         /// message is dropped and counted. "disconnect": the session that does
         /// not keep up is ended.
-        full: WhenFull = WhenFull::Refuse, since "0.1", Restart;
+        full: WhenFull = WhenFull::Refuse, since "0.1", Reload;
         /// Whether QoS 0 messages wait for persistent sessions whose client is
         /// away.
-        qos0_offline: bool = false, since "0.1", Restart;
+        qos0_offline: bool = false, since "0.1", Reload;
         /// Longest time for which a publisher is held back by a subscriber that
         /// does not keep up. After that the subscriber counts as slow until it
         /// has caught up, and `full` applies.
         max_publisher_pause: Duration = millis(100), in millis(0) => seconds(60),
-            since "0.1", Restart;
+            since "0.1", Reload;
         /// How much may wait to be written to one connection before those that
         /// publish to it are held back.
         send_buffer: Size = Size::mib(1), in Size::kib(4) => Size::gib(1),
-            since "0.1", Restart;
+            since "0.1", Reload;
     }
 }
 

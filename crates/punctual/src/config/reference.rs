@@ -125,7 +125,10 @@ pub(crate) fn markdown() -> String {
          `\"30s\"`, `\"5m\"`, `\"1h\"`, `\"7d\"`); sizes have one too (`\"64KiB\"`, `\"1MiB\"`, `\"5MB\"`) or\n\
          are a number of bytes. What has no bound is `\"unlimited\"`, what is switched off is\n\
          `\"off\"`; zero never stands for either. Paths are relative to the directory in which\n\
-         the server is started, but that of `include` is relative to its file.\n\n",
+         the server is started, but that of `include` is relative to its file.\n\n\
+         SIGHUP makes a running server read everything again, certificates, password and ACL\n\
+         files included. Clients stay connected; what is agreed with a client when it connects\n\
+         (limits that it was told, certificates) changes for new connections.\n\n",
     );
     let _ = writeln!(
         out,

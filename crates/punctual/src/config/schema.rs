@@ -14,7 +14,8 @@ use super::value::{Ranged, Setting, Unreadable};
 /// When a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// On reload (SIGHUP), for clients that are connected too.
+    /// On reload (SIGHUP). What is agreed with a client when it connects holds
+    /// for new connections.
     Reload,
     /// When the program is started again.
     Restart,
