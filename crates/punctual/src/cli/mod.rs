@@ -49,7 +49,9 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
         Command::Config(command) => config::run(command),
-        Command::Bench(command) => command.run(&mut io::stdout().lock()).map_err(Failure::from),
+        Command::Bench(command) => command
+            .run(&["bench"], &mut io::stdout().lock())
+            .map_err(Failure::from),
         Command::Completions(arguments) => generate::completions(&arguments),
         Command::Man(arguments) => generate::man(&arguments),
     };
