@@ -34,6 +34,8 @@ pub(crate) struct Conn {
     unread: Vec<u8>,
     patience: Duration,
     next_id: u16,
+    /// QoS 2 messages that were acknowledged and whose PUBREL is to come.
+    releasing: Vec<u16>,
     transcript: Vec<String>,
     log: Log,
 }
@@ -60,6 +62,7 @@ impl Conn {
             unread: Vec::new(),
             patience: PATIENCE,
             next_id: 0x7000,
+            releasing: Vec::new(),
             transcript: Vec::new(),
             log: broker.log(),
         }
@@ -119,8 +122,33 @@ impl Conn {
     }
 
     /// The next packet, or nothing if the server closed the connection.
+    /// PUBREL for a message given to [`acknowledge`](Self::acknowledge) is
+    /// answered on the way.
     #[track_caller]
     pub(crate) fn next_or_end(&mut self) -> Option<Packet> {
+        loop {
+            match self.read_packet() {
+                Some(Packet::Ack(ack)) if self.releases(&ack) => {
+                    self.send(build::ack(first::PUBCOMP, ack.id));
+                }
+                packet => return packet,
+            }
+        }
+    }
+
+    fn releases(&mut self, ack: &Ack) -> bool {
+        let place = self.releasing.iter().position(|id| *id == ack.id);
+        match place {
+            Some(place) if ack.kind == first::PUBREL => {
+                self.releasing.swap_remove(place);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    #[track_caller]
+    fn read_packet(&mut self) -> Option<Packet> {
         let deadline = Instant::now() + self.patience;
         loop {
             match parse::take(self.level, &self.unread) {
@@ -377,16 +405,15 @@ impl Conn {
         }
     }
 
-    /// Acknowledges a received message in full.
-    #[track_caller]
+    /// Acknowledges a received message. A QoS 2 exchange completes when its
+    /// PUBREL comes by.
     pub(crate) fn acknowledge(&mut self, message: &Message) {
         match message.qos {
             0 => {}
             1 => self.send(build::ack(first::PUBACK, message.id)),
             _ => {
                 self.send(build::ack(first::PUBREC, message.id));
-                self.ack(first::PUBREL, message.id);
-                self.send(build::ack(first::PUBCOMP, message.id));
+                self.releasing.push(message.id);
             }
         }
     }

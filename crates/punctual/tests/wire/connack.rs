@@ -6,8 +6,9 @@ use crate::conn::{Conn, unique};
 use crate::parse::Packet;
 
 /// [MQTT-3.2.0-1] [3.1.1 MQTT-3.2.0-1] [MQTT-3.2.0-2] [MQTT-3.1.4-5]
-/// [3.1.1 MQTT-3.1.4-4] CONNACK with success comes first and once, also when
-/// the client did not wait for it.
+/// [3.1.1 MQTT-3.1.4-4] [MQTT-3.2.2-1] [MQTT-3.2.2-8] CONNACK with success and
+/// nothing in its reserved flags comes first and once, also when the client did
+/// not wait for it.
 #[test]
 fn connack_comes_first_and_once() {
     for level in [V31, V311, V5] {
@@ -106,7 +107,9 @@ fn what_connack_does_not_restrict_is_served() {
     );
     conn.publish(&unique("u"), "p", max_qos);
     if retain {
-        conn.retain(&unique("r"), "p", 0);
+        let topic = unique("r");
+        conn.retain(&topic, "p", 0);
+        conn.retain(&topic, "", 0);
     }
     let mut will = Will::new(unique("w"), "p").qos(2);
     let mut codes = Vec::new();

@@ -229,8 +229,9 @@ fn a_will_topic_that_is_no_topic_name_is_refused() {
     }
 }
 
-/// [MQTT-3.1.4-1] [3.1.1 MQTT-3.1.4-1] [MQTT-4.13.1-1] [MQTT-3.2.2-6] A CONNECT
-/// that is cut short or too long inside is refused.
+/// [MQTT-3.1.4-1] [3.1.1 MQTT-3.1.4-1] [3.1.1 MQTT-3.2.2-6] [MQTT-4.13.1-1] A
+/// CONNECT that is cut short or too long inside is refused, before 5.0 without a
+/// CONNACK.
 #[test]
 fn a_truncated_or_padded_connect_is_refused() {
     for level in [V311, V5] {

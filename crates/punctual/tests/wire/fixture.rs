@@ -93,7 +93,8 @@ pub(crate) fn let_pass(seconds: u32) {
     watcher.expect(&topic, "now");
 }
 
-/// All messages that arrive on `conn` before `marker` comes as payload.
+/// All messages that arrive on `conn` before `marker` comes as payload, each
+/// acknowledged.
 #[track_caller]
 pub(crate) fn until(conn: &mut Conn, marker: &str) -> Vec<crate::parse::Message> {
     let mut messages = Vec::new();
@@ -102,6 +103,7 @@ pub(crate) fn until(conn: &mut Conn, marker: &str) -> Vec<crate::parse::Message>
         if message.payload == marker.as_bytes() {
             return messages;
         }
+        conn.acknowledge(&message);
         messages.push(message);
     }
 }

@@ -13,18 +13,27 @@ mod parse;
 
 mod fixture;
 
+mod alias;
 mod auth;
 mod client_id;
+mod conformance;
 mod connack;
 mod connect;
 mod disconnect;
+mod expiry;
+mod flow;
+mod limits;
 mod malformed;
+mod ordering;
 mod ping;
 mod publish;
 mod qos;
 mod retained;
 mod session;
+mod shared;
 mod subscribe;
+mod topics;
 mod unsubscribe;
 mod utf8;
+mod websocket;
 mod will;

@@ -18,7 +18,7 @@ pub(crate) enum Packet {
     UnsubAck(Codes),
     PingResp,
     Disconnect(Reason),
-    Auth(Reason),
+    Auth,
 }
 
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ pub(crate) struct Codes {
     pub(crate) props: PropList,
 }
 
-/// DISCONNECT and AUTH.
+/// DISCONNECT.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason {
     pub(crate) code: u8,
@@ -222,7 +222,7 @@ fn body_of(first: u8, size: usize, reader: &mut Reader<'_>) -> Result<Packet, St
             let props = reader.optional_props(first)?;
             let reason = Reason { code, props };
             if first == first::AUTH {
-                Packet::Auth(reason)
+                Packet::Auth
             } else {
                 Packet::Disconnect(reason)
             }
