@@ -97,6 +97,8 @@ enum Stage {
     Tls(Box<Tls>),
     WebSocket(Box<WebSocket>),
     SecureWebSocket(Box<Tls>, Box<WebSocket>),
+    /// The PROXY header was refused.
+    Refused,
 }
 
 #[derive(Debug)]
@@ -153,14 +155,18 @@ impl Layer {
                 result
             }
             Stage::Proxy(stage) => {
-                let Some((proxied, used)) = stage.reader.received(bytes)? else {
-                    return Ok(Received::Open);
+                let read = stage.reader.received(bytes).map_err(LayerError::from);
+                let next = match read {
+                    Ok(None) => return Ok(Received::Open),
+                    Ok(Some(read)) => stage.then.without_proxy().map(|next| (read, next)),
+                    Err(error) => Err(error),
                 };
-                let next = stage.then.without_proxy()?;
+                let ((proxied, used), next) = next.inspect_err(|_| self.stage = Stage::Refused)?;
                 self.stage = next;
                 self.proxied = Some(Box::new(proxied));
                 self.received(&bytes[used..], app, wire)
             }
+            Stage::Refused => Ok(Received::Open),
         }
     }
 
@@ -191,7 +197,7 @@ impl Layer {
                 let header = websocket.frame(app.len())?;
                 tls.send(header.as_slice(), app, wire)
             }
-            Stage::Proxy(_) => Err(LayerError::NotEstablished),
+            Stage::Proxy(_) | Stage::Refused => Err(LayerError::NotEstablished),
         }
     }
 
@@ -199,7 +205,7 @@ impl Layer {
     /// nothing the second time.
     pub fn close(&mut self, wire: &mut Vec<u8>) {
         match &mut self.stage {
-            Stage::Plain | Stage::Proxy(_) => {}
+            Stage::Plain | Stage::Proxy(_) | Stage::Refused => {}
             Stage::Tls(tls) => tls.close(wire),
             Stage::WebSocket(websocket) => websocket.close(wire),
             Stage::SecureWebSocket(tls, websocket) => {
@@ -223,7 +229,7 @@ impl Layer {
     pub fn established(&self) -> bool {
         match &self.stage {
             Stage::Plain => true,
-            Stage::Proxy(_) => false,
+            Stage::Proxy(_) | Stage::Refused => false,
             Stage::Tls(tls) => tls.established(),
             Stage::WebSocket(websocket) => websocket.established(),
             Stage::SecureWebSocket(tls, websocket) => tls.established() && websocket.established(),
@@ -239,7 +245,7 @@ impl Layer {
         }
         match &self.stage {
             Stage::Tls(tls) | Stage::SecureWebSocket(tls, _) => tls.describe(&mut info),
-            Stage::Plain | Stage::Proxy(_) | Stage::WebSocket(_) => {}
+            Stage::Plain | Stage::Proxy(_) | Stage::WebSocket(_) | Stage::Refused => {}
         }
         info
     }

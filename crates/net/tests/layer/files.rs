@@ -50,7 +50,7 @@ fn key_and_certificate_may_share_a_file() {
 fn the_expiry_of_the_certificate_is_known() {
     let pki = Pki::new();
     pki.issue("server", |params| {
-        params.not_after = date_time_ymd(2100, 1, 1)
+        params.not_after = date_time_ymd(2100, 1, 1);
     });
     let acceptor = TlsAcceptor::load(&pki.server_options()).unwrap();
     let day = Duration::from_secs(24 * 60 * 60);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use proptest::prelude::*;
 use punctual_net::layer::{Layer, LayerConfig, LayerError, MAX_PROXY_BYTES, PeerInfo, ProxyError};
 
-use crate::support::feed;
+use crate::support::{config, feed};
 
 fn behind_proxy() -> Layer {
     let config = LayerConfig {
@@ -244,6 +244,8 @@ fn nothing_is_sent_before_the_header() {
 }
 
 proptest! {
+    #![proptest_config(config(300))]
+
     /// A changed header is understood or refused, and never takes more than its own bytes.
     #[test]
     fn changed_headers_do_not_confuse(

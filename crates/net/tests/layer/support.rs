@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proptest::prelude::ProptestConfig;
 use punctual_net::layer::{Layer, LayerConfig, LayerError, Received};
 use punctual_net::tls::{
     ClientAuthority, ClientCertificates, MinimumTls, TlsAcceptor, TlsClientOptions,
@@ -45,6 +46,15 @@ pub(crate) fn feed(layer: &mut Layer, bytes: &[u8], step: usize) -> Fed {
         }
     }
     fed
+}
+
+/// Property tests print the failing input; a test of its own then keeps it, not a file.
+pub(crate) fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 pub(crate) struct Pki {

@@ -222,10 +222,10 @@ fn client_certificates_of_another_authority_or_time_are_refused() {
 fn revoked_client_certificates_are_refused() {
     let pki = Pki::new();
     pki.issue("good", |params| {
-        params.serial_number = Some(SerialNumber::from(7_u64))
+        params.serial_number = Some(SerialNumber::from(7_u64));
     });
     pki.issue("bad", |params| {
-        params.serial_number = Some(SerialNumber::from(8_u64))
+        params.serial_number = Some(SerialNumber::from(8_u64));
     });
     let with_list = |crl| ClientAuthority {
         crl: Some(crl),

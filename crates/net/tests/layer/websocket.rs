@@ -8,7 +8,7 @@ use tungstenite::handshake::client::generate_request;
 use tungstenite::protocol::Role;
 use tungstenite::{Message, WebSocket};
 
-use crate::support::{Fed, Memory, feed};
+use crate::support::{Fed, Memory, config, feed};
 
 pub(crate) const CONTINUATION: u8 = 0x0;
 pub(crate) const TEXT: u8 = 0x1;
@@ -549,7 +549,7 @@ fn part() -> impl Strategy<Value = Part> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(config(200))]
 
     /// Whatever the frames, fragments, masks and splits: the same application bytes.
     #[test]
