@@ -7,6 +7,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -67,10 +68,16 @@ impl ProcessClock {
 
 /// Binds the calling thread (and what it forks) to one core.
 pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
-    // SAFETY: a zeroed cpu_set_t is an empty set; CPU_SET checks the range of `core`.
+    pin_to(core..=core)
+}
+
+fn pin_to(cores: RangeInclusive<usize>) -> io::Result<()> {
+    // SAFETY: a zeroed cpu_set_t is an empty set; CPU_SET checks the range of each core.
     let set = unsafe {
         let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
-        libc::CPU_SET(core, &mut set);
+        for core in cores {
+            libc::CPU_SET(core, &mut set);
+        }
         set
     };
     // SAFETY: the set outlives the call and its size is given.
@@ -112,13 +119,15 @@ pub(crate) fn raise_file_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Makes `command` run pinned to `core`, under `SCHED_FIFO` at `fifo` (0: the normal class), with
-/// all the files it may open, and not outlive the calling thread.
-pub(crate) fn prepare_child(command: &mut Command, core: usize, fifo: u8) {
+/// Makes `command` run pinned to `core` (`None`: on any), under `SCHED_FIFO` at `fifo` (0: the
+/// normal class), with all the files it may open, and not outlive the calling thread.
+pub(crate) fn prepare_child(command: &mut Command, core: Option<usize>, fifo: u8) {
+    let most = libc::CPU_SETSIZE as usize - 1;
+    let cores = core.map_or(0..=most, |core| core..=core);
     let prepare = move || {
         // SAFETY: PR_SET_PDEATHSIG takes one integer and touches no memory.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-        pin_to_core(core)?;
+        pin_to(cores.clone())?;
         set_fifo(fifo)?;
         raise_file_limit().map(drop)
     };

@@ -106,7 +106,7 @@ impl CompareArgs {
         for case in &cases {
             for repetition in 1..=repetitions {
                 for broker in &brokers {
-                    if !broker.peer.supports(case.qos) {
+                    if !broker.peer.takes_part(case) {
                         continue;
                     }
                     let outcome = self.run_once(broker, case, extent);

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
+use super::cases::{Case, Subject};
 use crate::error::{Error, Result};
 use crate::sys;
 use crate::wire::Version;
@@ -38,6 +39,8 @@ pub(crate) struct Peer {
     version_argument: &'static str,
     v5_on_second_port: bool,
     most_qos: u8,
+    /// It may use every core and only its throughput is measured.
+    pub(crate) all_cores: bool,
     /// What a reader of its figures has to know.
     pub(crate) note: Option<&'static str>,
 }
@@ -49,7 +52,7 @@ pub(crate) const FLOOR: &str = "floor";
 pub(crate) const PUNCTUAL: &str = "punctual";
 
 /// Every broker that can be compared.
-pub(crate) const PEERS: [Peer; 5] = [
+pub(crate) const PEERS: [Peer; 6] = [
     Peer {
         name: FLOOR,
         variable: "FLOOR_BIN",
@@ -59,6 +62,7 @@ pub(crate) const PEERS: [Peer; 5] = [
         version_argument: "--version",
         v5_on_second_port: false,
         most_qos: 1,
+        all_cores: false,
         note: Some("forwards only: exact topics, QoS 0 and 1, no sessions"),
     },
     Peer {
@@ -76,7 +80,28 @@ pub(crate) const PEERS: [Peer; 5] = [
         version_argument: "--version",
         v5_on_second_port: false,
         most_qos: 2,
+        all_cores: false,
         note: None,
+    },
+    Peer {
+        name: "punctual-2",
+        variable: "PUNCTUAL_BIN",
+        program: "punctual",
+        arguments: &[
+            "serve",
+            "--listen",
+            "tcp://127.0.0.1:{port}",
+            "--http",
+            "off",
+            "--shards",
+            "2",
+        ],
+        config: None,
+        version_argument: "--version",
+        v5_on_second_port: false,
+        most_qos: 2,
+        all_cores: true,
+        note: Some("two shards on all cores, one of them the generator's"),
     },
     Peer {
         name: "mosquitto",
@@ -98,6 +123,7 @@ pub(crate) const PEERS: [Peer; 5] = [
         version_argument: "-h",
         v5_on_second_port: false,
         most_qos: 2,
+        all_cores: false,
         note: None,
     },
     Peer {
@@ -136,6 +162,7 @@ pub(crate) const PEERS: [Peer; 5] = [
         version_argument: "--version",
         v5_on_second_port: true,
         most_qos: 2,
+        all_cores: false,
         note: Some("cannot switch Nagle's algorithm off"),
     },
     Peer {
@@ -147,6 +174,7 @@ pub(crate) const PEERS: [Peer; 5] = [
         version_argument: "-version",
         v5_on_second_port: false,
         most_qos: 2,
+        all_cores: false,
         note: None,
     },
 ];
@@ -163,16 +191,16 @@ pub(crate) struct Found {
 /// How brokers are run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
-    /// Core that the broker gets.
+    /// Core that a broker gets.
     pub(crate) core: usize,
     /// Where configurations and logs go.
     pub(crate) directory: PathBuf,
 }
 
 impl Peer {
-    /// Whether the broker can do this at all.
-    pub(crate) fn supports(&self, qos: u8) -> bool {
-        qos <= self.most_qos
+    /// Whether this case can be run, and makes sense, with the broker.
+    pub(crate) fn takes_part(&self, case: &Case) -> bool {
+        case.qos <= self.most_qos && (!self.all_cores || case.subject == Subject::Throughput)
     }
 
     /// Looks for the broker's program: environment variable, `directory`, PATH.
@@ -271,7 +299,8 @@ impl Found {
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(log_too);
-        sys::prepare_child(&mut command, setup.core, fifo);
+        let core = (!self.peer.all_cores).then_some(setup.core);
+        sys::prepare_child(&mut command, core, fifo);
         let child = command
             .spawn()
             .map_err(|e| self.failure(&format!("{}: {e}", program.display())))?;
@@ -285,6 +314,15 @@ impl Found {
             .wait_until_it_listens()
             .map_err(|why| self.failure(&format!("{why}; see {}", log_path.display())))?;
         Ok(running)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(peer: Peer) -> Self {
+        Self {
+            peer,
+            command: vec!["/bin/true".into()],
+            version: "0.0".to_owned(),
+        }
     }
 
     fn failure(&self, why: &str) -> Error {
@@ -370,11 +408,7 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_at_once_is_reported() {
-        let found = Found {
-            peer: PEERS[1],
-            command: vec!["/bin/true".into()],
-            version: String::new(),
-        };
+        let found = Found::for_test(PEERS[1]);
         let directory = tempdir();
         let setup = Setup {
             core: 0,

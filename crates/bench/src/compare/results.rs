@@ -76,3 +76,34 @@ impl Results {
             .find(|cell| cell.case == case && cell.broker == broker)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{Options, Scenario};
+
+    fn report(rate: f64, lost: u64) -> Report {
+        Report {
+            delivered_per_s: rate,
+            expected: 100,
+            lost,
+            ..Report::empty(&Options::new(Scenario::Rate, ([127, 0, 0, 1], 1).into()))
+        }
+    }
+
+    #[test]
+    fn medians_leave_failed_runs_out() {
+        let mut results = Results::default();
+        results.add("a", "b", Err("refused".to_owned()));
+        assert_eq!(results.cell("a", "b").unwrap().throughput(), None);
+        for rate in [9.0, 1.0, 5.0] {
+            results.add("a", "b", Ok(report(rate, 2)));
+        }
+        let cell = results.cell("a", "b").unwrap();
+        assert_eq!(cell.throughput(), Some(5.0));
+        assert_eq!(cell.faults(), (0.02, 0.0));
+        results.add("a", "b", Ok(report(7.0, 0)));
+        assert_eq!(results.cell("a", "b").unwrap().throughput(), Some(6.0));
+        assert!(results.cell("a", "c").is_none());
+    }
+}

@@ -42,6 +42,15 @@ impl Comparison<'_> {
                 Some(format!("{cpu:.3}"))
             },
         );
+        self.table(
+            &mut text,
+            "CPU use of the generator, % of its core",
+            Subject::Throughput,
+            &|cell| {
+                let share = cell.median(|r| Some(r.generator_cpu_share))?;
+                Some(format!("{:.0}", 100.0 * share))
+            },
+        );
         for subject in [Subject::Throughput, Subject::Latency] {
             self.table(
                 &mut text,
@@ -184,7 +193,8 @@ impl Comparison<'_> {
             }));
             row
         };
-        let rows: Vec<Vec<String>> = self.brokers.iter().map(row).collect();
+        let takes_part = |broker: &&Found| cases.iter().any(|case| broker.peer.takes_part(case));
+        let rows: Vec<Vec<String>> = self.brokers.iter().filter(takes_part).map(row).collect();
         write_table(text, title, &header, &rows);
     }
 
@@ -223,7 +233,8 @@ impl Comparison<'_> {
                 mib(peak).map_or_else(dash, |mib| format!("{mib:.1}")),
             ]
         };
-        let rows: Vec<Vec<String>> = self.brokers.iter().map(row).collect();
+        let takes_part = |broker: &&Found| idle_case.is_some_and(|c| broker.peer.takes_part(c));
+        let rows: Vec<Vec<String>> = self.brokers.iter().filter(takes_part).map(row).collect();
         write_table(
             text,
             "Memory and idle connections, one subscription each",
@@ -253,7 +264,11 @@ impl Comparison<'_> {
     }
 }
 
+/// Writes a table, unless it is empty.
 fn write_table(text: &mut String, title: &str, header: &[String], rows: &[Vec<String>]) {
+    if rows.is_empty() || header.len() < 2 {
+        return;
+    }
     // Writing to a String does not fail.
     let _ = write!(text, "\n### {title}\n\n| {} |\n", header.join(" | "));
     let _ = writeln!(text, "|---{}|", "|--:".repeat(header.len() - 1));
@@ -304,7 +319,62 @@ fn faults(cell: &Cell) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cases;
+    use super::super::peers::PEERS;
     use super::*;
+    use crate::load::{Options, Scenario};
+    use std::time::Duration;
+
+    fn floor_and_punctual() -> Vec<Found> {
+        PEERS
+            .iter()
+            .filter(|peer| [FLOOR, PUNCTUAL].contains(&peer.name))
+            .map(|peer| Found::for_test(*peer))
+            .collect()
+    }
+
+    #[test]
+    fn shares_are_of_the_floor_and_beside_their_targets() {
+        let cases = cases::cases(true, 64);
+        let options = Options::new(Scenario::Rate, ([127, 0, 0, 1], 1).into());
+        let report = |delivered_per_s, lost| Report {
+            delivered_per_s,
+            lost,
+            expected: 1000,
+            ..Report::empty(&options)
+        };
+        let mut results = Results::default();
+        results.add("1→1 Q0", FLOOR, Ok(report(4e6, 0)));
+        results.add("1→1 Q0", PUNCTUAL, Ok(report(3e6, 10)));
+        for case in ["50→1 Q0", "idle"] {
+            results.add(case, PUNCTUAL, Err("it ended".to_owned()));
+        }
+        let machine = Machine::read();
+        let text = Comparison {
+            machine: &machine,
+            brokers: &floor_and_punctual(),
+            cases: &cases,
+            results: &results,
+            extent: Extent {
+                duration: Duration::from_secs(3),
+                paced_duration: Duration::from_secs(10),
+                warm_up: Duration::from_secs(1),
+                syscalls: Duration::ZERO,
+                connections: 10,
+            },
+            repetitions: 1,
+        }
+        .markdown();
+        for line in [
+            "| case | floor, msg/s | punctual | target |",
+            "|---|--:|--:|--:|",
+            "| 1→1 Q0 | 4.00M | 0.750 | ≥ 0.75 |",
+            "| punctual | 3.00M (loss 1.00 %) | – | – | – | – |",
+            "- punctual (50→1 Q0, idle): it ended",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+    }
 
     #[test]
     fn numbers_have_three_digits_or_so() {

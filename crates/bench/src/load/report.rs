@@ -138,7 +138,7 @@ impl Report {
         }
     }
 
-    fn empty(options: &Options) -> Self {
+    pub(crate) fn empty(options: &Options) -> Self {
         Self {
             scenario: options.scenario.to_string(),
             version: options.version,
