@@ -5,7 +5,7 @@
 //! call.
 
 use std::fmt;
-use std::io::{BufRead, IoSlice, Write};
+use std::io::{self, BufRead, IoSlice, Read, Write};
 
 use rustls::ServerConnection;
 
@@ -86,6 +86,8 @@ impl Tls {
                 return Ok(Received::Ended);
             }
         }
+        // rustls gives the memory of a large record back only when it is asked to read again.
+        let _ = self.connection.read_tls(&mut NothingYet);
         Ok(Received::Open)
     }
 
@@ -158,6 +160,15 @@ impl Tls {
     fn flush(&mut self, wire: &mut Vec<u8>) {
         // Writing to memory cannot fail.
         while self.connection.wants_write() && self.connection.write_tls(wire).is_ok() {}
+    }
+}
+
+/// A source that has nothing now, which is not its end.
+struct NothingYet;
+
+impl Read for NothingYet {
+    fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 

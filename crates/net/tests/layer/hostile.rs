@@ -153,6 +153,28 @@ fn endless_records_and_handshakes_are_bounded() {
     let fed = feed(&mut layer, &record[record.len() - 1..], 1);
     assert_eq!(fed.app.len(), 16_384);
     drop(fed);
+    assert!(held() <= before + 1024, "{} kept", held() - before);
+}
+
+#[test]
+fn an_idle_tls_connection_is_small() {
+    let pki = Pki::new();
+    pki.issue("robot-7", |_| {});
+    let acceptor = pki.server(ClientCertificates::Optional(pki.authority()));
+    for name in [None, Some("robot-7")] {
+        let before = held();
+        let mut layer = accept(&acceptor);
+        let mut client = TlsClient::new(&pki.client(name));
+        client.talk(&mut layer, usize::MAX).unwrap();
+        client.send(&[0; 100_000]);
+        client.talk(&mut layer, usize::MAX).unwrap();
+        let mut wire = Vec::new();
+        layer.send(&[0; 100_000], &mut wire).unwrap();
+        drop((client, wire));
+        let kept = held() - before;
+        assert!(layer.established());
+        assert!(kept <= 9 * 1024, "{name:?}: {kept}");
+    }
 }
 
 /// All stacks, with the bytes that bring them to their last layer.
