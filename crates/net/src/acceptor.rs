@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -32,13 +32,15 @@ pub struct ListenerPolicy {
     /// Whether clients without user name are let in; `None`: those from
     /// loopback addresses.
     pub allow_anonymous: Option<bool>,
-    /// Connections at the same time.
+    /// Connections of this listener at the same time; others are closed.
     pub max_connections: usize,
 }
 
 /// Bounds on accepting. Replaced on reload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AcceptPolicy {
+    /// Connections of all listeners at the same time; others are closed.
+    pub max_connections: usize,
     /// New connections per second, all listeners together; further ones wait
     /// in the kernel's backlog. 0: any.
     pub rate: u32,
@@ -53,7 +55,6 @@ pub struct AcceptPolicy {
 pub(crate) struct Shared {
     pub(crate) policies: RwLock<Vec<Arc<ListenerPolicy>>>,
     pub(crate) accept: RwLock<AcceptPolicy>,
-    pub(crate) per_listener: Vec<Arc<AtomicUsize>>,
     pub(crate) stop: AtomicBool,
 }
 
@@ -167,7 +168,15 @@ impl Acceptor {
             .read()
             .unwrap_or_else(PoisonError::into_inner)[listener]
             .clone();
-        if self.counters.open.load(Ordering::Relaxed) >= policy.max_connections {
+        let accept = *self
+            .shared
+            .accept
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let here = self.counters.per_listener[listener].load(Ordering::Relaxed);
+        if here >= policy.max_connections
+            || self.counters.open.load(Ordering::Relaxed) >= accept.max_connections
+        {
             self.counters
                 .connections_refused
                 .fetch_add(1, Ordering::Relaxed);
@@ -198,8 +207,7 @@ impl Acceptor {
             identity: None,
             nonce: u128::from_ne_bytes(nonce),
         };
-        self.counters.open.fetch_add(1, Ordering::Relaxed);
-        self.shared.per_listener[listener].fetch_add(1, Ordering::Relaxed);
+        self.counters.opened(listener as u16);
         // Handshakes are work: those of TLS go round; plain connections begin
         // where sessions are placed first.
         let shard = if layer.is_plain() {

@@ -71,6 +71,8 @@ pub struct ServerOptions {
 pub struct Counters {
     /// Connections open.
     pub open: AtomicUsize,
+    /// Connections open, by listener.
+    pub per_listener: Vec<AtomicUsize>,
     /// Connections closed because a listener has its maximum.
     pub connections_refused: AtomicU64,
     /// Failed attempts to accept.
@@ -87,6 +89,18 @@ pub struct Counters {
     pub drift: AtomicU64,
     /// Longest turn of a shard's loop ever, in nanoseconds.
     pub max_drift: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn opened(&self, listener: u16) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.per_listener[usize::from(listener)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn closed(&self, listener: u16) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.per_listener[usize::from(listener)].fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Why a server could not start.
@@ -156,7 +170,10 @@ impl Server {
         let clock = Clock::new();
         let directory = Directory::new(shards);
         directory.set_access_control(options.access);
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(Counters {
+            per_listener: listeners.iter().map(|_| AtomicUsize::new(0)).collect(),
+            ..Counters::default()
+        });
         let connected: Arc<[AtomicU64]> = (0..shards).map(|_| AtomicU64::new(0)).collect();
         let mut polls = Vec::new();
         let mut mailboxes = Vec::new();
@@ -212,7 +229,6 @@ impl Server {
         }
 
         let shared = Arc::new(Shared {
-            per_listener: listeners.iter().map(|_| Arc::default()).collect(),
             policies: RwLock::new(
                 options
                     .listeners

@@ -68,6 +68,7 @@ impl Default for Clock {
 /// A connection of this thread.
 struct Link {
     id: ConnId,
+    listener: u16,
     stream: TcpStream,
     /// `None`: bytes pass through unchanged.
     layer: Option<Box<Layer>>,
@@ -292,6 +293,7 @@ impl Worker {
             identity,
         } = connection;
         let mut stream = TcpStream::from_std(stream);
+        let listener = meta.listener;
         let id = self.shard.open(*meta, now);
         let registered = self.poll.registry().register(
             &mut stream,
@@ -300,7 +302,7 @@ impl Worker {
         );
         if let Err(error) = registered {
             self.shard.closed(id, &error.to_string(), now);
-            self.counters.open.fetch_sub(1, Ordering::Relaxed);
+            self.counters.closed(listener);
             return;
         }
         let slot = id.slot as usize;
@@ -311,6 +313,7 @@ impl Worker {
         let refeed = !unread.is_empty();
         state.links[slot] = Some(Link {
             id,
+            listener,
             stream,
             layer: (!layer.is_plain()).then(|| Box::new(layer)),
             identity,
@@ -558,7 +561,7 @@ impl Worker {
         let Some(mut link) = state.remove(id) else {
             return;
         };
-        self.counters.open.fetch_sub(1, Ordering::Relaxed);
+        self.counters.closed(link.listener);
         let mut bytes = link.wire.split_off(link.wire_sent);
         match &mut link.layer {
             None => bytes.extend_from_slice(&tail),

@@ -6,6 +6,7 @@
 mod cli;
 mod config;
 mod logging;
+mod serve;
 
 use std::process::ExitCode;
 

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::Failure;
-use crate::config::{self, Auto, Config, ListenAddress, LogLevel, Switch, readable};
+use crate::config::{self, Auto, ListenAddress, LogLevel, Switch, readable};
 use crate::logging::Logging;
+use crate::serve::{self, Source};
 
 /// Arguments of `punctual serve`.
 #[derive(Debug, Args)]
@@ -81,15 +82,18 @@ impl Arguments {
 
 pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
     let (file, arguments) = arguments.split();
-    let config = Config::load(file.as_deref(), variables(), &arguments)?;
+    let source = Source {
+        file,
+        arguments,
+        variables: variables().collect(),
+    };
+    let config = source.load()?;
     let warnings = config::check_files(&config)?;
     let logging = Logging::start(&config.log)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    tracing::debug!(broker = ?config.broker(), "configured");
-    logging.set_level(config.log.level);
-    Err("this build cannot serve yet".into())
+    serve::run(&source, config, &logging)
 }
 
 /// The environment, names and values that are not text left out.

@@ -33,7 +33,7 @@ pub(crate) use self::keys::{
 };
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
-use self::schema::{Reader, Section};
+use self::schema::{Effect, Reader, Section};
 pub(crate) use self::value::{Auto, Limit, Switch};
 pub(crate) use self::wiring::nanos;
 
@@ -97,23 +97,50 @@ impl Config {
 
     /// The values with their full names as TOML, absent ones left out.
     pub(crate) fn values(&self) -> Vec<(String, String)> {
-        fn of<S: Section>(section: &S, path: &str) -> Vec<(String, String)> {
-            let shown = S::keys().into_iter().zip(section.values());
-            shown
-                .filter_map(|(key, value)| Some((format!("{path}.{}", key.name), value?)))
+        let entries = self.entries().into_iter();
+        entries
+            .filter_map(|(name, _, value)| Some((name, value?)))
+            .collect()
+    }
+
+    /// The full names of the keys whose values differ in `new` and take effect
+    /// only at the next start.
+    pub(crate) fn restart_needed(&self, new: &Self) -> Vec<String> {
+        let fixed = |config: &Self| -> Vec<(String, Option<String>)> {
+            let entries = config.entries().into_iter();
+            entries
+                .filter(|(_, effect, _)| *effect == Effect::Restart)
+                .map(|(name, _, value)| (name, value))
+                .collect()
+        };
+        let (old, new) = (fixed(self), fixed(new));
+        let changed = new.iter().filter(|entry| !old.contains(entry));
+        let names = changed.map(|(name, _)| name);
+        // A listener that is gone has no values any more.
+        let gone = old.iter().map(|(name, _)| name);
+        let gone = gone.filter(|name| new.iter().all(|(other, _)| other != *name));
+        names.chain(gone).cloned().collect()
+    }
+
+    /// Every key: its full name, when a change takes effect, its value.
+    fn entries(&self) -> Vec<(String, Effect, Option<String>)> {
+        fn of<S: Section>(section: &S, path: &str) -> Vec<(String, Effect, Option<String>)> {
+            let values = S::keys().into_iter().zip(section.values());
+            values
+                .map(|(key, value)| (format!("{path}.{}", key.name), key.effect, value))
                 .collect()
         }
         let listeners = self.listeners.iter().enumerate();
-        let mut values: Vec<_> = listeners
+        let mut entries: Vec<_> = listeners
             .flat_map(|(i, listener)| of(listener, &format!("listener.{i}")))
             .collect();
-        values.extend(of(&self.server, "server"));
-        values.extend(of(&self.auth, "auth"));
-        values.extend(of(&self.limits, "limits"));
-        values.extend(of(&self.mqtt, "mqtt"));
-        values.extend(of(&self.queue, "queue"));
-        values.extend(of(&self.log, "log"));
-        values
+        entries.extend(of(&self.server, Server::NAME));
+        entries.extend(of(&self.auth, Auth::NAME));
+        entries.extend(of(&self.limits, Limits::NAME));
+        entries.extend(of(&self.mqtt, Mqtt::NAME));
+        entries.extend(of(&self.queue, Queue::NAME));
+        entries.extend(of(&self.log, Log::NAME));
+        entries
     }
 
     /// Reads the merged tree. Problems go to `reader`.

@@ -438,3 +438,43 @@ fn without_a_word_only_this_machine_is_anonymous_and_only_without_passwords() {
     let everybody = "[[listener]]\nallow_anonymous = true\n[auth]\npassword_file = \"p\"\n";
     assert_eq!(who(everybody), Anonymous::Everybody);
 }
+
+#[test]
+fn a_damaged_file_is_refused_or_read_and_never_ends_the_program() {
+    let whole: String = toml().replace("\n#", "\n").replace("\n ", "\n# ");
+    assert_eq!(load(&whole), Ok(Config::default()), "every key is set");
+    let (mut read, mut refused) = (0, 0);
+    for (at, _) in whole.char_indices().step_by(41) {
+        for damage in ["", "\"", "[", "=", "\n", "9", "\u{0}", "é"] {
+            let mut text = whole.clone();
+            text.replace_range(at..at + 1, damage);
+            let mut reader = Reader::default();
+            let table = document::parse(&text, Path::new("test.toml"), &mut reader.problems);
+            let config = Config::read(table, &mut reader);
+            validate::validate(&config, &mut reader);
+            match reader.problems.into_result() {
+                Ok(()) => read += 1,
+                Err(problems) => {
+                    refused += 1;
+                    let problems = problems.iter();
+                    assert!({ problems }.all(|problem| !problem.remedy.is_empty()));
+                }
+            }
+        }
+    }
+    assert!(read > 0 && refused > 0, "{read} {refused}");
+}
+
+#[test]
+fn what_needs_a_restart_is_named() {
+    let before = Config::default();
+    assert_eq!(before.restart_needed(&before), [""; 0]);
+    let after = load("[server]\nshards = 2\ndata = \"d\"\n[limits]\nmax_sessions = 5\n").unwrap();
+    assert_eq!(
+        before.restart_needed(&after),
+        ["server.shards", "server.data"]
+    );
+    let after = load("[[listener]]\n[[listener]]\naddress = \"tcp://*:1\"\n").unwrap();
+    assert_eq!(before.restart_needed(&after), ["listener.1.address"]);
+    assert_eq!(after.restart_needed(&before), ["listener.1.address"]);
+}

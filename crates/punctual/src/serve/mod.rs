@@ -1,0 +1,222 @@
+//! The running broker: from the configuration to threads, and what signals do.
+//!
+//! SIGHUP reads the configuration and all files it names again; what is wrong
+//! with them is logged, and the old settings stay. SIGTERM and SIGINT shut
+//! down: clients are told, what is left for them is written, within
+//! `server.shutdown_timeout`; a second signal ends the process at once.
+
+mod auth;
+mod events;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use punctual_net::layer::{LayerConfig, WebSocketOptions};
+use punctual_net::tls::TlsAcceptor;
+use punctual_net::{
+    AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, Server, ServerOptions,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::cli::Failure;
+use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, nanos};
+use crate::logging::Logging;
+
+/// Where the configuration came from, to read it again.
+pub(crate) struct Source {
+    /// The file.
+    pub(crate) file: Option<PathBuf>,
+    /// The command line.
+    pub(crate) arguments: Arguments,
+    /// The environment.
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+impl Source {
+    /// Loads all layers.
+    pub(crate) fn load(&self) -> Result<Config, Failure> {
+        let variables = self.variables.iter().cloned();
+        Ok(Config::load(
+            self.file.as_deref(),
+            variables,
+            &self.arguments,
+        )?)
+    }
+}
+
+/// Serves until told to stop.
+pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let (listeners, urls) = listeners(&config)?;
+    let (authenticator, access) = auth::load(&config.auth)?;
+    let shards = match config.server.shards {
+        Auto::Fixed(shards) => shards,
+        Auto::Auto => thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16),
+    };
+    let mut server = Server::start(ServerOptions {
+        listeners,
+        broker: config.broker(),
+        shards,
+        realtime: config.server.realtime,
+        accept: accept_policy(&config),
+        max_receive_bytes: config.max_receive_bytes(),
+        shutdown_timeout: nanos(config.server.shutdown_timeout),
+        authentication_threads: 2,
+        authenticator,
+        access,
+    })?;
+    let log = server
+        .take_events()
+        .map(|events| thread::spawn(move || events::log(events)));
+    for (address, (scheme, path)) in server.addresses().iter().zip(&urls) {
+        tracing::info!("listening on {scheme}://{address}{path}");
+    }
+    for listener in &config.listeners {
+        if listener.anonymous(&config.auth) == Anonymous::Loopback {
+            tracing::info!(
+                "{}: clients without a user name are let in from this machine only \
+                 (listener.allow_anonymous, auth.password_file)",
+                listener.address
+            );
+        }
+    }
+
+    // The second signal does not wait for anybody.
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stopping.clone())?;
+        signal_hook::flag::register(signal, stopping.clone())?;
+    }
+    let mut current = config;
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        match reload(source, &server, logging, &current) {
+            Ok(config) => {
+                current = config;
+                tracing::info!("configuration reloaded");
+            }
+            Err(error) => tracing::error!("the old configuration stays: {error}"),
+        }
+    }
+    tracing::info!("shutting down");
+    server.shut_down();
+    if let Some(log) = log {
+        let _ = log.join();
+    }
+    Ok(())
+}
+
+/// Reads everything again and applies it if all of it is right.
+fn reload(
+    source: &Source,
+    server: &Server,
+    logging: &Logging,
+    current: &Config,
+) -> Result<Config, Failure> {
+    let config = source.load()?;
+    let addresses = |config: &Config| -> Vec<String> {
+        let listeners = config.listeners.iter();
+        listeners.map(|l| l.address.to_string()).collect()
+    };
+    if addresses(&config) != addresses(current) {
+        tracing::warn!("other listeners take effect at the next start");
+    }
+    let (listeners, _) = listeners(&config)?;
+    let (authenticator, access) = auth::load(&config.auth)?;
+    if addresses(&config) == addresses(current) {
+        let policies = listeners.into_iter().map(|l| l.policy).collect();
+        server.set_policies(policies, accept_policy(&config));
+    }
+    server.set_authenticator(authenticator);
+    server.set_access(access);
+    server.set_config(&Arc::new(config.broker()));
+    logging.set_level(config.log.level);
+    Ok(config)
+}
+
+fn accept_policy(config: &Config) -> AcceptPolicy {
+    AcceptPolicy {
+        max_connections: match config.limits.max_connections {
+            Limit::At(n) => n as usize,
+            Limit::Unlimited => usize::MAX,
+        },
+        rate: match config.server.accept_rate {
+            Limit::At(rate) => rate,
+            Limit::Unlimited => 0,
+        },
+        max_half_open: config.server.max_half_open as usize,
+        max_drift: match config.server.max_drift {
+            Limit::At(drift) => nanos(drift),
+            Limit::Unlimited => punctual_broker::Nanos::MAX,
+        },
+    }
+}
+
+/// Sockets to open and, for each, scheme and path of its URL.
+type Listeners = (Vec<ListenerOptions>, Vec<(String, String)>);
+
+fn listeners(config: &Config) -> Result<Listeners, Failure> {
+    let (mut options, mut urls) = (Vec::new(), Vec::new());
+    for listener in &config.listeners {
+        let policy = policy(listener, config)?;
+        let address = &listener.address;
+        let resolved = address
+            .resolve()
+            .map_err(|error| format!("{address}: {error}; write an IP address or another name"))?;
+        for address in resolved {
+            options.push(ListenerOptions {
+                address,
+                policy: policy.clone(),
+            });
+            urls.push((
+                listener.address.transport.to_string(),
+                listener.address.path.clone(),
+            ));
+        }
+    }
+    Ok((options, urls))
+}
+
+fn policy(listener: &Listener, config: &Config) -> Result<ListenerPolicy, Failure> {
+    let tls = match listener.tls() {
+        Some(options) if listener.address.transport.is_encrypted() => {
+            Some(TlsAcceptor::load(&options)?)
+        }
+        _ => None,
+    };
+    let path = &listener.address.path;
+    let websocket = listener
+        .address
+        .transport
+        .is_websocket()
+        .then(|| WebSocketOptions {
+            path: (!path.is_empty()).then(|| path.as_str().into()),
+            origins: listener.websocket_origins.clone().map(Into::into),
+        });
+    Ok(ListenerPolicy {
+        layer: LayerConfig {
+            proxy: listener.proxy_protocol,
+            tls,
+            websocket,
+        },
+        identity: if listener.use_identity_as_username {
+            Identity::CommonName
+        } else {
+            Identity::None
+        },
+        allow_anonymous: match listener.anonymous(&config.auth) {
+            Anonymous::Auto | Anonymous::Loopback => None,
+            Anonymous::Everybody => Some(true),
+            Anonymous::Nobody => Some(false),
+        },
+        max_connections: match listener.max_connections {
+            Limit::At(n) => n as usize,
+            Limit::Unlimited => usize::MAX,
+        },
+    })
+}
