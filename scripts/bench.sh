@@ -23,9 +23,11 @@ mkdir -p "$bin"
 
 say() { printf '%s\n' "bench: $*" >&2; }
 
-cargo build --release -p punctual-bench -p punctual
-: "${PUNCTUAL_BIN:=$target/release/punctual}"
-export PUNCTUAL_BIN
+if [ -z "${PUNCTUAL_BIN:-}" ]; then
+    cargo build --release -p punctual
+    export PUNCTUAL_BIN="$target/release/punctual"
+fi
+cargo build --release -p punctual-bench
 
 if [ -z "${MOSQUITTO_BIN:-}" ] && [ ! -x /usr/sbin/mosquitto ] && ! command -v mosquitto >/dev/null; then
     sudo=
