@@ -205,13 +205,10 @@ class Conn:
             "publish", conn=self.name, topic=topic, payload=base64.b64encode(body).decode(),
             qos=qos, retain=retain, props=props or {}).get("code")
 
-    def burst(self, topic, count, qos=1, props=None, window=None):
-        """Publish the decimal numbers 0 to count-1, pipelined; returns when all are acknowledged.
-
-        `window` bounds the messages in flight of clients that would not bound them.
-        """
+    def burst(self, topic, count, qos=1, props=None):
+        """Publish the decimal numbers 0 to count-1, pipelined; returns when all are acknowledged."""
         self.adapter.call("burst", conn=self.name, topic=topic, count=count, qos=qos,
-                          props=props or {}, window=window, deadline=DEADLINE * 2)
+                          props=props or {}, deadline=DEADLINE * 2)
 
     def next(self, what="a message", deadline=None):
         """The next received message, in the order of arrival."""

@@ -62,7 +62,7 @@ class Connection {
     const url = `${SCHEMES[request.transport]}://${request.host}:${request.port}${path}`;
     this.connecting = request.id;
     this.code = null;
-    this.receiveMaximum = Infinity;
+    this.window = request.window ?? Infinity;
     this.client = mqtt.connect(url, options);
     this.client.on("connect", (packet) => this.connected(packet));
     this.client.on("message", (topic, payload, packet) => this.received(topic, payload, packet));
@@ -75,7 +75,7 @@ class Connection {
 
   connected(packet) {
     if (this.v5) {
-      this.receiveMaximum = packet.properties?.receiveMaximum ?? 65535;
+      this.window = packet.properties?.receiveMaximum ?? 65535;
     }
     say({
       id: this.connecting,
@@ -169,11 +169,10 @@ class Connection {
 
   // MQTT.js itself heeds no Receive Maximum, so the application must.
   burst(request) {
-    const window = Math.min(this.receiveMaximum, request.window ?? Infinity);
     let next = 0;
     let acknowledged = 0;
     const more = () => {
-      while (next < request.count && next - acknowledged < window) {
+      while (next < request.count && next - acknowledged < this.window) {
         const aliased = request.props.topic_alias !== undefined && next > 0;
         this.send(request, aliased ? "" : request.topic, String(next), done);
         next += 1;

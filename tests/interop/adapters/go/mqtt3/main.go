@@ -24,6 +24,7 @@ var schemes = map[string]string{"tcp": "tcp", "tls": "ssl", "ws": "ws", "wss": "
 type connection struct {
 	name   string
 	client mqtt.Client
+	window int
 }
 
 func main() {
@@ -37,7 +38,7 @@ func main() {
 }
 
 func connect(r *wire.Request) wire.Connection {
-	c := &connection{name: r.Conn}
+	c := &connection{name: r.Conn, window: r.Window}
 	options := mqtt.NewClientOptions()
 	path := ""
 	if r.Transport == "ws" || r.Transport == "wss" {
@@ -113,14 +114,10 @@ func (c *connection) Serve(r *wire.Request) {
 		err = wait(c.client.Publish(r.Topic, r.QoS, r.Retain, r.Payload))
 	case "burst":
 		// The library itself knows no bound on messages in flight.
-		window := r.Count
-		if r.Window > 0 {
-			window = r.Window
-		}
 		tokens := []mqtt.Token{}
 		for i := range r.Count {
-			if i >= window && err == nil {
-				err = wait(tokens[i-window])
+			if c.window > 0 && i >= c.window && err == nil {
+				err = wait(tokens[i-c.window])
 			}
 			tokens = append(tokens, c.client.Publish(r.Topic, r.QoS, false, strconv.Itoa(i)))
 		}
