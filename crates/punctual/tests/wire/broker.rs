@@ -119,11 +119,10 @@ fn spawn_for_process() -> Broker {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         let mut broker = spawn(None);
-        let process = broker.process.take();
+        let _process = broker.process.take();
         let _ = send.send(broker);
         loop {
             std::thread::park();
-            let _ = &process;
         }
     });
     receive.recv().expect("the broker starts")
@@ -158,21 +157,32 @@ fn spawn(config: Option<NamedTempFile>) -> Broker {
         child,
         _config: config,
     };
-    let listener = |scheme: &str| {
-        let line = lines
-            .recv_timeout(START)
-            .unwrap_or_else(|_| panic!("no {scheme} listener; the broker said:\n{}", log.tail()));
-        let address = line
-            .strip_prefix(scheme)
-            .unwrap_or_else(|| panic!("expected a {scheme} listener, got {line}"));
-        address.parse().expect("an address and port")
-    };
+    let (mut tcp, mut ws) = (None, None);
+    while tcp.is_none() || ws.is_none() {
+        let url = lines.recv_timeout(START).unwrap_or_else(|_| {
+            panic!(
+                "the listeners do not come up; the broker says:\n{}",
+                log.tail()
+            )
+        });
+        match url.split_once("://") {
+            Some(("tcp", address)) => tcp = Some(socket_address(address)),
+            Some(("ws", address)) => ws = Some(socket_address(address)),
+            _ => panic!("a listener nobody asked for: {url}"),
+        }
+    }
     Broker {
-        tcp: listener("tcp://"),
-        ws: Some(listener("ws://")),
-        log: log.clone(),
+        tcp: tcp.expect("the loop ends with both"),
+        ws,
+        log,
         process: Some(process),
     }
+}
+
+/// `127.0.0.1:8083/mqtt` and the like.
+fn socket_address(url: &str) -> SocketAddr {
+    let address = url.split('/').next().unwrap_or_default();
+    address.parse().expect("an address and a port")
 }
 
 /// Keeps the log and reports each `listening on URL` line.

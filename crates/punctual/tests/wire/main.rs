@@ -22,6 +22,7 @@ mod connect;
 mod disconnect;
 mod expiry;
 mod flow;
+mod hostile;
 mod limits;
 mod malformed;
 mod ordering;
