@@ -215,3 +215,21 @@ pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
         .and_then(|seconds: f64| Duration::try_from_secs_f64(seconds).ok())
         .ok_or_else(|| "give seconds, such as 5 or 0.5".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        BenchCommand::augment_subcommands(clap::Command::new("bench")).debug_assert();
+    }
+
+    #[test]
+    fn seconds_may_have_a_fraction_and_not_be_negative() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["", "-1", "x", "inf", "NaN"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}
