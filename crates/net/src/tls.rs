@@ -1,11 +1,10 @@
-//! From files to TLS configurations, for listeners ([`TlsAcceptor`]) and clients ([`client_config`]).
+//! From files to the TLS configuration of a listener.
 //!
 //! Everything that can be wrong with a file is found here, before a connection needs it, and named
 //! with the file and what to do. An acceptor never changes: to reload, load a new one and give it
 //! to the listener; connections that exist go on with the old one, which also ends with them.
 //! TLS 1.2 and 1.3 by rustls with ring; PEM files as mosquitto and OpenSSL write them.
 
-mod client;
 mod error;
 mod files;
 
@@ -21,7 +20,6 @@ use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier}
 use rustls::version::TLS13;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-pub use client::{TlsClientOptions, client_config};
 pub use error::TlsError;
 
 /// One provider for all configurations; it has no state.

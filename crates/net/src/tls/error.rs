@@ -77,14 +77,6 @@ pub enum TlsError {
         /// What is wrong.
         problem: String,
     },
-    /// A client certificate was named without its key, or the reverse.
-    #[error("a client certificate needs its private key and the reverse; give both or none")]
-    HalfIdentity,
-    /// A client was given nothing to check the server with.
-    #[error(
-        "nothing says which servers to trust; give a CA file, or say explicitly that the connection may be insecure"
-    )]
-    NoAuthority,
     /// The TLS library refuses; not the fault of a file.
     #[error("TLS library: {0}")]
     Library(rustls::Error),

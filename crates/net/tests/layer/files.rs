@@ -1,23 +1,33 @@
 //! Files of TLS configurations: all kinds of keys, and errors that name file and remedy.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use punctual_net::tls::{
-    ClientAuthority, ClientCertificates, TlsAcceptor, TlsClientOptions, TlsError, TlsServerOptions,
-    client_config,
+    ClientAuthority, ClientCertificates, TlsAcceptor, TlsError, TlsServerOptions,
 };
 use rcgen::date_time_ymd;
+use rustls::time_provider::TimeProvider;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, UnixTime};
 
-use crate::support::{Pki, TlsClient, accept, data};
+use crate::support::{Pki, TlsClient, accept, client_of, data};
+
+/// The certificates were made once and for all; whatever the machine's clock says, they are valid.
+#[derive(Debug)]
+struct The2030s;
+
+impl TimeProvider for The2030s {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(
+            2_000_000_000,
+        )))
+    }
+}
 
 #[test]
 fn all_kinds_of_private_keys() {
-    let anybody = TlsClientOptions {
-        insecure: true,
-        ..TlsClientOptions::default()
-    };
-    let config = client_config(&anybody).unwrap();
     for name in ["pkcs1", "sec1"] {
         let acceptor = TlsAcceptor::load(&TlsServerOptions {
             certificate: data(&format!("{name}.pem")),
@@ -26,7 +36,10 @@ fn all_kinds_of_private_keys() {
         })
         .unwrap();
         let mut layer = accept(&acceptor);
-        TlsClient::new(&config)
+        let trusted = CertificateDer::from_pem_file(data(&format!("{name}.pem"))).unwrap();
+        let mut config = client_of(rustls::ALL_VERSIONS, trusted).with_no_client_auth();
+        config.time_provider = Arc::new(The2030s);
+        TlsClient::new(&config.into())
             .talk(&mut layer, usize::MAX)
             .unwrap();
         assert!(layer.established(), "{name}");
@@ -162,25 +175,4 @@ fn bad_files_for_client_certificates_are_explained() {
     });
     assert!(matches!(error, TlsError::RevocationList { .. }));
     explains(&error, &nonsense, "issue it again");
-}
-
-#[test]
-fn clients_need_an_authority_and_whole_identities() {
-    let pki = Pki::new();
-    assert_eq!(
-        client_config(&TlsClientOptions::default()).unwrap_err(),
-        TlsError::NoAuthority
-    );
-    let half = TlsClientOptions {
-        key: Some(pki.path("server.key")),
-        ..pki.client_options(None)
-    };
-    assert_eq!(client_config(&half).unwrap_err(), TlsError::HalfIdentity);
-    pki.issue("other", |_| {});
-    let mixed = TlsClientOptions {
-        key: Some(pki.path("server.key")),
-        ..pki.client_options(Some("other"))
-    };
-    let error = client_config(&mixed).unwrap_err();
-    explains(&error, &pki.path("other.pem"), "made together");
 }

@@ -8,15 +8,19 @@ use std::sync::Arc;
 use proptest::prelude::ProptestConfig;
 use punctual_net::layer::{Layer, LayerConfig, LayerError, Received};
 use punctual_net::tls::{
-    ClientAuthority, ClientCertificates, MinimumTls, TlsAcceptor, TlsClientOptions,
-    TlsServerOptions, client_config,
+    ClientAuthority, ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
     SerialNumber, date_time_ymd,
 };
-use rustls::{ClientConfig, ClientConnection};
+use rustls::client::WantsClientCert;
+use rustls::{
+    ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, SupportedProtocolVersion,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
 
 /// What a layer made of some bytes.
@@ -156,17 +160,42 @@ impl Pki {
 
     /// A client that trusts the authority and shows the certificate `name`, if any.
     pub(crate) fn client(&self, name: Option<&str>) -> Arc<ClientConfig> {
-        client_config(&self.client_options(name)).unwrap()
+        self.client_of(rustls::ALL_VERSIONS, name)
     }
 
-    pub(crate) fn client_options(&self, name: Option<&str>) -> TlsClientOptions {
-        TlsClientOptions {
-            ca: Some(self.path("ca.pem")),
-            certificate: name.map(|name| self.path(&format!("{name}.pem"))),
-            key: name.map(|name| self.path(&format!("{name}.key"))),
-            ..TlsClientOptions::default()
-        }
+    /// The same for some versions of TLS.
+    pub(crate) fn client_of(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        name: Option<&str>,
+    ) -> Arc<ClientConfig> {
+        let ca = CertificateDer::from_pem_file(self.path("ca.pem")).unwrap();
+        let builder = client_of(versions, ca);
+        let config = match name {
+            None => builder.with_no_client_auth(),
+            Some(name) => {
+                let certificate = CertificateDer::from_pem_file(self.path(&format!("{name}.pem")));
+                let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key")));
+                builder
+                    .with_client_auth_cert(vec![certificate.unwrap()], key.unwrap())
+                    .unwrap()
+            }
+        };
+        Arc::new(config)
     }
+}
+
+/// Trusts one certificate, and what it has issued.
+pub(crate) fn client_of(
+    versions: &[&'static SupportedProtocolVersion],
+    trusted: CertificateDer<'_>,
+) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted).unwrap();
+    ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
 }
 
 /// A layer with nothing but TLS.

@@ -1,16 +1,11 @@
 //! TLS between a rustls client and the layer.
 
-use std::sync::Arc;
-
 use punctual_net::layer::{LayerError, PeerInfo};
 use punctual_net::tls::{
-    ClientAuthority, ClientCertificates, MinimumTls, TlsAcceptor, TlsClientOptions,
-    TlsServerOptions, client_config,
+    ClientAuthority, ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions,
 };
 use rcgen::{SerialNumber, date_time_ymd};
 use rustls::{AlertDescription, CertificateError, Error, HandshakeKind, PeerIncompatible};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::support::{Pki, TlsClient, accept, feed};
 
@@ -51,7 +46,7 @@ fn both_versions_are_spoken_and_told() {
         (&rustls::version::TLS13, "TLSv1.3"),
     ] {
         let mut layer = accept(&acceptor);
-        let mut client = only_version(&pki, version);
+        let mut client = TlsClient::new(&pki.client_of(&[version], None));
         client.talk(&mut layer, usize::MAX).unwrap();
         let peer = layer.peer();
         assert_eq!(peer.tls_version.as_deref(), Some(name));
@@ -73,7 +68,7 @@ fn a_minimum_of_1_3_refuses_1_2() {
     })
     .unwrap();
     let mut layer = accept(&acceptor);
-    let mut client = only_version(&pki, &rustls::version::TLS12);
+    let mut client = TlsClient::new(&pki.client_of(&[&rustls::version::TLS12], None));
     let error = client.talk(&mut layer, usize::MAX).unwrap_err();
     assert_eq!(
         error,
@@ -83,11 +78,7 @@ fn a_minimum_of_1_3_refuses_1_2() {
     );
     assert_eq!(error.label(), "tls");
 
-    let minimum = TlsClientOptions {
-        minimum: MinimumTls::V1_3,
-        ..pki.client_options(None)
-    };
-    let mut client = TlsClient::new(&client_config(&minimum).unwrap());
+    let mut client = TlsClient::new(&pki.client(None));
     client.talk(&mut accept(&acceptor), usize::MAX).unwrap();
 }
 
@@ -96,12 +87,10 @@ fn names_for_alpn_are_tolerated() {
     let pki = Pki::new();
     let acceptor = pki.server(ClientCertificates::Ignored);
     for names in [&["mqtt"][..], &["http/1.1"], &["x-amzn-mqtt-ca", "mqtt"]] {
-        let options = TlsClientOptions {
-            alpn: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
-            ..pki.client_options(None)
-        };
+        let mut config = (*pki.client(None)).clone();
+        config.alpn_protocols = names.iter().map(|name| name.as_bytes().to_vec()).collect();
         let mut layer = accept(&acceptor);
-        TlsClient::new(&client_config(&options).unwrap())
+        TlsClient::new(&config.into())
             .talk(&mut layer, usize::MAX)
             .unwrap();
         assert!(layer.established(), "{names:?}");
@@ -251,39 +240,18 @@ fn revoked_client_certificates_are_refused() {
 }
 
 #[test]
-fn clients_check_servers() {
+fn a_client_that_does_not_trust_us_is_counted_apart() {
     let pki = Pki::new();
-    let stranger = Pki::new();
     let acceptor = pki.server(ClientCertificates::Ignored);
-    let outcome = |options: &TlsClientOptions, name: &str| {
-        let config = client_config(options).unwrap();
-        TlsClient::named(&config, name).talk(&mut accept(&acceptor), usize::MAX)
-    };
-    let right = pki.client_options(None);
-    let wrong = stranger.client_options(None);
-    let insecure = |options: &TlsClientOptions| TlsClientOptions {
-        insecure: true,
-        ..options.clone()
-    };
-    let anybody = TlsClientOptions {
-        insecure: true,
-        ..TlsClientOptions::default()
-    };
-    assert!(outcome(&right, "localhost").is_ok());
-    assert!(outcome(&insecure(&right), "broker.example").is_ok());
-    assert!(outcome(&anybody, "broker.example").is_ok());
-    for (options, name) in [
-        (&right, "broker.example"),
-        (&wrong, "localhost"),
-        (&insecure(&wrong), "localhost"),
-    ] {
-        let error = outcome(options, name).unwrap_err();
-        assert!(
-            matches!(error, LayerError::Tls(Error::AlertReceived(_))),
-            "{name}: {error}"
-        );
-        assert_eq!(error.label(), "tls-alert");
-    }
+    let config = Pki::named("Other CA").client(None);
+    let error = TlsClient::new(&config)
+        .talk(&mut accept(&acceptor), usize::MAX)
+        .unwrap_err();
+    assert_eq!(
+        error,
+        LayerError::Tls(Error::AlertReceived(AlertDescription::UnknownCA))
+    );
+    assert_eq!(error.label(), "tls-alert");
 }
 
 #[test]
@@ -293,7 +261,7 @@ fn sessions_are_resumed_until_the_reload() {
     let acceptor = pki.server(ClientCertificates::Required(pki.authority()));
     let reloaded = pki.server(ClientCertificates::Required(pki.authority()));
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        let config = with_version(&pki, version, Some("robot-7"));
+        let config = pki.client_of(&[version], Some("robot-7"));
         let connect = |acceptor: &TlsAcceptor| -> (Option<HandshakeKind>, PeerInfo) {
             let mut layer = accept(acceptor);
             let mut client = TlsClient::new(&config);
@@ -415,35 +383,4 @@ fn a_changed_record_is_refused() {
     );
     layer.close(&mut wire);
     assert!(wire.is_empty());
-}
-
-fn only_version(pki: &Pki, version: &'static rustls::SupportedProtocolVersion) -> TlsClient {
-    TlsClient::new(&with_version(pki, version, None))
-}
-
-fn with_version(
-    pki: &Pki,
-    version: &'static rustls::SupportedProtocolVersion,
-    certificate: Option<&str>,
-) -> Arc<rustls::ClientConfig> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_file(pki.path("ca.pem")).unwrap())
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[version])
-        .unwrap()
-        .with_root_certificates(roots);
-    let config = match certificate {
-        None => builder.with_no_client_auth(),
-        Some(name) => {
-            let certificate = CertificateDer::from_pem_file(pki.path(&format!("{name}.pem")));
-            let key = PrivateKeyDer::from_pem_file(pki.path(&format!("{name}.key")));
-            builder
-                .with_client_auth_cert(vec![certificate.unwrap()], key.unwrap())
-                .unwrap()
-        }
-    };
-    Arc::new(config)
 }

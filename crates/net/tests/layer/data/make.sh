@@ -4,12 +4,14 @@
 set -eu
 cd "$(dirname "$0")"
 
+certificate() {
+    openssl req -x509 -new -key "$1.key" -subj /CN=localhost -days 36500 -out "$1.pem" \
+        -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:localhost
+}
 openssl genrsa -traditional -out pkcs1.key 2048
-openssl req -x509 -new -key pkcs1.key -subj /CN=localhost -addext subjectAltName=DNS:localhost \
-    -days 36500 -out pkcs1.pem
+certificate pkcs1
 openssl ecparam -name prime256v1 -genkey -noout -out sec1.key
-openssl req -x509 -new -key sec1.key -subj /CN=localhost -addext subjectAltName=DNS:localhost \
-    -days 36500 -out sec1.pem
+certificate sec1
 openssl pkcs8 -topk8 -in sec1.key -passout pass:secret -out encrypted.key
 openssl ec -in sec1.key -aes128 -passout pass:secret -out encrypted-old.key
 
