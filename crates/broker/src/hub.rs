@@ -288,12 +288,19 @@ pub(crate) struct Conn {
     pub(crate) alias_max: u16,
     pub(crate) out: OutBuf,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,
-    pub(crate) aliases_in: Vec<Box<[u8]>>,
-    pub(crate) aliases_out: Option<Box<AliasMap>>,
-    /// Publishers that wait for this receiver.
-    pub(crate) waiters: Vec<ConnId>,
     pub(crate) connected_at: Nanos,
     pub(crate) meta: Box<ConnMeta>,
+    /// What few connections have.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// What few connections have; made when needed.
+#[derive(Debug, Default)]
+pub(crate) struct Extra {
+    pub(crate) aliases_in: Vec<Box<[u8]>>,
+    pub(crate) aliases_out: AliasMap,
+    /// Publishers that wait for this receiver.
+    pub(crate) waiters: Vec<ConnId>,
     /// Enhanced authentication method in use.
     pub(crate) auth_method: Option<Box<str>>,
     /// Whether an authentication after CONNECT is under way.
@@ -304,6 +311,25 @@ impl Conn {
     #[inline]
     pub(crate) fn v5(&self) -> bool {
         self.version.is_v5()
+    }
+
+    pub(crate) fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    fn take_waiters(&mut self) -> Vec<ConnId> {
+        match &mut self.extra {
+            Some(extra) => std::mem::take(&mut extra.waiters),
+            None => Vec::new(),
+        }
+    }
+
+    pub(crate) fn auth_method(&self) -> Option<&str> {
+        self.extra.as_ref()?.auth_method.as_deref()
+    }
+
+    pub(crate) fn authenticating_again(&self) -> bool {
+        self.extra.as_ref().is_some_and(|e| e.authenticating_again)
     }
 }
 
@@ -729,10 +755,10 @@ impl Hub {
         let Some(conn) = self.conns.get_mut(receiver) else {
             return;
         };
-        if conn.slow || conn.waiters.contains(&publisher) {
+        if conn.slow || conn.extra().waiters.contains(&publisher) {
             return;
         }
-        conn.waiters.push(publisher);
+        conn.extra().waiters.push(publisher);
         if let Some(conn) = self.conn(publisher) {
             conn.paused += 1;
         }
@@ -765,7 +791,7 @@ impl Hub {
             return;
         };
         conn.congested = false;
-        let waiters = std::mem::take(&mut conn.waiters);
+        let waiters = conn.take_waiters();
         if let Some(session) = self.sessions.get(conn.session) {
             session.handle.congested.store(false, Ordering::Release);
         }
@@ -1002,7 +1028,7 @@ impl Hub {
             generation: conn.generation,
         };
         self.outputs.push(Output::Close { conn: id, tail });
-        let waiters = std::mem::take(&mut conn.waiters);
+        let waiters = conn.take_waiters();
         self.resume(waiters);
     }
 
@@ -1071,7 +1097,7 @@ fn count_publish(stats: &mut Stats, qos: QoS, payload: usize) {
 #[inline]
 fn put_publish(conn: &mut Conn, pool: &mut Pool, parts: &Parts<'_>, mut form: Form<'_>) -> bool {
     if conn.alias_max > 0 {
-        let aliases = conn.aliases_out.get_or_insert_default();
+        let aliases = &mut conn.extra.get_or_insert_default().aliases_out;
         match aliases.get(parts.topic) {
             Some(alias) => form.alias = Some((*alias, true)),
             None if aliases.len() < usize::from(conn.alias_max) => {

@@ -43,12 +43,17 @@ struct ShareGroup {
 #[derive(Debug, Default)]
 struct Subscribers {
     plain: Vec<Subscriber>,
-    groups: Vec<ShareGroup>,
+    /// Boxed, because few filters are shared.
+    #[allow(
+        clippy::box_collection,
+        reason = "a word instead of three in every node"
+    )]
+    groups: Option<Box<Vec<ShareGroup>>>,
 }
 
 impl Subscribers {
     fn is_empty(&self) -> bool {
-        self.plain.is_empty() && self.groups.is_empty()
+        self.plain.is_empty() && self.groups.is_none()
     }
 }
 
@@ -181,18 +186,19 @@ impl Index {
         let members = match share {
             None => &mut subscribers.plain,
             Some(name) => {
-                let at = match subscribers.groups.iter().position(|g| *g.name == *name) {
+                let groups = subscribers.groups.get_or_insert_default();
+                let at = match groups.iter().position(|g| *g.name == *name) {
                     Some(at) => at,
                     None => {
-                        subscribers.groups.push(ShareGroup {
+                        groups.push(ShareGroup {
                             name: name.into(),
                             cursor: Arc::new(AtomicU32::new(0)),
                             members: Vec::new(),
                         });
-                        subscribers.groups.len() - 1
+                        groups.len() - 1
                     }
                 };
-                &mut subscribers.groups[at].members
+                &mut groups[at].members
             }
         };
         let existing = members
@@ -249,17 +255,20 @@ impl Index {
         };
         let removed = match share {
             None => remove(&mut subscribers.plain),
-            Some(name) => match subscribers.groups.iter().position(|g| *g.name == *name) {
-                None => false,
-                Some(i) => {
-                    let removed = remove(&mut subscribers.groups[i].members);
-                    if subscribers.groups[i].members.is_empty() {
-                        subscribers.groups.swap_remove(i);
-                    }
-                    removed
+            Some(name) => subscribers.groups.as_mut().is_some_and(|groups| {
+                let Some(i) = groups.iter().position(|g| *g.name == *name) else {
+                    return false;
+                };
+                let removed = remove(&mut groups[i].members);
+                if groups[i].members.is_empty() {
+                    groups.swap_remove(i);
                 }
-            },
+                removed
+            }),
         };
+        if subscribers.groups.as_ref().is_some_and(|g| g.is_empty()) {
+            subscribers.groups = None;
+        }
         if below && subscribers.is_empty() {
             node.below = None;
         }
@@ -392,7 +401,7 @@ impl Collector {
         for subscriber in subscribers.plain.iter().filter(allowed) {
             self.targets.push(Target::new(subscriber));
         }
-        for group in &subscribers.groups {
+        for group in subscribers.groups.iter().flat_map(|groups| groups.iter()) {
             let members: Box<[Target]> = group
                 .members
                 .iter()

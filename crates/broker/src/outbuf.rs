@@ -52,9 +52,19 @@ impl Pool {
 /// A payload inserted before the byte of the buffer with that offset.
 #[derive(Debug)]
 struct Splice {
-    /// Offset since the buffer was last empty.
+    /// Offset in the buffer, with what was cut off its front.
     at: usize,
     data: Bytes,
+}
+
+/// The payloads spliced into a buffer. Boxed, so that a connection without
+/// them is small.
+#[derive(Debug, Default)]
+struct Splices {
+    list: VecDeque<Splice>,
+    bytes: usize,
+    /// Bytes cut off the front of the buffer since the first splice.
+    cut: usize,
 }
 
 /// The outgoing bytes of one connection.
@@ -63,22 +73,19 @@ pub(crate) struct OutBuf {
     buffer: Vec<u8>,
     /// Bytes of `buffer` already written.
     sent: usize,
-    /// Bytes cut off the front of `buffer` since it was last empty.
-    cut: usize,
-    splices: VecDeque<Splice>,
-    splice_bytes: usize,
+    splices: Option<Box<Splices>>,
 }
 
 impl OutBuf {
     /// Bytes that wait.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.buffer.len() - self.sent + self.splice_bytes
+        self.buffer.len() - self.sent + self.splices.as_ref().map_or(0, |s| s.bytes)
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.buffer.len() == self.sent && self.splice_bytes == 0
+        self.buffer.len() == self.sent && self.splices.as_ref().is_none_or(|s| s.bytes == 0)
     }
 
     /// The buffer to append whole packets to.
@@ -95,9 +102,10 @@ impl OutBuf {
     /// Appends `data` without copying it.
     pub(crate) fn splice(&mut self, data: Bytes) {
         if !data.is_empty() {
-            self.splice_bytes += data.len();
-            self.splices.push_back(Splice {
-                at: self.cut + self.buffer.len(),
+            let splices = self.splices.get_or_insert_default();
+            splices.bytes += data.len();
+            splices.list.push_back(Splice {
+                at: splices.cut + self.buffer.len(),
                 data,
             });
         }
@@ -105,7 +113,9 @@ impl OutBuf {
 
     fn compact(&mut self) {
         self.buffer.drain(..self.sent);
-        self.cut += self.sent;
+        if let Some(splices) = &mut self.splices {
+            splices.cut += self.sent;
+        }
         self.sent = 0;
     }
 
@@ -127,12 +137,14 @@ impl OutBuf {
                 None => false,
             }
         };
-        for splice in &self.splices {
-            let at = splice.at - self.cut;
-            if !push(&self.buffer[from..at]) || !push(&splice.data) {
-                return filled;
+        if let Some(splices) = &self.splices {
+            for splice in &splices.list {
+                let at = splice.at - splices.cut;
+                if !push(&self.buffer[from..at]) || !push(&splice.data) {
+                    return filled;
+                }
+                from = at;
             }
-            from = at;
         }
         push(&self.buffer[from..]);
         filled
@@ -140,21 +152,23 @@ impl OutBuf {
 
     /// Notes that the first `n` bytes were written.
     pub(crate) fn advance(&mut self, mut n: usize, pool: &mut Pool) {
-        while let Some(splice) = self.splices.front_mut() {
-            let before = splice.at - self.cut - self.sent;
-            if n < before {
-                break;
+        if let Some(splices) = &mut self.splices {
+            while let Some(splice) = splices.list.front_mut() {
+                let before = splice.at - splices.cut - self.sent;
+                if n < before {
+                    break;
+                }
+                self.sent += before;
+                n -= before;
+                if n < splice.data.len() {
+                    let _ = splice.data.split_to(n);
+                    splices.bytes -= n;
+                    return;
+                }
+                n -= splice.data.len();
+                splices.bytes -= splice.data.len();
+                splices.list.pop_front();
             }
-            self.sent += before;
-            n -= before;
-            if n < splice.data.len() {
-                let _ = splice.data.split_to(n);
-                self.splice_bytes -= n;
-                return;
-            }
-            n -= splice.data.len();
-            self.splice_bytes -= splice.data.len();
-            self.splices.pop_front();
         }
         self.sent = (self.sent + n).min(self.buffer.len());
         if self.is_empty() {

@@ -116,7 +116,8 @@ pub(crate) struct Worker {
 }
 
 struct State {
-    links: Vec<Option<Link>>,
+    /// Boxed: growing the list moves one word a connection.
+    links: Vec<Option<Box<Link>>>,
     lingering: Vec<Option<Lingering>>,
     /// Slots of links to read from.
     ready: Vec<u32>,
@@ -245,7 +246,7 @@ impl Worker {
             state.write_lingering(token.0 & !LINGERING);
             return;
         }
-        let Some(link) = state.links.get_mut(token.0).and_then(Option::as_mut) else {
+        let Some(link) = state.links.get_mut(token.0).and_then(Option::as_deref_mut) else {
             return;
         };
         if event.is_error() {
@@ -311,7 +312,7 @@ impl Worker {
         }
         state.unread += unread.len();
         let refeed = !unread.is_empty();
-        state.links[slot] = Some(Link {
+        state.links[slot] = Some(Box::new(Link {
             id,
             listener,
             stream,
@@ -325,7 +326,7 @@ impl Worker {
             blocked: false,
             paused: false,
             listed: refeed,
-        });
+        }));
         if refeed {
             state.ready.push(id.slot);
         }
@@ -343,7 +344,7 @@ impl Worker {
             dirty,
             ..
         } = state;
-        let Some(link) = links.get_mut(slot as usize).and_then(Option::as_mut) else {
+        let Some(link) = links.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
             return;
         };
         link.listed = false;
@@ -730,7 +731,7 @@ impl State {
     fn link(&mut self, id: ConnId) -> Option<&mut Link> {
         self.links
             .get_mut(id.slot as usize)?
-            .as_mut()
+            .as_deref_mut()
             .filter(|link| link.id == id)
     }
 
@@ -738,7 +739,7 @@ impl State {
         let link = self.links.get_mut(id.slot as usize)?;
         let link = link.take_if(|link| link.id == id)?;
         self.unread -= link.unread.len();
-        Some(link)
+        Some(*link)
     }
 
     fn write_lingering(&mut self, at: usize) {

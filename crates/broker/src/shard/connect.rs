@@ -60,7 +60,9 @@ impl Shard {
             Ok(Some(request)) => {
                 if let Some(conn) = self.hub.conn(id) {
                     conn.state = State::Authenticating(frame.body.into());
-                    conn.auth_method = request.method.as_ref().map(|(method, _)| method.clone());
+                    if let Some((method, _)) = &request.method {
+                        conn.extra().auth_method = Some(method.clone());
+                    }
                     conn.paused += 1;
                 }
                 self.hub
@@ -99,7 +101,7 @@ impl Shard {
         let Some(conn) = self.hub.conn(id) else {
             return Ok(Next::Closed);
         };
-        if frame.kind != PacketType::Auth || conn.auth_method.is_none() {
+        if frame.kind != PacketType::Auth || conn.auth_method().is_none() {
             return Err(Fail::silent("packet other than AUTH before CONNACK"));
         }
         let auth = Auth::decode(frame.body, conn.version)?;
@@ -107,7 +109,7 @@ impl Shard {
             return Err(Fail::silent("AUTH with another reason than 0x18"));
         }
         let (method, data) = Self::auth_fields(&auth)?;
-        if conn.auth_method.as_deref() != Some(&*method) {
+        if conn.auth_method() != Some(&*method) {
             return Err(Fail::silent("AUTH with another method than CONNECT"));
         }
         let State::Authenticating(body) = &conn.state else {
@@ -136,19 +138,19 @@ impl Shard {
         let Some(conn) = self.hub.conn(id) else {
             return Ok(());
         };
-        let expected = if conn.authenticating_again {
+        let expected = if conn.authenticating_again() {
             ReasonCode::ContinueAuthentication
         } else {
             ReasonCode::ReAuthenticate
         };
         let (method, data) = Self::auth_fields(auth)?;
-        if auth.reason != expected || conn.auth_method.as_deref() != Some(&*method) {
+        if auth.reason != expected || conn.auth_method() != Some(&*method) {
             return Err(Fail::new(
                 ReasonCode::ProtocolError,
                 "AUTH does not continue the authentication of CONNECT",
             ));
         }
-        conn.authenticating_again = true;
+        conn.extra().authenticating_again = true;
         let (listener, session) = (conn.meta.listener, conn.session);
         if let Some(session) = self.hub.sessions.get(session) {
             let request = AuthRequest {
@@ -172,8 +174,8 @@ impl Shard {
         let Some(conn) = self.hub.conn(id) else {
             return;
         };
-        let method = conn.auth_method.clone();
-        if conn.authenticating_again {
+        let method = conn.auth_method().map(Box::from);
+        if conn.authenticating_again() {
             self.authenticated_again(id, method, answer, now);
             return;
         }
@@ -233,7 +235,7 @@ impl Shard {
         if reason == ReasonCode::Success
             && let Some(conn) = hub.conn(id)
         {
-            conn.authenticating_again = false;
+            conn.extra().authenticating_again = false;
         }
         send_auth(hub, id.slot, reason, method, &data);
     }
@@ -511,7 +513,7 @@ impl Wish {
                 ));
             }
         }
-        if properties.user().count() > limits.max_user_properties {
+        if properties.user_count() > limits.max_user_properties {
             return Err(Refusal::new(
                 ReasonCode::QuotaExceeded,
                 "more user properties than limits.max_user_properties",

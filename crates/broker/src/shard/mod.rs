@@ -178,13 +178,9 @@ impl Shard {
             alias_max: 0,
             out: OutBuf::default(),
             permissions: None,
-            aliases_in: Vec::new(),
-            aliases_out: None,
-            waiters: Vec::new(),
             connected_at: now,
             meta: Box::new(meta),
-            auth_method: None,
-            authenticating_again: false,
+            extra: None,
         });
         hub.stats.connections_opened += 1;
         hub.stats.connections += 1;

@@ -60,7 +60,7 @@ impl Shard {
                 ));
             }
             if raw.properties.contains(PropertyId::UserProperty)
-                && raw.properties.user().count() > limits.max_user_properties
+                && raw.properties.user_count() > limits.max_user_properties
             {
                 return Err(Fail::new(
                     ReasonCode::QuotaExceeded,
@@ -81,7 +81,8 @@ impl Shard {
                 }
                 let at = alias as usize - 1;
                 if raw.topic.is_empty() {
-                    let known = conn.aliases_in.get(at).filter(|t| !t.is_empty());
+                    let aliases = &conn.extra.get_or_insert_default().aliases_in;
+                    let known = aliases.get(at).filter(|t| !t.is_empty());
                     let Some(known) = known else {
                         return Err(Fail::new(
                             ReasonCode::ProtocolError,
@@ -93,10 +94,11 @@ impl Shard {
                     topic_bytes = alias_topic;
                 } else {
                     topic::validate_name(raw.topic)?;
-                    if conn.aliases_in.len() <= at {
-                        conn.aliases_in.resize(at + 1, Box::default());
+                    let aliases = &mut conn.extra().aliases_in;
+                    if aliases.len() <= at {
+                        aliases.resize(at + 1, Box::default());
                     }
-                    conn.aliases_in[at] = raw.topic.into();
+                    aliases[at] = raw.topic.into();
                 }
             }
         }

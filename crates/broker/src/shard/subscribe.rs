@@ -37,7 +37,7 @@ impl Shard {
                 "subscription identifiers not supported",
             ));
         }
-        if packet.properties.user().count() > hub.config.limits.max_user_properties {
+        if packet.properties.user_count() > hub.config.limits.max_user_properties {
             return Err(Fail::new(
                 ReasonCode::QuotaExceeded,
                 "more user properties than limits.max_user_properties",
