@@ -90,16 +90,12 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         signal_hook::flag::register_conditional_shutdown(signal, 1, stopping.clone())?;
         signal_hook::flag::register(signal, stopping.clone())?;
     }
-    let mut current = config;
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
         }
-        match reload(source, &server, logging, &current) {
-            Ok(config) => {
-                current = config;
-                tracing::info!("configuration reloaded");
-            }
+        match reload(source, &server, logging, &config) {
+            Ok(()) => tracing::info!("configuration reloaded"),
             Err(error) => tracing::error!("the old configuration stays: {error}"),
         }
     }
@@ -111,24 +107,25 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     Ok(())
 }
 
-/// Reads everything again and applies it if all of it is right.
+/// Reads everything again and applies it if all of it is right. What needs a
+/// restart is compared with what was `started`, however many reloads ago.
 fn reload(
     source: &Source,
     server: &Server,
     logging: &Logging,
-    current: &Config,
-) -> Result<Config, Failure> {
+    started: &Config,
+) -> Result<(), Failure> {
     let config = source.load()?;
+    for key in started.restart_needed(&config) {
+        tracing::warn!("{key} is changed, and takes effect at the next start");
+    }
     let addresses = |config: &Config| -> Vec<String> {
         let listeners = config.listeners.iter();
         listeners.map(|l| l.address.to_string()).collect()
     };
-    if addresses(&config) != addresses(current) {
-        tracing::warn!("other listeners take effect at the next start");
-    }
     let (listeners, _) = listeners(&config)?;
     let (authenticator, access) = auth::load(&config.auth)?;
-    if addresses(&config) == addresses(current) {
+    if addresses(&config) == addresses(started) {
         let policies = listeners.into_iter().map(|l| l.policy).collect();
         server.set_policies(policies, accept_policy(&config));
     }
@@ -136,7 +133,7 @@ fn reload(
     server.set_access(access);
     server.set_config(&Arc::new(config.broker()));
     logging.set_level(config.log.level);
-    Ok(config)
+    Ok(())
 }
 
 fn accept_policy(config: &Config) -> AcceptPolicy {
