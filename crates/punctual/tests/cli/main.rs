@@ -1,5 +1,5 @@
-//! The command line of the real binary, without a broker: `config`, `passwd`,
-//! `completions`, `man`, and what is said about wrong input.
+//! The command line of the real binary, without clients: `config`, `passwd`,
+//! `completions`, `man`, reloading, and what is said about wrong input.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,6 +8,7 @@
 
 mod config;
 mod passwd;
+mod reload;
 
 use std::ffi::OsStr;
 use std::fs;
