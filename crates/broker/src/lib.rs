@@ -40,6 +40,6 @@ pub use hub::{
     SubscriptionInfo,
 };
 pub use message::Message;
-pub use shard::{AuthAnswer, Shard};
+pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView};
 pub use stats::Stats;
 pub use time::Nanos;

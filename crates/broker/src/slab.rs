@@ -27,6 +27,11 @@ impl<T> Slab<T> {
         self.len
     }
 
+    /// Places there are, taken or not: every slot is below.
+    pub(crate) fn places(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.insert_with(|_| value)
     }
@@ -94,6 +99,7 @@ mod tests {
         assert_eq!(slab.get(slots[7]), None);
         assert_eq!(slab.insert(1000), slots[7]);
         assert_eq!(slab.iter().count(), 300);
+        assert!((300..300 + CHUNK as u32).contains(&slab.places()));
         assert_eq!(slab.get(u32::MAX), None);
     }
 }

@@ -1,9 +1,12 @@
 //! One shard: what the shell calls, and the meaning of every packet.
 
 mod connect;
+mod inspect;
 mod lifecycle;
 mod publish;
 mod subscribe;
+
+pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +19,7 @@ use punctual_codec::{
 
 use crate::directory::Directory;
 use crate::hub::{
-    ClientInfo, Conn, ConnId, ConnMeta, Flow, Hub, Output, Received, Remote, RemoteMessage, State,
-    SubscriptionInfo,
+    Conn, ConnId, ConnMeta, Flow, Hub, Output, Received, Remote, RemoteMessage, State,
 };
 use crate::outbuf::{OutBuf, Pool};
 use crate::route::RouteCache;
@@ -557,50 +559,6 @@ impl Shard {
             Some(conn) if conn.generation == id.generation => conn.out.len(),
             _ => 0,
         }
-    }
-
-    /// The clients of this shard, connected or not, in no order.
-    pub fn clients(&self) -> impl Iterator<Item = ClientInfo> + use<'_> {
-        self.hub.sessions.iter().map(|(_, session)| {
-            let conn = session.conn.and_then(|slot| self.hub.conns.get(slot));
-            ClientInfo {
-                client_id: session.handle.client_id.clone(),
-                username: session.username.clone(),
-                peer: conn.and_then(|c| c.meta.peer),
-                version: conn.map(|c| c.version),
-                listener: conn.map(|c| c.meta.listener),
-                connected: conn.is_some(),
-                connected_at: conn.map_or(Nanos(0), |c| c.connected_at),
-                keep_alive: conn.map_or(0, |c| c.keep_alive),
-                session_expiry: session.expiry,
-                subscriptions: session.subscriptions.len(),
-                queued_messages: session.queue.len(),
-                queued_bytes: session.queue.bytes(),
-                inflight: session.window.open() as usize,
-                buffered: conn.map_or(0, |c| c.out.len()),
-                slow: conn.is_some_and(|c| c.slow),
-                shard: self.hub.index,
-            }
-        })
-    }
-
-    /// The subscriptions of this shard's sessions, in no order.
-    pub fn subscriptions(&self) -> impl Iterator<Item = SubscriptionInfo> + use<'_> {
-        self.hub.sessions.iter().flat_map(|(_, session)| {
-            session.subscriptions.iter().map(|s| SubscriptionInfo {
-                client_id: session.handle.client_id.clone(),
-                filter: s.filter.clone(),
-                qos: s.options.qos as u8,
-                no_local: s.options.no_local,
-                retain_as_published: s.options.retain_as_published,
-                id: s.id,
-            })
-        })
-    }
-
-    /// Whether a session with that identifier lives here.
-    pub fn has_session(&self, client_id: &str) -> bool {
-        self.hub.by_id.contains_key(client_id)
     }
 
     fn compact_timers(&mut self) {
