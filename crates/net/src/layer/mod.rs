@@ -264,7 +264,7 @@ pub struct PeerInfo {
     pub subject: Option<String>,
     /// TLS version such as `TLSv1.3`. `None`: the connection is not encrypted.
     pub tls_version: Option<String>,
-    /// Cipher suite, such as `TLS13_AES_256_GCM_SHA384`.
+    /// Cipher suite, such as `TLS_AES_256_GCM_SHA384`.
     pub cipher: Option<String>,
     /// Host name that the client asked for (SNI).
     pub server_name: Option<String>,

@@ -147,7 +147,8 @@ impl Tls {
             .connection
             .negotiated_cipher_suite()
             .and_then(|suite| suite.suite().as_str())
-            .map(str::to_owned);
+            // The library has names of its own for TLS 1.3; the registry's are what others show.
+            .map(|name| name.replacen("TLS13_", "TLS_", 1));
         info.server_name = self.connection.server_name().map(str::to_owned);
         // A certificate counts only once the handshake has proven that the peer has its key.
         if self.established()
