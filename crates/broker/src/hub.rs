@@ -23,6 +23,7 @@ use crate::message::{Form, Parts};
 use crate::outbuf::{OutBuf, Pool};
 use crate::route::Target;
 use crate::session::{Delivery, Session, Step, Will};
+use crate::shard::Extent;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::{Config, Message, Nanos, QueueFull, Stats};
@@ -269,6 +270,10 @@ pub(crate) struct Conn {
     pub(crate) dirty: bool,
     pub(crate) congested: bool,
     pub(crate) slow: bool,
+    /// When the current congestion has lasted for long enough, and whether a
+    /// timer looks after that.
+    pub(crate) congested_until: Nanos,
+    pub(crate) pause_armed: bool,
     /// Whether reason strings may be sent with everything.
     pub(crate) problem_information: bool,
     /// Receivers (and other reasons) that hold this publisher back.
@@ -580,6 +585,58 @@ impl Hub {
         None
     }
 
+    /// Whether a subscriber gets plain publications as they were received.
+    #[inline]
+    pub(crate) fn takes_verbatim(&self, target: &Target, v5: bool, run: &Extent) -> bool {
+        if target.subscription_ids.is_some() {
+            return false;
+        }
+        match self.session_of(target).map(|session| session.conn) {
+            None => true,
+            Some(None) => !self.config.queue_qos0_offline,
+            Some(Some(slot)) => self.conns.get(slot).is_none_or(|conn| {
+                conn.v5() == v5 && conn.alias_max == 0 && run.longest <= conn.max_packet as usize
+            }),
+        }
+    }
+
+    /// Delivers a run of plain publications to a local subscriber that takes
+    /// them as received. Returns like [`Self::deliver`].
+    #[inline]
+    pub(crate) fn deliver_run(
+        &mut self,
+        bytes: &[u8],
+        run: &Extent,
+        target: &Target,
+        publisher: u64,
+        now: Nanos,
+    ) -> Option<u32> {
+        if target.no_local && publisher == target.session.number {
+            return None;
+        }
+        let Some(slot) = self.session_of(target)?.conn else {
+            self.stats.dropped_offline += run.messages;
+            return None;
+        };
+        let conn = self.conns.get_mut(slot)?;
+        let high = self.config.limits.send_buffer;
+        if conn.slow && conn.out.len() >= high {
+            self.stats.dropped_slow_consumer += run.messages;
+            return None;
+        }
+        conn.out.tail(&mut self.pool).extend_from_slice(bytes);
+        self.stats.packets_sent += run.messages;
+        self.stats.publishes_sent_qos0 += run.messages;
+        self.stats.publish_bytes_sent += run.payload as u64;
+        let full = conn.out.len() >= high;
+        Self::mark_dirty(conn, slot, &mut self.dirty);
+        if full {
+            self.congest(slot, now);
+            return Some(slot);
+        }
+        None
+    }
+
     /// Delivers with QoS 1 or 2: sends at once if the window allows and
     /// nothing waits, queues otherwise. Room was checked before.
     fn deliver_acknowledged(
@@ -738,13 +795,16 @@ impl Hub {
             return;
         }
         conn.congested = true;
+        conn.congested_until = now + self.config.max_publisher_pause;
         self.stats.publisher_pauses += 1;
-        let timer = Timer::Pause {
-            slot,
-            generation: conn.generation,
-        };
-        self.timers
-            .arm(now + self.config.max_publisher_pause, timer);
+        if !conn.pause_armed {
+            conn.pause_armed = true;
+            let timer = Timer::Pause {
+                slot,
+                generation: conn.generation,
+            };
+            self.timers.arm(conn.congested_until, timer);
+        }
         if let Some(session) = self.sessions.get(conn.session) {
             session.handle.congested.store(true, Ordering::Release);
         }
@@ -803,12 +863,23 @@ impl Hub {
         }
     }
 
-    /// A receiver has held its publishers back for as long as it may.
-    pub(crate) fn pause_over(&mut self, slot: u32) {
+    /// A receiver has perhaps held its publishers back for as long as it may.
+    pub(crate) fn pause_over(&mut self, slot: u32, now: Nanos) {
         let Some(conn) = self.conns.get_mut(slot) else {
             return;
         };
+        conn.pause_armed = false;
         if !conn.congested {
+            return;
+        }
+        if now < conn.congested_until {
+            // The timer was armed for a congestion that ended.
+            conn.pause_armed = true;
+            let timer = Timer::Pause {
+                slot,
+                generation: conn.generation,
+            };
+            self.timers.arm(conn.congested_until, timer);
             return;
         }
         conn.slow = true;

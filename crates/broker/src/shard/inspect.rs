@@ -86,18 +86,14 @@ impl Shard {
                 (place, first, left) = (place + 1, 0, left - 1);
                 continue;
             };
-            // Some may have gone since the last piece.
-            let rest = session.subscriptions.get(first..).unwrap_or_default();
-            for subscription in rest.iter().take(left) {
-                visit(SubscriptionView {
-                    session,
-                    subscription,
-                });
-            }
-            if rest.len() > left {
-                (first, left) = (first + left, 0);
-            } else {
-                (place, first, left) = (place + 1, 0, left - rest.len().max(1));
+            let client = ClientView {
+                hub: &self.hub,
+                session,
+            };
+            let taken = session.subscriptions.len().saturating_sub(first).max(1);
+            match client.scan_subscriptions(first, left, &mut visit) {
+                Some(next) => (first, left) = (next, 0),
+                None => (place, first, left) = (place + 1, 0, left - taken),
             }
         }
         None
@@ -113,6 +109,26 @@ impl ClientView<'_> {
     /// Whether it is connected.
     pub fn is_connected(&self) -> bool {
         self.session.conn.is_some()
+    }
+
+    /// Shows at most `steps` of its subscriptions, in no order, from the one at
+    /// `first` on. Returns where to go on, `None` at the end.
+    pub fn scan_subscriptions(
+        &self,
+        first: usize,
+        steps: usize,
+        mut visit: impl FnMut(SubscriptionView<'_>),
+    ) -> Option<usize> {
+        let Self { session, .. } = self;
+        // Some may have gone since the last piece.
+        let rest = session.subscriptions.get(first..).unwrap_or_default();
+        for subscription in rest.iter().take(steps) {
+            visit(SubscriptionView {
+                session,
+                subscription,
+            });
+        }
+        (rest.len() > steps).then_some(first + steps)
     }
 
     /// A copy of what is known about it.

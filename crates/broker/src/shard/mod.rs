@@ -8,6 +8,8 @@ mod subscribe;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 
+pub(crate) use publish::Extent;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -64,7 +66,7 @@ impl From<DecodeError> for Fail {
 
 /// What to do after a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+pub(crate) enum Next {
     /// Go on with the next packet.
     Packet,
     /// Stop reading for now.
@@ -166,6 +168,8 @@ impl Shard {
             dirty: false,
             congested: false,
             slow: false,
+            congested_until: now,
+            pause_armed: false,
             problem_information: true,
             paused: 0,
             session: u32::MAX,
@@ -237,6 +241,18 @@ impl Shard {
         loop {
             match split(&data[received.consumed..], max) {
                 Ok(Split::Frame(frame)) => {
+                    if frame.first == publish::PLAIN
+                        && let Some(run) =
+                            self.publish_run(id, frame, &data[received.consumed..], now)
+                    {
+                        packets += run.messages;
+                        received.consumed += run.bytes;
+                        if run.next == Next::Packet {
+                            continue;
+                        }
+                        received.flow = Flow::Pause;
+                        break;
+                    }
                     packets += 1;
                     let next = match self.packet(id, frame, now) {
                         Ok(next) => next,
@@ -613,7 +629,7 @@ impl Shard {
             }
             Timer::Pause { slot, generation } => {
                 if self.hub.conn(ConnId { slot, generation }).is_some() {
-                    self.hub.pause_over(slot);
+                    self.hub.pause_over(slot, now);
                 }
             }
             Timer::SessionExpiry { slot, epoch } => self.session_expired(slot, epoch, now),

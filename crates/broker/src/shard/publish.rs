@@ -9,13 +9,24 @@ use punctual_codec::{
 use smallvec::SmallVec;
 
 use super::{Fail, Next, Shard};
-use crate::hub::{ConnId, Event, Hub, Output, Publication, Remote};
+use crate::hub::{ConnId, Event, Hub, Output, Publication, Remote, State};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::route::{Group, Matched, Target};
 use crate::{Message, Nanos, QueueFull};
 
 /// Time between two log events about full queues.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
+/// First byte of a PUBLISH with QoS 0, not retained.
+pub(super) const PLAIN: u8 = 0x30;
+/// Bytes of one run, and so by how much a receiver's bound may be exceeded.
+const RUN: usize = 64 << 10;
+
+/// Consecutive publications that were delivered together.
+pub(super) struct Run {
+    pub(super) messages: u64,
+    pub(super) bytes: usize,
+    pub(super) next: Next,
+}
 
 impl Shard {
     /// A PUBLISH from a connected client.
@@ -190,7 +201,7 @@ impl Shard {
             qos: raw.qos,
             retain: raw.retain,
             publisher: number,
-            frame: (plain && raw.payload.len() < crate::outbuf::SHARE_FROM)
+            frame: (plain && raw.payload.len() < crate::outbuf::SHARE_FROM && frame.is_minimal())
                 .then_some((frame.bytes, v5)),
             expires: expiry(raw.properties, now),
             message: None,
@@ -223,6 +234,73 @@ impl Shard {
         Ok(acknowledge(hub, id, &raw, session_slot, reason))
     }
 
+    /// Delivers the plain publications (QoS 0, not retained, no properties) at
+    /// the start of `data` that have the topic of the publisher's last one, if
+    /// there are several and every receiver can have them byte for byte: one
+    /// copy for each receiver, however many messages. `None` leaves the first
+    /// to [`Self::publish_packet`], which decides everything this relies on.
+    #[inline]
+    pub(super) fn publish_run(
+        &mut self,
+        id: ConnId,
+        first: Frame<'_>,
+        data: &[u8],
+        now: Nanos,
+    ) -> Option<Run> {
+        let Self { hub, routes, .. } = self;
+        let conn = hub.conns.get(id.slot)?;
+        if !matches!(conn.state, State::Connected) || !conn.route_allowed {
+            return None;
+        }
+        let v5 = conn.v5();
+        let [high, low, rest @ ..] = first.body else {
+            return None;
+        };
+        let topic = rest.get(..usize::from(u16::from_be_bytes([*high, *low])))?;
+        let head = 2 + topic.len() + usize::from(v5);
+        let prefix = first.body.get(..head)?;
+        if (v5 && prefix[head - 1] != 0) || !first.is_minimal() {
+            return None;
+        }
+        let mut run = Extent {
+            bytes: first.bytes.len(),
+            messages: 1,
+            payload: first.body.len() - head,
+            longest: first.bytes.len(),
+        };
+        run.extend(data, prefix, hub.config.limits.max_packet_size);
+        if run.messages == 1 {
+            return None;
+        }
+        let (route, publisher) = (conn.route, conn.number);
+        if routes.find(topic, route, &hub.directory) != Some(route) {
+            return None;
+        }
+        let matched = &routes.get(route).matched;
+        let targets: &[Target] = match &*matched.shards {
+            [] => &[],
+            [(shard, targets)] if *shard == hub.index => targets,
+            _ => return None,
+        };
+        if !matched.groups.is_empty() || !targets.iter().all(|t| hub.takes_verbatim(t, v5, &run)) {
+            return None;
+        }
+        hub.stats.publishes_received_qos0 += run.messages;
+        hub.stats.publish_bytes_received += run.payload as u64;
+        for target in targets {
+            if let Some(receiver) =
+                hub.deliver_run(&data[..run.bytes], &run, target, publisher, now)
+            {
+                hub.wait_for(id, receiver);
+            }
+        }
+        Some(Run {
+            messages: run.messages,
+            bytes: run.bytes,
+            next: pause_or_go_on(hub, id),
+        })
+    }
+
     /// Publishes a message that no client waits for an answer to.
     pub(super) fn publish_message(&mut self, message: &Arc<Message>, now: Nanos) {
         let Self { hub, routes, .. } = self;
@@ -241,6 +319,44 @@ impl Shard {
         let matched = &routes.get(route).matched;
         // Without anyone to refuse it to, a full queue is a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, false);
+    }
+}
+
+/// How far a run of publications reaches.
+pub(crate) struct Extent {
+    bytes: usize,
+    pub(crate) messages: u64,
+    pub(crate) payload: usize,
+    /// Largest packet.
+    pub(crate) longest: usize,
+}
+
+impl Extent {
+    /// Takes in the packets of `data` after the first that begin like it: same
+    /// topic, and `prefix` again. Larger ones than two length bytes can say
+    /// are left to the ordinary way.
+    #[inline]
+    fn extend(&mut self, data: &[u8], prefix: &[u8], max: u32) {
+        while self.bytes < RUN {
+            let (len, header) = match data[self.bytes..] {
+                [PLAIN, len, ..] if len < 0x80 => (usize::from(len), 2),
+                [PLAIN, low, high, ..] if high < 0x80 && high != 0 => {
+                    (usize::from(low & 0x7F) | usize::from(high) << 7, 3)
+                }
+                _ => return,
+            };
+            let start = self.bytes + header;
+            let Some(body) = data.get(start..start + len) else {
+                return;
+            };
+            if !body.starts_with(prefix) || header + len > max as usize {
+                return;
+            }
+            self.bytes = start + len;
+            self.messages += 1;
+            self.payload += len - prefix.len();
+            self.longest = self.longest.max(header + len);
+        }
     }
 }
 
