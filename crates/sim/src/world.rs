@@ -1,0 +1,700 @@
+//! The shell of a broker in virtual time: shards, network links, and the mail
+//! between shards. Everything that may vary in a real network varies here by
+//! the seed: latency, how a byte stream is cut into pieces, how much a
+//! receiver takes, when a connection breaks and when its ends find out.
+//!
+//! Invariant: with equal seeds and equal calls, everything happens equally.
+//! Bytes of one direction of one link, and messages from one shard to
+//! another, never overtake each other.
+
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use punctual_broker::{
+    AuthAnswer, AuthRequest, Config, ConnId, ConnMeta, Directory, Event, Flow, Nanos, Output,
+    RemoteMessage, Shard,
+};
+
+use crate::rng::Rng;
+
+/// A network connection between a client and the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub usize);
+
+/// How a link behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkProfile {
+    /// Least latency of one direction.
+    pub latency: Nanos,
+    /// What may be added to it, at random.
+    pub jitter: Nanos,
+    /// Longest piece the byte stream is cut into; 0 for no cuts.
+    pub piece: usize,
+    /// Bytes the client's receive buffer holds, those under way included.
+    pub window: usize,
+}
+
+impl Default for LinkProfile {
+    fn default() -> Self {
+        Self {
+            latency: Nanos(10_000),
+            jitter: Nanos(0),
+            piece: 0,
+            window: usize::MAX,
+        }
+    }
+}
+
+/// What the broker did or noticed, in the order it happened.
+#[derive(Debug)]
+pub enum Trace {
+    /// The broker consumed these bytes of a link: whole packets.
+    Consumed {
+        /// Which link.
+        link: LinkId,
+        /// The packets.
+        packets: Vec<u8>,
+        /// Whether the last of them ended the connection.
+        closed: bool,
+    },
+    /// The broker was told that the connection is gone.
+    Lost(LinkId),
+    /// The broker let go of the connection; nothing follows these last bytes.
+    Closed(LinkId),
+    /// The broker asked whether a client may come in.
+    Asked(LinkId, Box<AuthRequest>),
+    /// The broker was given the answer.
+    Answered(LinkId, AuthAnswer),
+    /// A line for the log.
+    Event(Event),
+}
+
+/// Answers authentication requests; the World delivers the answer later.
+pub type Authenticator = Box<dyn FnMut(&AuthRequest) -> AuthAnswer>;
+
+#[derive(Debug)]
+enum Happening {
+    Accept(LinkId, Box<ConnMeta>),
+    ToBroker(LinkId, Vec<u8>),
+    EndToBroker(LinkId),
+    ToClient(LinkId, Vec<u8>),
+    EndToClient(LinkId),
+    BrokerNotices(LinkId),
+    Post(u16, u16),
+    Mail(u16, Vec<RemoteMessage>),
+    Answer(LinkId, AuthAnswer),
+}
+
+#[derive(Debug)]
+struct Scheduled {
+    at: Nanos,
+    order: u64,
+    what: Happening,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    /// The earliest is the greatest, as `BinaryHeap` wants it.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+#[derive(Debug)]
+struct Link {
+    profile: LinkProfile,
+    shard: u16,
+    /// While the broker knows the connection.
+    conn: Option<ConnId>,
+    /// When the last piece sent so far arrives, to the broker and to the client.
+    last_up: Nanos,
+    last_down: Nanos,
+    /// Arrived at the broker's side and not consumed.
+    inbox: Vec<u8>,
+    paused: bool,
+    ended_up: bool,
+    /// Written by the broker and not yet read by the client.
+    outstanding: usize,
+    /// Arrived at a client that does not read.
+    unread: VecDeque<Vec<u8>>,
+    reading: bool,
+    ended_down: bool,
+    /// For the client to take.
+    received: Vec<u8>,
+    cut: bool,
+    /// Paused since then, for the bound of a pause.
+    paused_since: Nanos,
+    pub_paused_longest: Nanos,
+}
+
+/// Shards, links and the time.
+pub struct World {
+    now: Nanos,
+    rng: Rng,
+    directory: Arc<Directory>,
+    shards: Vec<Shard>,
+    links: Vec<Link>,
+    conns: HashMap<(u16, ConnId), LinkId>,
+    queue: BinaryHeap<Scheduled>,
+    next_order: u64,
+    /// When the last mail between two shards arrives, by sender and receiver.
+    last_mail: Vec<Nanos>,
+    posting: Vec<bool>,
+    mail_delay: Nanos,
+    trace: Vec<Trace>,
+    dirty: Vec<ConnId>,
+    outputs: Vec<Output>,
+    authenticator: Option<Authenticator>,
+    nonce: u128,
+}
+
+impl World {
+    /// A broker of `shards` shards at time zero.
+    pub fn new(config: Config, shards: u16, seed: u64) -> Self {
+        let directory = Directory::new(shards);
+        let config = Arc::new(config);
+        let now = Nanos(0);
+        let count = directory.shards();
+        Self {
+            now,
+            rng: Rng::new(seed),
+            shards: (0..count)
+                .map(|index| Shard::new(directory.clone(), index, config.clone(), now))
+                .collect(),
+            directory,
+            links: Vec::new(),
+            conns: HashMap::new(),
+            queue: BinaryHeap::new(),
+            next_order: 0,
+            last_mail: vec![now; usize::from(count) * usize::from(count)],
+            posting: vec![false; usize::from(count) * usize::from(count)],
+            mail_delay: Nanos(20_000),
+            trace: Vec::new(),
+            dirty: Vec::new(),
+            outputs: Vec::new(),
+            authenticator: None,
+            nonce: 0,
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// What the shards share.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// The shards, for questions.
+    pub fn shards(&mut self) -> &mut [Shard] {
+        &mut self.shards
+    }
+
+    /// Longest time between the posting of a message to another shard and its
+    /// arrival there.
+    pub fn set_mail_delay(&mut self, delay: Nanos) {
+        self.mail_delay = delay;
+    }
+
+    /// Who answers authentication requests; without, everyone is let in.
+    pub fn set_authenticator(&mut self, authenticator: Authenticator) {
+        self.authenticator = Some(authenticator);
+    }
+
+    /// Does something to a shard as its shell would, outputs included.
+    pub fn with_shard<T>(&mut self, shard: u16, call: impl FnOnce(&mut Shard, Nanos) -> T) -> T {
+        let result = call(&mut self.shards[usize::from(shard)], self.now);
+        self.settle(shard);
+        result
+    }
+
+    /// Opens a connection to a random shard.
+    pub fn connect(&mut self, profile: LinkProfile) -> LinkId {
+        let shard = self.rng.below(self.shards.len() as u64) as u16;
+        self.connect_to(shard, profile)
+    }
+
+    /// Opens a connection that `shard` accepts.
+    pub fn connect_to(&mut self, shard: u16, profile: LinkProfile) -> LinkId {
+        self.nonce += 1;
+        let meta = ConnMeta {
+            peer: None,
+            listener: 0,
+            allow_anonymous: true,
+            identity: None,
+            nonce: self.nonce,
+        };
+        self.connect_with(shard, profile, meta)
+    }
+
+    /// Opens a connection with what the shell would know of it.
+    pub fn connect_with(&mut self, shard: u16, profile: LinkProfile, meta: ConnMeta) -> LinkId {
+        let id = LinkId(self.links.len());
+        let now = self.now;
+        self.links.push(Link {
+            profile,
+            shard,
+            conn: None,
+            last_up: now,
+            last_down: now,
+            inbox: Vec::new(),
+            paused: false,
+            ended_up: false,
+            outstanding: 0,
+            unread: VecDeque::new(),
+            reading: true,
+            ended_down: false,
+            received: Vec::new(),
+            cut: false,
+            paused_since: now,
+            pub_paused_longest: Nanos(0),
+        });
+        let at = self.arrival(id, true);
+        self.schedule(at, Happening::Accept(id, Box::new(meta)));
+        id
+    }
+
+    /// The client writes bytes.
+    pub fn write(&mut self, id: LinkId, bytes: &[u8]) {
+        let link = &self.links[id.0];
+        if bytes.is_empty() || link.cut {
+            return;
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = self.piece(id, rest.len());
+            let at = self.arrival(id, true);
+            self.schedule(at, Happening::ToBroker(id, rest[..n].to_vec()));
+            rest = &rest[n..];
+        }
+    }
+
+    /// The client closes the connection after what it wrote.
+    pub fn finish(&mut self, id: LinkId) {
+        if !self.links[id.0].cut {
+            let at = self.arrival(id, true);
+            self.schedule(at, Happening::EndToBroker(id));
+        }
+    }
+
+    /// The network breaks: nothing that is under way arrives, in neither
+    /// direction. The broker notices after a while, or never.
+    pub fn cut(&mut self, id: LinkId, noticed_after: Option<Nanos>) {
+        let link = &mut self.links[id.0];
+        if link.cut {
+            return;
+        }
+        link.cut = true;
+        link.unread.clear();
+        link.outstanding = link.outstanding.min(link.profile.window);
+        if let Some(after) = noticed_after {
+            let at = self.now + after;
+            self.schedule(at, Happening::BrokerNotices(id));
+        }
+    }
+
+    /// Whether the client reads what arrives.
+    pub fn set_reading(&mut self, id: LinkId, reading: bool) {
+        let link = &mut self.links[id.0];
+        link.reading = reading;
+        if reading {
+            let mut freed = 0;
+            while let Some(piece) = link.unread.pop_front() {
+                freed += piece.len();
+                link.received.extend_from_slice(&piece);
+            }
+            if freed > 0 {
+                link.outstanding -= freed;
+                let shard = link.shard;
+                self.flush(id);
+                self.settle(shard);
+            }
+        }
+    }
+
+    /// Moves the bytes that arrived at the client to the end of `bytes`.
+    pub fn take_received(&mut self, id: LinkId, bytes: &mut Vec<u8>) {
+        bytes.append(&mut self.links[id.0].received);
+    }
+
+    /// Whether the client has read everything the broker wrote before it
+    /// closed the connection, or the network broke.
+    pub fn is_ended(&self, id: LinkId) -> bool {
+        let link = &self.links[id.0];
+        link.cut || (link.ended_down && link.unread.is_empty())
+    }
+
+    /// Shard and identity of a link while the broker knows it.
+    pub fn conn(&self, id: LinkId) -> Option<(u16, ConnId)> {
+        let link = &self.links[id.0];
+        link.conn.map(|conn| (link.shard, conn))
+    }
+
+    /// Whether the broker holds the link's client back.
+    pub fn is_paused(&self, id: LinkId) -> bool {
+        self.links[id.0].paused
+    }
+
+    /// The longest time the broker has held the link's client back at once.
+    pub fn longest_pause(&self, id: LinkId) -> Nanos {
+        let link = &self.links[id.0];
+        let current = if link.paused {
+            self.now - link.paused_since
+        } else {
+            Nanos(0)
+        };
+        current.max(link.pub_paused_longest)
+    }
+
+    /// Moves what happened since the last call to the end of `trace`.
+    pub fn take_trace(&mut self, trace: &mut Vec<Trace>) {
+        trace.append(&mut self.trace);
+    }
+
+    /// Lets the next thing happen, unless it lies after `until`; then the time
+    /// is `until`, and the answer false.
+    pub fn step(&mut self, until: Nanos) -> bool {
+        let timer = self
+            .shards
+            .iter()
+            .filter_map(Shard::next_timeout)
+            .min()
+            .unwrap_or(Nanos::MAX);
+        let event = self.queue.peek().map_or(Nanos::MAX, |next| next.at);
+        let at = timer.min(event);
+        if at > until {
+            self.now = self.now.max(until);
+            return false;
+        }
+        self.now = self.now.max(at);
+        if timer <= event {
+            for shard in 0..self.shards.len() {
+                let due = self.shards[shard].next_timeout();
+                if due.is_some_and(|due| due <= self.now) {
+                    self.shards[shard].tick(self.now);
+                    self.settle(shard as u16);
+                }
+            }
+        } else if let Some(next) = self.queue.pop() {
+            self.happen(next.what);
+        }
+        true
+    }
+
+    /// Lets everything happen until a time.
+    pub fn run_until(&mut self, until: Nanos) {
+        while self.step(until) {}
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Accept(id, meta) => self.accept(id, *meta),
+            Happening::ToBroker(id, bytes) => {
+                let link = &mut self.links[id.0];
+                if !link.cut {
+                    link.inbox.extend_from_slice(&bytes);
+                    self.read(id);
+                }
+            }
+            Happening::EndToBroker(id) => {
+                self.links[id.0].ended_up = true;
+                self.read(id);
+            }
+            Happening::ToClient(id, bytes) => {
+                let link = &mut self.links[id.0];
+                if link.cut {
+                    return;
+                }
+                if link.reading {
+                    link.outstanding -= bytes.len();
+                    link.received.extend_from_slice(&bytes);
+                    let shard = link.shard;
+                    self.flush(id);
+                    self.settle(shard);
+                } else {
+                    link.unread.push_back(bytes);
+                }
+            }
+            Happening::EndToClient(id) => self.links[id.0].ended_down = true,
+            Happening::BrokerNotices(id) => self.lose(id),
+            Happening::Post(from, to) => self.post(from, to),
+            Happening::Mail(to, messages) => {
+                self.shards[usize::from(to)].remote(messages.into_iter(), self.now);
+                self.settle(to);
+            }
+            Happening::Answer(id, answer) => {
+                if let Some((shard, conn)) = self.conn(id) {
+                    self.trace.push(Trace::Answered(id, answer.clone()));
+                    self.shards[usize::from(shard)].authenticated(conn, answer, self.now);
+                    self.settle(shard);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, id: LinkId, meta: ConnMeta) {
+        let link = &mut self.links[id.0];
+        let conn = self.shards[usize::from(link.shard)].open(meta, self.now);
+        link.conn = Some(conn);
+        link.paused = false;
+        self.conns.insert((link.shard, conn), id);
+        self.read(id);
+    }
+
+    /// Hands what arrived to the broker, as far as it reads.
+    fn read(&mut self, id: LinkId) {
+        let link = &mut self.links[id.0];
+        let Some(conn) = link.conn else {
+            return;
+        };
+        if link.paused {
+            return;
+        }
+        let shard = link.shard;
+        if !link.inbox.is_empty() {
+            let received = self.shards[usize::from(shard)].receive(conn, &link.inbox, self.now);
+            assert!(
+                received.consumed <= link.inbox.len(),
+                "consumed more than was offered"
+            );
+            let packets: Vec<u8> = link.inbox.drain(..received.consumed).collect();
+            link.paused = received.flow == Flow::Pause;
+            link.paused_since = self.now;
+            let closed = received.flow == Flow::Closed;
+            if received.flow == Flow::Read {
+                assert!(
+                    received.needed == 0 || received.needed > link.inbox.len(),
+                    "a whole packet was left unread"
+                );
+            }
+            if !packets.is_empty() {
+                self.trace.push(Trace::Consumed {
+                    link: id,
+                    packets,
+                    closed,
+                });
+            }
+            self.settle(shard);
+        }
+        let link = &self.links[id.0];
+        if link.ended_up && !link.paused && link.conn == Some(conn) {
+            self.lose(id);
+        }
+    }
+
+    fn lose(&mut self, id: LinkId) {
+        let link = &self.links[id.0];
+        if let Some(conn) = link.conn {
+            let shard = link.shard;
+            self.trace.push(Trace::Lost(id));
+            self.shards[usize::from(shard)].closed(conn, "connection closed by peer", self.now);
+            self.settle(shard);
+        }
+    }
+
+    /// Does what a shard asks for, and writes what it has to say.
+    fn settle(&mut self, shard: u16) {
+        let at = usize::from(shard);
+        loop {
+            let mut outputs = std::mem::take(&mut self.outputs);
+            self.shards[at].take_outputs(&mut outputs);
+            let mut dirty = std::mem::take(&mut self.dirty);
+            self.shards[at].take_dirty(&mut dirty);
+            let idle = outputs.is_empty() && dirty.is_empty();
+            for output in outputs.drain(..) {
+                self.act(shard, output);
+            }
+            for conn in dirty.drain(..) {
+                if let Some(id) = self.conns.get(&(shard, conn)).copied() {
+                    self.flush(id);
+                }
+            }
+            self.outputs = outputs;
+            self.dirty = dirty;
+            if idle {
+                break;
+            }
+        }
+        for other in 0..self.shards.len() as u16 {
+            let pair = self.pair(shard, other);
+            if other != shard && self.shards[at].has_outbox(other) && !self.posting[pair] {
+                self.posting[pair] = true;
+                let when = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
+                self.schedule(when, Happening::Post(shard, other));
+            }
+        }
+    }
+
+    fn act(&mut self, shard: u16, output: Output) {
+        match output {
+            Output::Close { conn, tail } => {
+                let Some(id) = self.conns.remove(&(shard, conn)) else {
+                    return;
+                };
+                let link = &mut self.links[id.0];
+                link.conn = None;
+                self.trace.push(Trace::Closed(id));
+                self.transmit(id, &tail);
+                let at = self.arrival(id, false);
+                self.schedule(at, Happening::EndToClient(id));
+            }
+            Output::Resume(conn) => {
+                if let Some(id) = self.conns.get(&(shard, conn)).copied() {
+                    let now = self.now;
+                    let link = &mut self.links[id.0];
+                    if link.paused {
+                        let pause = now - link.paused_since;
+                        link.pub_paused_longest = link.pub_paused_longest.max(pause);
+                    }
+                    link.paused = false;
+                    self.schedule(now, Happening::ToBroker(id, Vec::new()));
+                }
+            }
+            Output::Handover {
+                conn,
+                shard: to,
+                meta,
+            } => {
+                let Some(id) = self.conns.remove(&(shard, conn)) else {
+                    return;
+                };
+                let link = &mut self.links[id.0];
+                link.conn = None;
+                link.shard = to;
+                let at = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
+                self.schedule(at, Happening::Accept(id, meta));
+            }
+            Output::Authenticate(request) => {
+                let Some(id) = self.conns.get(&(shard, request.conn)).copied() else {
+                    return;
+                };
+                let answer = match &mut self.authenticator {
+                    Some(authenticator) => authenticator(&request),
+                    None => AuthAnswer::Accept {
+                        username: None,
+                        data: None,
+                    },
+                };
+                self.trace.push(Trace::Asked(id, request));
+                let at = self.now + Nanos(self.rng.within(1..=1_000_000));
+                self.schedule(at, Happening::Answer(id, answer));
+            }
+            Output::Event(event) => self.trace.push(Trace::Event(event)),
+        }
+    }
+
+    /// Writes what waits for a link, as far as its window allows.
+    fn flush(&mut self, id: LinkId) {
+        loop {
+            let link = &self.links[id.0];
+            let Some(conn) = link.conn else {
+                return;
+            };
+            let shard = usize::from(link.shard);
+            let room = link.profile.window.saturating_sub(link.outstanding);
+            if room == 0 {
+                return;
+            }
+            let mut bytes = Vec::new();
+            {
+                let mut slices = [IoSlice::new(&[]); 4];
+                let filled = self.shards[shard].pending(conn, &mut slices);
+                for slice in &slices[..filled] {
+                    let n = slice.len().min(room - bytes.len());
+                    bytes.extend_from_slice(&slice[..n]);
+                }
+            }
+            if bytes.is_empty() {
+                return;
+            }
+            if link.profile.piece > 0 && self.rng.chance(20) {
+                // A partial write.
+                let n = self.rng.within(1..=bytes.len() as u64) as usize;
+                bytes.truncate(n);
+            }
+            self.shards[shard].sent(conn, bytes.len(), self.now);
+            self.transmit(id, &bytes);
+        }
+    }
+
+    /// Sends bytes to the client.
+    fn transmit(&mut self, id: LinkId, bytes: &[u8]) {
+        self.links[id.0].outstanding += bytes.len();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = self.piece(id, rest.len());
+            let at = self.arrival(id, false);
+            self.schedule(at, Happening::ToClient(id, rest[..n].to_vec()));
+            rest = &rest[n..];
+        }
+    }
+
+    fn post(&mut self, from: u16, to: u16) {
+        let pair = self.pair(from, to);
+        if self.rng.chance(10) {
+            // The other shard's mailbox is full for now.
+            let when = self.now + Nanos(self.rng.within(1..=self.mail_delay.0.max(1)));
+            self.schedule(when, Happening::Post(from, to));
+            return;
+        }
+        self.posting[pair] = false;
+        let mut messages = Vec::new();
+        self.shards[usize::from(from)].take_outbox(to, &mut messages);
+        let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
+        let at = (self.now + delay).max(self.last_mail[pair]);
+        self.last_mail[pair] = at;
+        self.schedule(at, Happening::Mail(to, messages));
+        self.settle(from);
+    }
+
+    fn pair(&self, from: u16, to: u16) -> usize {
+        usize::from(from) * self.shards.len() + usize::from(to)
+    }
+
+    fn piece(&mut self, id: LinkId, len: usize) -> usize {
+        match self.links[id.0].profile.piece {
+            0 => len,
+            // Mostly large pieces, now and then single bytes.
+            _ if self.rng.chance(80) => len,
+            longest => (self.rng.within(1..=longest as u64) as usize).min(len),
+        }
+    }
+
+    fn arrival(&mut self, id: LinkId, up: bool) -> Nanos {
+        let profile = self.links[id.0].profile;
+        let at = self.now + profile.latency + Nanos(self.rng.below(profile.jitter.0 + 1));
+        let link = &mut self.links[id.0];
+        let last = if up {
+            &mut link.last_up
+        } else {
+            &mut link.last_down
+        };
+        *last = at.max(*last);
+        *last
+    }
+
+    fn schedule(&mut self, at: Nanos, what: Happening) {
+        self.next_order += 1;
+        self.queue.push(Scheduled {
+            at,
+            order: self.next_order,
+            what,
+        });
+    }
+}
