@@ -2,9 +2,10 @@
 //! method built in, so it refuses all of them.
 
 use crate::broker::Broker;
-use crate::build::{Bytes, Connect, Props, Publish, V5, V311, first, id, with_reason};
+use crate::build::{Bytes, Connect, Props, Publish, V5, V311, ack, first, id, with_reason};
 use crate::conn::{Conn, unique};
 use crate::fixture::{EITHER, MALFORMED, each_is_an_error, pair};
+use crate::parse::Packet;
 
 /// [MQTT-4.12.0-1] [MQTT-4.12.0-4] [MQTT-3.2.2-7] [MQTT-3.1.4-2] An
 /// authentication method that the server does not have is refused by name, and
@@ -114,7 +115,9 @@ fn an_unauthorised_publish_is_not_delivered() {
     };
     let mut subscriber = connect(V5);
     assert_eq!(subscriber.subscribe("open/#", 0), 0);
-    assert_eq!(subscriber.subscribe("closed/#", 0), 0x87);
+    // As with mosquitto a filter may be granted where reading is not: what
+    // counts is that nothing comes.
+    assert!([0x00, 0x87].contains(&subscriber.subscribe("closed/#", 0)));
 
     let mut publisher = connect(V5);
     publisher.send(Publish::new(V5, "closed/a", "p").qos(1, 1).encode());
@@ -123,7 +126,7 @@ fn an_unauthorised_publish_is_not_delivered() {
     assert_eq!(publisher.ack(first::PUBREC, 2).code, 0x87);
     publisher.send(Publish::new(V5, "open/a", "p").qos(2, 2).encode());
     assert_eq!(publisher.ack(first::PUBREC, 2).code, 0x00);
-    publisher.send(crate::build::ack(first::PUBREL, 2));
+    publisher.send(ack(first::PUBREL, 2));
     publisher.ack(first::PUBCOMP, 2);
     subscriber.expect("open/a", "p");
 
@@ -131,7 +134,7 @@ fn an_unauthorised_publish_is_not_delivered() {
     publisher.send(Publish::new(V311, "closed/a", "p").qos(1, 1).encode());
     match publisher.next_or_end() {
         None => {}
-        Some(crate::parse::Packet::Ack(ack)) if ack.kind == first::PUBACK => {}
+        Some(Packet::Ack(ack)) if ack.kind == first::PUBACK => {}
         Some(other) => publisher.fail("PUBACK or the end", &other),
     }
     connect(V5).publish("open/a", "marker", 0);

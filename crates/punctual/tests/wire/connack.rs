@@ -1,9 +1,11 @@
 //! CONNACK (section 3.2). Its flags, codes and properties are checked by the
 //! parser in every test; here is what depends on the CONNECT.
 
-use crate::build::{Connect, Props, Publish, V5, V31, V311, Will, first, id, pingreq, subscribe};
+use crate::build::{
+    Connect, Props, Publish, V5, V31, V311, Will, ack, first, id, pingreq, subscribe, unsubscribe,
+};
 use crate::conn::{Conn, unique};
-use crate::parse::Packet;
+use crate::parse::{Packet, PropList};
 
 /// [MQTT-3.2.0-1] [3.1.1 MQTT-3.2.0-1] [MQTT-3.2.0-2] [MQTT-3.1.4-5]
 /// [3.1.1 MQTT-3.1.4-4] [MQTT-3.2.2-1] [MQTT-3.2.2-8] CONNACK with success and
@@ -166,22 +168,21 @@ fn response_information_is_only_given_on_request() {
 fn problem_information_is_withheld_on_request() {
     let props = Props::new().byte(id::REQUEST_PROBLEM_INFO, 0);
     let (mut conn, _) = Conn::connect(&Connect::new(V5, unique("c")).props(props));
-    let silent =
-        |props: &crate::parse::PropList| !props.has(id::REASON_STRING) && props.user().is_empty();
+    let silent = |props: &PropList| !props.has(id::REASON_STRING) && props.user().is_empty();
     // Refused filters, unknown subscriptions and identifiers, no subscribers:
     // whatever the server might want to explain.
     let filters = [("$share/g/never/+", 1), ("a", 1)];
     conn.send(subscribe(V5, 1, &Props::new(), &filters));
     assert!(silent(&conn.suback(1).props));
-    let none = crate::build::unsubscribe(V5, 2, &Props::new(), &["never/subscribed"]);
+    let none = unsubscribe(V5, 2, &Props::new(), &["never/subscribed"]);
     conn.send(none);
     assert!(silent(&conn.unsuback(2).props));
     conn.send(Publish::new(V5, unique("nobody"), "p").qos(1, 3).encode());
     assert!(silent(&conn.ack(first::PUBACK, 3).props));
     conn.send(Publish::new(V5, unique("nobody"), "p").qos(2, 4).encode());
     assert!(silent(&conn.ack(first::PUBREC, 4).props));
-    conn.send(crate::build::ack(first::PUBREL, 4));
+    conn.send(ack(first::PUBREL, 4));
     assert!(silent(&conn.ack(first::PUBCOMP, 4).props));
-    conn.send(crate::build::ack(first::PUBREL, 5));
+    conn.send(ack(first::PUBREL, 5));
     assert!(silent(&conn.ack(first::PUBCOMP, 5).props));
 }

@@ -6,6 +6,7 @@ use crate::build::{
 };
 use crate::conn::{Conn, unique};
 use crate::fixture::{EITHER, MALFORMED, PROTOCOL, each_connect_is_refused, pair};
+use crate::utf8::ILL_FORMED;
 
 fn connect(level: Level) -> Connect {
     Connect::new(level, unique("c"))
@@ -202,7 +203,7 @@ fn all_payload_fields_are_read_in_order() {
 #[test]
 fn ill_formed_text_is_refused() {
     for level in [V311, V5] {
-        for bad in crate::utf8::ILL_FORMED {
+        for bad in ILL_FORMED {
             let cases = [
                 ("client identifier", Connect::new(level, bad).encode()),
                 (

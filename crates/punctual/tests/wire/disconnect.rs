@@ -1,7 +1,9 @@
 //! DISCONNECT (section 3.14). What it does to wills and sessions is tested
 //! with those; that its reserved bits are checked, with malformed packets.
 
-use crate::build::{Connect, Props, Publish, V5, V31, V311, disconnect, first, id, with_reason};
+use crate::build::{
+    Connect, Props, Publish, V5, V31, V311, disconnect, first, id, pingreq, with_reason,
+};
 use crate::conn::{Conn, unique};
 use crate::fixture::{EITHER, PROTOCOL, each_is_an_error, pair};
 
@@ -43,7 +45,7 @@ fn nothing_behind_disconnect_is_processed() {
 fn the_servers_disconnect_is_its_last_packet() {
     let mut conn = Conn::client(V5);
     let mut bytes = Publish::new(V5, "a/#", "p").encode();
-    bytes.extend(crate::build::pingreq());
+    bytes.extend(pingreq());
     conn.send(bytes);
     conn.error(&[0x81, 0x82, 0x90]);
 }

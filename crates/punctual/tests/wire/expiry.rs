@@ -3,6 +3,7 @@
 use crate::build::{Connect, Props, Publish, V5, V311, ack, first, id};
 use crate::conn::{Conn, unique};
 use crate::fixture::{let_pass, pair};
+use crate::parse::Packet;
 
 fn expiring(topic: &str, payload: &str, seconds: u32) -> Publish {
     let props = Props::new().four(id::MESSAGE_EXPIRY, seconds);
@@ -93,8 +94,8 @@ fn a_message_once_sent_does_not_expire() {
     let (mut pubrel, mut publish) = (false, false);
     while !(pubrel && publish) {
         match subscriber.next() {
-            crate::parse::Packet::Ack(ack) if ack.id == received.id => pubrel = true,
-            crate::parse::Packet::Publish(again) if again.id == sent.id => {
+            Packet::Ack(ack) if ack.id == received.id => pubrel = true,
+            Packet::Publish(again) if again.id == sent.id => {
                 assert!(again.dup);
                 subscriber.acknowledge(&again);
                 publish = true;

@@ -4,6 +4,8 @@
 use crate::broker::Broker;
 use crate::build::{Connect, Props, Publish, V5, V311, ack, ack_with, first, id};
 use crate::conn::{Conn, unique};
+use crate::fixture::pair;
+use crate::parse::Ack;
 
 /// A subscriber at QoS 2 that takes `maximum` unacknowledged messages.
 #[track_caller]
@@ -188,7 +190,7 @@ fn acknowledgements_fit_the_maximum_packet_size() {
     // CONNACK itself needs the most room.
     let props = Props::new().four(id::MAXIMUM_PACKET_SIZE, 24);
     let (mut conn, _) = Conn::connect(&Connect::new(V5, unique("c")).props(props));
-    let fits = |ack: &crate::parse::Ack| {
+    let fits = |ack: &Ack| {
         let text = ack
             .props
             .text(id::REASON_STRING)
@@ -211,7 +213,7 @@ fn acknowledgements_fit_the_maximum_packet_size() {
 /// that does not acknowledge gets more than a handful of messages.
 #[test]
 fn v311_subscribers_get_messages_ahead_of_their_acknowledgements() {
-    let (mut subscriber, mut publisher, topic) = crate::fixture::pair(V311);
+    let (mut subscriber, mut publisher, topic) = pair(V311);
     for number in 0..15 {
         publisher.publish(&topic, number.to_string(), 1);
     }

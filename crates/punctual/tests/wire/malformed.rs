@@ -3,10 +3,12 @@
 //! the rest. After each the broker lives and a bystander is served.
 
 use crate::build::{
-    Bytes, Connect, Level, Props, Publish, V5, V311, ack, first, id, subscribe, unsubscribe,
+    Bytes, Connect, Level, Props, Publish, V5, V311, ack, ack_with, disconnect, first, id, pingreq,
+    subscribe, unsubscribe, with_reason,
 };
 use crate::conn::{Conn, unique};
 use crate::fixture::{Bystander, EITHER, MALFORMED, PROTOCOL, each_is_an_error};
+use crate::parse::Packet;
 
 /// Packets that are right as they stand, by their name.
 fn good(level: Level) -> Vec<(&'static str, Vec<u8>)> {
@@ -19,8 +21,8 @@ fn good(level: Level) -> Vec<(&'static str, Vec<u8>)> {
         ("PUBCOMP", ack(first::PUBCOMP, 7)),
         ("SUBSCRIBE", subscribe(level, 7, &none, &[("t", 0)])),
         ("UNSUBSCRIBE", unsubscribe(level, 7, &none, &["t"])),
-        ("PINGREQ", crate::build::pingreq()),
-        ("DISCONNECT", crate::build::disconnect()),
+        ("PINGREQ", pingreq()),
+        ("DISCONNECT", disconnect()),
     ]
 }
 
@@ -176,8 +178,8 @@ fn packet_identifier_zero_closes() {
 fn undefined_reason_codes_close() {
     let mut cases = Vec::new();
     for first in [first::PUBACK, first::PUBREC, first::PUBREL, first::PUBCOMP] {
-        cases.push(("ack with 0x01", crate::build::ack_with(first, 7, 0x01)));
-        cases.push(("ack with 0xFF", crate::build::ack_with(first, 7, 0xFF)));
+        cases.push(("ack with 0x01", ack_with(first, 7, 0x01)));
+        cases.push(("ack with 0xFF", ack_with(first, 7, 0xFF)));
     }
     for code in [0x01, 0x03, 0x05, 0x7F, 0x92, 0xFF] {
         cases.push((
@@ -194,7 +196,7 @@ fn undefined_reason_codes_close() {
 #[test]
 fn foreign_and_repeated_properties_close() {
     let reason = |first, props: &Props| {
-        let rest = crate::build::with_reason(first, 0, props);
+        let rest = with_reason(first, 0, props);
         Bytes::new().u16(7).raw(&rest[2..]).packet(first)
     };
     let foreign = Props::new().two(id::TOPIC_ALIAS, 1);
@@ -207,10 +209,7 @@ fn foreign_and_repeated_properties_close() {
         ),
         ("SUBSCRIBE", subscribe(V5, 7, &foreign, &[("t", 0)])),
         ("UNSUBSCRIBE", unsubscribe(V5, 7, &foreign, &["t"])),
-        (
-            "DISCONNECT",
-            crate::build::with_reason(first::DISCONNECT, 0, &foreign),
-        ),
+        ("DISCONNECT", with_reason(first::DISCONNECT, 0, &foreign)),
     ];
     let acks = [first::PUBACK, first::PUBREC, first::PUBREL, first::PUBCOMP];
     cases.extend(acks.map(|first| ("acknowledgement", reason(first, &foreign))));
@@ -225,10 +224,7 @@ fn foreign_and_repeated_properties_close() {
             let props = props.var(id::SUBSCRIPTION_IDENTIFIER, 2);
             subscribe(V5, 7, &props, &[("t", 0)])
         }),
-        (
-            "DISCONNECT",
-            crate::build::with_reason(first::DISCONNECT, 0, &twice),
-        ),
+        ("DISCONNECT", with_reason(first::DISCONNECT, 0, &twice)),
     ];
     cases.extend(acks.map(|first| ("acknowledgement", reason(first, &twice))));
     each_is_an_error(V5, PROTOCOL, &cases);
@@ -314,8 +310,8 @@ fn packets_may_arrive_a_byte_at_a_time_or_many_at_once() {
             let mut message = None;
             for packet in two {
                 match packet {
-                    crate::parse::Packet::Publish(publish) => message = Some(publish),
-                    crate::parse::Packet::Ack(ack) => assert_eq!(ack.id, 2),
+                    Packet::Publish(publish) => message = Some(publish),
+                    Packet::Ack(ack) => assert_eq!(ack.id, 2),
                     other => conn.fail("PUBLISH and PUBACK", &other),
                 }
             }

@@ -3,7 +3,7 @@
 
 use crate::build::{Connect, Level, Publish, V5, V311, ack, ack_with, first};
 use crate::conn::{Conn, unique};
-use crate::fixture::pair;
+use crate::fixture::{let_pass, pair};
 
 /// A lasting subscriber that can be cut off and come back.
 struct Returning {
@@ -234,7 +234,7 @@ fn nothing_is_sent_again_on_the_same_connection() {
         subscriber.expect(&topic, "p");
         publisher.publish(&topic, "q", 2);
         subscriber.expect(&topic, "q");
-        crate::fixture::let_pass(2);
+        let_pass(2);
         subscriber.ping();
     }
 }

@@ -1,6 +1,6 @@
 //! Shared subscriptions (section 4.8.2).
 
-use crate::build::{Connect, Props, Publish, V5, ack_with, first, subscribe, unsubscribe};
+use crate::build::{Connect, Props, Publish, V5, ack_with, first, pingreq, subscribe, unsubscribe};
 use crate::conn::{Conn, unique};
 use crate::fixture::{PROTOCOL, each_is_an_error};
 use crate::parse::Packet;
@@ -10,7 +10,7 @@ use crate::subscribe::refused_filter;
 #[track_caller]
 fn drain(conn: &mut Conn) -> Vec<String> {
     let mut payloads = Vec::new();
-    conn.send(crate::build::pingreq());
+    conn.send(pingreq());
     loop {
         match conn.next() {
             Packet::PingResp => return payloads,

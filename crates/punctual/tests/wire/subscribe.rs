@@ -1,9 +1,10 @@
 //! SUBSCRIBE and SUBACK (sections 3.8 and 3.9). Retain handling is with the
 //! retained messages, `$share` with the shared subscriptions.
 
-use crate::build::{Bytes, Props, Publish, V5, V31, V311, first, id, subscribe};
+use crate::build::{Bytes, Connect, Props, Publish, V5, V31, V311, first, id, subscribe};
 use crate::conn::{Conn, unique};
 use crate::fixture::{EITHER, MALFORMED, PROTOCOL, each_is_an_error, pair, subscribe_with, until};
+use crate::parse::Packet;
 use crate::utf8::ILL_FORMED;
 
 /// [MQTT-3.8.4-1] [3.1.1 MQTT-3.8.4-1] [MQTT-3.8.4-2] [3.1.1 MQTT-3.8.4-2]
@@ -125,12 +126,12 @@ fn replacing_a_subscription_loses_nothing() {
         let (mut messages, mut subacks) = (0u16, 0u16);
         while messages < 50 || subacks < 50 {
             match subscriber.next() {
-                crate::parse::Packet::Publish(message) => {
+                Packet::Publish(message) => {
                     assert_eq!(message.text(), messages.to_string());
                     subscriber.acknowledge(&message);
                     messages += 1;
                 }
-                crate::parse::Packet::SubAck(_) => subacks += 1,
+                Packet::SubAck(_) => subacks += 1,
                 other => subscriber.fail("PUBLISH or SUBACK", &other),
             }
         }
@@ -286,16 +287,14 @@ fn misplaced_wildcards_are_refused() {
 pub(crate) fn refused_filter(conn: &mut Conn) {
     match conn.next_or_end() {
         None if conn.level() != V5 => {}
-        Some(crate::parse::Packet::SubAck(suback)) => {
+        Some(Packet::SubAck(suback)) => {
             let refused = suback.codes.iter().all(|code| [0x80, 0x8F].contains(code));
             if !refused {
                 conn.fail("the filter refused", &suback);
             }
             conn.ping();
         }
-        Some(crate::parse::Packet::Disconnect(reason))
-            if [0x81, 0x82, 0x8F].contains(&reason.code) =>
-        {
+        Some(Packet::Disconnect(reason)) if [0x81, 0x82, 0x8F].contains(&reason.code) => {
             conn.closed();
         }
         other => conn.fail("SUBACK or DISCONNECT that refuses the filter", &other),
@@ -319,7 +318,7 @@ fn impossible_subscription_identifiers_close() {
 #[test]
 fn suback_fits_the_maximum_packet_size() {
     let props = Props::new().four(id::MAXIMUM_PACKET_SIZE, 20);
-    let connect = crate::build::Connect::new(V5, unique("c")).props(props);
+    let connect = Connect::new(V5, unique("c")).props(props);
     let (mut conn, connack) = Conn::connect(&connect);
     assert!(connack.size <= 20, "{connack:?}");
     let filters = [("$share/group/+", 0), ("a#", 0)];
@@ -357,7 +356,7 @@ fn large_subscribes_are_answered() {
 fn a_half_subscribe_has_no_effect() {
     for level in [V311, V5] {
         let (mut watcher, mut publisher, topic) = pair(level);
-        let connect = crate::build::Connect::new(level, unique("c")).lasting(300);
+        let connect = Connect::new(level, unique("c")).lasting(300);
         let (mut conn, _) = Conn::connect(&connect);
         let whole = subscribe(level, 1, &Props::new(), &[(&topic, 0)]);
         let body = Bytes::new().raw(&whole[2..]).field("b");

@@ -1,9 +1,10 @@
 //! Topic names and filters (section 4.7): which match which, and that nothing
 //! is normalised.
 
-use crate::build::{Publish, V5, V311, subscribe};
+use crate::build::{Props, Publish, V5, V311, subscribe};
 use crate::conn::{Conn, unique};
 use crate::fixture::{pair, until};
+use crate::parse::Packet;
 
 /// Whether a subscriber of `filter` gets a message on `topic`.
 #[track_caller]
@@ -192,14 +193,14 @@ fn one_bad_filter_does_not_hide_among_good_ones() {
         let mut conn = Conn::client(level);
         let good = unique("t");
         let filters = [(good.as_str(), 0), ("a/#/b", 0)];
-        conn.send(subscribe(level, 1, &crate::build::Props::new(), &filters));
+        conn.send(subscribe(level, 1, &Props::new(), &filters));
         match conn.next_or_end() {
             None => {}
-            Some(crate::parse::Packet::SubAck(suback)) => {
+            Some(Packet::SubAck(suback)) => {
                 assert_eq!(suback.codes.len(), 2);
                 assert!(suback.codes[1] >= 0x80, "{suback:?}");
             }
-            Some(crate::parse::Packet::Disconnect(_)) => conn.closed(),
+            Some(Packet::Disconnect(_)) => conn.closed(),
             Some(other) => conn.fail("SUBACK, or the end", &other),
         }
         let mut publisher = Conn::client(level);
