@@ -101,6 +101,7 @@ impl Acceptor {
                     match self.listeners[at].accept() {
                         Ok((stream, peer)) => {
                             tokens.take();
+                            let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                             self.admit(at, stream.into(), peer, &mut next_shard);
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

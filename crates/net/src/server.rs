@@ -412,6 +412,11 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     )?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    if address.is_ipv6() {
+        // The unspecified address stands for IPv4 too, whatever the system's
+        // default is.
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(TcpListener::from_std(socket.into()))

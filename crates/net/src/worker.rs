@@ -219,7 +219,7 @@ impl Worker {
         stop_at: Option<Nanos>,
         linger: Nanos,
     ) -> Option<Duration> {
-        if !state.ready.is_empty() || self.shard.has_outputs() {
+        if !state.ready.is_empty() || self.shard.has_outputs() || self.shard.has_dirty() {
             return Some(Duration::ZERO);
         }
         let mut at = self.shard.next_timeout().unwrap_or(Nanos::MAX).min(linger);
@@ -348,7 +348,9 @@ impl Worker {
             return;
         };
         link.listed = false;
-        if link.paused {
+        // Who does not take what it is sent is not read from: its handshakes,
+        // pings and requests would only make more to send.
+        if link.paused || link.wire.len() - link.wire_sent > WIRE {
             return;
         }
         let id = link.id;
@@ -599,42 +601,35 @@ impl Worker {
         }
     }
 
-    /// Writes what the connections that got something have to say.
+    /// Writes what the connections that got something have to say. Writing may
+    /// make more to say, for these or for others: that is the second round; the
+    /// rest waits for the next turn.
     fn flush(&mut self, state: &mut State, now: Nanos) {
-        self.shard.take_dirty(&mut state.dirty);
         let mut dirty = std::mem::take(&mut state.dirty);
-        for id in dirty.drain(..) {
-            let Some(link) = state.link(id) else {
-                continue;
-            };
-            if link.blocked {
-                continue;
-            }
-            let result = match link.layer {
-                None if link.wire.is_empty() => flush_plain(&mut self.shard, link, now),
-                _ => flush_layered(&mut self.shard, link, now),
-            };
-            if let Err(error) = result {
-                self.lose(state, id, &error.to_string(), now);
+        for _ in 0..2 {
+            self.shard.take_dirty(&mut dirty);
+            for id in dirty.drain(..) {
+                self.flush_link(state, id, now);
             }
         }
-        // Writing may have made more to say, for these or for others.
-        self.shard.take_dirty(&mut dirty);
-        for id in &dirty {
-            if let Some(link) = state.link(*id)
-                && !link.blocked
-            {
-                let result = match link.layer {
-                    None if link.wire.is_empty() => flush_plain(&mut self.shard, link, now),
-                    _ => flush_layered(&mut self.shard, link, now),
-                };
-                if let Err(error) = result {
-                    self.lose(state, *id, &error.to_string(), now);
-                }
-            }
-        }
-        dirty.clear();
         state.dirty = dirty;
+    }
+
+    fn flush_link(&mut self, state: &mut State, id: ConnId, now: Nanos) {
+        let Some(link) = state.link(id).filter(|link| !link.blocked) else {
+            return;
+        };
+        let result = match link.layer {
+            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, now),
+            _ => flush_layered(&mut self.shard, link, now),
+        };
+        if let Err(error) = result {
+            self.lose(state, id, &error.to_string(), now);
+        } else if link.layer.is_some() && link.readable && !link.paused && !link.listed {
+            // It may not have been read from because of what it had to send.
+            link.listed = true;
+            state.ready.push(id.slot);
+        }
     }
 
     /// Sends messages to other shards that can take them.

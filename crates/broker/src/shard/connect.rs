@@ -44,6 +44,10 @@ impl Shard {
                 return Err(Fail::silent(refusal.why));
             }
         };
+        if let Some(conn) = self.hub.conn(id) {
+            let max = connect.properties.number(PropertyId::MaximumPacketSize);
+            conn.max_packet = max.unwrap_or(u32::MAX);
+        }
         if connect.version.is_v5() && !frame.is_minimal() {
             let error = DecodeError::Malformed("remaining length");
             let refusal = Refusal::new(error.reason(), error.to_string());
@@ -255,7 +259,8 @@ impl Shard {
             return;
         }
         let mut properties = PropertyBuf::new();
-        if conn.v5() {
+        // Left out where it would make the packet too large [MQTT-3.2.2-19].
+        if conn.v5() && refusal.why.len() + 16 < conn.max_packet as usize {
             let _ = properties.push_data(PropertyId::ReasonString, refusal.why.as_bytes());
         }
         let connack = ConnAck {

@@ -21,7 +21,7 @@ use punctual_codec::{
 
 use crate::directory::Directory;
 use crate::hub::{
-    Conn, ConnId, ConnMeta, Flow, Hub, Output, Received, Remote, RemoteMessage, State,
+    Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Received, Remote, RemoteMessage, State,
 };
 use crate::outbuf::{OutBuf, Pool};
 use crate::route::RouteCache;
@@ -114,7 +114,7 @@ pub struct Shard {
 impl Shard {
     /// Shard number `index` of the broker that `directory` describes.
     pub fn new(directory: Arc<Directory>, index: u16, config: Arc<Config>, now: Nanos) -> Self {
-        let outboxes = (0..directory.shards()).map(|_| Vec::new()).collect();
+        let outboxes = (0..directory.shards()).map(|_| Outbox::default()).collect();
         let mut timers = Timers::default();
         let sys = match config.sys_interval {
             Some(_) if index == 0 => {
@@ -172,6 +172,7 @@ impl Shard {
             pause_armed: false,
             problem_information: true,
             paused: 0,
+            unread: false,
             session: u32::MAX,
             number: 0,
             last_received: now,
@@ -225,11 +226,12 @@ impl Shard {
         };
         let limits = &self.hub.config.limits;
         let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
+        let send_buffer = limits.send_buffer;
         let Some(conn) = self.hub.conn(id) else {
             return received;
         };
         conn.last_received = now;
-        if conn.paused > 0 {
+        if conn.paused > 0 || Hub::check_unread(conn, send_buffer) {
             received.flow = Flow::Pause;
             return received;
         }
@@ -448,11 +450,15 @@ impl Shard {
         conn.out.advance(n, &mut hub.pool);
         hub.stats.bytes_sent += n as u64;
         let (session, under_pressure) = (conn.session, conn.congested || conn.slow);
+        let unread = conn.unread;
         if hub.sessions.get(session).is_some_and(Hub::has_backlog) {
             hub.pump(session, now);
         }
         if under_pressure {
             hub.check_relief(id.slot);
+        }
+        if unread {
+            hub.has_read(id, now);
         }
     }
 
@@ -480,6 +486,12 @@ impl Shard {
         list.append(&mut self.hub.dirty);
     }
 
+    /// Whether [`Self::take_dirty`] has something.
+    #[inline]
+    pub fn has_dirty(&self) -> bool {
+        !self.hub.dirty.is_empty()
+    }
+
     /// Moves what is to be done to the end of `list`.
     pub fn take_outputs(&mut self, list: &mut Vec<Output>) {
         list.append(&mut self.hub.outputs);
@@ -494,17 +506,13 @@ impl Shard {
     /// Messages for another shard; to be taken in order and handed to its
     /// [`Self::remote`]. Publishers that waited for this may go on.
     pub fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
-        list.append(&mut self.hub.outboxes[usize::from(shard)]);
-        if !self.hub.remote_waiters.is_empty() {
-            let waiters = std::mem::take(&mut self.hub.remote_waiters);
-            self.hub.resume(waiters);
-        }
+        self.hub.take_outbox(shard, list);
     }
 
     /// Whether [`Self::take_outbox`] has something for that shard.
     #[inline]
     pub fn has_outbox(&self, shard: u16) -> bool {
-        !self.hub.outboxes[usize::from(shard)].is_empty()
+        !self.hub.outboxes[usize::from(shard)].messages.is_empty()
     }
 
     /// Messages from another shard.
@@ -615,7 +623,7 @@ impl Shard {
                 let Some(conn) = self.hub.conn(id) else {
                     return;
                 };
-                let due = if conn.paused > 0 {
+                let due = if conn.paused > u32::from(conn.unread) {
                     now + conn.patience
                 } else {
                     conn.last_received + conn.patience
