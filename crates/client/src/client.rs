@@ -100,6 +100,8 @@ pub struct Client {
     events: Events,
     waker: Waker,
     woken: bool,
+    /// The last publish found no room.
+    wants_room: bool,
     epoch: Instant,
     buffer: Box<[u8]>,
     subscriptions: Vec<Subscription>,
@@ -124,8 +126,8 @@ impl Client {
         }
     }
 
-    /// A client without connection; [`next`](Self::next) makes one if
-    /// [`Options::reconnect`] is set.
+    /// A client without connection; [`open`](Self::open) makes one, and so does
+    /// [`next`](Self::next) if [`Options::reconnect`] is set.
     ///
     /// # Errors
     /// See [`Config::validate`]; `Lost` if the system gives no more file
@@ -143,6 +145,7 @@ impl Client {
             events: Events::with_capacity(8),
             waker: Waker(Arc::new(waker)),
             woken: false,
+            wants_room: false,
             epoch: now,
             buffer: vec![0; READ].into_boxed_slice(),
             subscriptions: Vec::new(),
@@ -150,6 +153,25 @@ impl Client {
             retry_at: now,
             last_flush: Duration::ZERO,
         })
+    }
+
+    /// Makes a connection now; [`next`](Self::next) will report the server's
+    /// answer. A connection that exists is given up.
+    ///
+    /// # Errors
+    /// `Unreachable`, `Tls`, `TimedOut`, `ApiMisuse`, `Lost`.
+    pub fn open(&mut self) -> Result<(), Error> {
+        self.drop_transport();
+        let Options {
+            endpoint, config, ..
+        } = &self.options;
+        let mut transport = transport::open(endpoint, config.version)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        transport
+            .register(self.poll.registry(), TRANSPORT, interest)
+            .map_err(Error::Lost)?;
+        self.transport = Some(transport);
+        self.core.connect(self.epoch.elapsed())
     }
 
     /// Something to end waits with.
@@ -175,9 +197,10 @@ impl Client {
     /// reported by the next call of `next`.
     pub fn publish(&mut self, message: &Message) -> Result<Token, Error> {
         let now = self.now();
-        let token = self.core.publish(message, now);
+        let result = self.core.publish(message, now);
+        self.wants_room = matches!(result, Err(Error::Full));
         self.try_flush();
-        token
+        result
     }
 
     /// Asks for subscriptions; [`Event::Subscribed`] will be the answer. They
@@ -239,7 +262,8 @@ impl Client {
     }
 
     /// Waits for the next event, but not longer than `timeout`. `None` when
-    /// that is over or a [`Waker`] was used.
+    /// that is over, a [`Waker`] was used, or a publish that failed as
+    /// [`Error::Full`] has room now.
     ///
     /// # Errors
     /// The connection could not be made or has ended. If
@@ -251,6 +275,10 @@ impl Client {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
             if std::mem::take(&mut self.woken) {
+                return Ok(None);
+            }
+            if self.wants_room && self.core.has_room() {
+                self.wants_room = false;
                 return Ok(None);
             }
             if self.transport.is_none() {
@@ -327,20 +355,6 @@ impl Client {
     /// Time for the core.
     fn now(&self) -> Duration {
         self.epoch.elapsed()
-    }
-
-    /// Makes a connection and says CONNECT on it.
-    fn open(&mut self) -> Result<(), Error> {
-        let Options {
-            endpoint, config, ..
-        } = &self.options;
-        let mut transport = transport::open(endpoint, config.version)?;
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        transport
-            .register(self.poll.registry(), TRANSPORT, interest)
-            .map_err(Error::Lost)?;
-        self.transport = Some(transport);
-        self.core.connect(self.epoch.elapsed())
     }
 
     /// One round: output, input, events; waits if there is nothing to do.

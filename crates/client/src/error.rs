@@ -104,6 +104,14 @@ pub enum Error {
     /// The server did not do something in time.
     #[error("time-out: {0}")]
     TimedOut(&'static str),
+    /// The host's name has no address.
+    #[error("cannot find the host {host:?}: {source}")]
+    UnknownHost {
+        /// Its name.
+        host: String,
+        /// What the system says.
+        source: io::Error,
+    },
     /// No connection could be made.
     #[error("cannot connect to {endpoint}: {source}")]
     Unreachable {
@@ -143,7 +151,10 @@ impl Error {
                     | ReasonCode::ProtocolError
                     | ReasonCode::MalformedPacket
             ),
-            Self::TimedOut(_) | Self::Unreachable { .. } | Self::Lost(_) => true,
+            Self::TimedOut(_)
+            | Self::UnknownHost { .. }
+            | Self::Unreachable { .. }
+            | Self::Lost(_) => true,
             _ => false,
         }
     }

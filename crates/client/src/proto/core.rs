@@ -114,6 +114,11 @@ impl Core {
         self.flight.len()
     }
 
+    /// Whether [`publish`](Self::publish) would take a message now.
+    pub fn has_room(&self) -> bool {
+        self.flight.waiting() < self.config.max_queued.max(1)
+    }
+
     /// A transport has been connected: puts CONNECT into the output. What an
     /// earlier connection left is thrown away.
     ///
@@ -298,7 +303,7 @@ impl Core {
             self.last_sent = now;
             return Ok(self.token());
         }
-        if self.flight.waiting() >= self.config.max_queued.max(1) {
+        if !self.has_room() {
             return Err(Error::Full);
         }
         let mut stored = Stored::new(publish, self.config.version)?;

@@ -65,8 +65,14 @@ impl Core {
         let Split::Frame(frame) = split(bytes, u32::MAX)? else {
             return Ok(());
         };
-        let packet = Packet::decode(frame, version)?;
         let connecting = matches!(self.phase, Phase::Connecting { .. });
+        // A server that knows only MQTT 3 refuses later versions in its own
+        // words: return code 1.
+        if connecting && frame.kind == PacketType::ConnAck && matches!(frame.body, [_, 1]) {
+            let reason = ReasonCode::UnsupportedProtocolVersion;
+            return Err(Error::Refused(Farewell::new(reason, Properties::EMPTY)));
+        }
+        let packet = Packet::decode(frame, version)?;
         match packet {
             Packet::ConnAck(connack) if connecting => self.on_connack(connack, now),
             Packet::Auth(auth) => {

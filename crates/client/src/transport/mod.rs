@@ -68,12 +68,14 @@ pub trait Transport: Send {
 /// # Errors
 /// `Unreachable`, `Tls`, `TimedOut`, `ApiMisuse`.
 pub fn open(endpoint: &Endpoint, version: Version) -> Result<Box<dyn Transport>, Error> {
+    // Files that cannot be read are reported before anything is connected.
+    let tls = match endpoint.scheme.is_tls() {
+        true => Some(tls::session(endpoint)?),
+        false => None,
+    };
     let deadline = Instant::now() + endpoint.timeout;
     let socket = Socket::connect(endpoint, deadline)?;
-    let mut stream = match endpoint.scheme.is_tls() {
-        false => Stream::plain(socket),
-        true => Stream::tls(socket, endpoint)?,
-    };
+    let mut stream = Stream::new(socket, tls, endpoint)?;
     if !endpoint.scheme.is_websocket() {
         stream.socket().set_nonblocking().map_err(Error::Lost)?;
         return Ok(Box::new(stream));

@@ -28,7 +28,10 @@ impl Socket {
         };
         let addresses = (endpoint.host.as_str(), endpoint.port)
             .to_socket_addrs()
-            .map_err(unreachable)?;
+            .map_err(|source| Error::UnknownHost {
+                host: endpoint.host.clone(),
+                source,
+            })?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         let usable: Vec<SocketAddr> = addresses
             .filter(|address| {

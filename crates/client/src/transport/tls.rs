@@ -28,33 +28,20 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn plain(socket: Socket) -> Self {
-        Self { socket, tls: None }
-    }
-
-    /// Does the handshake, blocking.
-    pub(super) fn tls(mut socket: Socket, endpoint: &Endpoint) -> Result<Self, Error> {
-        let options = &endpoint.tls;
-        let name = options.server_name.as_ref().unwrap_or(&endpoint.host);
-        let server_name = ServerName::try_from(name.clone()).map_err(|_| {
-            Error::misuse(
-                "server name",
-                name,
-                "is neither a host name nor an IP address",
-            )
-        })?;
-        let config = Arc::new(client_config(options)?);
-        let mut tls = ClientConnection::new(config, server_name)
-            .map_err(|error| explain(&error, endpoint))?;
-        while tls.is_handshaking() {
-            if let Err(error) = tls.complete_io(&mut socket) {
-                return Err(explain_handshake(error, endpoint));
+    /// Does the handshake, if there is one, blocking.
+    pub(super) fn new(
+        mut socket: Socket,
+        mut tls: Option<Box<ClientConnection>>,
+        endpoint: &Endpoint,
+    ) -> Result<Self, Error> {
+        if let Some(tls) = &mut tls {
+            while tls.is_handshaking() {
+                if let Err(error) = tls.complete_io(&mut socket) {
+                    return Err(explain_handshake(error, endpoint));
+                }
             }
         }
-        Ok(Self {
-            socket,
-            tls: Some(Box::new(tls)),
-        })
+        Ok(Self { socket, tls })
     }
 
     pub(super) fn socket(&mut self) -> &mut Socket {
@@ -136,6 +123,24 @@ impl Transport for Stream {
             Write::flush(self)?;
         }
         self.socket.finish()
+    }
+}
+
+/// A TLS session that has not begun.
+pub(super) fn session(endpoint: &Endpoint) -> Result<Box<ClientConnection>, Error> {
+    let options = &endpoint.tls;
+    let name = options.server_name.as_ref().unwrap_or(&endpoint.host);
+    let server_name = ServerName::try_from(name.clone()).map_err(|_| {
+        Error::misuse(
+            "server name",
+            name,
+            "is neither a host name nor an IP address",
+        )
+    })?;
+    let config = Arc::new(client_config(options)?);
+    match ClientConnection::new(config, server_name) {
+        Ok(session) => Ok(Box::new(session)),
+        Err(error) => Err(explain(&error, endpoint)),
     }
 }
 

@@ -3,6 +3,7 @@
 mod config;
 mod generate;
 mod passwd;
+mod pubsub;
 mod serve;
 
 use std::error::Error;
@@ -29,6 +30,10 @@ struct Cli {
 enum Command {
     /// Run the broker. Works without any argument.
     Serve(serve::Arguments),
+    /// Publish messages, with the flags of mosquitto_pub.
+    Pub(Box<pubsub::PubArguments>),
+    /// Subscribe to topics and print messages, with the flags of mosquitto_sub.
+    Sub(Box<pubsub::SubArguments>),
     /// Add, change and remove users in a password file.
     Passwd(passwd::Arguments),
     /// Measure brokers.
@@ -47,6 +52,8 @@ enum Command {
 pub(crate) fn run() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Pub(arguments) => return pubsub::publish(&arguments),
+        Command::Sub(arguments) => return pubsub::subscribe(&arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Bench(command) => command
