@@ -30,6 +30,8 @@ use crate::{Config, Message, Nanos, QueueFull, Stats};
 
 /// Messages to one other shard before publishers are held back.
 const OUTBOX: usize = 8192;
+/// Bytes of them.
+const OUTBOX_BYTES: usize = 1 << 20;
 /// Retained messages fetched for a subscription at once.
 const REPLAY_BATCH: usize = 256;
 
@@ -278,6 +280,8 @@ pub(crate) struct Conn {
     pub(crate) problem_information: bool,
     /// Receivers (and other reasons) that hold this publisher back.
     pub(crate) paused: u32,
+    /// Whether one of the reasons is that it does not read what it is sent.
+    pub(crate) unread: bool,
     pub(crate) session: u32,
     /// Number of the session, as publisher of messages.
     pub(crate) number: u64,
@@ -386,6 +390,15 @@ impl Publication<'_> {
     }
 }
 
+/// Messages on their way to one other shard.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    pub(crate) messages: Vec<RemoteMessage>,
+    bytes: usize,
+    /// Publishers that wait until the messages are taken.
+    waiters: Vec<ConnId>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Hub {
     pub(crate) index: u16,
@@ -399,8 +412,8 @@ pub(crate) struct Hub {
     pub(crate) dirty: Vec<ConnId>,
     pub(crate) pool: Pool,
     pub(crate) stats: Stats,
-    pub(crate) outboxes: Vec<Vec<RemoteMessage>>,
-    /// Publishers that wait for another shard.
+    pub(crate) outboxes: Vec<Outbox>,
+    /// Publishers that wait for congested receivers of other shards.
     pub(crate) remote_waiters: Vec<ConnId>,
     pub(crate) next_generation: u32,
     pub(crate) next_epoch: u64,
@@ -824,7 +837,8 @@ impl Hub {
         }
     }
 
-    /// Makes a publisher wait for another shard.
+    /// Makes a publisher wait for a congested receiver of another shard. That
+    /// shard tells everyone when one of its receivers is relieved.
     pub(crate) fn wait_for_remote(&mut self, publisher: ConnId) {
         if !self.remote_waiters.contains(&publisher) {
             self.remote_waiters.push(publisher);
@@ -832,6 +846,26 @@ impl Hub {
                 conn.paused += 1;
             }
         }
+    }
+
+    /// Makes a publisher wait until another shard takes its messages.
+    pub(crate) fn wait_for_outbox(&mut self, publisher: ConnId, shard: u16) {
+        let waiters = &mut self.outboxes[usize::from(shard)].waiters;
+        if !waiters.contains(&publisher) {
+            waiters.push(publisher);
+            if let Some(conn) = self.conn(publisher) {
+                conn.paused += 1;
+            }
+        }
+    }
+
+    /// Moves the messages for another shard to the end of `list`.
+    pub(crate) fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
+        let outbox = &mut self.outboxes[usize::from(shard)];
+        list.append(&mut outbox.messages);
+        outbox.bytes = 0;
+        let waiters = std::mem::take(&mut outbox.waiters);
+        self.resume(waiters);
     }
 
     /// Lets publishers go on.
@@ -856,9 +890,14 @@ impl Hub {
             session.handle.congested.store(false, Ordering::Release);
         }
         self.resume(waiters);
+        self.tell_relief();
+    }
+
+    /// Lets the publishers of other shards go on.
+    fn tell_relief(&mut self) {
         for (shard, outbox) in self.outboxes.iter_mut().enumerate() {
             if shard != usize::from(self.index) {
-                outbox.push(RemoteMessage(Remote::Relief));
+                outbox.messages.push(RemoteMessage(Remote::Relief));
             }
         }
     }
@@ -893,6 +932,32 @@ impl Hub {
             }));
         }
         self.relieve(slot);
+    }
+
+    /// Whether a client has so much to read that nothing more is read from it
+    /// until it has read half of that.
+    #[inline]
+    pub(crate) fn check_unread(conn: &mut Conn, limit: usize) -> bool {
+        if conn.out.len() < limit {
+            return false;
+        }
+        conn.unread = true;
+        conn.paused += 1;
+        true
+    }
+
+    /// Lets a client go on that has read enough.
+    pub(crate) fn has_read(&mut self, id: ConnId, now: Nanos) {
+        let limit = self.config.limits.send_buffer;
+        let Some(conn) = self.conn(id) else {
+            return;
+        };
+        // It is alive, although its packets are not looked at.
+        conn.last_received = now;
+        if conn.out.len() <= limit / 2 {
+            conn.unread = false;
+            self.resume(vec![id]);
+        }
     }
 
     /// Ends congestion and slowness of a receiver that has caught up.
@@ -1071,8 +1136,12 @@ impl Hub {
     /// Queues a message for another shard; false if its outbox is full now.
     pub(crate) fn post(&mut self, shard: u16, message: Remote) -> bool {
         let outbox = &mut self.outboxes[usize::from(shard)];
-        outbox.push(RemoteMessage(message));
-        outbox.len() < OUTBOX
+        outbox.bytes += match &message {
+            Remote::Publish { message, .. } | Remote::Share { message, .. } => message.size(),
+            Remote::Relief => 0,
+        };
+        outbox.messages.push(RemoteMessage(message));
+        outbox.messages.len() < OUTBOX && outbox.bytes < OUTBOX_BYTES
     }
 
     /// Forgets a connection and asks the shell to close it after what was
@@ -1101,6 +1170,12 @@ impl Hub {
         self.outputs.push(Output::Close { conn: id, tail });
         let waiters = conn.take_waiters();
         self.resume(waiters);
+        if conn.congested {
+            if let Some(session) = self.sessions.get(conn.session) {
+                session.handle.congested.store(false, Ordering::Release);
+            }
+            self.tell_relief();
+        }
     }
 
     /// Sends DISCONNECT with a reason, if the client's protocol has that.

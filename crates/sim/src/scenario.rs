@@ -137,6 +137,17 @@ impl Scenario {
         &mut self.world
     }
 
+    /// The link of a client.
+    ///
+    /// # Panics
+    /// If there is no such client.
+    pub fn link(&mut self, name: &str) -> LinkId {
+        match self.client(name) {
+            Ok(client) => client.link,
+            Err(why) => panic!("{why}"),
+        }
+    }
+
     fn statement(&mut self, statement: &str) -> Outcome {
         let words = Words {
             words: statement.split_whitespace().collect(),

@@ -507,9 +507,13 @@ fn is_congested(target: &Target) -> bool {
 
 fn post(hub: &mut Hub, shard: u16, message: Remote, publisher: Option<ConnId>, congested: bool) {
     let room = hub.post(shard, message);
-    if (!room || congested)
-        && let Some(publisher) = publisher
-    {
+    let Some(publisher) = publisher else {
+        return;
+    };
+    if !room {
+        hub.wait_for_outbox(publisher, shard);
+    }
+    if congested {
         hub.wait_for_remote(publisher);
     }
 }
