@@ -5,6 +5,7 @@
 
 mod cli;
 mod config;
+mod http;
 mod logging;
 mod serve;
 

@@ -165,6 +165,11 @@ section! {
         /// administrators reach.
         http: Switch<SocketAddr> = Switch::On(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
             since "0.1", Restart;
+        /// Names, without port, under which the HTTP interface may be asked
+        /// besides IP addresses and localhost. Others are refused, so that web
+        /// pages cannot reach it through a name of their own (DNS rebinding).
+        http_names: Option<Vec<String>> = None,
+            example "[\"broker.example\"]", since "0.1", Restart;
         /// How often the $SYS topics are published.
         sys_interval: Switch<Duration> = Switch::On(seconds(10)),
             in seconds(1) => days(1), since "0.1", Restart;

@@ -22,7 +22,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::Failure;
-use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, nanos};
+use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch, nanos};
+use crate::http::{Http, Opened};
 use crate::logging::Logging;
 
 /// Where the configuration came from, to read it again.
@@ -56,6 +57,10 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         Auto::Fixed(shards) => shards,
         Auto::Auto => thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16),
     };
+    let http = match config.server.http {
+        Switch::On(address) => Some(Opened::open(address)?),
+        Switch::Off => None,
+    };
     let mut server = Server::start(ServerOptions {
         listeners,
         broker: config.broker(),
@@ -71,9 +76,16 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let log = server
         .take_events()
         .map(|events| thread::spawn(move || events::log(events)));
-    for (address, (scheme, path)) in server.addresses().iter().zip(&urls) {
-        tracing::info!("listening on {scheme}://{address}{path}");
+    let addresses = server.addresses().iter().zip(&urls);
+    let urls: Vec<String> = addresses
+        .map(|(address, (scheme, path))| format!("{scheme}://{address}{path}"))
+        .collect();
+    for url in &urls {
+        tracing::info!("listening on {url}");
     }
+    let http = http
+        .map(|http| http.start(&server, urls, &config))
+        .transpose()?;
     for listener in &config.listeners {
         if listener.anonymous(&config.auth) == Anonymous::Loopback {
             tracing::info!(
@@ -94,13 +106,19 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         if signal != SIGHUP {
             break;
         }
-        match reload(source, &server, logging, &config) {
+        match reload(source, &server, http.as_ref(), logging, &config) {
             Ok(()) => tracing::info!("configuration reloaded"),
             Err(error) => tracing::error!("the old configuration stays: {error}"),
         }
     }
     tracing::info!("shutting down");
+    if let Some(http) = &http {
+        http.shutting_down();
+    }
     server.shut_down();
+    if let Some(http) = http {
+        http.stop();
+    }
     if let Some(log) = log {
         let _ = log.join();
     }
@@ -112,6 +130,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
 fn reload(
     source: &Source,
     server: &Server,
+    http: Option<&Http>,
     logging: &Logging,
     started: &Config,
 ) -> Result<(), Failure> {
@@ -133,6 +152,9 @@ fn reload(
     server.set_access(access);
     server.set_config(&Arc::new(config.broker()));
     logging.set_level(config.log.level);
+    if let Some(http) = http {
+        http.reloaded(started, &config);
+    }
     Ok(())
 }
 

@@ -1,0 +1,164 @@
+//! `GET /metrics`: the numbers for Prometheus, in its text format 0.0.4.
+//!
+//! Names are in base units, counters end in `_total`, labels have few values
+//! that do not depend on clients.
+
+mod exposition;
+mod families;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, Uri};
+
+use self::exposition::{Exposition, Kind};
+use super::App;
+use super::error::ApiError;
+use super::query::Query;
+use super::stats::{Network, Snapshot, VERSION};
+use Kind::{Counter, Gauge};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
+    Query::new(&uri).finish()?;
+    let text = write(&Snapshot::take(&app).await);
+    Ok(([(CONTENT_TYPE, TEXT)], text))
+}
+
+fn write(snapshot: &Snapshot) -> String {
+    let mut out = Exposition::default();
+    out.family(
+        "punctual_build_info",
+        Gauge,
+        "Version of the broker; always 1.",
+    );
+    out.sample(&[("version", VERSION)], 1);
+    out.family(
+        "punctual_shard_up",
+        Gauge,
+        "Whether a shard answers. What is counted of one that does not is what it last said.",
+    );
+    for (shard, up) in snapshot.answering.iter().enumerate() {
+        out.sample(&[("shard", &shard.to_string())], u8::from(*up));
+    }
+    families::write(&snapshot.broker, &mut out);
+    out.family(
+        "punctual_disconnects_total",
+        Counter,
+        "Connections ended by the broker, by MQTT reason.",
+    );
+    for (reason, count) in snapshot.disconnects() {
+        out.sample(&[("reason", &reason)], count);
+    }
+    let (messages, bytes) = snapshot.retained;
+    out.one(
+        "punctual_retained_messages",
+        Gauge,
+        "Retained messages.",
+        messages,
+    );
+    out.one(
+        "punctual_retained_bytes",
+        Gauge,
+        "Size of the retained messages.",
+        bytes,
+    );
+    network(&snapshot.network, &mut out);
+    process(snapshot, &mut out);
+    out.finish()
+}
+
+fn network(network: &Network, out: &mut Exposition) {
+    out.family(
+        "punctual_listener_connections",
+        Gauge,
+        "Connections open, by listener.",
+    );
+    for listener in &network.listeners {
+        out.sample(&[("listener", &listener.listener)], listener.connections);
+    }
+    for (name, help, value) in [
+        (
+            "punctual_connections_refused_total",
+            "Connections closed because there were too many.",
+            network.connections_refused,
+        ),
+        (
+            "punctual_accept_errors_total",
+            "Failed attempts to accept a connection, for example without free file descriptors.",
+            network.accept_errors,
+        ),
+        (
+            "punctual_accept_delays_total",
+            "Times that accepting waited: rate, half-open connections, overload.",
+            network.accept_delays,
+        ),
+        (
+            "punctual_layer_errors_total",
+            "Connections ended by errors of TLS, WebSocket or the PROXY protocol.",
+            network.layer_errors,
+        ),
+        (
+            "punctual_receive_memory_exceeded_total",
+            "Connections ended because incomplete packets took too much memory.",
+            network.receive_memory_exceeded,
+        ),
+        (
+            "punctual_events_lost_total",
+            "Events that the log could not take.",
+            network.events_lost,
+        ),
+    ] {
+        out.one(name, Counter, help, value);
+    }
+    out.one(
+        "punctual_event_loop_drift_seconds",
+        Gauge,
+        "Longest turn of a shard's event loop lately: how late a message may be served.",
+        network.event_loop_drift_seconds,
+    );
+    out.one(
+        "punctual_event_loop_drift_max_seconds",
+        Gauge,
+        "Longest turn of a shard's event loop since the start.",
+        network.event_loop_drift_max_seconds,
+    );
+}
+
+fn process(snapshot: &Snapshot, out: &mut Exposition) {
+    out.one(
+        "punctual_uptime_seconds",
+        Gauge,
+        "Time since the start.",
+        snapshot.uptime_seconds,
+    );
+    let process = &snapshot.process;
+    if let Some(seconds) = process.cpu_seconds {
+        let help = "Processor time, user and system.";
+        out.one("process_cpu_seconds_total", Counter, help, seconds);
+    }
+    if let Some(bytes) = process.resident_memory_bytes {
+        out.one(
+            "process_resident_memory_bytes",
+            Gauge,
+            "Memory in RAM.",
+            bytes,
+        );
+    }
+    if let Some(files) = process.open_fds {
+        out.one("process_open_fds", Gauge, "Open file descriptors.", files);
+    }
+    if let Some(files) = process.max_fds {
+        let help = "Largest number of open file descriptors.";
+        out.one("process_max_fds", Gauge, help, files);
+    }
+    if let Some(time) = process.start_time_seconds {
+        let help = "Unix time of the start of the process.";
+        out.one("process_start_time_seconds", Gauge, help, time);
+    }
+}

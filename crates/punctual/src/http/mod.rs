@@ -1,0 +1,163 @@
+//! The HTTP interface: health, metrics, and management of a running broker.
+//!
+//! It has a thread of its own with everything on it, and touches a shard only
+//! by posting short questions that the shard's thread answers between two
+//! messages ([`shards`]). It asks for no password: who may reach its address may
+//! use it, and [`guard`] keeps web pages of other sites out. Every bound (time,
+//! connections, sizes of answers) is a named constant.
+
+mod clients;
+mod config;
+mod error;
+mod guard;
+mod health;
+mod metrics;
+mod openapi;
+mod page;
+mod process;
+mod query;
+mod retained;
+mod routes;
+mod server;
+mod shards;
+mod stats;
+mod subscriptions;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use punctual_broker::{Directory, Stats};
+use punctual_net::{Clock, Counters, Server};
+use tokio::sync::watch;
+
+use self::config::Values;
+use self::guard::Hosts;
+use self::server::Bounds;
+use self::shards::Shards;
+use crate::cli::Failure;
+use crate::config::Config;
+
+/// What requests are answered from.
+struct App {
+    shards: Shards,
+    directory: Arc<Directory>,
+    counters: Arc<Counters>,
+    clock: Clock,
+    started: Instant,
+    /// URL of each listener, in the order of the counters.
+    listeners: Vec<String>,
+    /// What each shard counted when it was last asked: what is shown of a
+    /// shard that does not answer, so that counters never step back.
+    counted: RwLock<Vec<Stats>>,
+    config: RwLock<Values>,
+    hosts: Hosts,
+    stopping: AtomicBool,
+}
+
+impl App {
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// URL of the listener with that number.
+    fn listener(&self, number: u16) -> Option<String> {
+        self.listeners.get(usize::from(number)).cloned()
+    }
+}
+
+/// The opened address, before the broker runs.
+pub(crate) struct Opened {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// The running interface.
+pub(crate) struct Http {
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl Opened {
+    /// Opens the address, so that a wrong one shows before anything is served.
+    pub(crate) fn open(address: SocketAddr) -> Result<Self, Failure> {
+        let open = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        open().map_err(|error: io::Error| {
+            format!(
+                "server.http = \"{address}\": cannot listen there: {error}; choose another \
+                 address or write \"off\" (--http ADDRESS|off)"
+            )
+            .into()
+        })
+    }
+
+    /// Answers requests from now on. `listeners` are the URLs of the server's
+    /// listeners, in their order.
+    pub(crate) fn start(
+        self,
+        server: &Server,
+        listeners: Vec<String>,
+        config: &Config,
+    ) -> Result<Http, Failure> {
+        let shards = Shards::new(server.handle());
+        let app = Arc::new(App {
+            counted: RwLock::new(vec![Stats::default(); shards.len()]),
+            shards,
+            directory: server.directory().clone(),
+            counters: server.counters().clone(),
+            clock: server.clock(),
+            started: Instant::now(),
+            listeners,
+            config: RwLock::new(Values::started(config)),
+            hosts: Hosts::new(config.server.http_names.as_deref().unwrap_or_default()),
+            stopping: AtomicBool::new(false),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(self.listener)?
+        };
+        let (stop, stopped) = watch::channel(false);
+        let router = routes::router(&app);
+        let thread = thread::Builder::new().name("http".into()).spawn(move || {
+            runtime.block_on(server::serve(listener, router, Bounds::default(), stopped));
+        })?;
+        tracing::info!("listening on http://{}", self.address);
+        Ok(Http { app, stop, thread })
+    }
+}
+
+impl Http {
+    /// Shows the values of a configuration that was reloaded.
+    pub(crate) fn reloaded(&self, started: &Config, config: &Config) {
+        *self
+            .app
+            .config
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Values::reloaded(started, config);
+    }
+
+    /// Says from now on that the broker shuts down.
+    pub(crate) fn shutting_down(&self) {
+        self.app.stopping.store(true, Ordering::Release);
+    }
+
+    /// Ends the answers that are under way, in bounded time, and the thread.
+    pub(crate) fn stop(self) {
+        self.stop.send_replace(true);
+        // It panicked if this fails, which the log has.
+        let _ = self.thread.join();
+    }
+}

@@ -1,0 +1,179 @@
+//! All numbers of the broker: collected here for `/metrics` and `/api/v1/stats`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use punctual_broker::Stats;
+use punctual_codec::ReasonCode;
+use serde::Serialize;
+
+use super::App;
+use super::error::ApiError;
+use super::process::Process;
+use super::query::Query;
+
+/// Version of the broker.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The numbers at one moment.
+pub(super) struct Snapshot {
+    /// Sum over the shards.
+    pub(super) broker: Stats,
+    /// Whether each shard answered. What is shown of one that did not is what
+    /// it said last.
+    pub(super) answering: Vec<bool>,
+    /// Retained messages, and their bytes.
+    pub(super) retained: (u64, u64),
+    /// Of the shell.
+    pub(super) network: Network,
+    /// Of the process.
+    pub(super) process: Process,
+    /// Since the start.
+    pub(super) uptime_seconds: u64,
+}
+
+/// Numbers of the shell around the shards.
+#[derive(Debug, Serialize)]
+pub(super) struct Network {
+    pub(super) connections: u64,
+    pub(super) listeners: Vec<ListenerConnections>,
+    pub(super) connections_refused: u64,
+    pub(super) accept_errors: u64,
+    pub(super) accept_delays: u64,
+    pub(super) layer_errors: u64,
+    pub(super) receive_memory_exceeded: u64,
+    pub(super) events_lost: u64,
+    pub(super) event_loop_drift_seconds: f64,
+    pub(super) event_loop_drift_max_seconds: f64,
+}
+
+/// Connections of one listener.
+#[derive(Debug, Serialize)]
+pub(super) struct ListenerConnections {
+    pub(super) listener: String,
+    pub(super) connections: u64,
+}
+
+impl Snapshot {
+    pub(super) async fn take(app: &App) -> Self {
+        let answers = app.shards.ask_all(|shard, _| shard.stats().clone()).await;
+        let answering = answers.iter().map(Result::is_ok).collect();
+        let mut broker = Stats::default();
+        let mut counted = app.counted.write().unwrap_or_else(PoisonError::into_inner);
+        for (last, answer) in counted.iter_mut().zip(answers) {
+            if let Ok(answer) = answer {
+                *last = answer;
+            }
+            broker.add(last);
+        }
+        drop(counted);
+        let (messages, bytes) = app.directory.retained_totals();
+        Self {
+            broker,
+            answering,
+            retained: (messages as u64, bytes as u64),
+            network: Network::now(app),
+            process: Process::now(),
+            uptime_seconds: app.started.elapsed().as_secs(),
+        }
+    }
+
+    /// Connections that the broker ended, by reason.
+    pub(super) fn disconnects(&self) -> impl Iterator<Item = (String, u64)> {
+        let disconnects = self.broker.disconnects.iter();
+        disconnects.map(|(reason, count)| (reason_label(*reason), *count))
+    }
+}
+
+impl Network {
+    fn now(app: &App) -> Self {
+        let counters = &app.counters;
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        let listeners = app.listeners.iter().zip(&counters.per_listener);
+        Self {
+            connections: counters.open.load(Ordering::Relaxed) as u64,
+            listeners: listeners
+                .map(|(listener, connections)| ListenerConnections {
+                    listener: listener.clone(),
+                    connections: connections.load(Ordering::Relaxed) as u64,
+                })
+                .collect(),
+            connections_refused: counters.connections_refused.load(Ordering::Relaxed),
+            accept_errors: counters.accept_errors.load(Ordering::Relaxed),
+            accept_delays: counters.accept_delays.load(Ordering::Relaxed),
+            layer_errors: counters.layer_errors.load(Ordering::Relaxed),
+            receive_memory_exceeded: counters.receive_memory_exceeded.load(Ordering::Relaxed),
+            events_lost: counters.events_lost.load(Ordering::Relaxed),
+            event_loop_drift_seconds: seconds(counters.drift.load(Ordering::Relaxed)),
+            event_loop_drift_max_seconds: seconds(counters.max_drift.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// The name that the specification gives a reason, in the form that labels have.
+fn reason_label(reason: u8) -> String {
+    match ReasonCode::from_byte(reason) {
+        Some(reason) => reason.name().to_lowercase().replace([' ', '-'], "_"),
+        None => format!("0x{reason:02x}"),
+    }
+}
+
+/// `GET /api/v1/stats`.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    version: &'static str,
+    uptime_seconds: u64,
+    /// Whether each shard answers.
+    shards: Vec<bool>,
+    /// Counters and gauges of the broker.
+    broker: BTreeMap<&'static str, u64>,
+    disconnects: BTreeMap<String, u64>,
+    retained: Retained,
+    network: Network,
+    process: Process,
+}
+
+#[derive(Serialize)]
+struct Retained {
+    messages: u64,
+    bytes: u64,
+}
+
+pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Answer>, ApiError> {
+    Query::new(&uri).finish()?;
+    let snapshot = Snapshot::take(&app).await;
+    Ok(Json(Answer {
+        version: VERSION,
+        uptime_seconds: snapshot.uptime_seconds,
+        broker: snapshot.broker.fields().collect(),
+        disconnects: snapshot.disconnects().collect(),
+        shards: snapshot.answering,
+        retained: Retained {
+            messages: snapshot.retained.0,
+            bytes: snapshot.retained.1,
+        },
+        network: snapshot.network,
+        process: snapshot.process,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_labels() {
+        assert_eq!(reason_label(0x98), "administrative_action");
+        assert_eq!(reason_label(0x8D), "keep_alive_timeout");
+        assert_eq!(reason_label(0x77), "0x77");
+        for reason in ReasonCode::ALL {
+            let label = reason_label(reason.byte());
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(label.chars().all(plain), "{label}");
+        }
+    }
+}
