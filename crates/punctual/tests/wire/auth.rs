@@ -2,10 +2,12 @@
 //! method built in, so it refuses all of them.
 
 use crate::broker::Broker;
-use crate::build::{Bytes, Connect, Props, Publish, V5, V311, ack, first, id, with_reason};
+use crate::build::{
+    Bytes, Connect, Props, Publish, V5, V311, ack, first, id, subscribe, unsubscribe, with_reason,
+};
 use crate::conn::{Conn, unique};
 use crate::fixture::{EITHER, MALFORMED, each_is_an_error, pair};
-use crate::parse::Packet;
+use crate::parse::{Packet, PropList};
 
 /// [MQTT-4.12.0-1] [MQTT-4.12.0-4] [MQTT-3.2.2-7] [MQTT-3.1.4-2] An
 /// authentication method that the server does not have is refused by name, and
@@ -139,6 +141,46 @@ fn an_unauthorised_publish_is_not_delivered() {
     }
     connect(V5).publish("open/a", "marker", 0);
     subscriber.expect("open/a", "marker");
+}
+
+/// [MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.9.2-1] [MQTT-3.9.2-2]
+/// [MQTT-3.11.2-1] [MQTT-3.1.2-29] What explains a refusal is left out where it
+/// would not fit the client's packet size, and where the client does not want
+/// it.
+#[test]
+fn refusals_fit_and_are_silent_on_request() {
+    let Some((broker, _files)) = guarded() else {
+        return;
+    };
+    let unwanted = Props::new().byte(id::REQUEST_PROBLEM_INFO, 0);
+    let connect = || {
+        Connect::new(V5, unique("c"))
+            .user("wire")
+            .password("secret")
+    };
+    let clients = [20, 24, 32, 48].map(|limit| connect().max_packet(limit));
+    for (wanted, connect) in clients
+        .into_iter()
+        .map(|connect| (true, connect))
+        .chain([(false, connect().props(unwanted))])
+    {
+        let (mut conn, _) = Conn::connect_to(&broker, &connect);
+        let silent =
+            |props: &PropList| wanted || !props.has(id::REASON_STRING) && props.user().is_empty();
+        conn.send(subscribe(V5, 1, &Props::new(), &[("closed/a", 0)]));
+        assert!(silent(&conn.suback(1).props));
+        conn.send(unsubscribe(V5, 2, &Props::new(), &["closed/a"]));
+        assert!(silent(&conn.unsuback(2).props));
+        for (kind, qos) in [(first::PUBACK, 1), (first::PUBREC, 2)] {
+            conn.send(Publish::new(V5, "closed/a", "p").qos(qos, 3).encode());
+            let refusal = conn.ack(kind, 3);
+            assert!(
+                refusal.code >= 0x80 && silent(&refusal.props),
+                "{refusal:?}"
+            );
+        }
+        conn.ping();
+    }
 }
 
 /// [MQTT-4.12.0-6] No server packet of an ordinary exchange is AUTH: the parser

@@ -69,6 +69,15 @@ impl Broker {
         self.ws
     }
 
+    /// Asks a spawned broker to stop (SIGTERM).
+    pub(crate) fn stop(&self) {
+        let process = self.process.as_ref().expect("a broker of our own");
+        let id = process.child.id() as libc::pid_t;
+        // SAFETY: a signal to a child that has not been waited for.
+        let sent = unsafe { libc::kill(id, libc::SIGTERM) };
+        assert_eq!(sent, 0, "SIGTERM to the broker");
+    }
+
     pub(crate) fn log(&self) -> Log {
         self.log.clone()
     }

@@ -231,6 +231,7 @@ pub(crate) struct Connect {
     flags: Option<u8>,
     keep_alive: u16,
     props: Props,
+    max_packet: Option<u32>,
     client_id: Vec<u8>,
     will: Option<Will>,
     user: Option<Vec<u8>>,
@@ -249,6 +250,7 @@ impl Connect {
             flags: None,
             keep_alive: 60,
             props: Props::new(),
+            max_packet: None,
             client_id: client_id.as_ref().to_vec(),
             will: None,
             user: None,
@@ -308,6 +310,19 @@ impl Connect {
         Self { props, ..self }
     }
 
+    /// Maximum Packet Size, in bytes, beside the other properties.
+    pub(crate) fn max_packet(self, bytes: u32) -> Self {
+        Self {
+            max_packet: Some(bytes),
+            ..self
+        }
+    }
+
+    /// What [`max_packet`](Self::max_packet) set.
+    pub(crate) fn limit(&self) -> Option<u32> {
+        self.max_packet
+    }
+
     pub(crate) fn will(self, will: Will) -> Self {
         Self {
             will: Some(will),
@@ -349,7 +364,12 @@ impl Connect {
             .u8(self.flags.unwrap_or(flags))
             .u16(self.keep_alive);
         if self.level == V5 {
-            body = self.props.put(body);
+            let props = self.props.clone();
+            let props = match self.max_packet {
+                Some(bytes) => props.four(id::MAXIMUM_PACKET_SIZE, bytes),
+                None => props,
+            };
+            body = props.put(body);
         }
         body = body.field(&self.client_id);
         if let Some(will) = &self.will {

@@ -33,6 +33,8 @@ pub(crate) struct Conn {
     level: Level,
     unread: Vec<u8>,
     patience: Duration,
+    /// The largest packet that this client said it takes, in bytes.
+    limit: usize,
     next_id: u16,
     /// QoS 2 messages that were acknowledged and whose PUBREL is to come.
     releasing: Vec<u16>,
@@ -61,6 +63,7 @@ impl Conn {
             level,
             unread: Vec::new(),
             patience: PATIENCE,
+            limit: usize::MAX,
             next_id: 0x7000,
             releasing: Vec::new(),
             transcript: Vec::new(),
@@ -76,13 +79,24 @@ impl Conn {
 
     #[track_caller]
     pub(crate) fn connect_to(broker: &Broker, connect: &Connect) -> (Self, ConnAck) {
-        let mut conn = Self::open_to(broker, connect.level());
-        conn.send(connect.encode());
+        let mut conn = Self::ask(broker, connect);
         let connack = conn.connack();
         if connack.code != 0 {
             conn.fail("CONNACK 0x00", &connack);
         }
         (conn, connack)
+    }
+
+    /// Sends the CONNECT; the answer is still to be read. All packets that come
+    /// have to fit the maximum packet size that it gives.
+    #[track_caller]
+    pub(crate) fn ask(broker: &Broker, connect: &Connect) -> Self {
+        let mut conn = Self::open_to(broker, connect.level());
+        if let Some(limit) = connect.limit() {
+            conn.limit = limit as usize;
+        }
+        conn.send(connect.encode());
+        conn
     }
 
     /// A client with a clean session under a name of its own.
@@ -155,6 +169,10 @@ impl Conn {
                 Ok(Some((packet, size))) => {
                     let bytes: Vec<u8> = self.unread.drain(..size).collect();
                     self.transcript.push(format!("got  {}", hex(&bytes)));
+                    if size > self.limit {
+                        let expected = format!("at most {} bytes [MQTT-3.1.2-24]", self.limit);
+                        self.fail(&expected, &size);
+                    }
                     return Some(packet);
                 }
                 Ok(None) => {}

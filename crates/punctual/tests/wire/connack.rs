@@ -1,6 +1,7 @@
 //! CONNACK (section 3.2). Its flags, codes and properties are checked by the
 //! parser in every test; here is what depends on the CONNECT.
 
+use crate::broker::Broker;
 use crate::build::{
     Connect, Props, Publish, V5, V31, V311, Will, ack, first, id, pingreq, subscribe, unsubscribe,
 };
@@ -138,14 +139,11 @@ fn what_connack_does_not_restrict_is_served() {
 #[test]
 fn connack_respects_the_maximum_packet_size() {
     for limit in [24, 40, 64, 128] {
-        let props = Props::new()
-            .four(id::MAXIMUM_PACKET_SIZE, limit)
-            .field(id::AUTH_METHOD, "no such method");
-        let mut conn = Conn::open(V5);
-        conn.send(Connect::new(V5, unique("c")).props(props).encode());
-        let connack = conn.connack();
-        assert!(connack.size <= limit as usize, "{connack:?}");
-        conn.closed();
+        let connect = Connect::new(V5, unique("c"));
+        Conn::connect(&connect.clone().max_packet(limit)).0.ping();
+        let props = Props::new().field(id::AUTH_METHOD, "no such method");
+        let mut conn = Conn::ask(Broker::shared(), &connect.props(props).max_packet(limit));
+        conn.refused(&[0x8C, 0x87]);
     }
 }
 

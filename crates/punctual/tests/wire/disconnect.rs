@@ -1,6 +1,7 @@
 //! DISCONNECT (section 3.14). What it does to wills and sessions is tested
 //! with those; that its reserved bits are checked, with malformed packets.
 
+use crate::broker::Broker;
 use crate::build::{
     Connect, Props, Publish, V5, V31, V311, disconnect, first, id, pingreq, with_reason,
 };
@@ -47,23 +48,39 @@ fn the_servers_disconnect_is_its_last_packet() {
     let mut bytes = Publish::new(V5, "a/#", "p").encode();
     bytes.extend(pingreq());
     conn.send(bytes);
-    conn.error(&[0x81, 0x82, 0x90]);
+    if let Some(reason) = conn.error(&[0x81, 0x82, 0x90]) {
+        assert!(!reason.props.has(id::SERVER_REFERENCE), "{reason:?}");
+    }
+}
+
+/// [MQTT-3.14.2-1] [MQTT-3.14.4-1] [MQTT-3.14.4-2] A server that is told to stop
+/// says so (0x8B) and closes; before 5.0 it closes.
+#[test]
+fn a_server_that_stops_says_so() {
+    let Some(broker) = Broker::with_config("") else {
+        return;
+    };
+    let mut clients = [V31, V311, V5].map(|level| {
+        let connect = Connect::new(level, unique("c"));
+        let mut conn = Conn::connect_to(&broker, &connect).0;
+        conn.ping();
+        conn
+    });
+    broker.stop();
+    for conn in &mut clients {
+        conn.error(&[0x8B]);
+    }
 }
 
 /// [MQTT-3.14.2-3] [MQTT-3.14.2-4] [MQTT-3.1.2-24] The server's DISCONNECT fits
 /// the client's maximum packet size.
 #[test]
 fn the_servers_disconnect_fits() {
-    let props = Props::new().four(id::MAXIMUM_PACKET_SIZE, 24);
-    let (mut conn, _) = Conn::connect(&Connect::new(V5, unique("c")).props(props));
-    conn.send(Publish::new(V5, "a/#", "p").encode());
-    if let Some(reason) = conn.error(&[0x81, 0x82, 0x90]) {
-        let text = reason
-            .props
-            .text(id::REASON_STRING)
-            .map_or(0, |text| 3 + text.len());
-        assert!(4 + text <= 24, "{reason:?}");
-        assert!(reason.props.user().is_empty(), "{reason:?}");
+    for limit in [24, 32, 48] {
+        let connect = Connect::new(V5, unique("c")).max_packet(limit);
+        let (mut conn, _) = Conn::connect(&connect);
+        conn.send(Publish::new(V5, "a/#", "p").encode());
+        conn.error(&[0x81, 0x82, 0x90]);
     }
 }
 

@@ -26,8 +26,6 @@ pub(crate) struct ConnAck {
     pub(crate) session_present: bool,
     pub(crate) code: u8,
     pub(crate) props: PropList,
-    /// Size of the packet in bytes, fixed header included.
-    pub(crate) size: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -190,7 +188,6 @@ fn body_of(first: u8, size: usize, reader: &mut Reader<'_>) -> Result<Packet, St
                 session_present: flags == 1,
                 code: reader.code(first, code)?,
                 props: reader.props(first)?,
-                size,
             })
         }
         first::PUBACK | first::PUBREC | first::PUBREL | first::PUBCOMP => {
