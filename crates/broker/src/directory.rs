@@ -26,8 +26,12 @@ pub(crate) struct SessionHandle {
     pub(crate) connected: AtomicBool,
     /// Messages in the queue, as the owning shard last said.
     pub(crate) queued: AtomicU32,
+    /// Their bytes.
+    pub(crate) queued_bytes: AtomicUsize,
     /// Messages other shards have been promised room for.
     pub(crate) reserved: AtomicU32,
+    /// Their bytes.
+    pub(crate) reserved_bytes: AtomicUsize,
     /// Whether publishers on other shards are to hold back.
     pub(crate) congested: AtomicBool,
     permissions: RwLock<Option<Arc<dyn Permissions>>>,
@@ -229,7 +233,9 @@ impl Directory {
             client_id: client_id.clone(),
             connected: AtomicBool::new(false),
             queued: AtomicU32::new(0),
+            queued_bytes: AtomicUsize::new(0),
             reserved: AtomicU32::new(0),
+            reserved_bytes: AtomicUsize::new(0),
             congested: AtomicBool::new(false),
             permissions: RwLock::new(None),
         })

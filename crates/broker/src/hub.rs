@@ -17,12 +17,12 @@ use punctual_codec::{
 };
 
 use crate::access::Permissions;
-use crate::directory::{Directory, SessionHandle};
+use crate::directory::Directory;
 use crate::index::delivered_qos;
 use crate::message::{Form, Parts};
 use crate::outbuf::{OutBuf, Pool};
 use crate::route::Target;
-use crate::session::{Delivery, Session, Step, Will};
+use crate::session::{Delivery, Names, Session, Step, Will};
 use crate::shard::Extent;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
@@ -56,7 +56,7 @@ pub struct ConnMeta {
     /// User name proven below MQTT, for example by a client certificate.
     pub identity: Option<Arc<str>>,
     /// Unpredictable; the client identifier is made of it if none is given.
-    pub nonce: u128,
+    pub nonce: [u8; 16],
 }
 
 /// How a connection is to be treated after [`crate::Shard::receive`].
@@ -182,15 +182,18 @@ pub struct RemoteMessage(pub(crate) Remote);
 
 #[derive(Debug)]
 pub(crate) enum Remote {
-    /// Deliver to these; a reservation was made for those with QoS above 0.
+    /// Deliver to these; with `promised`, places are reserved for those with
+    /// QoS above 0.
     Publish {
         message: Arc<Message>,
         targets: Arc<[Target]>,
+        promised: bool,
     },
     /// Deliver to the one member of a shared subscription that was chosen.
     Share {
         message: Arc<Message>,
         target: Target,
+        promised: bool,
     },
     /// A congested receiver has caught up, or nobody waits for it any more.
     Relief,
@@ -353,6 +356,8 @@ pub(crate) struct Publication<'a> {
     /// can have it as it is; and whether it is MQTT 5.
     pub(crate) frame: Option<(&'a [u8], bool)>,
     pub(crate) expires: Nanos,
+    /// Whether there is room for it wherever its QoS is above 0.
+    pub(crate) promised: bool,
     /// Made when someone has to keep the message.
     pub(crate) message: Option<Arc<Message>>,
 }
@@ -366,6 +371,7 @@ impl Publication<'_> {
             publisher: message.publisher,
             frame: None,
             expires: message.expires,
+            promised: false,
             message: Some(message.clone()),
         }
     }
@@ -406,7 +412,7 @@ pub(crate) struct Hub {
     pub(crate) config: Arc<Config>,
     pub(crate) conns: Slab<Conn>,
     pub(crate) sessions: Slab<Session>,
-    pub(crate) by_id: HashMap<Arc<str>, u32, foldhash::quality::RandomState>,
+    pub(crate) names: Names,
     pub(crate) timers: Timers,
     pub(crate) outputs: Vec<Output>,
     pub(crate) dirty: Vec<ConnId>,
@@ -427,6 +433,11 @@ impl Hub {
         self.conns
             .get_mut(id.slot)
             .filter(|conn| conn.generation == id.generation)
+    }
+
+    /// Slot of the session with that client identifier.
+    pub(crate) fn session_named(&self, client_id: &str) -> Option<u32> {
+        self.names.find(&self.sessions, client_id)
     }
 
     #[inline]
@@ -481,46 +492,6 @@ impl Hub {
         }
     }
 
-    /// Whether a message of `size` bytes with QoS above 0 can be kept for a
-    /// local session, or sent at once.
-    pub(crate) fn has_room(&self, target: &Target, size: usize) -> bool {
-        let Some(session) = self.session_of(target) else {
-            return true;
-        };
-        if let Some(conn) = session.conn.and_then(|slot| self.conns.get(slot))
-            && session.queue.is_empty()
-            && session.window.has_room(conn.receive_max)
-            && conn.out.len() < self.config.limits.send_buffer
-        {
-            return true;
-        }
-        let limits = &self.config.limits;
-        let reserved = session.handle.reserved.load(Ordering::Relaxed) as usize;
-        session.queue.len() + reserved < limits.max_queued_messages
-            && session.queue.bytes() + size <= limits.max_queued_bytes
-            && self.directory.queued_bytes.load(Ordering::Relaxed) + size
-                <= limits.max_total_queued_bytes
-    }
-
-    /// Promises room for one message in a session of another shard.
-    pub(crate) fn reserve(&self, handle: &SessionHandle) -> bool {
-        let max = self.config.limits.max_queued_messages;
-        let reserved = handle.reserved.fetch_add(1, Ordering::AcqRel) as usize;
-        let queued = handle.queued.load(Ordering::Relaxed) as usize;
-        if self.config.queue_full == QueueFull::Refuse && queued + reserved >= max {
-            handle.reserved.fetch_sub(1, Ordering::AcqRel);
-            return false;
-        }
-        true
-    }
-
-    #[inline]
-    fn session_of(&self, target: &Target) -> Option<&Session> {
-        self.sessions
-            .get(target.slot)
-            .filter(|session| Arc::ptr_eq(&session.handle, &target.session))
-    }
-
     /// Delivers to one local subscriber. Returns the receiver's connection if
     /// its publishers should hold back.
     #[inline]
@@ -550,6 +521,9 @@ impl Hub {
             }
             return None;
         };
+        if session.queue.has_qos0() {
+            return self.enqueue(publication, target, qos, retain, now);
+        }
         let conn = self.conns.get_mut(slot)?;
         let high = self.config.limits.send_buffer;
         if conn.slow && conn.out.len() >= high {
@@ -604,10 +578,13 @@ impl Hub {
         if target.subscription_ids.is_some() {
             return false;
         }
-        match self.session_of(target).map(|session| session.conn) {
-            None => true,
-            Some(None) => !self.config.queue_qos0_offline,
-            Some(Some(slot)) => self.conns.get(slot).is_none_or(|conn| {
+        let Some(session) = self.session_of(target) else {
+            return true;
+        };
+        match session.conn {
+            None => !self.config.queue_qos0_offline,
+            Some(_) if session.queue.has_qos0() => false,
+            Some(slot) => self.conns.get(slot).is_none_or(|conn| {
                 conn.v5() == v5 && conn.alias_max == 0 && run.longest <= conn.max_packet as usize
             }),
         }
@@ -660,13 +637,11 @@ impl Hub {
         retain: bool,
         now: Nanos,
     ) -> Option<u32> {
+        let at_once = self.sends_at_once(self.sessions.get(target.slot)?);
         let session = self.sessions.get_mut(target.slot)?;
-        if let Some(slot) = session.conn
+        if at_once
+            && let Some(slot) = session.conn
             && let Some(conn) = self.conns.get_mut(slot)
-            && session.queue.is_empty()
-            && session.replays.is_empty()
-            && session.window.has_room(conn.receive_max)
-            && conn.out.len() < self.config.limits.send_buffer
         {
             let delivery = (!session.is_transient()).then(|| Delivery {
                 message: publication.message(),
@@ -710,18 +685,20 @@ impl Hub {
         now: Nanos,
     ) -> Option<u32> {
         let size = publication.size();
-        if !self.has_room(target, size) {
+        let promised = publication.promised && qos != QoS::AtMostOnce;
+        if !promised && !self.has_room(target, size, 0, &mut 0) {
             match self.config.queue_full {
                 QueueFull::DropOldest => {
-                    while !self.has_room(target, size)
+                    while !self.has_room(target, size, 0, &mut 0)
                         && let Some(session) = self.sessions.get_mut(target.slot)
                         && let Some(oldest) = session.queue.pop()
                     {
                         self.forget_queued(1, oldest.message.size());
                         self.stats.dropped_queue_full += 1;
                     }
-                    if !self.has_room(target, size) {
+                    if !self.has_room(target, size, 0, &mut 0) {
                         self.stats.dropped_queue_full += 1;
+                        self.sessions.get(target.slot)?.share_queue_len();
                         return None;
                     }
                 }

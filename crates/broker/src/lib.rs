@@ -23,6 +23,7 @@ mod index;
 mod message;
 mod outbuf;
 mod retained;
+mod room;
 mod route;
 mod session;
 mod shard;

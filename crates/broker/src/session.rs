@@ -2,13 +2,15 @@
 //! in flight and waiting, packet identifiers, the will.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hashbrown::HashSet;
+use hashbrown::{HashSet, HashTable};
 use punctual_codec::{QoS, SubscribeOptions};
 
 use crate::directory::SessionHandle;
+use crate::slab::Slab;
 use crate::{Message, Nanos};
 
 /// Packet identifiers run from 1 to 65 535.
@@ -177,61 +179,85 @@ impl Window {
     }
 }
 
-/// Messages that wait for room in the window.
+/// Messages that wait for room in the window. Most sessions have none and pay
+/// one word for it.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct Queue(Option<Box<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
     entries: VecDeque<Delivery>,
     bytes: usize,
+    /// How many have QoS 0.
+    unacknowledged: usize,
 }
 
 impl Queue {
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.0.as_ref().map_or(0, |waiting| waiting.entries.len())
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.0.is_none()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.0.as_ref().map_or(0, |waiting| waiting.bytes)
+    }
+
+    /// Whether messages with QoS 0 wait, which none may overtake.
+    #[inline]
+    pub(crate) fn has_qos0(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|waiting| waiting.unacknowledged > 0)
     }
 
     pub(crate) fn front(&self) -> Option<&Delivery> {
-        self.entries.front()
+        self.0.as_ref()?.entries.front()
     }
 
     pub(crate) fn push(&mut self, delivery: Delivery) {
-        self.bytes += delivery.message.size();
-        self.entries.push_back(delivery);
+        let waiting = self.0.get_or_insert_default();
+        waiting.bytes += delivery.message.size();
+        waiting.unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
+        waiting.entries.push_back(delivery);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Delivery> {
-        let delivery = self.entries.pop_front()?;
-        self.bytes -= delivery.message.size();
-        if self.entries.is_empty() {
-            self.entries = VecDeque::new();
+        let waiting = self.0.as_mut()?;
+        let delivery = waiting.entries.pop_front()?;
+        waiting.bytes -= delivery.message.size();
+        waiting.unacknowledged -= usize::from(delivery.qos == QoS::AtMostOnce);
+        if waiting.entries.is_empty() {
+            self.0 = None;
         }
         Some(delivery)
     }
 
-    /// Removes what has expired; returns how many, and when the next does.
+    /// Removes what has expired; returns how many messages and bytes, and when
+    /// the next expires.
     pub(crate) fn sweep(&mut self, now: Nanos) -> (usize, usize, Nanos) {
-        let before = (self.entries.len(), self.bytes);
+        let before = (self.len(), self.bytes());
         let mut next = Nanos::MAX;
-        let mut bytes = 0;
-        self.entries.retain(|delivery| {
-            let keep = !delivery.message.is_expired(now);
-            if keep {
-                next = next.min(delivery.message.expires);
-                bytes += delivery.message.size();
+        if let Some(waiting) = &mut self.0 {
+            (waiting.bytes, waiting.unacknowledged) = (0, 0);
+            waiting.entries.retain(|delivery| {
+                let keep = !delivery.message.is_expired(now);
+                if keep {
+                    next = next.min(delivery.message.expires);
+                    waiting.bytes += delivery.message.size();
+                    waiting.unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
+                }
+                keep
+            });
+            if waiting.entries.is_empty() {
+                self.0 = None;
             }
-            keep
-        });
-        self.bytes = bytes;
-        (before.0 - self.entries.len(), before.1 - bytes, next)
+        }
+        (before.0 - self.len(), before.1 - self.bytes(), next)
     }
 }
 
@@ -253,6 +279,45 @@ pub(crate) struct Replay {
     /// Fetched, not yet sent.
     pub(crate) ready: VecDeque<Arc<Message>>,
     pub(crate) complete: bool,
+}
+
+/// Replays that are under way, the oldest first. Most sessions have none.
+#[derive(Debug, Default)]
+#[allow(clippy::box_collection, reason = "a word instead of four in every session")]
+pub(crate) struct Replays(Option<Box<VecDeque<Replay>>>);
+
+impl Replays {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn front_mut(&mut self) -> Option<&mut Replay> {
+        self.0.as_mut()?.front_mut()
+    }
+
+    pub(crate) fn push_back(&mut self, replay: Replay) {
+        self.0.get_or_insert_default().push_back(replay);
+    }
+
+    pub(crate) fn pop_front(&mut self) {
+        self.retain_with(|replays| {
+            replays.pop_front();
+        });
+    }
+
+    pub(crate) fn remove(&mut self, filter: &str) {
+        self.retain_with(|replays| replays.retain(|replay| *replay.filter != *filter));
+    }
+
+    fn retain_with(&mut self, change: impl FnOnce(&mut VecDeque<Replay>)) {
+        if let Some(replays) = &mut self.0 {
+            change(replays);
+            if replays.is_empty() {
+                self.0 = None;
+            }
+        }
+    }
 }
 
 /// A will message; its `expires` is an interval until it is published.
@@ -277,7 +342,7 @@ pub(crate) struct Session {
     pub(crate) window: Window,
     pub(crate) queue: Queue,
     pub(crate) subscriptions: Vec<Subscription>,
-    pub(crate) replays: VecDeque<Box<Replay>>,
+    pub(crate) replays: Replays,
     /// QoS 2 identifiers received and not yet released.
     pub(crate) incoming: Option<Box<HashSet<u16, foldhash::fast::RandomState>>>,
     pub(crate) will: Option<Box<Will>>,
@@ -296,7 +361,7 @@ impl Session {
             window: Window::default(),
             queue: Queue::default(),
             subscriptions: Vec::new(),
-            replays: VecDeque::new(),
+            replays: Replays::default(),
             incoming: None,
             will: None,
             username: None,
@@ -315,8 +380,47 @@ impl Session {
     pub(crate) fn share_queue_len(&self) {
         self.handle
             .queued
-            .store(self.queue.len() as u32, Ordering::Relaxed);
+            .store(self.queue.len() as u32, Ordering::Release);
+        self.handle
+            .queued_bytes
+            .store(self.queue.bytes(), Ordering::Release);
     }
+}
+
+/// Sessions by client identifier. The identifiers are not stored again: a slot
+/// leads to the session that has it.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    table: HashTable<u32>,
+    hasher: foldhash::quality::RandomState,
+}
+
+impl Names {
+    pub(crate) fn find(&self, sessions: &Slab<Session>, client_id: &str) -> Option<u32> {
+        let named = |slot: &u32| name(sessions, *slot) == client_id;
+        let hash = self.hasher.hash_one(client_id);
+        self.table.find(hash, named).copied()
+    }
+
+    /// Adds a session that is in `sessions`.
+    pub(crate) fn insert(&mut self, sessions: &Slab<Session>, slot: u32) {
+        let hash = |slot: &u32| self.hasher.hash_one(name(sessions, *slot));
+        self.table.insert_unique(hash(&slot), slot, hash);
+    }
+
+    /// Removes a session, which may have left `sessions` already.
+    pub(crate) fn remove(&mut self, client_id: &str, slot: u32) {
+        let hash = self.hasher.hash_one(client_id);
+        if let Ok(entry) = self.table.find_entry(hash, |other| *other == slot) {
+            entry.remove();
+        }
+    }
+}
+
+fn name(sessions: &Slab<Session>, slot: u32) -> &str {
+    sessions
+        .get(slot)
+        .map_or("", |session| &session.handle.client_id)
 }
 
 #[cfg(test)]

@@ -206,7 +206,7 @@ impl Acceptor {
             listener: listener as u16,
             allow_anonymous,
             identity: None,
-            nonce: u128::from_ne_bytes(nonce),
+            nonce,
         };
         self.counters.opened(listener as u16);
         // Handshakes are work: those of TLS go round; plain connections begin

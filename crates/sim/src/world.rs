@@ -238,7 +238,7 @@ impl World {
             listener: 0,
             allow_anonymous: true,
             identity: None,
-            nonce: self.nonce,
+            nonce: self.nonce.to_be_bytes(),
         };
         self.connect_with(shard, profile, meta)
     }

@@ -289,7 +289,7 @@ impl Shard {
         };
         let assigned = connect.client_id.is_empty();
         let client_id: Arc<str> = if assigned {
-            format!("auto-{:032x}", conn.meta.nonce).into()
+            format!("auto-{:032x}", u128::from_be_bytes(conn.meta.nonce)).into()
         } else {
             connect.client_id.into()
         };
@@ -299,11 +299,11 @@ impl Shard {
             .map(|will| make_will(&will, &config))
             .transpose()?;
 
-        let existing = self.hub.by_id.get(&client_id).copied();
+        let existing = self.hub.session_named(&client_id);
         if let Some(slot) = existing {
             self.take_over(slot, connect.clean_start, now);
         }
-        let existing = self.hub.by_id.get(&client_id).copied();
+        let existing = self.hub.session_named(&client_id);
         let session_present = existing.is_some();
         let slot = match existing {
             Some(slot) => slot,
@@ -325,7 +325,7 @@ impl Shard {
                 let slot = hub
                     .sessions
                     .insert_with(|slot| Session::new(directory.handle(&client_id, index, slot)));
-                hub.by_id.insert(client_id.clone(), slot);
+                hub.names.insert(&hub.sessions, slot);
                 slot
             }
         };

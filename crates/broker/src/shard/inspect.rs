@@ -38,7 +38,7 @@ impl Shard {
     /// The client with that identifier, if its session lives here.
     pub fn client(&self, client_id: &str) -> Option<ClientView<'_>> {
         let hub = &self.hub;
-        let session = hub.sessions.get(*hub.by_id.get(client_id)?)?;
+        let session = hub.sessions.get(hub.session_named(client_id)?)?;
         Some(ClientView { hub, session })
     }
 
@@ -202,7 +202,7 @@ mod tests {
                 listener: 0,
                 allow_anonymous: true,
                 identity: None,
-                nonce: 0,
+                nonce: [0; 16],
             };
             let id = shard.open(meta, Nanos(0));
             let mut bytes = b"\x10\x10\0\x04MQTT\x04\x02\0\0\0\x04".to_vec();

@@ -40,9 +40,8 @@ impl Shard {
     pub fn kick(&mut self, client_id: &str, reason: ReasonCode, now: Nanos) -> bool {
         let hub = &self.hub;
         let conn = hub
-            .by_id
-            .get(client_id)
-            .and_then(|slot| hub.sessions.get(*slot)?.conn);
+            .session_named(client_id)
+            .and_then(|slot| hub.sessions.get(slot)?.conn);
         let Some(slot) = conn else {
             return false;
         };
@@ -54,7 +53,7 @@ impl Shard {
 
     /// Ends a session that is not connected. False if there is none here.
     pub fn forget(&mut self, client_id: &str, now: Nanos) -> bool {
-        let slot = self.hub.by_id.get(client_id).copied();
+        let slot = self.hub.session_named(client_id);
         let Some(slot) = slot else {
             return false;
         };
@@ -192,7 +191,7 @@ impl Shard {
                 .send_disconnect(old, ReasonCode::SessionTakenOver, "");
             self.end_connection(old, "session taken over", true, now);
         }
-        if clean_start && self.hub.by_id.contains_key(&client_id) {
+        if clean_start && self.hub.session_named(&client_id).is_some() {
             self.end_session(slot, now);
         }
     }
@@ -254,7 +253,7 @@ impl Shard {
         let Some(session) = hub.sessions.remove(slot) else {
             return;
         };
-        hub.by_id.remove(&session.handle.client_id);
+        hub.names.remove(&session.handle.client_id, slot);
         if !session.subscriptions.is_empty() {
             let mut index = hub.directory.index_mut();
             for subscription in &session.subscriptions {

@@ -11,9 +11,7 @@ pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub(crate) use publish::Extent;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use hashbrown::HashMap;
 use punctual_codec::{
     Ack, Auth, DecodeError, Disconnect, Frame, Packet, PacketType, PropertyId, ReasonCode, Split,
     Subscribe, Unsubscribe, Version, split,
@@ -25,7 +23,7 @@ use crate::hub::{
 };
 use crate::outbuf::{OutBuf, Pool};
 use crate::route::RouteCache;
-use crate::session::Step;
+use crate::session::{Names, Step};
 use crate::slab::Slab;
 use crate::sys::SysTopics;
 use crate::timers::{Timer, Timers};
@@ -131,7 +129,7 @@ impl Shard {
                 config,
                 conns: Slab::default(),
                 sessions: Slab::default(),
-                by_id: HashMap::default(),
+                names: Names::default(),
                 timers,
                 outputs: Vec::new(),
                 dirty: Vec::new(),
@@ -519,12 +517,20 @@ impl Shard {
     pub fn remote(&mut self, messages: impl Iterator<Item = RemoteMessage>, now: Nanos) {
         for RemoteMessage(message) in messages {
             match message {
-                Remote::Publish { message, targets } => {
+                Remote::Publish {
+                    message,
+                    targets,
+                    promised,
+                } => {
                     for target in targets.iter() {
-                        self.deliver_remote(&message, target, now);
+                        self.deliver_remote(&message, target, promised, now);
                     }
                 }
-                Remote::Share { message, target } => self.deliver_remote(&message, &target, now),
+                Remote::Share {
+                    message,
+                    target,
+                    promised,
+                } => self.deliver_remote(&message, &target, promised, now),
                 Remote::Relief => {
                     let waiters = std::mem::take(&mut self.hub.remote_waiters);
                     self.hub.resume(waiters);
@@ -699,12 +705,18 @@ impl Shard {
         &mut self,
         message: &Arc<crate::Message>,
         target: &crate::route::Target,
+        promised: bool,
         now: Nanos,
     ) {
-        if message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
-            target.session.reserved.fetch_sub(1, Ordering::AcqRel);
+        let hub = &mut self.hub;
+        if promised && message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
+            hub.give_back(&target.session, message.size());
+            if hub.session_of(target).is_none() {
+                hub.stats.dropped_session_ended += 1;
+            }
         }
         let mut publication = crate::hub::Publication::from_message(message, now);
+        publication.promised = promised;
         let _ = self.hub.deliver(&mut publication, target, now);
     }
 

@@ -204,6 +204,7 @@ impl Shard {
             frame: (plain && raw.payload.len() < crate::outbuf::SHARE_FROM && frame.is_minimal())
                 .then_some((frame.bytes, v5)),
             expires: expiry(raw.properties, now),
+            promised: false,
             message: None,
         };
         if raw.retain && !has_retained_room(hub, &publication) {
@@ -446,15 +447,16 @@ fn deliver_all(
     for group in &matched.groups {
         match choose(hub, group, publication) {
             Some(member) => members.push(member),
-            None if acknowledged && refusable => {
+            None if refusable && group.members.iter().any(|t| is_kept(t, publication)) => {
                 report_full(hub, &group.members[0], now);
                 return Err(());
             }
             None => hub.stats.dropped_offline += 1,
         }
     }
-    if acknowledged {
-        check_room(hub, matched, &members, publication, now, refusable)?;
+    if acknowledged && refusable {
+        promise_room(hub, matched, &members, publication, now)?;
+        publication.promised = true;
     }
     for (shard, targets) in &matched.shards {
         if *shard == hub.index {
@@ -472,7 +474,11 @@ fn deliver_all(
             post(
                 hub,
                 *shard,
-                Remote::Publish { message, targets },
+                Remote::Publish {
+                    message,
+                    targets,
+                    promised: publication.promised,
+                },
                 publisher,
                 congested,
             );
@@ -492,7 +498,11 @@ fn deliver_all(
             post(
                 hub,
                 member.session.shard,
-                Remote::Share { message, target },
+                Remote::Share {
+                    message,
+                    target,
+                    promised: publication.promised,
+                },
                 publisher,
                 congested,
             );
@@ -518,51 +528,58 @@ fn post(hub: &mut Hub, shard: u16, message: Remote, publisher: Option<ConnId>, c
     }
 }
 
-/// Checks that every receiver can keep the message, and reserves a place in
-/// the sessions of other shards (also when the check does not matter: the
-/// other shard gives each place back).
-fn check_room(
+/// Whether a receiver is to get the message with QoS above 0.
+fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
+    publication.qos.min(target.qos) != QoS::AtMostOnce
+}
+
+/// Promises room to a message wherever it is to be kept, or nowhere.
+fn promise_room(
     hub: &mut Hub,
     matched: &Matched,
     members: &[&Target],
     publication: &Publication<'_>,
     now: Nanos,
-    refusable: bool,
 ) -> Result<(), ()> {
     let size = publication.size();
-    let receivers = || {
+    let plain = || {
         matched
             .shards
             .iter()
             .flat_map(|(_, targets)| targets.iter())
-            .chain(members.iter().copied())
-            .filter(|target| target.qos != QoS::AtMostOnce)
+            .filter(|target| {
+                let own = target.no_local && target.session.number == publication.publisher;
+                target.qos != QoS::AtMostOnce && !own
+            })
     };
-    let mut full = None;
-    let mut checked = 0;
-    for target in receivers() {
+    let chosen = || {
+        let kept = members.iter().filter(|t| t.qos != QoS::AtMostOnce);
+        kept.copied()
+    };
+    let (mut checked, mut promised) = (0, 0);
+    let mut promise = |target: &Target, copies: usize| {
         let room = if target.session.shard == hub.index {
-            !refusable || hub.has_room(target, size)
+            hub.has_room(target, size, copies, &mut promised)
         } else {
-            hub.reserve(&target.session) || {
-                if !refusable {
-                    target.session.reserved.fetch_add(1, Ordering::AcqRel);
-                }
-                !refusable
-            }
+            hub.reserve(&target.session, size)
         };
-        if !room {
-            full = Some(target);
-            break;
-        }
-        checked += 1;
-    }
+        checked += usize::from(room);
+        room
+    };
+    let full = plain().find(|target| !promise(target, 0)).or_else(|| {
+        // A session may be a receiver by itself and as a member of groups.
+        chosen().enumerate().find_map(|(at, target)| {
+            let before = plain().chain(chosen().take(at));
+            let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
+            (!promise(target, copies.count())).then_some(target)
+        })
+    });
     let Some(full) = full else {
         return Ok(());
     };
-    for target in receivers().take(checked) {
+    for target in plain().chain(chosen()).take(checked) {
         if target.session.shard != hub.index {
-            target.session.reserved.fetch_sub(1, Ordering::AcqRel);
+            hub.give_back(&target.session, size);
         }
     }
     report_full(hub, full, now);
@@ -581,25 +598,31 @@ fn report_full(hub: &mut Hub, target: &Target, now: Nanos) {
 
 /// The member of a shared subscription whose turn it is: the next one that is
 /// connected and keeps up; failing that, one that is connected; failing that,
-/// for QoS 1 and 2, one whose session can keep the message.
+/// for QoS 1 and 2, one whose session can keep the message. Where policy drops
+/// messages, one whose queue is full is better than none.
 fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Option<&'a Target> {
     let members = &group.members;
+    let size = publication.size();
     let start = group.cursor.fetch_add(1, Ordering::Relaxed) as usize;
     let turn = |n: usize| &members[(start + n) % members.len()];
     let connected = |target: &&Target| target.session.connected.load(Ordering::Acquire);
+    let kept = |target: &&Target| is_kept(target, publication) || hub.config.queue_qos0_offline;
     let has_room = |target: &&Target| {
-        publication.qos.min(target.qos) == QoS::AtMostOnce
-            || target.session.shard != hub.index
-            || hub.has_room(target, publication.size())
+        if !is_kept(target, publication) {
+            true
+        } else if target.session.shard == hub.index {
+            hub.has_room(target, size, 0, &mut 0)
+        } else {
+            hub.may_have_room(&target.session, size)
+        }
     };
     let all = || (0..members.len()).map(turn);
-    all()
+    let with_room = all()
         .find(|t| connected(t) && !is_congested(t) && has_room(t))
         .or_else(|| all().find(|t| connected(t) && has_room(t)))
-        .or_else(|| {
-            all().find(|t| {
-                (publication.qos.min(t.qos) != QoS::AtMostOnce || hub.config.queue_qos0_offline)
-                    && has_room(t)
-            })
-        })
+        .or_else(|| all().find(|t| kept(t) && has_room(t)));
+    if with_room.is_some() || hub.config.queue_full == QueueFull::Refuse {
+        return with_room;
+    }
+    all().find(connected).or_else(|| all().find(kept))
 }

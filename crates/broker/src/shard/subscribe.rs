@@ -85,7 +85,7 @@ impl Shard {
                 None => ReasonCode::NoSubscriptionExisted.byte(),
                 Some(at) => {
                     session.subscriptions.swap_remove(at);
-                    session.replays.retain(|replay| *replay.filter != *filter);
+                    session.replays.remove(filter);
                     hub.directory.index_mut().unsubscribe(
                         filter,
                         &session.handle,
@@ -203,13 +203,13 @@ fn add(
 }
 
 fn start_replay(session: &mut Session, filter: &str, qos: QoS, id: u32) {
-    session.replays.retain(|replay| *replay.filter != *filter);
-    session.replays.push_back(Box::new(Replay {
+    session.replays.remove(filter);
+    session.replays.push_back(Replay {
         filter: filter.into(),
         from: Box::from(""),
         qos,
         id,
         ready: VecDeque::new(),
         complete: false,
-    }));
+    });
 }

@@ -1,0 +1,106 @@
+//! Room for messages that have to be kept. A message with QoS 1 or 2 is
+//! accepted only if everyone who is to receive it has room, so room is promised
+//! to it before it is delivered to anyone. Within a shard nothing happens in
+//! between; for a session of another shard the promise is a reservation, which
+//! that shard gives back when it delivers.
+//!
+//! Invariant: with policy `refuse`, what waits in a session and what is
+//! reserved in it never exceed its bounds, nor all sessions theirs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::directory::SessionHandle;
+use crate::hub::Hub;
+use crate::route::Target;
+use crate::session::Session;
+
+impl Hub {
+    #[inline]
+    pub(crate) fn session_of(&self, target: &Target) -> Option<&Session> {
+        self.sessions
+            .get(target.slot)
+            .filter(|session| Arc::ptr_eq(&session.handle, &target.session))
+    }
+
+    /// Whether a message with QoS above 0 would be sent at once.
+    #[inline]
+    pub(crate) fn sends_at_once(&self, session: &Session) -> bool {
+        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        conn.is_some_and(|conn| {
+            session.queue.is_empty()
+                && session.replays.is_empty()
+                && session.window.has_room(conn.receive_max)
+                && conn.out.len() < self.config.limits.send_buffer
+        })
+    }
+
+    /// Whether a message of `size` bytes with QoS above 0 can be kept for a
+    /// local session, or sent at once. `copies` of it are promised to the same
+    /// session already; `promised` counts the bytes that will be queued for all.
+    #[inline]
+    pub(crate) fn has_room(
+        &self,
+        target: &Target,
+        size: usize,
+        copies: usize,
+        promised: &mut usize,
+    ) -> bool {
+        let Some(session) = self.session_of(target) else {
+            return true;
+        };
+        if copies == 0 && self.sends_at_once(session) {
+            return true;
+        }
+        let limits = &self.config.limits;
+        let handle = &session.handle;
+        let messages = session.queue.len() + handle.reserved.load(Ordering::Acquire) as usize;
+        let bytes = session.queue.bytes() + handle.reserved_bytes.load(Ordering::Acquire);
+        let total = self.directory.queued_bytes.load(Ordering::Relaxed);
+        let fits = messages + copies < limits.max_queued_messages
+            && bytes + (copies + 1) * size <= limits.max_queued_bytes
+            && total + *promised + size <= limits.max_total_queued_bytes;
+        *promised += size;
+        fits
+    }
+
+    /// Whether a session of another shard seems to have room.
+    pub(crate) fn may_have_room(&self, handle: &SessionHandle, size: usize) -> bool {
+        let limits = &self.config.limits;
+        let messages = handle.queued.load(Ordering::Relaxed) as usize
+            + handle.reserved.load(Ordering::Relaxed) as usize;
+        let bytes = handle.queued_bytes.load(Ordering::Relaxed)
+            + handle.reserved_bytes.load(Ordering::Relaxed);
+        messages < limits.max_queued_messages && bytes + size <= limits.max_queued_bytes
+    }
+
+    /// Promises room for one message in a session of another shard, if it has
+    /// that.
+    pub(crate) fn reserve(&self, handle: &SessionHandle, size: usize) -> bool {
+        let limits = &self.config.limits;
+        let messages = handle.reserved.fetch_add(1, Ordering::AcqRel) as usize
+            + handle.queued.load(Ordering::Acquire) as usize;
+        let bytes = handle.reserved_bytes.fetch_add(size, Ordering::AcqRel)
+            + handle.queued_bytes.load(Ordering::Acquire);
+        let total = self
+            .directory
+            .queued_bytes
+            .fetch_add(size, Ordering::Relaxed);
+        let fits = messages < limits.max_queued_messages
+            && bytes + size <= limits.max_queued_bytes
+            && total + size <= limits.max_total_queued_bytes;
+        if !fits {
+            self.give_back(handle, size);
+        }
+        fits
+    }
+
+    /// Ends a reservation.
+    pub(crate) fn give_back(&self, handle: &SessionHandle, size: usize) {
+        handle.reserved.fetch_sub(1, Ordering::AcqRel);
+        handle.reserved_bytes.fetch_sub(size, Ordering::AcqRel);
+        self.directory
+            .queued_bytes
+            .fetch_sub(size, Ordering::Relaxed);
+    }
+}
