@@ -232,6 +232,7 @@ impl Flight {
             flying.seq = seq;
             flying.stage = Stage::Release;
         }
+        self.answered(id);
         OnPubRec::Release
     }
 
@@ -246,7 +247,14 @@ impl Flight {
 
     /// Ends a message whatever its stage.
     pub(super) fn finish(&mut self, id: u16) -> Option<Token> {
+        self.answered(id);
         self.flying.remove(&id).map(|flying| flying.token)
+    }
+
+    /// The server has answered for `id`. If it did so for what an earlier
+    /// connection brought it, there is nothing to send again.
+    fn answered(&mut self, id: u16) {
+        self.resend.retain(|waiting| *waiting != id);
     }
 
     /// Prepares for a new connection on which the server has the session:
