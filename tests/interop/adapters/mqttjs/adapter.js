@@ -173,9 +173,11 @@ class Connection {
     let acknowledged = 0;
     const more = () => {
       while (next < request.count && next - acknowledged < this.window) {
-        const aliased = request.props.topic_alias !== undefined && next > 0;
-        this.send(request, aliased ? "" : request.topic, String(next), done);
+        const number = next;
+        // Before sending: a callback may come at once.
         next += 1;
+        const aliased = request.props.topic_alias !== undefined && number > 0;
+        this.send(request, aliased ? "" : request.topic, String(number), done);
       }
     };
     const done = (error) => {

@@ -63,6 +63,16 @@ class Pending:
         done(result)
 
 
+class Client(mqtt.Client):
+    """Ends with a TLS alert as with any other lost connection: paho 1.x lets its thread die."""
+
+    def loop_forever(self, *arguments, **options):
+        try:
+            return super().loop_forever(*arguments, **options)
+        except OSError as problem:
+            return self.on_broken(problem)
+
+
 class Connection:
     def __init__(self, request):
         self.name = request["conn"]
@@ -78,7 +88,8 @@ class Connection:
             arguments["clean_session"] = request["clean"]
         if API2:
             arguments["callback_api_version"] = mqtt.CallbackAPIVersion.VERSION2
-        self.client = client = mqtt.Client(**arguments)
+        self.client = client = Client(**arguments)
+        client.on_broken = self._end
         if request["transport"] in ("ws", "wss"):
             client.ws_set_options(path="/mqtt")
         if request["transport"] in ("tls", "wss"):
@@ -160,12 +171,15 @@ class Connection:
             code = number(details[1]) if details[0].is_disconnect_packet_from_server else None
         else:
             code = None if isinstance(details[0], int) else number(details[0])
-        if self._connect_id is not None:
-            say(id=self._connect_id, error=f"connection closed before CONNACK ({details})")
-            self._connect_id = None
-        say(event="closed", conn=self.name, code=code)
+        self._end(details, code)
         # paho would reconnect by itself unless told that the end is wanted.
         client.disconnect()
+
+    def _end(self, why, code=None):
+        if self._connect_id is not None:
+            say(id=self._connect_id, error=f"connection closed before CONNACK ({why})")
+            self._connect_id = None
+        say(event="closed", conn=self.name, code=code)
 
     def _on_unsubscribe_1(self, client, userdata, mid, properties=None, codes=None):
         if codes is not None and not isinstance(codes, list):

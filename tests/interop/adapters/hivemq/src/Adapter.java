@@ -71,12 +71,13 @@ public final class Adapter {
         hello.add("cannot", cannot);
         say(hello);
         Map<String, Connection> connections = new HashMap<>();
+        Map<String, Integer> windows = new HashMap<>();
         BufferedReader input =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             JsonObject request = GSON.fromJson(line, JsonObject.class);
             try {
-                serve(connections, request);
+                serve(connections, windows, request);
             } catch (Exception error) {
                 fail(request, error);
             }
@@ -85,7 +86,8 @@ public final class Adapter {
         System.exit(0);
     }
 
-    private static void serve(Map<String, Connection> connections, JsonObject request)
+    private static void serve(
+            Map<String, Connection> connections, Map<String, Integer> windows, JsonObject request)
             throws Exception {
         String name = text(request, "conn");
         String operation = text(request, "op");
@@ -93,6 +95,10 @@ public final class Adapter {
             Connection connection =
                     request.get("version").getAsInt() == 5 ? new Version5(name) : new Version3(name);
             connections.put(name, connection);
+            // The MQTT 3.1.1 client itself knows no bound on messages in flight.
+            if (optional(request, "window") != null) {
+                windows.put(name, request.get("window").getAsInt());
+            }
             answer(request, connection.connect(request));
             return;
         }
@@ -107,7 +113,11 @@ public final class Adapter {
                     request, connection.publish(request, decode(text(request, "payload"))));
             case "burst" -> {
                 List<CompletableFuture<JsonObject>> sent = new ArrayList<>();
+                int window = windows.getOrDefault(name, Integer.MAX_VALUE);
                 for (int number = 0; number < request.get("count").getAsInt(); number++) {
+                    if (number >= window) {
+                        sent.get(number - window).join();
+                    }
                     byte[] payload = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
                     sent.add(connection.publish(request, payload));
                 }
