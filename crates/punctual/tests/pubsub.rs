@@ -1,4 +1,5 @@
-//! `punctual pub` and `punctual sub` against Mosquitto, beside its own tools.
+//! `punctual pub` and `punctual sub`, beside Mosquitto's tools, against
+//! Mosquitto and against `punctual serve`.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,6 +15,63 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use broker::Broker;
 
 const PUNCTUAL: &str = env!("CARGO_BIN_EXE_punctual");
+
+/// A `punctual serve` on a free port, for as long as the value lives.
+struct Serve {
+    child: Child,
+    port: u16,
+}
+
+impl Serve {
+    fn start() -> Self {
+        let mut child = Command::new(PUNCTUAL)
+            .args(["serve", "--listen", "tcp://127.0.0.1:0", "--http", "off"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let port = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                line.split("listening on tcp://127.0.0.1:")
+                    .nth(1)?
+                    .parse()
+                    .ok()
+            })
+            .expect("punctual serve does not listen");
+        // Keeps the pipe empty; ends with the process.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Self { child, port }
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a test against every broker there is. `extra` is configuration for
+/// Mosquitto.
+fn with_brokers(extra: &str, test: impl Fn(u16)) {
+    let serve = Serve::start();
+    test(serve.port);
+    if let Some(broker) = Broker::start(extra) {
+        test(broker.tcp);
+    }
+}
+
+/// Whether Mosquitto's tools are installed; says so loudly if not.
+fn has_mosquitto_tools() -> bool {
+    let found = Command::new("mosquitto_sub").arg("--help").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED: mosquitto_sub is not installed (apt install mosquitto-clients)");
+    }
+    found
+}
 
 /// A run that has ended.
 struct Run {
@@ -136,215 +194,205 @@ impl Sub {
 /// Mosquitto's at the other. A kept session holds the message meanwhile.
 #[test]
 fn both_tools_understand_each_other() {
-    let Some(broker) = Broker::start("") else {
-        return;
-    };
-    let port = broker.tcp;
-    for version in ["31", "311", "5", "mqttv5"] {
-        for qos in 0..=2 {
-            for (publisher, subscriber) in [
-                ("pub", "mosquitto_sub"),
-                ("mosquitto_pub", "sub"),
-                ("pub", "sub"),
-            ] {
-                let topic = format!("x/{version}/{qos}/{publisher}{subscriber}");
-                let common = format!("-V {version} -q {qos} -t {topic}");
-                run(publisher, port, &format!("{common} -r -m"), &["-one two"]).ok();
-                let words = format!("{common} -C 1 -v");
-                let out = run(subscriber, port, &words, &[]).ok();
-                assert_eq!(out, format!("{topic} -one two\n"));
+    let mut pairs = vec![("pub", "sub")];
+    if has_mosquitto_tools() {
+        pairs.extend([("pub", "mosquitto_sub"), ("mosquitto_pub", "sub")]);
+    }
+    with_brokers("", |port| {
+        for version in ["31", "311", "5", "mqttv5"] {
+            for qos in 0..=2 {
+                for &(publisher, subscriber) in &pairs {
+                    let topic = format!("x/{version}/{qos}/{publisher}{subscriber}");
+                    let common = format!("-V {version} -q {qos} -t {topic}");
+                    run(publisher, port, &format!("{common} -r -m"), &["-one two"]).ok();
+                    let words = format!("{common} -C 1 -v");
+                    let out = run(subscriber, port, &words, &[]).ok();
+                    assert_eq!(out, format!("{topic} -one two\n"));
+                }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn formats_print_what_mosquitto_prints() {
-    const FORMATS: [&str; 6] = [
-        "A=%A C=%C D=%D E=%F l=%l P=%P p=%p q=%q R=%R r=%r S=%S t=%t x=%x X=%X",
-        "[%10t][%-10t][%10.2t][%.2t][%010l][%-5l|][%20p][%-20p][%020l]",
-        "[%20C][%-20C][%.4C][%5S][%05S][%5F][%20R][%5A]",
-        "%% @@ \\\\ \\t|\\e|\\a|\\v|\\r|\\0|",
-        "@Y-@m-@d",
-        "%m %q",
-    ];
-    let Some(broker) = Broker::start("") else {
+    if !has_mosquitto_tools() {
         return;
-    };
-    let properties = "-D publish user-property k v -D publish user-property k2 v2 \
+    }
+    with_brokers("", |port| {
+        const FORMATS: [&str; 6] = [
+            "A=%A C=%C D=%D E=%F l=%l P=%P p=%p q=%q R=%R r=%r S=%S t=%t x=%x X=%X",
+            "[%10t][%-10t][%10.2t][%.2t][%010l][%-5l|][%20p][%-20p][%020l]",
+            "[%20C][%-20C][%.4C][%5S][%05S][%5F][%20R][%5A]",
+            "%% @@ \\\\ \\t|\\e|\\a|\\v|\\r|\\0|",
+            "@Y-@m-@d",
+            "%m %q",
+        ];
+        let properties = "-D publish user-property k v -D publish user-property k2 v2 \
                       -D publish content-type text/plain -D publish correlation-data xyz \
                       -D publish response-topic re/sp -D publish payload-format-indicator 1";
-    run(
-        "pub",
-        broker.tcp,
-        &format!("-t f/1 -r -q 1 {properties} -m hello"),
-        &[],
-    )
-    .ok();
-    for format in FORMATS {
-        let words = "-V 5 -t f/1 -q 1 -C 1 -D subscribe subscription-identifier 3 -F";
-        let ours = run("sub", broker.tcp, words, &[format]).ok();
-        let theirs = run("mosquitto_sub", broker.tcp, words, &[format]).ok();
-        assert_eq!(ours, theirs, "{format}");
-    }
-    let words = "-V 5 -t f/1 -q 1 -C 1 -F %j";
-    let ours = run("sub", broker.tcp, words, &[]).ok();
-    let theirs = run("mosquitto_sub", broker.tcp, words, &[]).ok();
-    let without_time = |text: &str| {
-        let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
-        value.as_object_mut().unwrap().remove("tst").unwrap();
-        value
-    };
-    assert_eq!(without_time(&ours), without_time(&theirs));
+        run(
+            "pub",
+            port,
+            &format!("-t f/1 -r -q 1 {properties} -m hello"),
+            &[],
+        )
+        .ok();
+        for format in FORMATS {
+            let words = "-V 5 -t f/1 -q 1 -C 1 -D subscribe subscription-identifier 3 -F";
+            let ours = run("sub", port, words, &[format]).ok();
+            let theirs = run("mosquitto_sub", port, words, &[format]).ok();
+            assert_eq!(ours, theirs, "{format}");
+        }
+        let words = "-V 5 -t f/1 -q 1 -C 1 -F %j";
+        let ours = run("sub", port, words, &[]).ok();
+        let theirs = run("mosquitto_sub", port, words, &[]).ok();
+        let without_time = |text: &str| {
+            let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
+            value.as_object_mut().unwrap().remove("tst").unwrap();
+            value
+        };
+        assert_eq!(without_time(&ours), without_time(&theirs));
 
-    // %J: not JSON is a warning, and the next message is printed.
-    run("pub", broker.tcp, "-t f/2 -r -m {\"a\":1.50}", &[]).ok();
-    let ours = run("sub", broker.tcp, "-t f/# -C 2 -F %J", &[]);
-    assert!(
-        ours.out.contains("\"payload\":{\"a\":1.50}"),
-        "{}",
-        ours.out
-    );
-    assert!(ours.err.contains("\"f/1\" is not JSON"), "{}", ours.err);
+        // %J: not JSON is a warning, and the next message is printed.
+        run("pub", port, "-t f/2 -r -m {\"a\":1.50}", &[]).ok();
+        let ours = run("sub", port, "-t f/# -C 2 -F %J", &[]);
+        assert!(
+            ours.out.contains("\"payload\":{\"a\":1.50}"),
+            "{}",
+            ours.out
+        );
+        assert!(ours.err.contains("\"f/1\" is not JSON"), "{}", ours.err);
+    });
 }
 
 #[test]
 fn lines_stream_in_order_under_flow_control() {
-    const LINES: usize = 3000;
-    let Some(broker) = Broker::start("max_inflight_messages 5") else {
-        return;
-    };
-    for qos in 0..=2 {
-        let words = format!("-t lines -q {qos} -C {LINES}");
-        let sub = Sub::start(broker.tcp, &words, &[]);
-        // The last line has no end.
-        let input: Vec<String> = (0..LINES).map(|i| format!("line {i}")).collect();
-        let words = format!("-t lines -l -q {qos}");
-        run_with_input("pub", broker.tcp, &words, input.join("\n").as_bytes()).ok();
-        let (code, out) = sub.end();
-        assert_eq!(code, Some(0));
-        assert!(
-            out.lines().eq(input.iter().map(String::as_str)),
-            "QoS {qos}"
-        );
-    }
+    with_brokers("max_inflight_messages 5", |port| {
+        const LINES: usize = 3000;
+        for qos in 0..=2 {
+            let words = format!("-t lines -q {qos} -C {LINES}");
+            let sub = Sub::start(port, &words, &[]);
+            // The last line has no end.
+            let input: Vec<String> = (0..LINES).map(|i| format!("line {i}")).collect();
+            let words = format!("-t lines -l -q {qos}");
+            run_with_input("pub", port, &words, input.join("\n").as_bytes()).ok();
+            let (code, out) = sub.end();
+            assert_eq!(code, Some(0));
+            assert!(
+                out.lines().eq(input.iter().map(String::as_str)),
+                "QoS {qos}"
+            );
+        }
+    });
 }
 
 #[test]
 fn payloads_come_from_everywhere() {
-    let Some(broker) = Broker::start("") else {
-        return;
-    };
-    let port = broker.tcp;
-    let kept = "-t p -q 1 -c -i keeper";
-    run("sub", port, &format!("{kept} -E"), &[]).ok();
-    run("pub", port, "-t p -q 1 -m argument", &[]).ok();
-    run("pub", port, "-t p -q 1 -n", &[]).ok();
-    run_with_input("pub", port, "-t p -q 1 -s", b"all\nof it").ok();
-    std::fs::write(broker.file("payload"), "from a file").unwrap();
-    let file = broker.file("payload");
-    run("pub", port, "-t p -q 1 -f", &[file.to_str().unwrap()]).ok();
-    run(
-        "pub",
-        port,
-        "-t p -q 1 -m again --repeat 2 --repeat-delay 0.01",
-        &[],
-    )
-    .ok();
-    run_with_input("pub", port, "-t p -q 1 -l", b"one\n\ntwo\n").ok();
-    let words = format!("{kept} -C 9 -N -F");
-    let out = run("sub", port, &words, &["%p|"]).ok();
-    assert_eq!(
-        out,
-        "argument||all\nof it|from a file|again|again|one||two|"
-    );
+    with_brokers("", |port| {
+        let kept = "-t p -q 1 -c -i keeper";
+        run("sub", port, &format!("{kept} -E"), &[]).ok();
+        run("pub", port, "-t p -q 1 -m argument", &[]).ok();
+        run("pub", port, "-t p -q 1 -n", &[]).ok();
+        run_with_input("pub", port, "-t p -q 1 -s", b"all\nof it").ok();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("payload");
+        std::fs::write(&file, "from a file").unwrap();
+        run("pub", port, "-t p -q 1 -f", &[file.to_str().unwrap()]).ok();
+        run(
+            "pub",
+            port,
+            "-t p -q 1 -m again --repeat 2 --repeat-delay 0.01",
+            &[],
+        )
+        .ok();
+        run_with_input("pub", port, "-t p -q 1 -l", b"one\n\ntwo\n").ok();
+        let words = format!("{kept} -C 9 -N -F");
+        let out = run("sub", port, &words, &["%p|"]).ok();
+        assert_eq!(
+            out,
+            "argument||all\nof it|from a file|again|again|one||two|"
+        );
+    });
 }
 
 #[test]
 fn retained_messages_are_told_apart() {
-    let Some(broker) = Broker::start("") else {
-        return;
-    };
-    let port = broker.tcp;
-    for topic in ["r/a", "r/b", "r/c"] {
-        run("pub", port, "-r -m old -t", &[topic]).ok();
-    }
-    let out = run("sub", port, "-t r/# -T r/b -v -C 2", &[]).ok();
-    assert_eq!(out, "r/a old\nr/c old\n");
+    with_brokers("", |port| {
+        for topic in ["r/a", "r/b", "r/c"] {
+            run("pub", port, "-r -m old -t", &[topic]).ok();
+        }
+        let out = run("sub", port, "-t r/# -T r/b -v -C 2", &[]).ok();
+        assert_eq!(out, "r/a old\nr/c old\n");
 
-    let sub = Sub::start(port, "-t r/# -R -C 1", &[]);
-    run("pub", port, "-t r/a -m new", &[]).ok();
-    assert_eq!(sub.end(), (Some(0), "new\n".into()));
+        let sub = Sub::start(port, "-t r/# -R -C 1", &[]);
+        run("pub", port, "-t r/a -m new", &[]).ok();
+        assert_eq!(sub.end(), (Some(0), "new\n".into()));
 
-    let mut sub = Sub::start(port, "-t r/# --retained-only --remove-retained -T r/c", &[]);
-    for _ in 0..3 {
-        sub.until("received PUBLISH");
-    }
-    run("pub", port, "-t r/a -m new", &[]).ok();
-    assert_eq!(sub.end(), (Some(0), "old\nold\n".into()));
-    let out = run("sub", port, "-t r/# -v -C 1", &[]).ok();
-    assert_eq!(out, "r/c old\n", "the others are cleared");
+        let mut sub = Sub::start(port, "-t r/# --retained-only --remove-retained -T r/c", &[]);
+        for _ in 0..3 {
+            sub.until("received PUBLISH");
+        }
+        run("pub", port, "-t r/a -m new", &[]).ok();
+        assert_eq!(sub.end(), (Some(0), "old\nold\n".into()));
+        let out = run("sub", port, "-t r/# -v -C 1", &[]).ok();
+        assert_eq!(out, "r/c old\n", "the others are cleared");
 
-    let sub = Sub::start(port, "-t r/x --retain-as-published -C 1 -F %r", &[]);
-    run("pub", port, "-t r/x -m new -r", &[]).ok();
-    assert_eq!(sub.end(), (Some(0), "1\n".into()));
+        let sub = Sub::start(port, "-t r/x --retain-as-published -C 1 -F %r", &[]);
+        run("pub", port, "-t r/x -m new -r", &[]).ok();
+        assert_eq!(sub.end(), (Some(0), "1\n".into()));
+    });
 }
 
 #[test]
 fn sessions_are_kept_and_left() {
-    let Some(broker) = Broker::start("") else {
-        return;
-    };
-    let port = broker.tcp;
-    for version in ["311", "5"] {
-        let common = format!("-V {version} -i s{version} -c -q 2");
-        run("sub", port, &format!("{common} -t s/# -E"), &[]).ok();
-        run("pub", port, "-q 2 -t s/1 -m waits", &[]).ok();
-        let out = run("sub", port, &format!("{common} -t s/# -C 1"), &[]).ok();
-        assert_eq!(out, "waits\n");
-        run("sub", port, &format!("{common} -U s/# -E"), &[]).ok();
-        run("pub", port, "-q 2 -t s/1 -m unheard", &[]).ok();
-        let run = run("sub", port, &format!("{common} -t other -W 1"), &[]);
-        run.fails(27, &["timed out"]);
-        assert_eq!(run.out, "");
-    }
+    with_brokers("", |port| {
+        for version in ["311", "5"] {
+            let common = format!("-V {version} -i s{version} -c -q 2");
+            run("sub", port, &format!("{common} -t s/# -E"), &[]).ok();
+            run("pub", port, "-q 2 -t s/1 -m waits", &[]).ok();
+            let out = run("sub", port, &format!("{common} -t s/# -C 1"), &[]).ok();
+            assert_eq!(out, "waits\n");
+            run("sub", port, &format!("{common} -U s/# -E"), &[]).ok();
+            run("pub", port, "-q 2 -t s/1 -m unheard", &[]).ok();
+            let run = run("sub", port, &format!("{common} -t other -W 1"), &[]);
+            run.fails(27, &["timed out"]);
+            assert_eq!(run.out, "");
+        }
+    });
 }
 
 /// -C takes no more than it prints: with QoS 1 and a kept session the rest is
 /// there for the next run.
 #[test]
 fn a_count_leaves_the_rest_in_the_session() {
-    let Some(broker) = Broker::start("") else {
-        return;
-    };
-    let port = broker.tcp;
-    let common = "-i counter -c -q 1 -t c";
-    run("sub", port, &format!("{common} -E"), &[]).ok();
-    run_with_input("pub", port, "-q 1 -t c -l", b"1\n2\n3\n4\n").ok();
-    for i in 1..=4 {
-        let out = run("sub", port, &format!("{common} -C 1"), &[]).ok();
-        assert_eq!(out, format!("{i}\n"));
-    }
+    with_brokers("", |port| {
+        let common = "-i counter -c -q 1 -t c";
+        run("sub", port, &format!("{common} -E"), &[]).ok();
+        run_with_input("pub", port, "-q 1 -t c -l", b"1\n2\n3\n4\n").ok();
+        for i in 1..=4 {
+            let out = run("sub", port, &format!("{common} -C 1"), &[]).ok();
+            assert_eq!(out, format!("{i}\n"));
+        }
+    });
 }
 
 #[test]
 fn wills_are_for_those_who_vanish() {
-    const SIGINT: i32 = 2;
-    const SIGKILL: i32 = 9;
-    let Some(broker) = Broker::start("") else {
-        return;
-    };
-    let port = broker.tcp;
-    let will = "--will-topic w --will-payload gone --will-qos 1 -D will content-type text/x";
-    let watcher = Sub::start(port, "-t w -C 2 -F %C:%p", &[]);
-    let polite = Sub::start(port, &format!("-t x {will}"), &[]);
-    polite.signal(SIGINT);
-    assert_eq!(polite.end(), (Some(0), String::new()));
-    run("pub", port, "-t w -m first", &[]).ok();
-    let killed = Sub::start(port, &format!("-t x {will}"), &[]);
-    killed.signal(SIGKILL);
-    killed.end();
-    assert_eq!(watcher.end(), (Some(0), ":first\ntext/x:gone\n".into()));
+    with_brokers("", |port| {
+        const SIGINT: i32 = 2;
+        const SIGKILL: i32 = 9;
+        let will = "--will-topic w --will-payload gone --will-qos 1 -D will content-type text/x";
+        let watcher = Sub::start(port, "-t w -C 2 -F %C:%p", &[]);
+        let polite = Sub::start(port, &format!("-t x {will}"), &[]);
+        polite.signal(SIGINT);
+        assert_eq!(polite.end(), (Some(0), String::new()));
+        run("pub", port, "-t w -m first", &[]).ok();
+        let killed = Sub::start(port, &format!("-t x {will}"), &[]);
+        killed.signal(SIGKILL);
+        killed.end();
+        assert_eq!(watcher.end(), (Some(0), ":first\ntext/x:gone\n".into()));
+    });
 }
 
 #[test]
@@ -478,17 +526,16 @@ fn mistakes_on_the_command_line_are_explained() {
 
 #[test]
 fn latencies_are_measured() {
-    let Some(broker) = Broker::start("") else {
-        return;
-    };
-    let sub = Sub::start(broker.tcp, "-t l --latency -C 50", &[]);
-    run("pub", broker.tcp, "-t l --latency -m x --repeat 50", &[]).ok();
-    let (code, out) = sub.end();
-    assert_eq!(code, Some(0));
-    let last = out.lines().last().unwrap();
-    assert!(last.starts_with("50 messages  p50 "), "{out}");
-    assert!(last.contains("  p99 ") && last.contains("  max "), "{out}");
-    assert!(!last.contains("without"), "{out}");
+    with_brokers("", |port| {
+        let sub = Sub::start(port, "-t l --latency -C 50", &[]);
+        run("pub", port, "-t l --latency -m x --repeat 50", &[]).ok();
+        let (code, out) = sub.end();
+        assert_eq!(code, Some(0));
+        let last = out.lines().last().unwrap();
+        assert!(last.starts_with("50 messages  p50 "), "{out}");
+        assert!(last.contains("  p99 ") && last.contains("  max "), "{out}");
+        assert!(!last.contains("without"), "{out}");
+    });
 }
 
 #[test]
