@@ -734,10 +734,7 @@ impl Hub {
         self.directory
             .queued_bytes
             .fetch_add(size, Ordering::Relaxed);
-        if session.conn.is_none() && expires < session.sweep_at {
-            // Rounded up to whole seconds, so that a queue is swept at most
-            // once a second.
-            session.sweep_at = Nanos::from_secs(expires.as_secs() + 1);
+        if session.conn.is_none() && session.sweep_by(expires) {
             let timer = Timer::Sweep {
                 slot: target.slot,
                 epoch: session.epoch,

@@ -283,7 +283,10 @@ pub(crate) struct Replay {
 
 /// Replays that are under way, the oldest first. Most sessions have none.
 #[derive(Debug, Default)]
-#[allow(clippy::box_collection, reason = "a word instead of four in every session")]
+#[allow(
+    clippy::box_collection,
+    reason = "a word instead of four in every session"
+)]
 pub(crate) struct Replays(Option<Box<VecDeque<Replay>>>);
 
 impl Replays {
@@ -373,6 +376,19 @@ impl Session {
     #[inline]
     pub(crate) fn is_transient(&self) -> bool {
         self.expiry == 0
+    }
+
+    /// Notes that something in the queue expires then; true if the queue is to
+    /// be swept earlier because of that. Rounded up to whole seconds, so that a
+    /// queue is swept at most once a second.
+    pub(crate) fn sweep_by(&mut self, expires: Nanos) -> bool {
+        if expires == Nanos::MAX {
+            return false;
+        }
+        let at = Nanos::from_secs(expires.as_secs().saturating_add(1));
+        let earlier = at < self.sweep_at;
+        self.sweep_at = self.sweep_at.min(at);
+        earlier
     }
 
     /// Tells other shards how much waits.

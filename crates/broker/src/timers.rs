@@ -60,7 +60,7 @@ impl Timers {
         self.heap.len()
     }
 
-    pub(crate) fn retain(&mut self, mut alive: impl FnMut(&Timer) -> bool) {
-        self.heap.retain(|Reverse((_, timer))| alive(timer));
+    pub(crate) fn retain(&mut self, mut alive: impl FnMut(Nanos, &Timer) -> bool) {
+        self.heap.retain(|Reverse((at, timer))| alive(*at, timer));
     }
 }

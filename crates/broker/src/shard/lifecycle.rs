@@ -127,6 +127,8 @@ impl Shard {
         let (session_slot, peer) = (conn.session, conn.meta.peer);
         let connected = matches!(conn.state, State::Connected);
         hub.drop_conn(slot);
+        self.share_stats_soon(now);
+        let hub = &mut self.hub;
         if !connected {
             hub.outputs.push(Output::Event(Event::Refused {
                 peer,
@@ -168,13 +170,17 @@ impl Shard {
             hub.timers
                 .arm(now + Nanos::from_secs(u64::from(expiry)), timer);
         }
-        hub.timers.arm(
-            now + Nanos::from_secs(1),
-            Timer::Sweep {
+        // What waits may expire; a first sweep finds out when.
+        if let Some(session) = hub.sessions.get_mut(session_slot)
+            && !session.queue.is_empty()
+            && session.sweep_by(now)
+        {
+            let timer = Timer::Sweep {
                 slot: session_slot,
                 epoch,
-            },
-        );
+            };
+            hub.timers.arm(session.sweep_at, timer);
+        }
         self.compact_timers();
     }
 
@@ -241,6 +247,7 @@ impl Shard {
     /// Ends a session that is not connected: a will that still waits is
     /// published, subscriptions and messages go.
     pub(super) fn end_session(&mut self, slot: u32, now: Nanos) {
+        self.share_stats_soon(now);
         let will = self
             .hub
             .sessions

@@ -292,7 +292,7 @@ impl Shard {
         received
     }
 
-    fn share_stats_soon(&mut self, now: Nanos) {
+    pub(super) fn share_stats_soon(&mut self, now: Nanos) {
         if self.hub.stats_shared {
             self.hub.stats_shared = false;
             self.hub.timers.arm(now + SHARE_STATS, Timer::Housekeeping);
@@ -578,6 +578,11 @@ impl Shard {
         &self.hub.stats
     }
 
+    /// Deadlines that are armed.
+    pub fn timers(&self) -> usize {
+        self.hub.timers.len()
+    }
+
     /// Connections that are open, with those before CONNECT.
     pub fn connections(&self) -> usize {
         self.hub.conns.len()
@@ -598,16 +603,19 @@ impl Shard {
             return;
         }
         let (conns, sessions) = (&hub.conns, &hub.sessions);
-        hub.timers.retain(|timer| match *timer {
+        hub.timers.retain(|at, timer| match *timer {
             Timer::Connect { slot, generation } => conns.get(slot).is_some_and(|c| {
                 c.generation == generation && !matches!(c.state, State::Connected)
             }),
             Timer::KeepAlive { slot, generation } | Timer::Pause { slot, generation } => {
                 conns.get(slot).is_some_and(|c| c.generation == generation)
             }
-            Timer::SessionExpiry { slot, epoch }
-            | Timer::Will { slot, epoch }
-            | Timer::Sweep { slot, epoch } => sessions.get(slot).is_some_and(|s| s.epoch == epoch),
+            Timer::SessionExpiry { slot, epoch } | Timer::Will { slot, epoch } => {
+                sessions.get(slot).is_some_and(|s| s.epoch == epoch)
+            }
+            Timer::Sweep { slot, epoch } => sessions
+                .get(slot)
+                .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
             Timer::Sys | Timer::Housekeeping => true,
         });
     }
@@ -659,24 +667,29 @@ impl Shard {
                     let expired = hub.directory.retained_mut().expire(now);
                     hub.stats.dropped_expired += expired as u64;
                 }
+                self.compact_timers();
             }
         }
     }
 
     fn sweep(&mut self, slot: u32, epoch: u64, now: Nanos) {
         let hub = &mut self.hub;
-        let Some(session) = hub.sessions.get_mut(slot).filter(|s| s.epoch == epoch) else {
+        // Of several timers only the one for the current time counts; were every
+        // one armed again, there would be ever more of them.
+        let Some(session) = hub
+            .sessions
+            .get_mut(slot)
+            .filter(|s| s.epoch == epoch && s.sweep_at <= now)
+        else {
             return;
         };
         let (messages, bytes, next) = session.queue.sweep(now);
         session.share_queue_len();
-        session.sweep_at = if next == Nanos::MAX {
-            Nanos::MAX
-        } else {
-            Nanos::from_secs(next.as_secs() + 1)
-        };
-        hub.timers
-            .arm(session.sweep_at, Timer::Sweep { slot, epoch });
+        session.sweep_at = Nanos::MAX;
+        if session.sweep_by(next) {
+            let timer = Timer::Sweep { slot, epoch };
+            hub.timers.arm(session.sweep_at, timer);
+        }
         hub.forget_queued(messages, bytes);
         hub.stats.dropped_expired += messages as u64;
     }
