@@ -1023,9 +1023,13 @@ impl Hub {
                     Some(next) => replay.from = next,
                     None => replay.complete = true,
                 }
-                // A long search without a hit goes on at the next occasion.
+                // A long search without a hit goes on after other work.
                 if replay.ready.is_empty() && !replay.complete {
-                    sent = true;
+                    let timer = Timer::Replay {
+                        slot: session_slot,
+                        epoch: session.epoch,
+                    };
+                    self.timers.arm(now, timer);
                     break;
                 }
                 continue;
@@ -1044,7 +1048,14 @@ impl Hub {
                 .permissions
                 .as_ref()
                 .is_none_or(|p| p.may_receive(message.topic()));
-            if !allowed || message.is_expired(now) {
+            let own = replay.no_local && message.publisher == session.handle.number;
+            // One that was replaced since it was fetched would come after its
+            // successor, which was delivered when it was published.
+            if !allowed
+                || own
+                || message.is_expired(now)
+                || !self.directory.retained().is_current(&message)
+            {
                 continue;
             }
             let ids: Option<Arc<[u32]>> = (replay.id != 0).then(|| Arc::from([replay.id]));

@@ -52,6 +52,12 @@ impl Retained {
         messages <= max_messages && bytes <= max_bytes
     }
 
+    /// Whether `message` is still the one of its topic.
+    pub(crate) fn is_current(&self, message: &Arc<Message>) -> bool {
+        let current = self.messages.get(message.topic());
+        current.is_some_and(|current| Arc::ptr_eq(current, message))
+    }
+
     /// Stores `message`, or removes what its topic has if its payload is empty
     /// [MQTT-3.3.1-6].
     pub(crate) fn set(&mut self, message: Arc<Message>) {

@@ -275,6 +275,7 @@ pub(crate) struct Replay {
     pub(crate) filter: Box<str>,
     pub(crate) from: Box<str>,
     pub(crate) qos: QoS,
+    pub(crate) no_local: bool,
     pub(crate) id: u32,
     /// Fetched, not yet sent.
     pub(crate) ready: VecDeque<Arc<Message>>,

@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Will { slot: u32, epoch: u64 },
     /// Queued messages of a disconnected session may have expired.
     Sweep { slot: u32, epoch: u64 },
+    /// A search for retained messages goes on.
+    Replay { slot: u32, epoch: u64 },
     /// `$SYS` topics are due.
     Sys,
     /// Statistics are to be shared; retained messages may have expired.

@@ -149,6 +149,17 @@ impl Scenario {
         }
     }
 
+    /// The messages that wait for a client, for what `expect` cannot say.
+    ///
+    /// # Panics
+    /// If there is no such client.
+    pub fn take_inbox(&mut self, name: &str) -> Vec<Delivered> {
+        match self.client(name) {
+            Ok(client) => client.inbox.drain(..).collect(),
+            Err(why) => panic!("{why}"),
+        }
+    }
+
     fn statement(&mut self, statement: &str) -> Outcome {
         let words = Words {
             words: statement.split_whitespace().collect(),

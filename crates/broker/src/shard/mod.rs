@@ -610,9 +610,9 @@ impl Shard {
             Timer::KeepAlive { slot, generation } | Timer::Pause { slot, generation } => {
                 conns.get(slot).is_some_and(|c| c.generation == generation)
             }
-            Timer::SessionExpiry { slot, epoch } | Timer::Will { slot, epoch } => {
-                sessions.get(slot).is_some_and(|s| s.epoch == epoch)
-            }
+            Timer::SessionExpiry { slot, epoch }
+            | Timer::Will { slot, epoch }
+            | Timer::Replay { slot, epoch } => sessions.get(slot).is_some_and(|s| s.epoch == epoch),
             Timer::Sweep { slot, epoch } => sessions
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
@@ -657,6 +657,12 @@ impl Shard {
             Timer::SessionExpiry { slot, epoch } => self.session_expired(slot, epoch, now),
             Timer::Will { slot, epoch } => self.will_due(slot, epoch, now),
             Timer::Sweep { slot, epoch } => self.sweep(slot, epoch, now),
+            Timer::Replay { slot, epoch } => {
+                let hub = &mut self.hub;
+                if hub.sessions.get(slot).is_some_and(|s| s.epoch == epoch) {
+                    hub.pump(slot, now);
+                }
+            }
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {
                 let hub = &mut self.hub;

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::{Fail, Next, Shard};
 use crate::hub::{ConnId, Event, Hub, Output, Publication, Remote, State};
 use crate::message::{Parts, expiry, put_forwarded};
+use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
 use crate::{Message, Nanos, QueueFull};
 
@@ -207,9 +208,16 @@ impl Shard {
             promised: false,
             message: None,
         };
-        if raw.retain && !has_retained_room(hub, &publication) {
-            hub.stats.refused_retained_full += 1;
-            return refuse(hub, id, &raw, session_slot, "no room for retained messages");
+        // Held until the message is stored, so that who subscribes meanwhile on
+        // another shard is either found as a receiver or finds it retained.
+        let directory = raw.retain.then(|| hub.directory.clone());
+        let mut retained = directory.as_ref().map(|d| d.retained_mut());
+        if let Some(retained) = &retained {
+            if !has_retained_room(hub, retained, &publication) {
+                hub.stats.refused_retained_full += 1;
+                return refuse(hub, id, &raw, session_slot, "no room for retained messages");
+            }
+            routes.find(topic_bytes, route, &hub.directory);
         }
         let matched = &routes.get(route).matched;
         if raw.payload.len() >= crate::outbuf::SHARE_FROM && !matched.is_empty() {
@@ -220,9 +228,8 @@ impl Shard {
             hub.stats.refused_queue_full += 1;
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
-        if raw.retain {
-            let message = publication.message();
-            hub.directory.retained_mut().set(message);
+        if let Some(retained) = &mut retained {
+            retained.set(publication.message());
         }
         if raw.qos == QoS::AtMostOnce {
             return Ok(pause_or_go_on(hub, id));
@@ -305,18 +312,19 @@ impl Shard {
     /// Publishes a message that no client waits for an answer to.
     pub(super) fn publish_message(&mut self, message: &Arc<Message>, now: Nanos) {
         let Self { hub, routes, .. } = self;
-        let route = match routes.find(message.topic_bytes(), 0, &hub.directory) {
-            Some(route) => route,
-            None => routes.insert(message.topic(), &hub.directory),
-        };
         let mut publication = Publication::from_message(message, now);
         if message.retain {
-            if has_retained_room(hub, &publication) {
-                hub.directory.retained_mut().set(message.clone());
+            let mut retained = hub.directory.retained_mut();
+            if has_retained_room(hub, &retained, &publication) {
+                retained.set(message.clone());
             } else {
                 hub.stats.refused_retained_full += 1;
             }
         }
+        let route = match routes.find(message.topic_bytes(), 0, &hub.directory) {
+            Some(route) => route,
+            None => routes.insert(message.topic(), &hub.directory),
+        };
         let matched = &routes.get(route).matched;
         // Without anyone to refuse it to, a full queue is a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, false);
@@ -361,10 +369,10 @@ impl Extent {
     }
 }
 
-fn has_retained_room(hub: &Hub, publication: &Publication<'_>) -> bool {
+fn has_retained_room(hub: &Hub, retained: &Retained, publication: &Publication<'_>) -> bool {
     let limits = &hub.config.limits;
     publication.parts.payload.is_empty()
-        || hub.directory.retained().has_room(
+        || retained.has_room(
             std::str::from_utf8(publication.parts.topic).unwrap_or_default(),
             publication.size(),
             limits.max_retained_messages,

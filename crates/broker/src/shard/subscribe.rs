@@ -193,7 +193,7 @@ fn add(
         RetainHandling::DoNotSend => false,
     };
     if replay && share.is_none() {
-        start_replay(session, plain, options.qos, id);
+        start_replay(session, plain, options, id);
     }
     match options.qos {
         QoS::AtMostOnce => ReasonCode::Success,
@@ -202,12 +202,13 @@ fn add(
     }
 }
 
-fn start_replay(session: &mut Session, filter: &str, qos: QoS, id: u32) {
+fn start_replay(session: &mut Session, filter: &str, options: SubscribeOptions, id: u32) {
     session.replays.remove(filter);
     session.replays.push_back(Replay {
         filter: filter.into(),
         from: Box::from(""),
-        qos,
+        qos: options.qos,
+        no_local: options.no_local,
         id,
         ready: VecDeque::new(),
         complete: false,
