@@ -297,3 +297,27 @@ fn a_refusal_says_why() {
         }
     }
 }
+
+/// Servers that accept a connection and then say nothing.
+#[test]
+fn silence_is_given_up() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let authority = tempfile::NamedTempFile::new().unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+    std::fs::write(authority.path(), certificate.cert.pem()).unwrap();
+    for scheme in [Scheme::Tcp, Scheme::Ws, Scheme::Tls, Scheme::Wss] {
+        let mut options = Options {
+            endpoint: Endpoint::new(scheme, "127.0.0.1"),
+            ..Options::default()
+        };
+        options.endpoint.port = silent.local_addr().unwrap().port();
+        options.endpoint.timeout = Duration::from_millis(20);
+        options.endpoint.tls.ca_file = Some(authority.path().into());
+        options.config.connack_timeout = 1;
+        match Client::connect(options) {
+            Err(error @ Error::TimedOut(_)) => assert!(error.is_transient()),
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("connected"),
+        }
+    }
+}

@@ -144,17 +144,22 @@ fn run_with_input(program: &str, port: u16, words: &str, input: &[u8]) -> Run {
     run
 }
 
-/// A `punctual sub` that has subscribed.
-struct Sub {
+/// A tool that runs with `-d`.
+struct Running {
     child: Child,
     err: BufReader<ChildStderr>,
 }
 
-impl Sub {
-    fn start(port: u16, words: &str, more: &[&str]) -> Self {
-        let mut child = command("sub", port, words, more).arg("-d").spawn().unwrap();
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.arg("-d").spawn().unwrap();
         let err = BufReader::new(child.stderr.take().unwrap());
-        let mut sub = Self { child, err };
+        Self { child, err }
+    }
+
+    /// A `punctual sub` that has subscribed.
+    fn sub(port: u16, words: &str, more: &[&str]) -> Self {
+        let mut sub = Self::start(&mut command("sub", port, words, more));
         sub.until("subscribed:");
         sub
     }
@@ -272,7 +277,7 @@ fn lines_stream_in_order_under_flow_control() {
         const LINES: usize = 3000;
         for qos in 0..=2 {
             let words = format!("-t lines -q {qos} -C {LINES}");
-            let sub = Sub::start(port, &words, &[]);
+            let sub = Running::sub(port, &words, &[]);
             // The last line has no end.
             let input: Vec<String> = (0..LINES).map(|i| format!("line {i}")).collect();
             let words = format!("-t lines -l -q {qos}");
@@ -325,11 +330,11 @@ fn retained_messages_are_told_apart() {
         let out = run("sub", port, "-t r/# -T r/b -v -C 2", &[]).ok();
         assert_eq!(out, "r/a old\nr/c old\n");
 
-        let sub = Sub::start(port, "-t r/# -R -C 1", &[]);
+        let sub = Running::sub(port, "-t r/# -R -C 1", &[]);
         run("pub", port, "-t r/a -m new", &[]).ok();
         assert_eq!(sub.end(), (Some(0), "new\n".into()));
 
-        let mut sub = Sub::start(port, "-t r/# --retained-only --remove-retained -T r/c", &[]);
+        let mut sub = Running::sub(port, "-t r/# --retained-only --remove-retained -T r/c", &[]);
         for _ in 0..3 {
             sub.until("received PUBLISH");
         }
@@ -338,7 +343,7 @@ fn retained_messages_are_told_apart() {
         let out = run("sub", port, "-t r/# -v -C 1", &[]).ok();
         assert_eq!(out, "r/c old\n", "the others are cleared");
 
-        let sub = Sub::start(port, "-t r/x --retain-as-published -C 1 -F %r", &[]);
+        let sub = Running::sub(port, "-t r/x --retain-as-published -C 1 -F %r", &[]);
         run("pub", port, "-t r/x -m new -r", &[]).ok();
         assert_eq!(sub.end(), (Some(0), "1\n".into()));
     });
@@ -383,12 +388,12 @@ fn wills_are_for_those_who_vanish() {
         const SIGINT: i32 = 2;
         const SIGKILL: i32 = 9;
         let will = "--will-topic w --will-payload gone --will-qos 1 -D will content-type text/x";
-        let watcher = Sub::start(port, "-t w -C 2 -F %C:%p", &[]);
-        let polite = Sub::start(port, &format!("-t x {will}"), &[]);
+        let watcher = Running::sub(port, "-t w -C 2 -F %C:%p", &[]);
+        let polite = Running::sub(port, &format!("-t x {will}"), &[]);
         polite.signal(SIGINT);
         assert_eq!(polite.end(), (Some(0), String::new()));
         run("pub", port, "-t w -m first", &[]).ok();
-        let killed = Sub::start(port, &format!("-t x {will}"), &[]);
+        let killed = Running::sub(port, &format!("-t x {will}"), &[]);
         killed.signal(SIGKILL);
         killed.end();
         assert_eq!(watcher.end(), (Some(0), ":first\ntext/x:gone\n".into()));
@@ -527,7 +532,7 @@ fn mistakes_on_the_command_line_are_explained() {
 #[test]
 fn latencies_are_measured() {
     with_brokers("", |port| {
-        let sub = Sub::start(port, "-t l --latency -C 50", &[]);
+        let sub = Running::sub(port, "-t l --latency -C 50", &[]);
         run("pub", port, "-t l --latency -m x --repeat 50", &[]).ok();
         let (code, out) = sub.end();
         assert_eq!(code, Some(0));
@@ -543,7 +548,7 @@ fn a_subscriber_outlives_its_broker() {
     let Some(mut broker) = Broker::start("") else {
         return;
     };
-    let mut sub = Sub::start(broker.tcp, "-t again -C 1", &[]);
+    let mut sub = Running::sub(broker.tcp, "-t again -C 1", &[]);
     broker.restart();
     sub.until("Warning: the connection was lost");
     sub.until("connected as");
@@ -552,7 +557,121 @@ fn a_subscriber_outlives_its_broker() {
     run("pub", broker.tcp, "-t again -m back -r", &[]).ok();
     assert_eq!(sub.end(), (Some(0), "back\n".into()));
 
-    let sub = Sub::start(broker.tcp, "-t again -R --no-reconnect", &[]);
+    let sub = Running::sub(broker.tcp, "-t again -R --no-reconnect", &[]);
     broker.restart();
     assert_eq!(sub.end().0, Some(7));
+}
+
+#[test]
+fn lines_go_on_after_the_broker_was_away() {
+    let Some(mut broker) = Broker::start("") else {
+        return;
+    };
+    let mut command = command("pub", broker.tcp, "-t l -l -q 1 -r", &[]);
+    let mut publisher = Running::start(command.stdin(Stdio::piped()));
+    let mut stdin = publisher.child.stdin.take().unwrap();
+    stdin.write_all(b"one\n").unwrap();
+    publisher.until("published");
+    broker.restart();
+    publisher.until("Warning: the connection was lost");
+    stdin.write_all(b"two\n").unwrap();
+    publisher.until("connected as");
+    publisher.until("published");
+    drop(stdin);
+    assert_eq!(publisher.end().0, Some(0));
+    let out = run("sub", broker.tcp, "-t l -C 1", &[]).ok();
+    assert_eq!(out, "two\n");
+}
+
+/// A server that answers each packet in turn with these bytes, then closes.
+fn scripted(answers: &'static [&'static [u8]]) -> (u16, std::thread::JoinHandle<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for answer in answers {
+            let mut header = [0; 2];
+            stream.read_exact(&mut header).unwrap();
+            let mut body = vec![0; usize::from(header[1])];
+            stream.read_exact(&mut body).unwrap();
+            stream.write_all(answer).unwrap();
+        }
+    });
+    (port, thread)
+}
+
+#[test]
+fn what_servers_say_becomes_the_exit_code() {
+    const CONNACK: &[u8] = &[0x20, 3, 0, 0, 0];
+    for (answers, tool, words, code, said) in [
+        (
+            &[CONNACK, &[0x90, 4, 0, 1, 0, 0x87]][..],
+            "sub",
+            "-t a",
+            135,
+            &["\"a\" was refused", "all subscriptions were refused"][..],
+        ),
+        (
+            &[CONNACK],
+            "pub",
+            "-t a -m x -q 1",
+            7,
+            &["connection was lost"],
+        ),
+        (
+            &[CONNACK, &[0xE0, 1, 0x8B]],
+            "pub",
+            "-t a -m x -q 1",
+            139,
+            &["Server shutting down"],
+        ),
+        (
+            &[&[0x20, 2, 0, 1]],
+            "pub",
+            "-t a -m x",
+            132,
+            &["try -V 311"],
+        ),
+        (
+            &[&[0x20, 3, 0, 0x88, 0]],
+            "sub",
+            "-t a",
+            136,
+            &["Server unavailable"],
+        ),
+        (
+            &[&[0x20, 2, 0, 3]],
+            "sub",
+            "-t a -V 311",
+            3,
+            &["Server unavailable"],
+        ),
+        (&[&[0x30, 0]], "sub", "-t a", 2, &["broke the protocol"]),
+        (&[&[]], "sub", "-t a", 7, &["before", "answered CONNECT"]),
+        (
+            &[&[0x20, 6, 0, 0, 3, 0x21, 0, 0]],
+            "pub",
+            "-t a -m x",
+            2,
+            &["Receive Maximum"],
+        ),
+        (
+            &[&[0x20, 5, 0, 0, 2, 0x24, 0]],
+            "pub",
+            "-t a -m x -q 1",
+            24,
+            &["QoS"],
+        ),
+        (
+            &[&[0x20, 5, 0, 0, 2, 0x25, 0]],
+            "pub",
+            "-t a -m x -r",
+            28,
+            &["Retain"],
+        ),
+    ] {
+        let (port, server) = scripted(answers);
+        run(tool, port, words, &[]).fails(code, said);
+        server.join().unwrap();
+    }
 }
