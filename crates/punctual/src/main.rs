@@ -1,7 +1,8 @@
 //! The `punctual` command: an MQTT broker and the tools around it.
 //!
 //! Exit codes: 0 done, 1 it failed (standard error says why), 2 the command
-//! line is wrong.
+//! line is wrong. `pub` and `sub` have the codes of mosquitto's tools beside
+//! these (docs/pub-sub.md).
 
 mod cli;
 mod config;
