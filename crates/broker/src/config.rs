@@ -94,7 +94,8 @@ pub struct Limits {
     /// Bytes that may wait to be written to one connection before its
     /// publishers are held back.
     pub send_buffer: usize,
-    /// Topics whose subscribers are remembered, a shard.
+    /// Topics whose subscribers are remembered, a shard; fewer if they take
+    /// more than 1 KiB each on average.
     pub topic_cache: usize,
 }
 

@@ -59,6 +59,25 @@ pub(crate) enum ClaimError {
     Elsewhere,
 }
 
+/// How much the shards of a broker share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Sessions, connected or not.
+    pub sessions: usize,
+    /// Client identifiers whose shard is known; 0 with one shard.
+    pub homes: usize,
+    /// Subscriptions.
+    pub subscriptions: usize,
+    /// Levels of topic filters in the index.
+    pub filter_levels: usize,
+    /// Retained messages.
+    pub retained_messages: usize,
+    /// Their bytes.
+    pub retained_bytes: usize,
+    /// Bytes that wait in queues or are promised room there.
+    pub queued_bytes: usize,
+}
+
 /// Shared by all shards of one broker.
 #[derive(Debug)]
 pub struct Directory {
@@ -135,6 +154,20 @@ impl Directory {
         read(&self.access)
             .as_ref()
             .and_then(|access| access.permissions(user, client_id))
+    }
+
+    /// How much there is, as of now.
+    pub fn totals(&self) -> Totals {
+        let (retained_messages, retained_bytes) = self.retained_totals();
+        Totals {
+            sessions: self.sessions.load(Ordering::Relaxed),
+            homes: lock(&self.homes).len(),
+            subscriptions: self.subscriptions.load(Ordering::Relaxed),
+            filter_levels: read(&self.index).len(),
+            retained_messages,
+            retained_bytes,
+            queued_bytes: self.queued_bytes.load(Ordering::Relaxed),
+        }
     }
 
     /// Number and bytes of retained messages.

@@ -160,6 +160,11 @@ impl Default for Index {
 }
 
 impl Index {
+    /// Levels of filters in use.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len() - 1 - self.free.len()
+    }
+
     /// Adds or replaces the subscription of `subscriber.session` to `filter`
     /// (with share prefix, valid). Says whether it is new.
     pub(crate) fn subscribe(
@@ -429,3 +434,6 @@ impl Collector {
 pub(crate) fn delivered_qos(published: QoS, granted: QoS) -> QoS {
     published.min(granted)
 }
+
+#[cfg(test)]
+mod tests;

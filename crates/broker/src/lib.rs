@@ -35,7 +35,7 @@ mod timers;
 
 pub use access::{AccessControl, Permissions};
 pub use config::{Config, Limits, QueueFull};
-pub use directory::Directory;
+pub use directory::{Directory, Totals};
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo,

@@ -101,6 +101,13 @@ impl Matched {
     pub(crate) fn is_empty(&self) -> bool {
         self.shards.is_empty() && self.groups.is_empty()
     }
+
+    /// Bytes that the targets take.
+    fn weight(&self) -> usize {
+        let groups = self.groups.iter().map(|group| group.members.len());
+        let targets = self.shards.iter().map(|(_, targets)| targets.len());
+        targets.chain(groups).sum::<usize>() * size_of::<Target>()
+    }
 }
 
 /// A cached answer.
@@ -116,7 +123,14 @@ impl Route {
     pub(crate) fn topic(&self) -> &str {
         &self.topic
     }
+
+    fn weight(&self) -> usize {
+        size_of::<Self>() + self.topic.len() + self.matched.weight()
+    }
 }
+
+/// Bytes a topic may take in the cache, on average.
+const AVERAGE_WEIGHT: usize = 1024;
 
 /// A shard's answers by topic. When full it starts again: topics in use come
 /// back at the price of one walk each.
@@ -126,6 +140,8 @@ pub(crate) struct RouteCache {
     table: HashTable<u32>,
     hasher: RandomState,
     capacity: usize,
+    /// Bytes that the routes take.
+    weight: usize,
     /// Number of the first route here; numbers are never used twice.
     first: u64,
 }
@@ -137,6 +153,7 @@ impl RouteCache {
             table: HashTable::new(),
             hasher: RandomState::default(),
             capacity: capacity.max(1),
+            weight: 0,
             first: 1,
         }
     }
@@ -147,7 +164,8 @@ impl RouteCache {
     }
 
     /// The number of the route of the topic with those bytes if it is `guess`
-    /// or found in the table. A known topic is a valid topic name.
+    /// or found in the table, and the cache is not to start again. A known
+    /// topic is a valid topic name.
     #[inline]
     pub(crate) fn find(&mut self, topic: &[u8], guess: u64, directory: &Directory) -> Option<u64> {
         let guess = guess.wrapping_sub(self.first) as usize;
@@ -166,28 +184,45 @@ impl RouteCache {
         let current = directory.generations.current(route.slot);
         if route.generation != current {
             let (generation, matched) = directory.lookup(&route.topic, route.slot);
+            self.weight -= route.weight();
             route.generation = generation;
             route.matched = Arc::new(matched);
+            self.weight += route.weight();
+            if self.is_too_heavy() && self.routes.len() > 1 {
+                return None;
+            }
         }
         Some(self.first + known as u64)
     }
 
+    #[cfg(test)]
+    pub(crate) fn weight(&self) -> usize {
+        self.weight
+    }
+
+    fn is_too_heavy(&self) -> bool {
+        self.weight > self.capacity.saturating_mul(AVERAGE_WEIGHT)
+    }
+
     /// Remembers a valid topic that [`Self::find`] does not know.
     pub(crate) fn insert(&mut self, topic: &str, directory: &Directory) -> u64 {
-        if self.routes.len() >= self.capacity {
+        if self.routes.len() >= self.capacity || self.is_too_heavy() {
             self.first += self.routes.len() as u64;
             self.routes.clear();
             self.table.clear();
+            self.weight = 0;
         }
         let slot = generation_slot(topic);
         let (generation, matched) = directory.lookup(topic, slot);
         let at = self.routes.len() as u32;
-        self.routes.push(Route {
+        let route = Route {
             topic: topic.into(),
             slot,
             generation,
             matched: Arc::new(matched),
-        });
+        };
+        self.weight += route.weight();
+        self.routes.push(route);
         let (routes, hasher) = (&self.routes, &self.hasher);
         self.table
             .insert_unique(hasher.hash_one(topic.as_bytes()), at, |at| {

@@ -114,7 +114,7 @@ impl Shard {
                 }
             }
         }
-        let route = match routes.find(topic_bytes, conn.route, &hub.directory) {
+        let mut route = match routes.find(topic_bytes, conn.route, &hub.directory) {
             Some(route) => route,
             None => {
                 let name = topic::validate_name(topic_bytes)?;
@@ -217,7 +217,10 @@ impl Shard {
                 hub.stats.refused_retained_full += 1;
                 return refuse(hub, id, &raw, session_slot, "no room for retained messages");
             }
-            routes.find(topic_bytes, route, &hub.directory);
+            route = match routes.find(topic_bytes, route, &hub.directory) {
+                Some(route) => route,
+                None => routes.insert(topic::validate_name(topic_bytes)?, &hub.directory),
+            };
         }
         let matched = &routes.get(route).matched;
         if raw.payload.len() >= crate::outbuf::SHARE_FROM && !matched.is_empty() {

@@ -1,0 +1,259 @@
+//! The index and its caches against lists and naive matching.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Directory;
+use crate::route::RouteCache;
+
+/// What one client subscribed to: options by filter, with share prefix.
+type Wishes = BTreeMap<String, (SubscribeOptions, u32)>;
+
+/// Level by level, as section 4.7 says it; independent of `topic::matches`.
+fn naive_match(filter: &str, topic: &str) -> bool {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let filter: Vec<&str> = filter.split('/').collect();
+    let topic: Vec<&str> = topic.split('/').collect();
+    for (at, level) in filter.iter().enumerate() {
+        match (*level, topic.get(at)) {
+            ("#", _) => return true,
+            ("+", Some(_)) => {}
+            (name, Some(other)) if name == *other => {}
+            _ => return false,
+        }
+    }
+    filter.len() == topic.len()
+}
+
+/// What a client receives a topic with, and as a member of which groups.
+#[derive(Debug, PartialEq, Eq)]
+struct Expected {
+    plain: BTreeMap<u64, (QoS, bool, bool, Vec<u32>)>,
+    /// Members with QoS and identifier, by group.
+    groups: Vec<Vec<(u64, QoS, u32)>>,
+}
+
+fn expected(clients: &[(Arc<SessionHandle>, Wishes)], topic: &str) -> Expected {
+    let mut plain = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String), Vec<(u64, QoS, u32)>> = BTreeMap::new();
+    for (session, wishes) in clients {
+        for (filter, (options, id)) in wishes {
+            let (share, pattern) = topic::split_share(filter);
+            if !naive_match(pattern, topic) {
+                continue;
+            }
+            if let Some(share) = share {
+                let members = groups.entry((share.to_owned(), pattern.to_owned()));
+                members
+                    .or_default()
+                    .push((session.number, options.qos, *id));
+                continue;
+            }
+            let entry =
+                plain
+                    .entry(session.number)
+                    .or_insert((QoS::AtMostOnce, true, false, Vec::new()));
+            entry.0 = entry.0.max(options.qos);
+            entry.1 &= options.no_local;
+            entry.2 |= options.retain_as_published;
+            entry.3.extend((*id != 0).then_some(*id));
+        }
+    }
+    for (_, _, _, ids) in plain.values_mut() {
+        ids.sort_unstable();
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    for members in &mut groups {
+        members.sort_unstable();
+    }
+    groups.sort_unstable();
+    Expected { plain, groups }
+}
+
+fn found(matched: &Matched) -> Expected {
+    let mut plain = BTreeMap::new();
+    let mut shards = Vec::new();
+    for (shard, targets) in &matched.shards {
+        shards.push(*shard);
+        for target in targets.iter() {
+            assert_eq!(target.session.shard, *shard);
+            assert_eq!(target.session.slot, target.slot);
+            let mut ids = target.ids().to_vec();
+            ids.sort_unstable();
+            let wish = (target.qos, target.no_local, target.retain_as_published, ids);
+            let twice = plain.insert(target.session.number, wish);
+            assert!(twice.is_none(), "a session twice");
+        }
+        assert!(targets.is_sorted_by_key(|target| target.session.number));
+    }
+    assert!(shards.is_sorted_by(|a, b| a < b), "a shard twice");
+    let mut groups: Vec<Vec<_>> = matched
+        .groups
+        .iter()
+        .map(|group| {
+            let members = group.members.iter();
+            let mut members: Vec<_> = members
+                .map(|t| {
+                    (
+                        t.session.number,
+                        t.qos,
+                        t.ids().first().copied().unwrap_or(0),
+                    )
+                })
+                .collect();
+            members.sort_unstable();
+            members
+        })
+        .collect();
+    groups.sort_unstable();
+    Expected { plain, groups }
+}
+
+fn level() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["a", "b", "", "long-level-name", "$SYS", "$x"])
+}
+
+fn any_topic() -> impl Strategy<Value = String> {
+    prop::collection::vec(level(), 1..4)
+        .prop_map(|levels| levels.join("/"))
+        .prop_filter("not empty", |topic| !topic.is_empty())
+}
+
+fn any_filter() -> impl Strategy<Value = String> {
+    let level = prop_oneof![3 => level(), 2 => Just("+")];
+    let share = prop::sample::select(vec!["", "", "", "$share/g/", "$share/h/"]);
+    (share, prop::collection::vec(level, 0..4), any::<bool>()).prop_map(
+        |(share, mut levels, rest)| {
+            if rest || levels.is_empty() || levels == [""] {
+                levels.push("#");
+            }
+            format!("{share}{}", levels.join("/"))
+        },
+    )
+}
+
+fn options() -> impl Strategy<Value = (SubscribeOptions, u32)> {
+    (0..3u8, any::<bool>(), any::<bool>(), 0..3u32).prop_map(|(qos, no_local, rap, id)| {
+        let options = SubscribeOptions {
+            qos: QoS::from_bits(qos).unwrap(),
+            no_local,
+            retain_as_published: rap,
+            ..SubscribeOptions::default()
+        };
+        (options, id)
+    })
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Subscribe(usize, String, (SubscribeOptions, u32)),
+    Unsubscribe(usize, String),
+    Leave(usize),
+    Match(String),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..6usize, any_filter(), options()).prop_map(|(c, f, o)| Step::Subscribe(c, f, o)),
+        3 => (0..6usize, any_filter()).prop_map(|(c, f)| Step::Unsubscribe(c, f)),
+        1 => (0..6usize).prop_map(Step::Leave),
+        4 => any_topic().prop_map(Step::Match),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// The index answers as lists would, a cache never gives an old answer
+    /// however small it is, and nothing is left when everyone has gone.
+    #[test]
+    fn agrees_with_lists(
+        steps in prop::collection::vec(step(), 1..120),
+        capacity in prop::sample::select(vec![1usize, 2, 1000]),
+    ) {
+        let directory = Directory::new(3);
+        let mut cache = RouteCache::new(capacity);
+        let mut clients: Vec<(Arc<SessionHandle>, Wishes)> = (0..6u32)
+            .map(|n| {
+                let id = Arc::from(format!("c{n}"));
+                (directory.handle(&id, n as u16 % 3, n), Wishes::new())
+            })
+            .collect();
+        for step in steps {
+            match step {
+                Step::Subscribe(client, filter, (options, id)) => {
+                    let (session, wishes) = &mut clients[client];
+                    let subscriber = Subscriber { session: session.clone(), options, id };
+                    let new = directory
+                        .index_mut()
+                        .subscribe(&filter, subscriber, &directory.generations);
+                    prop_assert_eq!(new, wishes.insert(filter, (options, id)).is_none());
+                }
+                Step::Unsubscribe(client, filter) => {
+                    let (session, wishes) = &mut clients[client];
+                    let there = directory
+                        .index_mut()
+                        .unsubscribe(&filter, session, &directory.generations);
+                    prop_assert_eq!(there, wishes.remove(&filter).is_some());
+                }
+                Step::Leave(client) => {
+                    let (session, wishes) = &mut clients[client];
+                    for filter in std::mem::take(wishes).keys() {
+                        let there = directory
+                            .index_mut()
+                            .unsubscribe(filter, session, &directory.generations);
+                        prop_assert!(there);
+                    }
+                }
+                Step::Match(topic) => {
+                    let route = match cache.find(topic.as_bytes(), 0, &directory) {
+                        Some(route) => route,
+                        None => cache.insert(&topic, &directory),
+                    };
+                    let route = cache.get(route);
+                    prop_assert_eq!(route.topic(), &topic);
+                    prop_assert_eq!(found(&route.matched), expected(&clients, &topic));
+                }
+            }
+        }
+        for (session, wishes) in &clients {
+            for filter in wishes.keys() {
+                directory.index_mut().unsubscribe(filter, session, &directory.generations);
+            }
+        }
+        prop_assert_eq!(directory.index_mut().len(), 0);
+    }
+}
+
+/// A popular topic space takes no more memory than the cache may.
+#[test]
+fn the_cache_is_bounded_in_bytes() {
+    let directory = Directory::new(1);
+    for n in 0..1000 {
+        let session = directory.handle(&Arc::from(format!("c{n}")), 0, n);
+        let options = SubscribeOptions::default();
+        let subscriber = Subscriber {
+            session,
+            options,
+            id: 0,
+        };
+        directory
+            .index_mut()
+            .subscribe("#", subscriber, &directory.generations);
+    }
+    let mut cache = RouteCache::new(1000);
+    for n in 0..2000 {
+        let topic = format!("t/{}", n % 700);
+        if cache.find(topic.as_bytes(), 0, &directory).is_none() {
+            cache.insert(&topic, &directory);
+        }
+        if n % 100 == 0 {
+            directory.generations.bump_all();
+        }
+        assert!(cache.weight() < 1_200_000, "{}", cache.weight());
+    }
+}
