@@ -58,7 +58,7 @@ fn a_second_connect_closes() {
 #[test]
 fn a_wrong_protocol_name_is_rejected() {
     for level in [V311, V5] {
-        for name in ["", "MQTX", "mqtt", "MQTTT", "MQT", "HTTP"] {
+        for name in ["", "MQTX", "mqtt", "MQTTT", "MQT", "HTTP", "MQIsdp"] {
             let mut conn = Conn::open(level).named(name);
             conn.send(connect(level).protocol(name, level as u8).encode());
             conn.rejected();
