@@ -73,6 +73,7 @@ impl App {
 pub(crate) struct Opened {
     listener: TcpListener,
     address: SocketAddr,
+    bounds: Bounds,
 }
 
 /// The running interface.
@@ -89,7 +90,11 @@ impl Opened {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
-            Ok(Self { listener, address })
+            Ok(Self {
+                listener,
+                address,
+                bounds: Bounds::default(),
+            })
         };
         open().map_err(|error: io::Error| {
             format!(
@@ -132,7 +137,7 @@ impl Opened {
         let (stop, stopped) = watch::channel(false);
         let router = routes::router(&app);
         let thread = thread::Builder::new().name("http".into()).spawn(move || {
-            runtime.block_on(server::serve(listener, router, Bounds::default(), stopped));
+            runtime.block_on(server::serve(listener, router, self.bounds, stopped));
         })?;
         tracing::info!("listening on http://{}", self.address);
         Ok(Http { app, stop, thread })
@@ -161,3 +166,6 @@ impl Http {
         let _ = self.thread.join();
     }
 }
+
+#[cfg(test)]
+mod tests;

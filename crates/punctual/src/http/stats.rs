@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use punctual_broker::Stats;
-use punctual_codec::ReasonCode;
+use punctual_codec::{PacketType, ReasonCode};
 use serde::Serialize;
 
 use super::App;
@@ -82,10 +82,16 @@ impl Snapshot {
         }
     }
 
-    /// Connections that the broker ended, by reason.
-    pub(super) fn disconnects(&self) -> impl Iterator<Item = (String, u64)> {
-        let disconnects = self.broker.disconnects.iter();
-        disconnects.map(|(reason, count)| (reason_label(*reason), *count))
+    /// Connections that the broker ended, by reason; those that can be a reason
+    /// are there from the start.
+    pub(super) fn disconnects(&self) -> BTreeMap<String, u64> {
+        let possible = ReasonCode::ALL
+            .iter()
+            .filter(|reason| reason.is_error() && reason.allowed_in(PacketType::Disconnect));
+        let possible = possible.map(|reason| (reason_label(reason.byte()), 0));
+        let counted = self.broker.disconnects.iter();
+        let counted = counted.map(|(reason, count)| (reason_label(*reason), *count));
+        possible.chain(counted).collect()
     }
 }
 
@@ -150,7 +156,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<An
         version: VERSION,
         uptime_seconds: snapshot.uptime_seconds,
         broker: snapshot.broker.fields().collect(),
-        disconnects: snapshot.disconnects().collect(),
+        disconnects: snapshot.disconnects(),
         shards: snapshot.answering,
         retained: Retained {
             messages: snapshot.retained.0,

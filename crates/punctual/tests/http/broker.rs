@@ -1,0 +1,164 @@
+//! A broker with an HTTP interface, both on free loopback ports, and requests.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// How long anything may take before a test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running broker; it ends when this is dropped.
+pub(crate) struct Broker {
+    process: Child,
+    log: Receiver<String>,
+    pub(crate) http: SocketAddr,
+    pub(crate) tcp: SocketAddr,
+}
+
+/// What the interface says.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Broker {
+    pub(crate) fn start() -> Self {
+        Self::with_arguments(&[])
+    }
+
+    pub(crate) fn with_arguments(arguments: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .args([
+                "serve",
+                "--listen",
+                "tcp://127.0.0.1:0",
+                "--http",
+                "127.0.0.1:0",
+            ])
+            .args(["--shards", "2"])
+            .args(arguments)
+            // Without $SYS topics the retained messages are those of the test.
+            .env("PUNCTUAL__SERVER__SYS_INTERVAL", "off")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let (send, log) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| send.send(l)));
+        let mut broker = Self {
+            process,
+            log,
+            http: ([127, 0, 0, 1], 0).into(),
+            tcp: ([127, 0, 0, 1], 0).into(),
+        };
+        broker.tcp = broker.logged("listening on tcp://").parse().unwrap();
+        broker.http = broker.logged("listening on http://").parse().unwrap();
+        broker
+    }
+
+    /// Waits for a line of the log; what follows the text in it.
+    pub(crate) fn logged(&self, text: &str) -> String {
+        loop {
+            let line = self
+                .log
+                .recv_timeout(PATIENCE)
+                .expect("the line in the log");
+            if let Some((_, rest)) = line.split_once(text) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        let id = self.process.id() as libc::pid_t;
+        // SAFETY: the process is a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(id, signal) }, 0);
+    }
+
+    /// Waits for its end; whether it ended well.
+    pub(crate) fn ended_well(&mut self) -> bool {
+        self.process.wait().unwrap().success()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.request("GET", path)
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Answer {
+        self.request("DELETE", path)
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> Answer {
+        self.send(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            self.http
+        ))
+    }
+
+    /// Sends anything, and reads until the broker closes.
+    pub(crate) fn send(&self, request: &str) -> Answer {
+        let mut stream = TcpStream::connect(self.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let answer = Answer {
+            status: head.split(' ').nth(1).unwrap().parse().unwrap(),
+            head: head.to_owned(),
+            body: body.to_owned(),
+        };
+        let length = answer.header("content-length").map(str::parse);
+        assert_eq!(length, Some(Ok(body.len())), "{answer:?}");
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+        answer
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.head.lines().filter_map(|line| line.split_once(": "));
+        let (_, value) = headers.find(|(other, _)| other.eq_ignore_ascii_case(name))?;
+        Some(value)
+    }
+
+    /// The body of an answer with status 200.
+    pub(crate) fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()
+    }
+
+    /// The refusal of an answer with that status; it says what to do.
+    pub(crate) fn refused(&self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        let error = self.json();
+        for part in ["error", "remedy"] {
+            assert!(
+                error[part].as_str().is_some_and(|text| !text.is_empty()),
+                "{self:?}"
+            );
+        }
+        error
+    }
+
+    fn json(&self) -> Value {
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        serde_json::from_str(&self.body).unwrap()
+    }
+}

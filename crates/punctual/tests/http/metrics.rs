@@ -1,0 +1,138 @@
+//! The numbers, for Prometheus and as JSON.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::broker::Broker;
+use crate::mqtt::Mqtt;
+
+/// Reads the text format strictly: every family has HELP, TYPE and samples, in
+/// one piece; no sample is there twice.
+fn parse(text: &str) -> BTreeMap<String, f64> {
+    let mut samples = BTreeMap::new();
+    let mut families = HashSet::new();
+    let (mut name, mut kind, mut count) = (String::new(), String::new(), 1);
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            assert!(count > 0, "{name} has no samples");
+            let (family, words) = help.split_once(' ').unwrap();
+            assert!(!words.is_empty());
+            assert!(
+                families.insert(family.to_owned()),
+                "{family} is there twice"
+            );
+            let declared = lines.next().unwrap().strip_prefix("# TYPE ").unwrap();
+            let (same, declared) = declared.split_once(' ').unwrap();
+            assert_eq!(same, family);
+            assert!(["counter", "gauge"].contains(&declared), "{declared}");
+            (name, kind, count) = (family.to_owned(), declared.to_owned(), 0);
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            continue;
+        }
+        let (sample, value) = line.rsplit_once(' ').unwrap();
+        let (family, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+        assert_eq!(family, name);
+        assert!(labels.ends_with('}'), "{line}");
+        let value: f64 = value.parse().unwrap();
+        assert!(value >= 0.0, "{line}");
+        assert!(
+            samples.insert(sample.to_owned(), value).is_none(),
+            "{sample} is there twice"
+        );
+        count += 1;
+    }
+    assert!(text.ends_with('\n') && !kind.is_empty());
+    samples
+}
+
+#[test]
+fn metrics_can_be_read_and_count() {
+    let broker = Broker::start();
+    let answer = broker.get("/metrics");
+    assert_eq!(answer.status, 200);
+    let kind = answer.header("content-type").unwrap();
+    assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
+    let before = parse(&answer.body);
+    for name in [
+        "punctual_messages_received_total{qos=\"1\"}",
+        "punctual_clients_connected",
+        "punctual_retained_messages",
+        "punctual_disconnects_total{reason=\"administrative_action\"}",
+    ] {
+        assert_eq!(before.get(name).copied().unwrap_or_default(), 0.0, "{name}");
+    }
+
+    let mut client = Mqtt::connect(&broker, "a", 0);
+    client.subscribe("t/#");
+    client.retain("x", b"12345");
+    let _other = Mqtt::connect(&broker, "b", 0);
+    broker.delete("/api/v1/clients/b").ok();
+    let after = parse(&broker.get("/metrics").body);
+    for (name, value) in [
+        ("punctual_shard_up{shard=\"0\"}", 1.0),
+        ("punctual_shard_up{shard=\"1\"}", 1.0),
+        ("punctual_messages_received_total{qos=\"0\"}", 0.0),
+        ("punctual_messages_received_total{qos=\"1\"}", 1.0),
+        ("punctual_payload_received_bytes_total", 5.0),
+        (
+            "punctual_messages_dropped_total{reason=\"queue_full\"}",
+            0.0,
+        ),
+        (
+            "punctual_messages_refused_total{reason=\"not_authorized\"}",
+            0.0,
+        ),
+        ("punctual_connects_received_total", 2.0),
+        (
+            "punctual_disconnects_total{reason=\"administrative_action\"}",
+            1.0,
+        ),
+        ("punctual_clients_connected", 1.0),
+        ("punctual_sessions", 1.0),
+        ("punctual_subscriptions", 1.0),
+        ("punctual_retained_messages", 1.0),
+        ("punctual_events_lost_total", 0.0),
+    ] {
+        assert_eq!(after.get(name), Some(&value), "{name}");
+    }
+    let version = format!(
+        "punctual_build_info{{version=\"{}\"}}",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(after.get(&version), Some(&1.0));
+    let listener = format!(
+        "punctual_listener_connections{{listener=\"tcp://{}\"}}",
+        broker.tcp
+    );
+    assert!(after.contains_key(&listener));
+    for name in [
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "process_start_time_seconds",
+    ] {
+        assert!(after[name] > 0.0, "{name}");
+    }
+    for name in [
+        "process_cpu_seconds_total",
+        "punctual_event_loop_drift_seconds",
+    ] {
+        assert!(after.contains_key(name), "{name}");
+    }
+}
+
+#[test]
+fn the_same_numbers_are_there_as_json() {
+    let broker = Broker::start();
+    let mut client = Mqtt::connect(&broker, "a", 0);
+    client.retain("x", b"12345");
+    let stats = broker.get("/api/v1/stats").ok();
+    assert_eq!(stats["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(stats["shards"], serde_json::json!([true, true]));
+    assert_eq!(stats["broker"]["publishes_received_qos1"], 1);
+    assert_eq!(stats["broker"]["clients_connected"], 1);
+    assert_eq!(stats["retained"]["messages"], 1);
+    assert_eq!(stats["network"]["listeners"][0]["connections"], 1);
+    broker.delete("/api/v1/clients/a").ok();
+    let stats = broker.get("/api/v1/stats").ok();
+    assert_eq!(stats["disconnects"]["administrative_action"], 1);
+}
