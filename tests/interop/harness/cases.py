@@ -10,6 +10,8 @@ import base64
 import itertools
 import random
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 from .adapter import DEADLINE, Conn, Failure, Refused, Unsupported, digest
 from .relay import Relay
@@ -18,6 +20,8 @@ SIZES = (1, 1024, 300 * 1024)
 ORDERED = 1000
 FAN_OUT = 20
 FAN_OUT_MESSAGES = 50
+REFUSED_TOGETHER = 8
+REFUSED_EACH = 4
 # Messages in flight that every broker bears, of clients that know no bound of their own.
 SMALL_WINDOW = 20
 
@@ -574,7 +578,8 @@ def takeover(job):
 @case("keep-alive", waits=True)
 def keep_alive(job):
     """An idle client that pings stays, one that fell silent is dropped and its will sent."""
-    seconds = job.trait("min_keepalive", 1)
+    # As short as the client's own timer is sure to keep on a busy machine.
+    seconds = job.trait("keepalive")
     observer = job.connect("observer")
     observer.subscribe(job.topic("will"))
     topic = job.topic("t")
@@ -604,6 +609,23 @@ def auth(job):
     good.subscribe({"filter": job.topic("t"), "qos": 1})
     completed(good.publish(job.topic("t"), "x"))
     is_message(good.next(), job.topic("t"), "x", 1)
+
+
+@case("refused-together")
+def refused_together(job):
+    """Everyone gets the CONNACK that refuses, however many come at once."""
+    allowed = NOT_AUTHORISED[job.version]
+    codes = Counter()
+
+    def intrude(number):
+        for attempt in range(REFUSED_EACH):
+            conn = job.attempt(f"{number}-{attempt}", password="not the password")
+            codes[conn.code] += 1
+
+    with ThreadPoolExecutor(REFUSED_TOGETHER) as pool:
+        for done in [pool.submit(intrude, number) for number in range(REFUSED_TOGETHER)]:
+            done.result()
+    check(set(codes) <= set(allowed), f"CONNACK codes {dict(codes)}, expected {allowed} only")
 
 
 @case("client-certificate", transports=("tls",))

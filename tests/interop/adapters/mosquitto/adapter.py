@@ -289,7 +289,7 @@ class Worker:
 def main():
     version = subprocess.run(["mosquitto_pub", "--help"], capture_output=True, text=True).stdout
     # mosquitto_sub accepts no keep-alive below five seconds.
-    say(hello="mosquitto", library=" ".join(version.split()[10:13]), min_keepalive=5, cannot=CANNOT,
+    say(hello="mosquitto", library=" ".join(version.split()[10:13]), keepalive=5, cannot=CANNOT,
         disconnect="with-will")
     workers = {}
     for line in sys.stdin:

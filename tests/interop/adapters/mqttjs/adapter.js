@@ -276,8 +276,8 @@ function handle(request) {
 say({
   hello: "mqttjs",
   library: version,
-  // The ping timer runs at half of the keep-alive.
-  min_keepalive: 2,
+  // Pings go out at half of the keep-alive.
+  keepalive: 3,
   // User properties are an object: equal names come together.
   user_properties: "grouped",
   cannot: {},

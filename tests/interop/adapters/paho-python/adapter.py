@@ -269,8 +269,8 @@ def handle(connections, request):
 
 def main():
     cannot = {}
-    # The network thread looks at the keep-alive once a second only.
-    say(hello="paho-mqtt", library=VERSION, min_keepalive=3, cannot=cannot)
+    # The network thread looks at the keep-alive once a second only, so pings come late.
+    say(hello="paho-mqtt", library=VERSION, keepalive=5, cannot=cannot)
     connections = {}
     for line in sys.stdin:
         request = json.loads(line)

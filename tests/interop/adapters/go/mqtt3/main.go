@@ -30,9 +30,9 @@ type connection struct {
 func main() {
 	wire.Say(map[string]any{
 		"hello": library,
-		// The ping timer looks at the clock at half of the keep-alive, in whole seconds.
-		"min_keepalive": 2,
-		"cannot":        map[string]string{"close-code": "MQTT 3.1.1 has no server DISCONNECT"},
+		// The ping timer looks at the clock in whole seconds.
+		"keepalive": 4,
+		"cannot":    map[string]string{"close-code": "MQTT 3.1.1 has no server DISCONNECT"},
 	})
 	wire.Run(connect)
 }

@@ -33,9 +33,9 @@ type connection struct {
 
 func main() {
 	wire.Say(map[string]any{
-		"hello":         library,
-		"min_keepalive": 2,
-		"cannot":        map[string]string{},
+		"hello":     library,
+		"keepalive": 4,
+		"cannot":    map[string]string{},
 	})
 	wire.Run(connect)
 }
