@@ -29,17 +29,19 @@ fn naive_match(filter: &str, topic: &str) -> bool {
     filter.len() == topic.len()
 }
 
+/// Session number, QoS and identifier of the members of a group.
+type Members = Vec<(u64, QoS, u32)>;
+
 /// What a client receives a topic with, and as a member of which groups.
 #[derive(Debug, PartialEq, Eq)]
 struct Expected {
     plain: BTreeMap<u64, (QoS, bool, bool, Vec<u32>)>,
-    /// Members with QoS and identifier, by group.
-    groups: Vec<Vec<(u64, QoS, u32)>>,
+    groups: Vec<Members>,
 }
 
 fn expected(clients: &[(Arc<SessionHandle>, Wishes)], topic: &str) -> Expected {
     let mut plain = BTreeMap::new();
-    let mut groups: BTreeMap<(String, String), Vec<(u64, QoS, u32)>> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String), Members> = BTreeMap::new();
     for (session, wishes) in clients {
         for (filter, (options, id)) in wishes {
             let (share, pattern) = topic::split_share(filter);
