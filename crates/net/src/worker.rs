@@ -197,6 +197,9 @@ impl Worker {
                         stop_at = Some(now + self.shutdown_timeout);
                         self.shard.shut_down(now);
                     }
+                    // Before the next mail: it may bring a connection that gets
+                    // the slot of one that was just ended.
+                    self.act(&mut state, now);
                 }
                 state.mail = mail;
             }
