@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::health::explain;
 use super::page::Page;
 use super::query::{Name, Query};
-use super::shards::SLICE;
+use super::shards::STEP;
 
 /// A client, connected or not.
 #[derive(Debug, Serialize)]
@@ -88,8 +88,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<C
     let wanted = query.flag("connected")?;
     query.finish()?;
     let after = after.map(|after| (after.into(), "".into()));
-    let slice = move |shard: &punctual_broker::Shard, from: ScanPosition, page: &mut Page<_>| {
-        shard.scan_clients(from, SLICE, |client| {
+    let step = move |shard: &punctual_broker::Shard, from: ScanPosition, page: &mut Page<_>| {
+        shard.scan_clients(from, STEP, |client| {
             if wanted.is_none_or(|wanted| wanted == client.is_connected())
                 && page.wants(client.client_id(), "")
             {
@@ -97,7 +97,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<C
             }
         })
     };
-    let page = app.shards.list(Page::new(after, limit), slice).await;
+    let page = app.shards.list(Page::new(after, limit), step).await;
     let (clients, next) = page.map_err(|silent| explain(&app, silent))?.finish();
     let clients = clients.into_iter().map(|info| Client::new(info, &app));
     Ok(Json(Clients {

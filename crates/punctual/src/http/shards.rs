@@ -1,12 +1,12 @@
 //! Questions to the shards.
 //!
 //! A question is a closure that the shard's thread runs between two messages,
-//! so it has to be short: one look-up, or one slice of [`SLICE`] entries. A
+//! so it has to be short: one look-up, or one [`SLICE`] of a list. A
 //! shard that does not answer in time is reported, never waited for, and has at
 //! most [`WAITING`] questions in its mailbox, however many requests there are.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use punctual_broker::{Nanos, Shard};
 use punctual_net::Handle;
@@ -20,8 +20,11 @@ use super::error::ApiError;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Questions to one shard at the same time; others wait for them here.
 const WAITING: usize = 16;
-/// Entries that a shard looks at for one question.
-pub(super) const SLICE: u32 = 256;
+/// How long a shard looks at entries of a list for one question; the step that
+/// it is in comes to its end.
+const SLICE: Duration = Duration::from_micros(50);
+/// Entries of one step.
+pub(super) const STEP: u32 = 64;
 /// Pause between two slices, so that a long list takes a small share of a
 /// shard's time.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -109,12 +112,12 @@ impl Shards {
         answers
     }
 
-    /// Puts a list together, shard by shard and slice by slice. `slice` adds to
+    /// Puts a list together, shard by shard and slice by slice. `step` adds to
     /// the list what it finds from a position on, and says where to go on.
     pub(super) async fn list<L, P>(
         &self,
         mut list: L,
-        slice: impl Fn(&Shard, P, &mut L) -> Option<P> + Clone + Send + 'static,
+        step: impl Fn(&Shard, P, &mut L) -> Option<P> + Clone + Send + 'static,
     ) -> Result<L, NoAnswer>
     where
         L: Send + 'static,
@@ -125,9 +128,13 @@ impl Shards {
         for shard in 0..self.len() {
             let mut position = Some(P::default());
             while let Some(from) = position {
-                let slice = slice.clone();
+                let step = step.clone();
                 let question = move |shard: &mut Shard, _| {
-                    let position = slice(shard, from, &mut list);
+                    let started = Instant::now();
+                    let mut position = step(shard, from, &mut list);
+                    while let Some(from) = position.take_if(|_| started.elapsed() < SLICE) {
+                        position = step(shard, from, &mut list);
+                    }
                     (list, position)
                 };
                 (list, position) = self.ask(shard, question).await?;

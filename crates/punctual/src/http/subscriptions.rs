@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::health::explain;
 use super::page::{Key, Page};
 use super::query::{Query, check_topic};
-use super::shards::SLICE;
+use super::shards::STEP;
 
 /// A subscription of a client.
 #[derive(Debug, Serialize)]
@@ -99,19 +99,19 @@ pub(super) async fn list(
     let page = Page::new(after, limit);
     let page = match client {
         Some(client) => {
-            let slice = move |shard: &Shard, from: usize, page: &mut Page<_>| {
+            let step = move |shard: &Shard, from: usize, page: &mut Page<_>| {
                 let add = |view: SubscriptionView<'_>| wanted.add(view, page);
                 shard
                     .client(&client)?
-                    .scan_subscriptions(from, SLICE as usize, add)
+                    .scan_subscriptions(from, STEP as usize, add)
             };
-            app.shards.list(page, slice).await
+            app.shards.list(page, step).await
         }
         None => {
-            let slice = move |shard: &Shard, from: ScanPosition, page: &mut Page<_>| {
-                shard.scan_subscriptions(from, SLICE as usize, |view| wanted.add(view, page))
+            let step = move |shard: &Shard, from: ScanPosition, page: &mut Page<_>| {
+                shard.scan_subscriptions(from, STEP as usize, |view| wanted.add(view, page))
             };
-            app.shards.list(page, slice).await
+            app.shards.list(page, step).await
         }
     };
     let (subscriptions, next) = page.map_err(|silent| explain(&app, silent))?.finish();

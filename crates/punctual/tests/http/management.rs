@@ -246,6 +246,32 @@ fn retained_messages_are_listed_shown_and_removed() {
         .refused(400);
 }
 
+/// More than a shard looks at in one step.
+#[test]
+fn long_lists_are_complete() {
+    let broker = Broker::start();
+    let mut subscriber = Mqtt::connect(&broker, "subscriber", 0);
+    for n in 0..300 {
+        subscriber.subscribe(&format!("t/{n:03}"));
+    }
+    for n in 0..300 {
+        Mqtt::connect(&broker, &format!("c{n:03}"), 3600).disconnect();
+    }
+    let clients = broker
+        .get("/api/v1/clients?limit=1000&connected=false")
+        .ok();
+    let expected: Vec<String> = (0..300).map(|n| format!("c{n:03}")).collect();
+    assert_eq!(each(&clients["clients"], "client_id"), expected);
+    let expected: Vec<String> = (0..300).map(|n| format!("t/{n:03}")).collect();
+    for query in ["", "&client=subscriber"] {
+        let page = broker
+            .get(&format!("/api/v1/subscriptions?limit=1000{query}"))
+            .ok();
+        assert_eq!(each(&page["subscriptions"], "filter"), expected);
+        assert_eq!(page["next"], Value::Null);
+    }
+}
+
 /// 1 MiB and one byte.
 #[test]
 fn large_retained_payloads_are_left_out() {
