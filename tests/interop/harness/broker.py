@@ -98,7 +98,7 @@ class Broker:
 
     def _wait_ready(self):
         end = time.monotonic() + _START_SECONDS
-        for name, port in self.setting_ports():
+        for name, port in self.setting.ports.items():
             while True:
                 if not self.alive:
                     raise RuntimeError(
@@ -113,9 +113,6 @@ class Broker:
                             f"the {name} listener on port {port} does not answer "
                             f"after {_START_SECONDS} s; {self._tail()}") from None
                     time.sleep(0.05)
-
-    def setting_ports(self):
-        return self.setting.ports.items()
 
     def _write_password_file(self):
         path = self._directory / "passwd"

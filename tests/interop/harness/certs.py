@@ -1,5 +1,6 @@
 """Test certificates, made with openssl: a CA, a server (127.0.0.1, ::1, localhost), a client."""
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -12,9 +13,14 @@ _DAYS = "30"
 
 def make(directory: Path):
     """Fill `directory` with a fresh set of certificates unless a valid one is there."""
-    if all((directory / name).exists() for name in _FILES) and _valid(directory):
-        return
     directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (all((directory / name).exists() for name in _FILES) and _valid(directory)):
+            _make(directory)
+
+
+def _make(directory):
     _openssl(directory, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
              "-nodes", "-days", _DAYS, "-subj", "/CN=Interop test CA",
              "-addext", "keyUsage=critical,keyCertSign,cRLSign",

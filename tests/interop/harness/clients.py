@@ -7,9 +7,24 @@ set-up read (sources, lock files, tool versions); an equal stamp makes the set-u
 import fcntl
 import hashlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
+
+
+# Commands of unfinished set-ups, each the leader of a process group.
+_running = set()
+
+
+def stop_set_ups():
+    """End the commands of set-ups that an interrupt left unfinished."""
+    for command in list(_running):
+        try:
+            os.killpg(command.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
 
 
 class Missing(Exception):
@@ -50,10 +65,17 @@ class Client:
     def environment(self):
         return {}
 
-    def set_up(self):
+    def lack(self):
+        """What stops the client from being set up on this machine, or None."""
         for tool in self.tools:
             if shutil.which(tool) is None:
-                raise Missing(f"`{tool}` is not installed (scripts/setup-interop installs it)")
+                return f"`{tool}` is not installed (scripts/setup-interop installs it)"
+        return None
+
+    def set_up(self):
+        lack = self.lack()
+        if lack:
+            raise Missing(lack)
         self.cache.mkdir(parents=True, exist_ok=True)
         with open(self.cache / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,11 +96,15 @@ class Client:
         return state.hexdigest()
 
     def run(self, *argv, **environment):
-        done = subprocess.run([str(a) for a in argv], cwd=self.source, text=True,
-                              env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        if done.returncode != 0:
-            tail = "\n".join(done.stdout.strip().splitlines()[-15:])
+        command = subprocess.Popen([str(a) for a in argv], cwd=self.source, text=True,
+                                   env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        _running.add(command)
+        output, _ = command.communicate()
+        _running.discard(command)
+        if command.returncode != 0:
+            tail = "\n".join(output.strip().splitlines()[-15:])
             raise SetupFailed(f"`{' '.join(str(a) for a in argv)}` failed:\n{tail}")
 
 
@@ -185,6 +211,16 @@ class PahoGo(Client):
 
     def directory(self):
         return "go"
+
+    def lack(self):
+        lack = super().lack()
+        if lack:
+            return lack
+        # Since 1.21 the go command fetches the version that go.mod asks for.
+        version = re.search(r"go(\d+)\.(\d+)", self.tool_versions()[0])
+        if version and (int(version[1]), int(version[2])) < (1, 21):
+            return f"Go 1.21 or later is needed, {version[0]} is installed: see https://go.dev/dl"
+        return None
 
     def tool_versions(self):
         return [_output(["go", "version"])]

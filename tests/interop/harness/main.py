@@ -5,6 +5,7 @@ import os
 import queue
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ VERSIONS = {4: "3.1.1", 5: "5.0"}
 
 def main():
     arguments = parse_arguments()
+    # Also where a shell has started the suite in the background, with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cache = ROOT / ".cache" / "interop"
     run = cache / "run" / str(os.getpid())
@@ -31,7 +34,7 @@ def main():
     adapters = Adapters(run)
     try:
         ready = set_up(arguments, cache, report)
-        if arguments.setup_only:
+        if arguments.setup_only or not ready:
             return report.close()
         certs.make(cache / "certs")
         broker = brokers.Broker(arguments.broker, ROOT, cache / "certs", run / "broker")
@@ -46,6 +49,8 @@ def main():
         print("interop: interrupted", file=sys.stderr)
         return 130
     finally:
+        report.end()
+        clients.stop_set_ups()
         adapters.kill_all()
         if broker is not None:
             broker.kill()
@@ -84,9 +89,17 @@ class Report:
         self.passed = self.failed = self.skipped = 0
         self._lock = threading.Lock()
         self._started = time.monotonic()
+        self._ended = False
+
+    def end(self):
+        """Whatever fails from now on fails because everything is being ended."""
+        with self._lock:
+            self._ended = True
 
     def line(self, result, client, version, transport, case, detail=None, seconds=None):
         with self._lock:
+            if self._ended:
+                return
             if result == "ok":
                 self.passed += 1
             elif result == "FAIL":
@@ -149,6 +162,8 @@ def set_up(arguments, cache, report):
     wanted = [c(HERE / "adapters", cache) for c in clients.CLIENTS
               if not arguments.client or c.name in arguments.client]
     ready = []
+    if not arguments.allow_missing and (lacks_tools() or any(c.lack() for c in wanted)):
+        subprocess.run([ROOT / "scripts" / "setup-interop"], check=False)
 
     def one(client):
         started = time.monotonic()
@@ -171,6 +186,11 @@ def set_up(arguments, cache, report):
     return [c for c in wanted if c in ready]
 
 
+def lacks_tools():
+    """The programs that every run needs, whichever the clients."""
+    return any(shutil.which(tool) is None for tool in ("openssl", "mosquitto_passwd"))
+
+
 def run_jobs(arguments, ready, broker, adapters, report):
     jobs = queue.SimpleQueue()
     for client in ready:
@@ -181,6 +201,8 @@ def run_jobs(arguments, ready, broker, adapters, report):
                 if arguments.transport and transport not in arguments.transport:
                     continue
                 jobs.put((client, version, transport))
+    if jobs.empty():
+        raise RuntimeError("no client offers that MQTT version and transport")
 
     def work():
         while True:
