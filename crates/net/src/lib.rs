@@ -6,7 +6,9 @@
 //! have threads of their own, so that none of them makes a message wait.
 
 mod acceptor;
+mod alarm;
 pub mod layer;
+mod load;
 mod mailbox;
 pub mod realtime;
 mod server;

@@ -7,7 +7,6 @@
 //! load a message costs three system calls: wait, read, write.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -15,17 +14,13 @@ use std::time::{Duration, Instant};
 
 use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
-use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{AuthRequest, ConnId, Event, Flow, Nanos, Output, Shard};
 
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
-
 use crate::Counters;
+use crate::alarm::{ALARM, Alarm};
 use crate::layer::{Layer, Received as LayerReceived};
+use crate::load::Load;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
 
 /// Shared read buffer: how much is read from one socket in one turn.
@@ -36,13 +31,10 @@ const OWN_BUFFER: usize = 64 << 10;
 const GROW: usize = 256 << 10;
 /// Wire bytes of a layered connection that are made ahead of the socket.
 const WIRE: usize = 64 << 10;
-/// Turns between two looks at how busy the thread is.
-const LOAD_PERIOD: Nanos = Nanos::from_millis(50);
 /// How long a closed connection may take to accept its last bytes.
 const LINGER: Nanos = Nanos::from_secs(5);
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
-const ALARM: Token = Token(usize::MAX - 1);
 /// Tokens of lingering connections have this bit set.
 const LINGERING: usize = 1 << 40;
 
@@ -800,93 +792,5 @@ impl Lingering {
             }
         }
         true
-    }
-}
-
-/// A timer in the kernel that stays set while the thread sleeps and wakes many
-/// times. A timeout given to `epoll_wait` would be set and cancelled each time,
-/// which costs a microsecond or more on a virtual machine; and it is exact to
-/// the nanosecond, where that one is to the millisecond.
-struct Alarm {
-    timer: OwnedFd,
-    set: Nanos,
-}
-
-impl Alarm {
-    fn new(registry: &mio::Registry) -> io::Result<Self> {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        registry.register(&mut SourceFd(&timer.as_raw_fd()), ALARM, Interest::READABLE)?;
-        Ok(Self {
-            timer,
-            set: Nanos::MAX,
-        })
-    }
-
-    /// Wakes the thread at `at`, or earlier: a later time waits until an
-    /// earlier one has passed.
-    fn set(&mut self, at: Nanos, now: Nanos) {
-        if at >= self.set && self.set > now {
-            return;
-        }
-        self.set = at;
-        let value = if at == Nanos::MAX {
-            Timespec::default()
-        } else {
-            // At least a nanosecond: zero would switch it off.
-            let delay = (at - now).0.max(1);
-            Timespec {
-                tv_sec: (delay / 1_000_000_000) as i64,
-                tv_nsec: (delay % 1_000_000_000) as i64,
-            }
-        };
-        let value = Itimerspec {
-            it_interval: Timespec::default(),
-            it_value: value,
-        };
-        // Valid values on a valid timer cannot be refused.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
-    }
-}
-
-/// How busy the thread is, and how late its loop.
-#[derive(Default)]
-struct Load {
-    turn_started: Nanos,
-    busy: u64,
-    idle: u64,
-    longest_turn: u64,
-}
-
-impl Load {
-    fn idle_until(&mut self, now: Nanos) {
-        self.idle += (now - self.turn_started).0;
-        self.turn_started = now;
-    }
-
-    fn busy_until(
-        &mut self,
-        now: Nanos,
-        directory: &punctual_broker::Directory,
-        counters: &Counters,
-        index: u16,
-    ) {
-        if self.turn_started == Nanos(0) {
-            self.turn_started = now;
-            return;
-        }
-        let turn = (now - self.turn_started).0;
-        self.busy += turn;
-        self.longest_turn = self.longest_turn.max(turn);
-        self.turn_started = now;
-        let total = self.busy + self.idle;
-        if total >= LOAD_PERIOD.0 {
-            directory.set_load(index, (self.busy * 1000 / total) as u32);
-            counters.drift.store(self.longest_turn, Ordering::Relaxed);
-            counters
-                .max_drift
-                .fetch_max(self.longest_turn, Ordering::Relaxed);
-            (self.busy, self.idle, self.longest_turn) = (0, 0, 0);
-        }
     }
 }

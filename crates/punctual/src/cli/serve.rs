@@ -27,7 +27,8 @@ pub(super) struct Arguments {
     /// Address of the HTTP interface, or off [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS|off", value_parser = readable::<Switch<SocketAddr>>)]
     http: Option<String>,
-    /// Keep sessions and retained messages in DIR.
+    /// Directory for what is to outlive a restart; this version stores nothing
+    /// yet, and warns.
     #[arg(long, value_name = "DIR", value_parser = readable::<PathBuf>)]
     data: Option<String>,
     /// Read the configuration from FILE (TOML).

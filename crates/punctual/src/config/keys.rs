@@ -158,7 +158,9 @@ section! {
         /// Whether these threads get a CPU each, SCHED_FIFO and locked memory.
         /// Without the privilege a warning is logged and work goes on.
         realtime: bool = false, since "0.1", Restart;
-        /// Directory for what outlives a restart. Without it nothing is stored.
+        /// Directory for what is to outlive a restart. This version stores nothing
+        /// yet, and warns when the key is set: sessions and retained messages end
+        /// with the process.
         data: Option<PathBuf> = None, example "\"/var/lib/punctual\"", since "0.1", Restart;
         /// Address of the HTTP interface (/healthz, /readyz, /metrics, /api/v1).
         /// It asks for no password: keep it on an address that only
