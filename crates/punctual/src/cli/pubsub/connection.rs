@@ -26,7 +26,7 @@ pub(super) struct Connection {
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Host, port, user, password and topic in one:
-    /// mqtt(s)://[user[:password]@]host[:port]/topic, or ws(s)://…
+    /// `mqtt(s)://[user[:password]@]host[:port]/topic`, or `ws(s)://…`
     #[arg(short = 'L', long, help_heading = "Connection")]
     url: Option<String>,
     /// Connect through a WebSocket.
