@@ -32,6 +32,8 @@ _MOSQUITTO_GAPS = {
     "denied-subscription": "mosquitto 2.0 applies ACL files to messages and grants every subscription",
     "unbounded-qos2": "mosquitto 2.0 loses or reorders QoS 2 messages of 3.1.1 clients beyond "
                       "max_inflight_messages at once",
+    "receive-maximum": "mosquitto_sub of 2.0.11 ends a QoS 2 connection to mosquitto 2.0.11 with a "
+                       "protocol error when its Receive Maximum is reached",
     "shared-no-local": "mosquitto 2.0 accepts No Local on a shared subscription",
 }
 

@@ -156,9 +156,8 @@ class Connection:
     def session(self):
         argv = [] if self.request["clean"] else ["-c"]
         if self.request["version"] == 5:
-            # libmosquitto 2.0.11 announces a Receive Maximum of 20, counts wrongly with QoS 2 and
-            # ends the connection although the broker has kept to it.
-            argv += ["-D", "connect", "receive-maximum", "65535"]
+            if self.request.get("receive_maximum"):
+                argv += ["-D", "connect", "receive-maximum", str(self.request["receive_maximum"])]
             if not self.request["clean"]:
                 argv += ["-x", str(self.request["session_expiry"])]
         return argv
