@@ -1,0 +1,227 @@
+//! What a shell and a shard say to each other.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use punctual_codec::Version;
+
+use crate::route::Target;
+use crate::{Message, Nanos};
+
+/// A connection of one shard. Never refers to another connection later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ConnId {
+    /// Position; reused after the connection is closed.
+    pub slot: u32,
+    /// Distinguishes connections with the same slot.
+    pub generation: u32,
+}
+
+/// What the shell knows of a connection when it is opened.
+#[derive(Debug, Clone)]
+pub struct ConnMeta {
+    /// Peer, if it has an address.
+    pub peer: Option<SocketAddr>,
+    /// Which listener accepted it.
+    pub listener: u16,
+    /// Whether a client without user name is let in.
+    pub allow_anonymous: bool,
+    /// User name proven below MQTT, for example by a client certificate.
+    pub identity: Option<Arc<str>>,
+    /// Unpredictable; the client identifier is made of it if none is given.
+    pub nonce: [u8; 16],
+}
+
+/// How a connection is to be treated after [`crate::Shard::receive`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// Read on.
+    Read,
+    /// Stop reading until [`Output::Resume`]; then hand in the bytes that were
+    /// not consumed again.
+    Pause,
+    /// The connection is gone for the shard; an [`Output::Close`] says more.
+    Closed,
+}
+
+/// Result of [`crate::Shard::receive`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes consumed. The rest is the start of a packet, or waits.
+    pub consumed: usize,
+    /// Size of the packet that is incomplete, if known: a hint for buffers.
+    pub needed: usize,
+    /// What to do next.
+    pub flow: Flow,
+}
+
+/// What a shell is asked to do.
+#[derive(Debug)]
+pub enum Output {
+    /// Write `tail` if possible, then close. The shard has forgotten the
+    /// connection already.
+    Close {
+        /// Which.
+        conn: ConnId,
+        /// What was still to be written.
+        tail: Vec<u8>,
+    },
+    /// Read again from a connection that was paused.
+    Resume(ConnId),
+    /// Move the connection, with all unconsumed bytes, to another shard.
+    Handover {
+        /// Which; forgotten by this shard.
+        conn: ConnId,
+        /// To which shard.
+        shard: u16,
+        /// What it was opened with.
+        meta: Box<ConnMeta>,
+    },
+    /// Check a user name and password, or continue an enhanced
+    /// authentication, and answer with [`crate::Shard::authenticated`].
+    Authenticate(Box<AuthRequest>),
+    /// Something for the log.
+    Event(Event),
+}
+
+/// A client that wants to prove who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthRequest {
+    /// Which connection.
+    pub conn: ConnId,
+    /// Listener it came by.
+    pub listener: u16,
+    /// Client identifier.
+    pub client_id: Arc<str>,
+    /// User name, if given.
+    pub username: Option<Arc<str>>,
+    /// Password, if given.
+    pub password: Option<Box<[u8]>>,
+    /// Enhanced authentication: method and data.
+    pub method: Option<(Box<str>, Box<[u8]>)>,
+    /// Whether an authenticated client does it again.
+    pub again: bool,
+}
+
+/// Something worth a line in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A client connected.
+    Connected {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// Peer address.
+        peer: Option<SocketAddr>,
+        /// Protocol version.
+        version: Version,
+        /// User name.
+        username: Option<Arc<str>>,
+    },
+    /// A client is gone.
+    Disconnected {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// Why, in words.
+        reason: String,
+    },
+    /// A connection ended before a client was connected.
+    Refused {
+        /// Peer address.
+        peer: Option<SocketAddr>,
+        /// Why, in words.
+        reason: String,
+    },
+    /// A receiver does not keep up.
+    SlowConsumer {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// Bytes that wait in its buffer.
+        buffered: usize,
+        /// Messages that wait in its queue.
+        queued: usize,
+    },
+    /// Publications are refused because this session's queue is full.
+    QueueFull {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// Messages that wait.
+        queued: usize,
+    },
+}
+
+/// A message from one shard to another.
+#[derive(Debug)]
+pub struct RemoteMessage(pub(crate) Remote);
+
+#[derive(Debug)]
+pub(crate) enum Remote {
+    /// Deliver to these; with `promised`, places are reserved for those with
+    /// QoS above 0.
+    Publish {
+        message: Arc<Message>,
+        targets: Arc<[Target]>,
+        promised: bool,
+    },
+    /// Deliver to the one member of a shared subscription that was chosen.
+    Share {
+        message: Arc<Message>,
+        target: Target,
+        promised: bool,
+    },
+    /// A congested receiver has caught up, or nobody waits for it any more.
+    Relief,
+}
+
+/// What is known about a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Client identifier.
+    pub client_id: Arc<str>,
+    /// User name.
+    pub username: Option<Arc<str>>,
+    /// Peer address, while connected.
+    pub peer: Option<SocketAddr>,
+    /// Protocol version, while connected.
+    pub version: Option<Version>,
+    /// Listener, while connected.
+    pub listener: Option<u16>,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// When it connected.
+    pub connected_at: Nanos,
+    /// Keep alive in seconds, while connected; 0 for none.
+    pub keep_alive: u16,
+    /// Seconds its session outlives the connection; `u32::MAX` for ever.
+    pub session_expiry: u32,
+    /// Subscriptions.
+    pub subscriptions: usize,
+    /// Messages that wait.
+    pub queued_messages: usize,
+    /// Their bytes.
+    pub queued_bytes: usize,
+    /// Messages in flight.
+    pub inflight: usize,
+    /// Bytes that wait to be written.
+    pub buffered: usize,
+    /// Whether it counts as slow.
+    pub slow: bool,
+    /// Shard that owns it.
+    pub shard: u16,
+}
+
+/// A subscription of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscriptionInfo {
+    /// Client identifier.
+    pub client_id: Arc<str>,
+    /// Topic filter, with share prefix.
+    pub filter: Box<str>,
+    /// Granted QoS.
+    pub qos: u8,
+    /// No Local.
+    pub no_local: bool,
+    /// Retain As Published.
+    pub retain_as_published: bool,
+    /// Subscription identifier; 0 for none.
+    pub id: u32,
+}

@@ -1,0 +1,103 @@
+//! A connection of one shard.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use punctual_codec::Version;
+
+use super::{ConnId, ConnMeta};
+use crate::Nanos;
+use crate::access::Permissions;
+use crate::outbuf::OutBuf;
+
+/// Topic aliases the broker has defined to a client.
+pub(crate) type AliasMap = HashMap<Box<[u8]>, u16, foldhash::fast::RandomState>;
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Nothing but a CONNECT is accepted.
+    Opening,
+    /// The body of CONNECT waits for an answer from outside.
+    Authenticating(Box<[u8]>),
+    /// A session is attached.
+    Connected,
+}
+
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) generation: u32,
+    pub(crate) state: State,
+    pub(crate) version: Version,
+    pub(crate) dirty: bool,
+    pub(crate) congested: bool,
+    pub(crate) slow: bool,
+    /// When the current congestion has lasted for long enough, and whether a
+    /// timer looks after that.
+    pub(crate) congested_until: Nanos,
+    pub(crate) pause_armed: bool,
+    /// Whether reason strings may be sent with everything.
+    pub(crate) problem_information: bool,
+    /// Receivers (and other reasons) that hold this publisher back.
+    pub(crate) paused: u32,
+    /// Whether one of the reasons is that it does not read what it is sent.
+    pub(crate) unread: bool,
+    pub(crate) session: u32,
+    /// Number of the session, as publisher of messages.
+    pub(crate) number: u64,
+    pub(crate) last_received: Nanos,
+    /// Silence after which it is gone; 0 for never.
+    pub(crate) patience: Nanos,
+    pub(crate) keep_alive: u16,
+    pub(crate) receive_max: u16,
+    pub(crate) max_packet: u32,
+    /// Route of the last publication, and whether it was allowed.
+    pub(crate) route: u64,
+    pub(crate) route_allowed: bool,
+    pub(crate) alias_max: u16,
+    pub(crate) out: OutBuf,
+    pub(crate) permissions: Option<Arc<dyn Permissions>>,
+    pub(crate) connected_at: Nanos,
+    pub(crate) meta: Box<ConnMeta>,
+    /// What few connections have.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// What few connections have; made when needed.
+#[derive(Debug, Default)]
+pub(crate) struct Extra {
+    pub(crate) aliases_in: Vec<Box<[u8]>>,
+    pub(crate) aliases_out: AliasMap,
+    /// Publishers that wait for this receiver.
+    pub(crate) waiters: Vec<ConnId>,
+    /// Enhanced authentication method in use.
+    pub(crate) auth_method: Option<Box<str>>,
+    /// Whether an authentication after CONNECT is under way.
+    pub(crate) authenticating_again: bool,
+}
+
+impl Conn {
+    #[inline]
+    pub(crate) fn v5(&self) -> bool {
+        self.version.is_v5()
+    }
+
+    pub(crate) fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    pub(super) fn take_waiters(&mut self) -> Vec<ConnId> {
+        match &mut self.extra {
+            Some(extra) => std::mem::take(&mut extra.waiters),
+            None => Vec::new(),
+        }
+    }
+
+    pub(crate) fn auth_method(&self) -> Option<&str> {
+        self.extra.as_ref()?.auth_method.as_deref()
+    }
+
+    pub(crate) fn authenticating_again(&self) -> bool {
+        self.extra.as_ref().is_some_and(|e| e.authenticating_again)
+    }
+}

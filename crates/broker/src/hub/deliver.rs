@@ -1,0 +1,397 @@
+//! Delivery to the sessions of this shard: at once, or into a queue.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::QoS;
+
+use super::{Conn, Hub};
+use crate::index::delivered_qos;
+use crate::message::{Form, Parts};
+use crate::outbuf::Pool;
+use crate::route::Target;
+use crate::session::{Delivery, Step};
+use crate::shard::Extent;
+use crate::timers::Timer;
+use crate::{Message, Nanos, QueueFull, Stats};
+
+/// A publication on its way through the shard.
+#[derive(Debug)]
+pub(crate) struct Publication<'a> {
+    pub(crate) parts: Parts<'a>,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) publisher: u64,
+    /// The packet as received, if a receiver with QoS 0 and the same protocol
+    /// can have it as it is; and whether it is MQTT 5.
+    pub(crate) frame: Option<(&'a [u8], bool)>,
+    pub(crate) expires: Nanos,
+    /// Whether there is room for it wherever its QoS is above 0.
+    pub(crate) promised: bool,
+    /// Made when someone has to keep the message.
+    pub(crate) message: Option<Arc<Message>>,
+}
+
+impl Publication<'_> {
+    pub(crate) fn from_message(message: &Arc<Message>, now: Nanos) -> Publication<'_> {
+        Publication {
+            parts: message.parts(now),
+            qos: message.qos,
+            retain: message.retain,
+            publisher: message.publisher,
+            frame: None,
+            expires: message.expires,
+            promised: false,
+            message: Some(message.clone()),
+        }
+    }
+
+    pub(crate) fn message(&mut self) -> Arc<Message> {
+        let Self {
+            parts,
+            qos,
+            retain,
+            publisher,
+            expires,
+            message,
+            ..
+        } = self;
+        message
+            .get_or_insert_with(|| Message::from_parts(parts, *qos, *retain, *expires, *publisher))
+            .clone()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.parts.topic.len() + self.parts.properties.len() + self.parts.payload.len()
+    }
+}
+
+impl Hub {
+    /// Delivers to one local subscriber. Returns the receiver's connection if
+    /// its publishers should hold back.
+    #[inline]
+    pub(crate) fn deliver(
+        &mut self,
+        publication: &mut Publication<'_>,
+        target: &Target,
+        now: Nanos,
+    ) -> Option<u32> {
+        if target.no_local && publication.publisher == target.session.number {
+            return None;
+        }
+        let session = self.sessions.get_mut(target.slot)?;
+        if !Arc::ptr_eq(&session.handle, &target.session) {
+            return None;
+        }
+        let qos = delivered_qos(publication.qos, target.qos);
+        let retain = publication.retain && target.retain_as_published;
+        if qos != QoS::AtMostOnce {
+            return self.deliver_acknowledged(publication, target, qos, retain, now);
+        }
+        let Some(slot) = session.conn else {
+            if self.config.queue_qos0_offline {
+                self.enqueue(publication, target, qos, retain, now);
+            } else {
+                self.stats.dropped_offline += 1;
+            }
+            return None;
+        };
+        if session.queue.has_qos0() {
+            return self.enqueue(publication, target, qos, retain, now);
+        }
+        let conn = self.conns.get_mut(slot)?;
+        let high = self.config.limits.send_buffer;
+        if conn.slow && conn.out.len() >= high {
+            self.stats.dropped_slow_consumer += 1;
+            return None;
+        }
+        let sent = match publication.frame {
+            Some((frame, v5))
+                if v5 == conn.version.is_v5()
+                    && !retain
+                    && target.subscription_ids.is_none()
+                    && conn.alias_max == 0
+                    && frame.len() <= conn.max_packet as usize =>
+            {
+                conn.out.tail(&mut self.pool).extend_from_slice(frame);
+                true
+            }
+            _ => put_publish(
+                conn,
+                &mut self.pool,
+                &publication.parts,
+                Form {
+                    v5: conn.version.is_v5(),
+                    dup: false,
+                    qos,
+                    retain,
+                    packet_id: 0,
+                    subscription_ids: target.ids(),
+                    alias: None,
+                },
+            ),
+        };
+        if !sent {
+            self.stats.dropped_too_large += 1;
+            return None;
+        }
+        self.stats.packets_sent += 1;
+        self.stats.publishes_sent_qos0 += 1;
+        self.stats.publish_bytes_sent += publication.parts.payload.len() as u64;
+        let full = conn.out.len() >= high;
+        Self::mark_dirty(conn, slot, &mut self.dirty);
+        if full {
+            self.congest(slot, now);
+            return Some(slot);
+        }
+        None
+    }
+
+    /// Whether a subscriber gets plain publications as they were received.
+    #[inline]
+    pub(crate) fn takes_verbatim(&self, target: &Target, v5: bool, run: &Extent) -> bool {
+        if target.subscription_ids.is_some() {
+            return false;
+        }
+        let Some(session) = self.session_of(target) else {
+            return true;
+        };
+        match session.conn {
+            None => !self.config.queue_qos0_offline,
+            Some(_) if session.queue.has_qos0() => false,
+            Some(slot) => self.conns.get(slot).is_none_or(|conn| {
+                conn.v5() == v5 && conn.alias_max == 0 && run.longest <= conn.max_packet as usize
+            }),
+        }
+    }
+
+    /// Delivers a run of plain publications to a local subscriber that takes
+    /// them as received. Returns like [`Self::deliver`].
+    #[inline]
+    pub(crate) fn deliver_run(
+        &mut self,
+        bytes: &[u8],
+        run: &Extent,
+        target: &Target,
+        publisher: u64,
+        now: Nanos,
+    ) -> Option<u32> {
+        if target.no_local && publisher == target.session.number {
+            return None;
+        }
+        let Some(slot) = self.session_of(target)?.conn else {
+            self.stats.dropped_offline += run.messages;
+            return None;
+        };
+        let conn = self.conns.get_mut(slot)?;
+        let high = self.config.limits.send_buffer;
+        if conn.slow && conn.out.len() >= high {
+            self.stats.dropped_slow_consumer += run.messages;
+            return None;
+        }
+        conn.out.tail(&mut self.pool).extend_from_slice(bytes);
+        self.stats.packets_sent += run.messages;
+        self.stats.publishes_sent_qos0 += run.messages;
+        self.stats.publish_bytes_sent += run.payload as u64;
+        let full = conn.out.len() >= high;
+        Self::mark_dirty(conn, slot, &mut self.dirty);
+        if full {
+            self.congest(slot, now);
+            return Some(slot);
+        }
+        None
+    }
+
+    /// Delivers with QoS 1 or 2: sends at once if the window allows and
+    /// nothing waits, queues otherwise. Room was checked before.
+    pub(super) fn deliver_acknowledged(
+        &mut self,
+        publication: &mut Publication<'_>,
+        target: &Target,
+        qos: QoS,
+        retain: bool,
+        now: Nanos,
+    ) -> Option<u32> {
+        let at_once = self.sends_at_once(self.sessions.get(target.slot)?);
+        let session = self.sessions.get_mut(target.slot)?;
+        if at_once
+            && let Some(slot) = session.conn
+            && let Some(conn) = self.conns.get_mut(slot)
+        {
+            let delivery = (!session.is_transient()).then(|| Delivery {
+                message: publication.message(),
+                subscription_ids: target.subscription_ids.clone(),
+                qos,
+                retain,
+            });
+            let packet_id = session.window.push(qos, delivery);
+            let form = Form {
+                v5: conn.version.is_v5(),
+                dup: false,
+                qos,
+                retain,
+                packet_id,
+                subscription_ids: target.ids(),
+                alias: None,
+            };
+            if put_publish(conn, &mut self.pool, &publication.parts, form) {
+                self.stats.packets_sent += 1;
+                count_publish(&mut self.stats, qos, publication.parts.payload.len());
+                self.stats.inflight_messages += 1;
+                Self::mark_dirty(conn, slot, &mut self.dirty);
+            } else {
+                let first = first_step(qos);
+                session.window.advance(packet_id, first, Step::Done);
+                self.stats.dropped_too_large += 1;
+            }
+            return None;
+        }
+        self.enqueue(publication, target, qos, retain, now)
+    }
+
+    /// Puts a message into a session's queue, by the policy if that is full.
+    /// Returns the receiver's connection if its publishers should hold back.
+    pub(super) fn enqueue(
+        &mut self,
+        publication: &mut Publication<'_>,
+        target: &Target,
+        qos: QoS,
+        retain: bool,
+        now: Nanos,
+    ) -> Option<u32> {
+        let size = publication.size();
+        let promised = publication.promised && qos != QoS::AtMostOnce;
+        if !promised && !self.has_room(target, size, 0, &mut 0) {
+            match self.config.queue_full {
+                QueueFull::DropOldest => {
+                    while !self.has_room(target, size, 0, &mut 0)
+                        && let Some(session) = self.sessions.get_mut(target.slot)
+                        && let Some(oldest) = session.queue.pop()
+                    {
+                        self.forget_queued(1, oldest.message.size());
+                        self.stats.dropped_queue_full += 1;
+                    }
+                    if !self.has_room(target, size, 0, &mut 0) {
+                        self.stats.dropped_queue_full += 1;
+                        self.sessions.get(target.slot)?.share_queue_len();
+                        return None;
+                    }
+                }
+                QueueFull::DropNew => {
+                    self.stats.dropped_queue_full += 1;
+                    return None;
+                }
+                // The publisher was told beforehand; what comes here is a will
+                // or another message nobody waits for an answer to.
+                QueueFull::Refuse => {
+                    self.stats.dropped_queue_full += 1;
+                    return None;
+                }
+                QueueFull::Disconnect => {
+                    self.stats.dropped_queue_full += 1;
+                    self.end_overflowing(target.slot, now);
+                    return None;
+                }
+            }
+        }
+        let delivery = Delivery {
+            message: publication.message(),
+            subscription_ids: target.subscription_ids.clone(),
+            qos,
+            retain,
+        };
+        let expires = delivery.message.expires;
+        let session = self.sessions.get_mut(target.slot)?;
+        session.queue.push(delivery);
+        session.share_queue_len();
+        self.stats.queued_messages += 1;
+        self.stats.queued_bytes += size as u64;
+        self.directory
+            .queued_bytes
+            .fetch_add(size, Ordering::Relaxed);
+        if session.conn.is_none() && session.sweep_by(expires) {
+            let timer = Timer::Sweep {
+                slot: target.slot,
+                epoch: session.epoch,
+            };
+            self.timers.arm(session.sweep_at, timer);
+        }
+        let slot = session.conn?;
+        let half = self.config.limits.max_queued_messages / 2;
+        if session.queue.len() >= half.max(1)
+            || session.queue.bytes() >= self.config.limits.max_queued_bytes / 2
+        {
+            self.congest(slot, now);
+            return Some(slot);
+        }
+        None
+    }
+
+    /// The policy `disconnect`: the session's next timer ends it, because its
+    /// subscriptions are in use by the caller right now.
+    pub(super) fn end_overflowing(&mut self, slot: u32, now: Nanos) {
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.expiry = 0;
+            let timer = Timer::SessionExpiry {
+                slot,
+                epoch: session.epoch,
+            };
+            self.timers.arm(now, timer);
+        }
+    }
+
+    /// Corrects the totals for messages that left a queue.
+    pub(crate) fn forget_queued(&mut self, messages: usize, bytes: usize) {
+        self.stats.queued_messages -= messages as u64;
+        self.stats.queued_bytes -= bytes as u64;
+        self.directory
+            .queued_bytes
+            .fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn first_step(qos: QoS) -> Step {
+    if qos == QoS::ExactlyOnce {
+        Step::Rec
+    } else {
+        Step::Ack
+    }
+}
+
+#[inline]
+pub(super) fn count_publish(stats: &mut Stats, qos: QoS, payload: usize) {
+    match qos {
+        QoS::AtMostOnce => stats.publishes_sent_qos0 += 1,
+        QoS::AtLeastOnce => stats.publishes_sent_qos1 += 1,
+        QoS::ExactlyOnce => stats.publishes_sent_qos2 += 1,
+    }
+    stats.publish_bytes_sent += payload as u64;
+}
+
+/// Appends a PUBLISH, with a topic alias if the client takes them; false if it
+/// is too large for the client.
+#[inline]
+pub(super) fn put_publish(
+    conn: &mut Conn,
+    pool: &mut Pool,
+    parts: &Parts<'_>,
+    mut form: Form<'_>,
+) -> bool {
+    if conn.alias_max > 0 {
+        let aliases = &mut conn.extra.get_or_insert_default().aliases_out;
+        match aliases.get(parts.topic) {
+            Some(alias) => form.alias = Some((*alias, true)),
+            None if aliases.len() < usize::from(conn.alias_max) => {
+                let alias = aliases.len() as u16 + 1;
+                form.alias = Some((alias, false));
+                let sent = parts.put(&form, conn.max_packet, &mut conn.out, pool);
+                if sent {
+                    aliases.insert(parts.topic.into(), alias);
+                }
+                return sent;
+            }
+            None => {}
+        }
+    }
+    parts.put(&form, conn.max_packet, &mut conn.out, pool)
+}

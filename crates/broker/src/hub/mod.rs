@@ -1,0 +1,211 @@
+//! Connections, sessions and delivery of one shard: everything that needs no
+//! routing decision. [`crate::Shard`] adds routing and the packets' meaning.
+
+mod api;
+mod conn;
+mod deliver;
+mod pressure;
+mod pump;
+
+pub use api::*;
+pub(crate) use conn::*;
+pub(crate) use deliver::*;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::{Ack, Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
+
+use crate::directory::Directory;
+use crate::outbuf::Pool;
+use crate::session::{Names, Session, Will};
+use crate::slab::Slab;
+use crate::timers::{Timer, Timers};
+use crate::{Config, Nanos, Stats};
+
+/// Messages to one other shard before publishers are held back.
+const OUTBOX: usize = 8192;
+/// Bytes of them.
+const OUTBOX_BYTES: usize = 1 << 20;
+
+/// Messages on their way to one other shard.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    pub(crate) messages: Vec<RemoteMessage>,
+    bytes: usize,
+    /// Publishers that wait until the messages are taken.
+    waiters: Vec<ConnId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Hub {
+    pub(crate) index: u16,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) conns: Slab<Conn>,
+    pub(crate) sessions: Slab<Session>,
+    pub(crate) names: Names,
+    pub(crate) timers: Timers,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) dirty: Vec<ConnId>,
+    pub(crate) pool: Pool,
+    pub(crate) stats: Stats,
+    pub(crate) outboxes: Vec<Outbox>,
+    /// Publishers that wait for congested receivers of other shards.
+    pub(crate) remote_waiters: Vec<ConnId>,
+    pub(crate) next_generation: u32,
+    pub(crate) next_epoch: u64,
+    pub(crate) stats_shared: bool,
+    pub(crate) queue_full_reported: Nanos,
+}
+
+impl Hub {
+    #[inline]
+    pub(crate) fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.conns
+            .get_mut(id.slot)
+            .filter(|conn| conn.generation == id.generation)
+    }
+
+    /// Slot of the session with that client identifier.
+    pub(crate) fn session_named(&self, client_id: &str) -> Option<u32> {
+        self.names.find(&self.sessions, client_id)
+    }
+
+    #[inline]
+    pub(crate) fn mark_dirty(conn: &mut Conn, slot: u32, dirty: &mut Vec<ConnId>) {
+        if !conn.dirty {
+            conn.dirty = true;
+            dirty.push(ConnId {
+                slot,
+                generation: conn.generation,
+            });
+        }
+    }
+
+    pub(crate) fn epoch(&mut self) -> u64 {
+        self.next_epoch += 1;
+        self.next_epoch
+    }
+
+    /// Appends a packet to what a connection is sent. A packet larger than the
+    /// client accepts is left out [MQTT-3.1.2-24].
+    pub(crate) fn send(&mut self, slot: u32, packet: &Packet<'_>) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let buffer = conn.out.tail(&mut self.pool);
+        let before = buffer.len();
+        if packet.encode(conn.version, buffer).is_err()
+            || buffer.len() - before > conn.max_packet as usize
+        {
+            buffer.truncate(before);
+        } else {
+            self.stats.packets_sent += 1;
+        }
+        Self::mark_dirty(conn, slot, &mut self.dirty);
+    }
+
+    /// Appends an acknowledgement.
+    #[inline]
+    pub(crate) fn send_ack(
+        &mut self,
+        slot: u32,
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        if let Some(conn) = self.conns.get_mut(slot) {
+            let ack = Ack::new(packet_id, reason);
+            // An acknowledgement without properties always fits.
+            let _ = ack.encode(kind, conn.version, conn.out.tail(&mut self.pool));
+            self.stats.packets_sent += 1;
+            Self::mark_dirty(conn, slot, &mut self.dirty);
+        }
+    }
+    /// Queues a message for another shard; false if its outbox is full now.
+    pub(crate) fn post(&mut self, shard: u16, message: Remote) -> bool {
+        let outbox = &mut self.outboxes[usize::from(shard)];
+        outbox.bytes += match &message {
+            Remote::Publish { message, .. } | Remote::Share { message, .. } => message.size(),
+            Remote::Relief => 0,
+        };
+        outbox.messages.push(RemoteMessage(message));
+        outbox.messages.len() < OUTBOX && outbox.bytes < OUTBOX_BYTES
+    }
+
+    /// Forgets a connection and asks the shell to close it after what was
+    /// still to be written. The session is left to the caller.
+    pub(crate) fn drop_conn(&mut self, slot: u32) {
+        let Some(mut conn) = self.conns.remove(slot) else {
+            return;
+        };
+        self.stats.connections -= 1;
+        let mut tail = Vec::with_capacity(conn.out.len());
+        while !conn.out.is_empty() {
+            let mut slices = [std::io::IoSlice::new(&[]); 16];
+            let filled = conn.out.slices(&mut slices);
+            let before = tail.len();
+            for slice in &slices[..filled] {
+                tail.extend_from_slice(slice);
+            }
+            let n = tail.len() - before;
+            conn.out.advance(n, &mut self.pool);
+        }
+        conn.out.release(&mut self.pool);
+        let id = ConnId {
+            slot,
+            generation: conn.generation,
+        };
+        self.outputs.push(Output::Close { conn: id, tail });
+        let waiters = conn.take_waiters();
+        self.resume(waiters);
+        if conn.congested {
+            if let Some(session) = self.sessions.get(conn.session) {
+                session.handle.congested.store(false, Ordering::Release);
+            }
+            self.tell_relief();
+        }
+    }
+
+    /// Sends DISCONNECT with a reason, if the client's protocol has that.
+    pub(crate) fn send_disconnect(&mut self, slot: u32, reason: ReasonCode, why: &str) {
+        let Some(conn) = self.conns.get(slot) else {
+            return;
+        };
+        if !conn.v5() {
+            return;
+        }
+        let mut properties = PropertyBuf::new();
+        if !why.is_empty() && why.len() + 16 < conn.max_packet as usize {
+            let _ = properties.push_data(PropertyId::ReasonString, why.as_bytes());
+        }
+        let disconnect = Disconnect {
+            reason,
+            properties: properties.as_properties(),
+        };
+        self.send(slot, &Packet::Disconnect(disconnect));
+    }
+
+    /// Detaches and returns the will if it is to be published now; arms its
+    /// delay otherwise.
+    pub(crate) fn will_of(&mut self, session_slot: u32, now: Nanos) -> Option<Box<Will>> {
+        let session = self.sessions.get_mut(session_slot)?;
+        let delay = session.will.as_ref()?.delay.min(session.expiry);
+        if delay == 0 {
+            return session.will.take();
+        }
+        let timer = Timer::Will {
+            slot: session_slot,
+            epoch: session.epoch,
+        };
+        self.timers
+            .arm(now + Nanos::from_secs(u64::from(delay)), timer);
+        None
+    }
+
+    /// Copies the gauges into the counters.
+    pub(crate) fn refresh_gauges(&mut self) {
+        self.stats.sessions = self.sessions.len() as u64;
+    }
+}

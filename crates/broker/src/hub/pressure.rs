@@ -1,0 +1,196 @@
+//! Back-pressure: a receiver whose unsent bytes or queue pass a high mark is
+//! *congested*; whoever publishes to it stops being read until it has caught
+//! up, or for `max_publisher_pause`. A receiver that has not caught up by then
+//! is *slow*: from then on its QoS 0 messages are dropped above the mark and
+//! nobody waits for it, until it has drained.
+
+use std::sync::atomic::Ordering;
+
+use super::{Conn, ConnId, Event, Hub, Output, Remote, RemoteMessage};
+use crate::Nanos;
+use crate::timers::Timer;
+
+impl Hub {
+    pub(super) fn congest(&mut self, slot: u32, now: Nanos) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        if conn.congested || conn.slow {
+            return;
+        }
+        conn.congested = true;
+        conn.congested_until = now + self.config.max_publisher_pause;
+        self.stats.publisher_pauses += 1;
+        if !conn.pause_armed {
+            conn.pause_armed = true;
+            let timer = Timer::Pause {
+                slot,
+                generation: conn.generation,
+            };
+            self.timers.arm(conn.congested_until, timer);
+        }
+        if let Some(session) = self.sessions.get(conn.session) {
+            session.handle.congested.store(true, Ordering::Release);
+        }
+    }
+
+    /// Makes a publisher wait for a congested local receiver.
+    pub(crate) fn wait_for(&mut self, publisher: ConnId, receiver: u32) {
+        let Some(conn) = self.conns.get_mut(receiver) else {
+            return;
+        };
+        if conn.slow || conn.extra().waiters.contains(&publisher) {
+            return;
+        }
+        conn.extra().waiters.push(publisher);
+        if let Some(conn) = self.conn(publisher) {
+            conn.paused += 1;
+        }
+    }
+
+    /// Makes a publisher wait for a congested receiver of another shard. That
+    /// shard tells everyone when one of its receivers is relieved.
+    pub(crate) fn wait_for_remote(&mut self, publisher: ConnId) {
+        if !self.remote_waiters.contains(&publisher) {
+            self.remote_waiters.push(publisher);
+            if let Some(conn) = self.conn(publisher) {
+                conn.paused += 1;
+            }
+        }
+    }
+
+    /// Makes a publisher wait until another shard takes its messages.
+    pub(crate) fn wait_for_outbox(&mut self, publisher: ConnId, shard: u16) {
+        let waiters = &mut self.outboxes[usize::from(shard)].waiters;
+        if !waiters.contains(&publisher) {
+            waiters.push(publisher);
+            if let Some(conn) = self.conn(publisher) {
+                conn.paused += 1;
+            }
+        }
+    }
+
+    /// Moves the messages for another shard to the end of `list`.
+    pub(crate) fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
+        let outbox = &mut self.outboxes[usize::from(shard)];
+        list.append(&mut outbox.messages);
+        outbox.bytes = 0;
+        let waiters = std::mem::take(&mut outbox.waiters);
+        self.resume(waiters);
+    }
+
+    /// Lets publishers go on.
+    pub(crate) fn resume(&mut self, waiters: Vec<ConnId>) {
+        for waiter in waiters {
+            if let Some(conn) = self.conn(waiter) {
+                conn.paused = conn.paused.saturating_sub(1);
+                if conn.paused == 0 {
+                    self.outputs.push(Output::Resume(waiter));
+                }
+            }
+        }
+    }
+
+    pub(super) fn relieve(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        conn.congested = false;
+        let waiters = conn.take_waiters();
+        if let Some(session) = self.sessions.get(conn.session) {
+            session.handle.congested.store(false, Ordering::Release);
+        }
+        self.resume(waiters);
+        self.tell_relief();
+    }
+
+    /// Lets the publishers of other shards go on.
+    pub(super) fn tell_relief(&mut self) {
+        for (shard, outbox) in self.outboxes.iter_mut().enumerate() {
+            if shard != usize::from(self.index) {
+                outbox.messages.push(RemoteMessage(Remote::Relief));
+            }
+        }
+    }
+
+    /// A receiver has perhaps held its publishers back for as long as it may.
+    pub(crate) fn pause_over(&mut self, slot: u32, now: Nanos) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        conn.pause_armed = false;
+        if !conn.congested {
+            return;
+        }
+        if now < conn.congested_until {
+            // The timer was armed for a congestion that ended.
+            conn.pause_armed = true;
+            let timer = Timer::Pause {
+                slot,
+                generation: conn.generation,
+            };
+            self.timers.arm(conn.congested_until, timer);
+            return;
+        }
+        conn.slow = true;
+        self.stats.slow_consumers += 1;
+        let buffered = conn.out.len();
+        if let Some(session) = self.sessions.get(conn.session) {
+            self.outputs.push(Output::Event(Event::SlowConsumer {
+                client_id: session.handle.client_id.clone(),
+                buffered,
+                queued: session.queue.len(),
+            }));
+        }
+        self.relieve(slot);
+    }
+
+    /// Whether a client has so much to read that nothing more is read from it
+    /// until it has read half of that.
+    #[inline]
+    pub(crate) fn check_unread(conn: &mut Conn, limit: usize) -> bool {
+        if conn.out.len() < limit {
+            return false;
+        }
+        conn.unread = true;
+        conn.paused += 1;
+        true
+    }
+
+    /// Lets a client go on that has read enough.
+    pub(crate) fn has_read(&mut self, id: ConnId, now: Nanos) {
+        let limit = self.config.limits.send_buffer;
+        let Some(conn) = self.conn(id) else {
+            return;
+        };
+        // It is alive, although its packets are not looked at.
+        conn.last_received = now;
+        if conn.out.len() <= limit / 2 {
+            conn.unread = false;
+            self.resume(vec![id]);
+        }
+    }
+
+    /// Ends congestion and slowness of a receiver that has caught up.
+    #[inline]
+    pub(crate) fn check_relief(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        if !conn.congested && !conn.slow {
+            return;
+        }
+        let limits = &self.config.limits;
+        let drained = conn.out.len() <= limits.send_buffer / 2
+            && self.sessions.get(conn.session).is_none_or(|session| {
+                session.queue.len() <= limits.max_queued_messages / 4
+                    && session.queue.bytes() <= limits.max_queued_bytes / 4
+            });
+        if drained {
+            conn.slow = false;
+            if conn.congested {
+                self.relieve(slot);
+            }
+        }
+    }
+}

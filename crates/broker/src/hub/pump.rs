@@ -1,0 +1,220 @@
+//! Sending what waits: again, retained, queued.
+
+use std::sync::Arc;
+
+use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
+
+use super::{Conn, Hub, count_publish, first_step, put_publish};
+use crate::index::delivered_qos;
+use crate::message::Form;
+use crate::outbuf::Pool;
+use crate::session::{Delivery, Session, Step};
+use crate::timers::Timer;
+use crate::{Nanos, Stats};
+
+/// Retained messages fetched for a subscription at once.
+const REPLAY_BATCH: usize = 256;
+
+impl Hub {
+    /// Sends what a session's window and its connection's buffer allow: first
+    /// what has to be sent again, then retained messages for new
+    /// subscriptions, then what waits.
+    pub(crate) fn pump(&mut self, session_slot: u32, now: Nanos) {
+        let Some(session) = self.sessions.get_mut(session_slot) else {
+            return;
+        };
+        let Some(slot) = session.conn else {
+            return;
+        };
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let limit = self.config.limits.send_buffer;
+        let mut sent = false;
+        while session.window.is_rewound() && conn.out.len() < limit {
+            let Some(entry) = session.window.next_resend(conn.receive_max) else {
+                break;
+            };
+            sent = true;
+            self.stats.packets_sent += 1;
+            match (&entry.delivery, entry.step) {
+                (Some(delivery), Step::Ack | Step::Rec) => {
+                    let form = Form {
+                        v5: conn.version.is_v5(),
+                        dup: true,
+                        qos: delivery.qos,
+                        retain: delivery.retain,
+                        packet_id: entry.packet_id,
+                        subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+                        alias: None,
+                    };
+                    let parts = delivery.message.parts(now);
+                    if put_publish(conn, &mut self.pool, &parts, form) {
+                        self.stats.publishes_resent += 1;
+                    } else {
+                        let (id, step) = (entry.packet_id, entry.step);
+                        session.window.advance(id, step, Step::Done);
+                        self.stats.inflight_messages -= 1;
+                        self.stats.dropped_too_large += 1;
+                    }
+                }
+                (_, _) => {
+                    let ack = Ack::new(entry.packet_id, ReasonCode::Success);
+                    let buffer = conn.out.tail(&mut self.pool);
+                    let _ = ack.encode(PacketType::PubRel, conn.version, buffer);
+                }
+            }
+        }
+        while conn.out.len() < limit {
+            let Some(replay) = session.replays.front_mut() else {
+                break;
+            };
+            if replay.ready.is_empty() {
+                if replay.complete {
+                    session.replays.pop_front();
+                    continue;
+                }
+                let retained = self.directory.retained();
+                let piece = retained.scan(&replay.filter, &replay.from, REPLAY_BATCH, now);
+                drop(retained);
+                replay.ready = piece.messages.into();
+                match piece.next {
+                    Some(next) => replay.from = next,
+                    None => replay.complete = true,
+                }
+                // A long search without a hit goes on after other work.
+                if replay.ready.is_empty() && !replay.complete {
+                    let timer = Timer::Replay {
+                        slot: session_slot,
+                        epoch: session.epoch,
+                    };
+                    self.timers.arm(now, timer);
+                    break;
+                }
+                continue;
+            }
+            let Some(message) = replay.ready.front() else {
+                break;
+            };
+            let qos = delivered_qos(message.qos, replay.qos);
+            if qos != QoS::AtMostOnce && !session.window.has_room(conn.receive_max) {
+                break;
+            }
+            let Some(message) = replay.ready.pop_front() else {
+                break;
+            };
+            let allowed = conn
+                .permissions
+                .as_ref()
+                .is_none_or(|p| p.may_receive(message.topic()));
+            let own = replay.no_local && message.publisher == session.handle.number;
+            // One that was replaced since it was fetched would come after its
+            // successor, which was delivered when it was published.
+            if !allowed
+                || own
+                || message.is_expired(now)
+                || !self.directory.retained().is_current(&message)
+            {
+                continue;
+            }
+            let ids: Option<Arc<[u32]>> = (replay.id != 0).then(|| Arc::from([replay.id]));
+            let delivery = Delivery {
+                message,
+                subscription_ids: ids,
+                qos,
+                retain: true,
+            };
+            sent |= send_delivery(
+                delivery,
+                &mut session.window,
+                session.expiry == 0,
+                conn,
+                &mut self.pool,
+                &mut self.stats,
+                now,
+            );
+        }
+        let (mut taken, mut taken_bytes) = (0, 0);
+        if session.replays.is_empty() {
+            while let Some(next) = session.queue.front()
+                && conn.out.len() < limit
+                && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
+            {
+                let Some(delivery) = session.queue.pop() else {
+                    break;
+                };
+                taken += 1;
+                taken_bytes += delivery.message.size();
+                if delivery.message.is_expired(now) {
+                    self.stats.dropped_expired += 1;
+                    continue;
+                }
+                sent |= send_delivery(
+                    delivery,
+                    &mut session.window,
+                    session.expiry == 0,
+                    conn,
+                    &mut self.pool,
+                    &mut self.stats,
+                    now,
+                );
+            }
+        }
+        if taken > 0 {
+            session.share_queue_len();
+        }
+        if sent {
+            Self::mark_dirty(conn, slot, &mut self.dirty);
+        }
+        if taken > 0 {
+            self.forget_queued(taken, taken_bytes);
+        }
+    }
+
+    /// Whether a session has something that [`Self::pump`] could send.
+    #[inline]
+    pub(crate) fn has_backlog(session: &Session) -> bool {
+        !session.queue.is_empty() || !session.replays.is_empty() || session.window.is_rewound()
+    }
+}
+
+/// Sends a message that was queued or retained; false if it was dropped.
+fn send_delivery(
+    delivery: Delivery,
+    window: &mut crate::session::Window,
+    transient: bool,
+    conn: &mut Conn,
+    pool: &mut Pool,
+    stats: &mut Stats,
+    now: Nanos,
+) -> bool {
+    let qos = delivery.qos;
+    let message = delivery.message.clone();
+    let (retain, ids) = (delivery.retain, delivery.subscription_ids.clone());
+    let packet_id = if qos == QoS::AtMostOnce {
+        0
+    } else {
+        window.push(qos, (!transient).then_some(delivery))
+    };
+    let form = Form {
+        v5: conn.version.is_v5(),
+        dup: false,
+        qos,
+        retain,
+        packet_id,
+        subscription_ids: ids.as_deref().unwrap_or(&[]),
+        alias: None,
+    };
+    if put_publish(conn, pool, &message.parts(now), form) {
+        stats.packets_sent += 1;
+        count_publish(stats, qos, message.payload().len());
+        stats.inflight_messages += u64::from(qos != QoS::AtMostOnce);
+        true
+    } else {
+        if qos != QoS::AtMostOnce {
+            window.advance(packet_id, first_step(qos), Step::Done);
+        }
+        stats.dropped_too_large += 1;
+        false
+    }
+}
