@@ -54,6 +54,9 @@ pub struct Limits {
     pub max_packet_size: u32,
     /// Largest CONNECT packet.
     pub max_connect_size: u32,
+    /// Connections of one shard that have not completed CONNECT. Past it the
+    /// oldest of them is closed, so that clients that do connect need not wait.
+    pub max_half_open: usize,
     /// Sessions, connected or not. A new one beyond is refused with 0x97.
     pub max_sessions: usize,
     /// Subscriptions of one session. One beyond is refused with 0x97.
@@ -120,6 +123,7 @@ impl Default for Limits {
         Self {
             max_packet_size: 16 << 20,
             max_connect_size: 256 << 10,
+            max_half_open: 4096,
             max_sessions: 100_000,
             max_subscriptions_per_session: 10_000,
             max_subscriptions: 1_000_000,

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -44,8 +44,6 @@ pub struct AcceptPolicy {
     /// New connections per second, all listeners together; further ones wait
     /// in the kernel's backlog. 0: any.
     pub rate: u32,
-    /// Connections that have not completed CONNECT; further ones wait.
-    pub max_half_open: usize,
     /// While a shard's loop takes longer than this for one turn, new
     /// connections wait.
     pub max_drift: Nanos,
@@ -64,7 +62,6 @@ pub(crate) struct Acceptor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailboxes: Arc<[Mailbox]>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) connected: Arc<[AtomicU64]>,
     pub(crate) clock: Clock,
 }
 
@@ -139,16 +136,6 @@ impl Acceptor {
             .accept
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        let connected: u64 = self
-            .connected
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed))
-            .sum();
-        let open = self.counters.open.load(Ordering::Relaxed);
-        if open.saturating_sub(connected as usize) >= policy.max_half_open {
-            self.counters.accept_delays.fetch_add(1, Ordering::Relaxed);
-            return Some(Duration::from_millis(10));
-        }
         if self.counters.drift.load(Ordering::Relaxed) > policy.max_drift.0 {
             self.counters.accept_delays.fetch_add(1, Ordering::Relaxed);
             return Some(Duration::from_millis(50));

@@ -77,7 +77,7 @@ pub struct Counters {
     pub connections_refused: AtomicU64,
     /// Failed attempts to accept.
     pub accept_errors: AtomicU64,
-    /// Times that accepting waited: rate, half-open connections, overload.
+    /// Times that accepting waited: rate, overload.
     pub accept_delays: AtomicU64,
     /// Connections ended by TLS, WebSocket or PROXY errors.
     pub layer_errors: AtomicU64,
@@ -248,7 +248,6 @@ impl Server {
             shared: shared.clone(),
             mailboxes: mailboxes.clone(),
             counters: counters.clone(),
-            connected: connected.clone(),
             clock,
         };
         let acceptor = thread::Builder::new()

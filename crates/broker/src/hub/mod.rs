@@ -11,6 +11,7 @@ pub use api::*;
 pub(crate) use conn::*;
 pub(crate) use deliver::*;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -44,6 +45,9 @@ pub(crate) struct Hub {
     pub(crate) config: Arc<Config>,
     pub(crate) conns: Slab<Conn>,
     pub(crate) sessions: Slab<Session>,
+    /// Connections in the order they were opened, those gone or connected since
+    /// included.
+    pub(crate) opening: VecDeque<ConnId>,
     pub(crate) names: Names,
     pub(crate) timers: Timers,
     pub(crate) outputs: Vec<Output>,

@@ -10,6 +10,7 @@ pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 
 pub(crate) use publish::Extent;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use punctual_codec::{
@@ -129,6 +130,7 @@ impl Shard {
                 config,
                 conns: Slab::default(),
                 sessions: Slab::default(),
+                opening: VecDeque::new(),
                 names: Names::default(),
                 timers,
                 outputs: Vec::new(),
@@ -192,7 +194,43 @@ impl Shard {
         let timer = Timer::Connect { slot, generation };
         hub.timers.arm(now + hub.config.connect_timeout, timer);
         self.compact_timers();
-        ConnId { slot, generation }
+        let id = ConnId { slot, generation };
+        self.bound_half_open(id, now);
+        id
+    }
+
+    /// Notes a new connection, and closes the oldest that has not completed
+    /// CONNECT if there are too many such.
+    fn bound_half_open(&mut self, id: ConnId, now: Nanos) {
+        let is_opening = |conns: &Slab<Conn>, id: &ConnId| {
+            conns.get(id.slot).is_some_and(|conn| {
+                conn.generation == id.generation && !matches!(conn.state, State::Connected)
+            })
+        };
+        let hub = &mut self.hub;
+        let max = hub.config.limits.max_half_open;
+        hub.opening.push_back(id);
+        let half_open = hub.stats.connections - hub.stats.clients_connected;
+        let evict = half_open as usize > max;
+        while let Some(oldest) = hub.opening.front().copied() {
+            let opening = is_opening(&hub.conns, &oldest);
+            if opening && !evict {
+                break;
+            }
+            hub.opening.pop_front();
+            if opening {
+                self.fail(
+                    oldest,
+                    &Fail::silent("too many connections without CONNECT"),
+                    now,
+                );
+                return;
+            }
+        }
+        if hub.opening.len() > 2 * max + 1024 {
+            let conns = &hub.conns;
+            hub.opening.retain(|id| is_opening(conns, id));
+        }
     }
 
     /// What the layers below MQTT have found out about a peer since

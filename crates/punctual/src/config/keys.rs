@@ -179,8 +179,8 @@ section! {
         /// end of its CONNECT packet, TLS and WebSocket handshakes included.
         connect_timeout: Duration = seconds(10), in millis(100) => seconds(600),
             since "0.1", Reload;
-        /// Largest number of connections that have not sent CONNECT yet. Past
-        /// it the oldest of them is closed.
+        /// Largest number of connections of one thread that have not completed
+        /// CONNECT. Past it the oldest of them is closed.
         max_half_open: u32 = 4096, in 1 => 1_000_000, since "0.1", Reload;
         /// Largest number of connections that are accepted in one second. The
         /// others wait in the system's queue.

@@ -20,6 +20,7 @@ impl Config {
             limits: BrokerLimits {
                 max_packet_size: bytes(limits.max_packet_size),
                 max_connect_size: bytes(limits.max_connect_size),
+                max_half_open: self.server.max_half_open as usize,
                 max_sessions: count(limits.max_sessions),
                 max_subscriptions_per_session: count(limits.max_subscriptions_per_session),
                 max_subscriptions: count(limits.max_subscriptions),

@@ -174,7 +174,6 @@ fn accept_policy(config: &Config) -> AcceptPolicy {
             Limit::At(rate) => rate,
             Limit::Unlimited => 0,
         },
-        max_half_open: config.server.max_half_open as usize,
         max_drift: match config.server.max_drift {
             Limit::At(drift) => nanos(drift),
             Limit::Unlimited => punctual_broker::Nanos::MAX,
