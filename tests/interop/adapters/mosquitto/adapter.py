@@ -95,7 +95,9 @@ class Subscriber:
         for line in self._process.stdout:
             line = line.rstrip("\n")
             if line.startswith("MSG "):
-                self._connection.message(line[4:])
+                # A signal can make mosquitto_sub print its last line twice.
+                if not self._closing:
+                    self._connection.message(line[4:])
             elif match := CONNACK.match(line):
                 self._connacks += 1
                 if self._connacks == 2:
