@@ -2,8 +2,12 @@
 //!
 //! [`World`] is the shell of a broker: shards, links with latency and limited
 //! windows, the mail between shards. [`Scenario`] runs one-line scripts for
-//! directed tests. Equal seeds give equal runs.
+//! directed tests. [`random`] lets random clients do random things and checks
+//! all that they see against [`model`], a naive second opinion on what MQTT
+//! means. A seed determines everything; a failing seed is a bug report.
 
+pub mod model;
+pub mod random;
 mod rng;
 mod scenario;
 mod wire;
@@ -11,5 +15,5 @@ mod world;
 
 pub use rng::Rng;
 pub use scenario::Scenario;
-pub use wire::{Decoder, Delivered, Incoming};
+pub use wire::{Blob, Decoder, Delivered, Incoming};
 pub use world::{Authenticator, LinkId, LinkProfile, Trace, World};

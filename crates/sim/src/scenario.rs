@@ -503,7 +503,7 @@ impl Scenario {
         let Some(got) = client.inbox.pop_front() else {
             return Err("no message waits".into());
         };
-        let text = String::from_utf8_lossy(&got.payload).into_owned();
+        let text = String::from_utf8_lossy(&got.payload.0).into_owned();
         let ids = match words.value("ids") {
             None => got.ids.clone(),
             Some(list) => list.split(',').map(number).collect::<Result<_, _>>()?,

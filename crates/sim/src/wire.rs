@@ -8,6 +8,19 @@ use punctual_codec::{
     split,
 };
 
+/// Bytes that are shown briefly.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Blob(pub Vec<u8>);
+
+impl std::fmt::Debug for Blob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for byte in self.0.iter().take(8) {
+            write!(f, "{byte:02x}")?;
+        }
+        write!(f, "({})", self.0.len())
+    }
+}
+
 /// A PUBLISH from the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivered {
@@ -23,13 +36,13 @@ pub struct Delivered {
     pub packet_id: u16,
     /// Properties as received, without alias, expiry and subscription
     /// identifiers.
-    pub properties: Vec<u8>,
+    pub properties: Blob,
     /// Message Expiry Interval.
     pub expiry: Option<u32>,
     /// Subscription Identifiers, ascending.
     pub ids: Vec<u32>,
     /// Application message.
-    pub payload: Vec<u8>,
+    pub payload: Blob,
 }
 
 /// A packet from the broker.
@@ -185,10 +198,10 @@ fn delivered(
         retain: publish.retain,
         topic,
         packet_id: publish.packet_id,
-        properties: forwarded(publish.properties),
+        properties: Blob(forwarded(publish.properties)),
         expiry: publish.properties.number(PropertyId::MessageExpiryInterval),
         ids,
-        payload: publish.payload.to_vec(),
+        payload: Blob(publish.payload.to_vec()),
     })
 }
 

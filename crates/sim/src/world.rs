@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use punctual_broker::{
     AuthAnswer, AuthRequest, Config, ConnId, ConnMeta, Directory, Event, Flow, Nanos, Output,
-    RemoteMessage, Shard,
+    RemoteMessage, Shard, Stats,
 };
+
+use punctual_codec::{Split, split};
 
 use crate::rng::Rng;
 
@@ -57,6 +59,9 @@ pub enum Trace {
         packets: Vec<u8>,
         /// Whether the last of them ended the connection.
         closed: bool,
+        /// How many of them were publications that were refused for lack of
+        /// room.
+        refused: u64,
     },
     /// The broker was told that the connection is gone.
     Lost(LinkId),
@@ -136,9 +141,10 @@ struct Link {
     /// For the client to take.
     received: Vec<u8>,
     cut: bool,
-    /// Paused since then, for the bound of a pause.
+    /// When bytes were last handed to the broker.
+    last_heard: Nanos,
     paused_since: Nanos,
-    pub_paused_longest: Nanos,
+    longest_pause: Nanos,
 }
 
 /// Shards, links and the time.
@@ -155,6 +161,7 @@ pub struct World {
     last_mail: Vec<Nanos>,
     posting: Vec<bool>,
     mail_delay: Nanos,
+    one_at_a_time: bool,
     trace: Vec<Trace>,
     dirty: Vec<ConnId>,
     outputs: Vec<Output>,
@@ -183,6 +190,7 @@ impl World {
             last_mail: vec![now; usize::from(count) * usize::from(count)],
             posting: vec![false; usize::from(count) * usize::from(count)],
             mail_delay: Nanos(20_000),
+            one_at_a_time: false,
             trace: Vec::new(),
             dirty: Vec::new(),
             outputs: Vec::new(),
@@ -210,6 +218,12 @@ impl World {
     /// arrival there.
     pub fn set_mail_delay(&mut self, delay: Nanos) {
         self.mail_delay = delay;
+    }
+
+    /// Whether the broker is handed single packets, so that the trace tells
+    /// which of them were refused.
+    pub fn set_one_at_a_time(&mut self, on: bool) {
+        self.one_at_a_time = on;
     }
 
     /// Who answers authentication requests; without, everyone is let in.
@@ -262,8 +276,9 @@ impl World {
             ended_down: false,
             received: Vec::new(),
             cut: false,
+            last_heard: now,
             paused_since: now,
-            pub_paused_longest: Nanos(0),
+            longest_pause: Nanos(0),
         });
         let at = self.arrival(id, true);
         self.schedule(at, Happening::Accept(id, Box::new(meta)));
@@ -351,6 +366,16 @@ impl World {
         self.links[id.0].paused
     }
 
+    /// When the broker last heard from the link's client.
+    pub fn last_heard(&self, id: LinkId) -> Nanos {
+        self.links[id.0].last_heard
+    }
+
+    /// Whether something arrived that the client has not taken.
+    pub fn has_received(&self, id: LinkId) -> bool {
+        !self.links[id.0].received.is_empty()
+    }
+
     /// The longest time the broker has held the link's client back at once.
     pub fn longest_pause(&self, id: LinkId) -> Nanos {
         let link = &self.links[id.0];
@@ -359,7 +384,7 @@ impl World {
         } else {
             Nanos(0)
         };
-        current.max(link.pub_paused_longest)
+        current.max(link.longest_pause)
     }
 
     /// Moves what happened since the last call to the end of `trace`.
@@ -459,43 +484,53 @@ impl World {
 
     /// Hands what arrived to the broker, as far as it reads.
     fn read(&mut self, id: LinkId) {
-        let link = &mut self.links[id.0];
+        let link = &self.links[id.0];
         let Some(conn) = link.conn else {
             return;
         };
-        if link.paused {
-            return;
-        }
-        let shard = link.shard;
-        if !link.inbox.is_empty() {
-            let received = self.shards[usize::from(shard)].receive(conn, &link.inbox, self.now);
-            assert!(
-                received.consumed <= link.inbox.len(),
-                "consumed more than was offered"
-            );
-            let packets: Vec<u8> = link.inbox.drain(..received.consumed).collect();
-            link.paused = received.flow == Flow::Pause;
-            link.paused_since = self.now;
-            let closed = received.flow == Flow::Closed;
-            if received.flow == Flow::Read {
-                assert!(
-                    received.needed == 0 || received.needed > link.inbox.len(),
-                    "a whole packet was left unread"
-                );
-            }
-            if !packets.is_empty() {
-                self.trace.push(Trace::Consumed {
-                    link: id,
-                    packets,
-                    closed,
-                });
-            }
-            self.settle(shard);
-        }
+        while self.links[id.0].conn == Some(conn) && self.read_once(id, conn) {}
         let link = &self.links[id.0];
         if link.ended_up && !link.paused && link.conn == Some(conn) {
             self.lose(id);
         }
+    }
+
+    /// Whether there may be more to read.
+    fn read_once(&mut self, id: LinkId, conn: ConnId) -> bool {
+        let link = &mut self.links[id.0];
+        if link.paused || link.inbox.is_empty() {
+            return false;
+        }
+        let offered = match split(&link.inbox, u32::MAX) {
+            Ok(Split::Frame(frame)) if self.one_at_a_time => frame.bytes.len(),
+            _ => link.inbox.len(),
+        };
+        let shard = &mut self.shards[usize::from(link.shard)];
+        let before = refusals(shard.stats());
+        let received = shard.receive(conn, &link.inbox[..offered], self.now);
+        assert!(received.consumed <= offered, "consumed more than offered");
+        if received.flow == Flow::Read {
+            assert!(
+                received.needed == 0 || received.needed > offered - received.consumed,
+                "a whole packet was left unread"
+            );
+        }
+        let packets: Vec<u8> = link.inbox.drain(..received.consumed).collect();
+        link.last_heard = self.now;
+        link.paused = received.flow == Flow::Pause;
+        link.paused_since = self.now;
+        let more = received.consumed == offered && received.flow == Flow::Read;
+        if !packets.is_empty() {
+            self.trace.push(Trace::Consumed {
+                link: id,
+                packets,
+                closed: received.flow == Flow::Closed,
+                refused: refusals(shard.stats()) - before,
+            });
+        }
+        let shard = link.shard;
+        self.settle(shard);
+        more
     }
 
     fn lose(&mut self, id: LinkId) {
@@ -560,7 +595,7 @@ impl World {
                     let link = &mut self.links[id.0];
                     if link.paused {
                         let pause = now - link.paused_since;
-                        link.pub_paused_longest = link.pub_paused_longest.max(pause);
+                        link.longest_pause = link.longest_pause.max(pause);
                     }
                     link.paused = false;
                     self.schedule(now, Happening::ToBroker(id, Vec::new()));
@@ -697,4 +732,9 @@ impl World {
             what,
         });
     }
+}
+
+/// Publications refused for lack of room.
+fn refusals(stats: &Stats) -> u64 {
+    stats.refused_queue_full + stats.refused_retained_full
 }

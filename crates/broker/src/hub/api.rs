@@ -205,6 +205,8 @@ pub struct ClientInfo {
     pub buffered: usize,
     /// Whether it counts as slow.
     pub slow: bool,
+    /// Whether retained messages for its subscriptions are still to be sent.
+    pub replaying: bool,
     /// Shard that owns it.
     pub shard: u16,
 }

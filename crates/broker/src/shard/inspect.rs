@@ -151,6 +151,7 @@ impl ClientView<'_> {
             inflight: session.window.open() as usize,
             buffered: conn.map_or(0, |c| c.out.len()),
             slow: conn.is_some_and(|c| c.slow),
+            replaying: !session.replays.is_empty(),
             shard: hub.index,
         }
     }

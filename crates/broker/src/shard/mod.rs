@@ -704,13 +704,13 @@ impl Shard {
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {
                 let hub = &mut self.hub;
-                hub.stats_shared = true;
-                hub.refresh_gauges();
-                hub.directory.share_stats(hub.index, &hub.stats);
                 if hub.index == 0 {
                     let expired = hub.directory.retained_mut().expire(now);
                     hub.stats.dropped_expired += expired as u64;
                 }
+                hub.stats_shared = true;
+                hub.refresh_gauges();
+                hub.directory.share_stats(hub.index, &hub.stats);
                 self.compact_timers();
             }
         }

@@ -553,15 +553,17 @@ fn promise_room(
     now: Nanos,
 ) -> Result<(), ()> {
     let size = publication.size();
-    let plain = || {
+    let all = || {
         matched
             .shards
             .iter()
             .flat_map(|(_, targets)| targets.iter())
-            .filter(|target| {
-                let own = target.no_local && target.session.number == publication.publisher;
-                target.qos != QoS::AtMostOnce && !own
-            })
+    };
+    let plain = || {
+        all().filter(|target| {
+            let own = target.no_local && target.session.number == publication.publisher;
+            target.qos != QoS::AtMostOnce && !own
+        })
     };
     let chosen = || {
         let kept = members.iter().filter(|t| t.qos != QoS::AtMostOnce);
@@ -578,9 +580,10 @@ fn promise_room(
         room
     };
     let full = plain().find(|target| !promise(target, 0)).or_else(|| {
-        // A session may be a receiver by itself and as a member of groups.
+        // A session may be a receiver by itself, be it with QoS 0, and as a
+        // member of groups.
         chosen().enumerate().find_map(|(at, target)| {
-            let before = plain().chain(chosen().take(at));
+            let before = all().chain(chosen().take(at));
             let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
             (!promise(target, copies.count())).then_some(target)
         })

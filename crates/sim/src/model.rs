@@ -1,0 +1,777 @@
+//! A naive second opinion on what MQTT means: lists of sessions and
+//! subscriptions, filters compared level by level, every message with a list
+//! of those who are to have it. Nothing is shared with the broker but the
+//! codec. The model is told what the broker consumed, in the broker's order,
+//! and what clients received; it answers with what is wrong.
+//!
+//! Where the specification leaves a choice the model follows the broker's:
+//! overlapping subscriptions give one copy with the highest QoS and all
+//! identifiers; retain-as-published of any of them counts.
+
+mod delivery;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use punctual_broker::{Config, Nanos};
+use punctual_codec::packet::RetainHandling;
+use punctual_codec::{Connect, PropertyId, Publish, QoS, ReasonCode, SubscribeOptions, Version};
+
+use crate::wire::{Blob, forwarded};
+use crate::world::LinkId;
+use delivery::Arrival;
+
+pub use delivery::Missing;
+
+/// Publisher, topic, and QoS of publication and delivery: what has an order.
+type OrderKey = (Option<usize>, String, QoS, QoS);
+
+/// Topic and payload.
+type Content = (String, Blob);
+
+/// What is wrong.
+pub type Violation = String;
+
+/// An application message as it was published, once.
+#[derive(Debug)]
+pub struct Publication {
+    topic: String,
+    payload: Blob,
+    qos: QoS,
+    properties: Blob,
+    at: Nanos,
+    expires: Nanos,
+    /// Message Expiry Interval it came with.
+    interval: Option<u32>,
+    /// Session that published it; wills have none.
+    publisher: Option<usize>,
+    /// Whether the broker refused it; then nobody may get it.
+    refused: bool,
+    /// Whether anyone subscribed to it.
+    matched: bool,
+}
+
+/// Why a session may get a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// It subscribed before.
+    Live,
+    /// It was retained when the session subscribed.
+    Replay,
+    /// One member of the group with that number gets it.
+    Group(usize),
+}
+
+/// A copy of a message that a session is to get.
+#[derive(Debug, Clone)]
+struct Copy {
+    publication: usize,
+    source: Source,
+    qos: QoS,
+    retain: bool,
+    ids: Vec<u32>,
+    /// Number of the arrival that it is, among those with its topic and
+    /// payload.
+    arrival: Option<usize>,
+    /// Whether it has to arrive; if not, it may.
+    required: bool,
+    /// Connection at the time, for copies with QoS 0.
+    link: Option<LinkId>,
+    /// Filter of the subscription that asked for it, for replays.
+    filter: String,
+}
+
+#[derive(Debug, Clone)]
+struct Subscription {
+    filter: String,
+    share: Option<String>,
+    options: SubscribeOptions,
+    id: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Will {
+    topic: String,
+    payload: Blob,
+    qos: QoS,
+    retain: bool,
+    properties: Blob,
+    interval: Option<u32>,
+    delay: u32,
+}
+
+#[derive(Debug)]
+struct Connection {
+    link: LinkId,
+    since: Nanos,
+    patience: Nanos,
+    resumed: bool,
+}
+
+#[derive(Debug)]
+struct Session {
+    client: String,
+    v5: bool,
+    ended: bool,
+    connection: Option<Connection>,
+    expiry: u32,
+    will: Option<Will>,
+    subscriptions: Vec<Subscription>,
+    /// Those whose retained messages are perhaps still being sent.
+    replays: Vec<Subscription>,
+    /// QoS 2 identifiers from the client that are not released.
+    incoming: HashSet<u16>,
+    /// Copies by topic and payload.
+    copies: HashMap<Content, Vec<Copy>>,
+    /// What the client last received with a packet identifier.
+    received: HashMap<u16, Content>,
+    /// Last publication received, by publisher, topic, QoS of both.
+    order: HashMap<OrderKey, usize>,
+    smallest_max_packet: u32,
+}
+
+/// A message for one member of a shared subscription.
+#[derive(Debug)]
+struct GroupCopy {
+    publication: usize,
+    members: Vec<(usize, QoS, bool, u32)>,
+    /// Number of the arrival that it is.
+    arrival: Option<usize>,
+    required: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Will(usize),
+    Expiry(usize),
+}
+
+/// What MQTT says about everything that happened.
+#[derive(Debug)]
+pub struct Model {
+    config: Config,
+    publications: Vec<Publication>,
+    sessions: Vec<Session>,
+    by_client: BTreeMap<String, usize>,
+    by_link: HashMap<LinkId, usize>,
+    /// What a topic may have retained, the latest last: wills may not have
+    /// found room, and nothing tells.
+    retained: BTreeMap<String, Vec<usize>>,
+    groups: Vec<GroupCopy>,
+    arrivals: HashMap<Content, Vec<Arrival>>,
+    due: BTreeSet<(Nanos, u64, Due)>,
+    next_due: u64,
+    due_of: HashMap<usize, Vec<(Nanos, u64, Due)>>,
+    subscriptions: usize,
+}
+
+/// Level by level, as section 4.7 says it.
+pub fn matches(filter: &str, topic: &str) -> bool {
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let filter: Vec<&str> = filter.split('/').collect();
+    let topic: Vec<&str> = topic.split('/').collect();
+    for (at, level) in filter.iter().enumerate() {
+        match (*level, topic.get(at)) {
+            ("#", _) => return true,
+            ("+", Some(_)) => {}
+            (name, Some(other)) if name == *other => {}
+            _ => return false,
+        }
+    }
+    filter.len() == topic.len()
+}
+
+impl Model {
+    /// For a broker with these settings.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            publications: Vec::new(),
+            sessions: Vec::new(),
+            by_client: BTreeMap::new(),
+            by_link: HashMap::new(),
+            retained: BTreeMap::new(),
+            groups: Vec::new(),
+            arrivals: HashMap::new(),
+            due: BTreeSet::new(),
+            next_due: 0,
+            due_of: HashMap::new(),
+            subscriptions: 0,
+        }
+    }
+
+    /// Time passes: wills that are due, sessions that expire.
+    pub fn advance(&mut self, now: Nanos) {
+        while let Some((at, order, due)) = self.due.first().copied()
+            && at <= now
+        {
+            self.due.remove(&(at, order, due));
+            match due {
+                Due::Will(session) => self.publish_will(session, at),
+                Due::Expiry(session) => self.end_session(session, at),
+            }
+        }
+    }
+
+    /// The broker accepted CONNECT. Returns the number of the session, and what
+    /// Session Present has to say.
+    pub fn connected(&mut self, link: LinkId, connect: &Connect<'_>, now: Nanos) -> (usize, bool) {
+        let client = connect.client_id.to_owned();
+        if let Some(session) = self.by_client.get(&client).copied() {
+            if let Some(connection) = &self.sessions[session].connection {
+                let old = connection.link;
+                self.connection_ended(old, true, now);
+            }
+            if connect.clean_start && !self.sessions[session].ended {
+                self.end_session(session, now);
+            }
+        }
+        let number = |id| connect.properties.number(id);
+        let present = self.by_client.contains_key(&client);
+        let v5 = connect.version.is_v5();
+        let at = match self.by_client.get(&client) {
+            Some(at) => *at,
+            None => {
+                self.by_client.insert(client.clone(), self.sessions.len());
+                self.sessions.push(Session {
+                    client,
+                    v5,
+                    ended: false,
+                    connection: None,
+                    expiry: 0,
+                    will: None,
+                    subscriptions: Vec::new(),
+                    replays: Vec::new(),
+                    incoming: HashSet::new(),
+                    copies: HashMap::new(),
+                    received: HashMap::new(),
+                    order: HashMap::new(),
+                    smallest_max_packet: u32::MAX,
+                });
+                self.sessions.len() - 1
+            }
+        };
+        self.forget_due(at);
+        let wanted = if v5 {
+            number(PropertyId::SessionExpiryInterval).unwrap_or(0)
+        } else if connect.clean_start {
+            0
+        } else {
+            u32::MAX
+        };
+        let session = &mut self.sessions[at];
+        session.v5 = v5;
+        session.expiry = wanted.min(self.config.limits.max_session_expiry);
+        session.smallest_max_packet = session
+            .smallest_max_packet
+            .min(number(PropertyId::MaximumPacketSize).unwrap_or(u32::MAX));
+        session.connection = Some(Connection {
+            link,
+            since: now,
+            patience: Nanos(u64::from(connect.keep_alive) * 1_500_000_000),
+            resumed: present,
+        });
+        session.will = connect.will.map(|will| Will {
+            topic: will.topic.to_owned(),
+            payload: Blob(will.payload.to_vec()),
+            qos: will.qos,
+            retain: will.retain,
+            properties: Blob(forwarded(will.properties)),
+            interval: will.properties.number(PropertyId::MessageExpiryInterval),
+            delay: will
+                .properties
+                .number(PropertyId::WillDelayInterval)
+                .unwrap_or(0),
+        });
+        self.by_link.insert(link, at);
+        (at, present)
+    }
+
+    /// Whether the broker has attached a session to the link.
+    pub fn is_connected(&self, link: LinkId) -> bool {
+        self.session_of(link).is_some_and(|s| {
+            self.sessions[s]
+                .connection
+                .as_ref()
+                .is_some_and(|c| c.link == link)
+        })
+    }
+
+    fn session_of(&self, link: LinkId) -> Option<usize> {
+        self.by_link.get(&link).copied()
+    }
+
+    /// Silence after which the broker ends the connection; 0 for never.
+    pub fn patience(&self, link: LinkId) -> Nanos {
+        self.session_of(link)
+            .and_then(|s| self.sessions[s].connection.as_ref())
+            .map_or(Nanos(0), |connection| connection.patience)
+    }
+
+    /// The connection is gone, with or without its will.
+    pub fn connection_ended(&mut self, link: LinkId, with_will: bool, now: Nanos) {
+        let Some(at) = self.session_of(link) else {
+            return;
+        };
+        let session = &mut self.sessions[at];
+        if session.connection.as_ref().is_none_or(|c| c.link != link) {
+            return;
+        }
+        session.connection = None;
+        // What was being replayed may or may not go on.
+        for copy in session.copies.values_mut().flatten() {
+            copy.required &= copy.source != Source::Replay && copy.qos != QoS::AtMostOnce;
+        }
+        if !with_will {
+            session.will = None;
+        }
+        if session.expiry == 0 {
+            self.end_session(at, now);
+            return;
+        }
+        let expiry = session.expiry;
+        let delay = session.will.as_ref().map(|will| will.delay.min(expiry));
+        match delay {
+            Some(0) => self.publish_will(at, now),
+            Some(delay) => self.schedule(now, delay, Due::Will(at), at),
+            None => {}
+        }
+        if expiry != u32::MAX {
+            self.schedule(now, expiry, Due::Expiry(at), at);
+        }
+    }
+
+    fn schedule(&mut self, now: Nanos, secs: u32, due: Due, session: usize) {
+        self.next_due += 1;
+        let entry = (now + Nanos::from_secs(u64::from(secs)), self.next_due, due);
+        self.due.insert(entry);
+        self.due_of.entry(session).or_default().push(entry);
+    }
+
+    fn forget_due(&mut self, session: usize) {
+        for entry in self.due_of.remove(&session).unwrap_or_default() {
+            self.due.remove(&entry);
+        }
+    }
+
+    fn publish_will(&mut self, session: usize, now: Nanos) {
+        let Some(will) = self.sessions[session].will.take() else {
+            return;
+        };
+        self.publish(
+            Publication {
+                topic: will.topic,
+                payload: will.payload,
+                qos: will.qos,
+                properties: will.properties,
+                at: now,
+                expires: expires(will.interval, now),
+                interval: will.interval,
+                publisher: None,
+                refused: false,
+                matched: false,
+            },
+            will.retain,
+            now,
+        );
+    }
+
+    /// Sessions end for another reason than the model knows of: their queues
+    /// overflowed. In which order is not known, so each may get the wills of
+    /// the others.
+    pub fn sessions_overflowed(&mut self, clients: &[String], now: Nanos) {
+        let sessions = clients.iter().map(|client| self.by_client.get(client));
+        let sessions: Vec<usize> = sessions.flatten().copied().collect();
+        for session in &sessions {
+            self.publish_will(*session, now);
+        }
+        for session in sessions {
+            self.end_session(session, now);
+        }
+    }
+
+    /// Clients that have a session.
+    pub fn clients(&self) -> impl Iterator<Item = &str> {
+        self.by_client.keys().map(String::as_str)
+    }
+
+    fn end_session(&mut self, at: usize, now: Nanos) {
+        self.publish_will(at, now);
+        self.forget_due(at);
+        let session = &mut self.sessions[at];
+        session.ended = true;
+        session.connection = None;
+        self.subscriptions -= session.subscriptions.len();
+        session.subscriptions.clear();
+        self.by_client.remove(&session.client);
+        for group in &mut self.groups {
+            // It may have been chosen.
+            group.required &= !group.members.iter().any(|(member, ..)| *member == at);
+        }
+    }
+
+    /// DISCONNECT. Says whether it is valid.
+    pub fn disconnect(
+        &mut self,
+        link: LinkId,
+        reason: ReasonCode,
+        expiry: Option<u32>,
+        now: Nanos,
+    ) {
+        let Some(at) = self.session_of(link) else {
+            return;
+        };
+        let session = &mut self.sessions[at];
+        let mut with_will = reason != ReasonCode::Success;
+        match expiry {
+            // A protocol error, as if the connection was lost.
+            Some(expiry) if expiry != 0 && session.expiry == 0 => with_will = true,
+            Some(expiry) => session.expiry = expiry.min(self.config.limits.max_session_expiry),
+            None => {}
+        }
+        self.connection_ended(link, with_will, now);
+    }
+
+    /// A PUBLISH from a client, its topic without alias; `refused` if the
+    /// broker refused it. Returns its number, unless it repeats one with QoS 2.
+    pub fn published(
+        &mut self,
+        link: LinkId,
+        publish: &Publish<'_>,
+        refused: bool,
+        now: Nanos,
+    ) -> Option<usize> {
+        let at = self.session_of(link)?;
+        let session = &mut self.sessions[at];
+        if publish.qos == QoS::ExactlyOnce {
+            if session.incoming.contains(&publish.packet_id) {
+                return None;
+            }
+            if !refused {
+                session.incoming.insert(publish.packet_id);
+            }
+        }
+        let interval = publish.properties.number(PropertyId::MessageExpiryInterval);
+        let publication = Publication {
+            topic: publish.topic.to_owned(),
+            payload: Blob(publish.payload.to_vec()),
+            qos: publish.qos,
+            properties: Blob(forwarded(publish.properties)),
+            at: now,
+            expires: expires(interval, now),
+            interval,
+            publisher: Some(at),
+            refused,
+            matched: false,
+        };
+        Some(self.publish(publication, publish.retain, now))
+    }
+
+    /// PUBREL from a client.
+    pub fn released(&mut self, link: LinkId, packet_id: u16) {
+        if let Some(at) = self.session_of(link) {
+            self.sessions[at].incoming.remove(&packet_id);
+        }
+    }
+
+    fn publish(&mut self, mut publication: Publication, retain: bool, now: Nanos) -> usize {
+        let number = self.publications.len();
+        let strict = publication.publisher.is_some()
+            && self.config.queue_full == punctual_broker::QueueFull::Refuse;
+        let mut groups: BTreeMap<(String, String), GroupCopy> = BTreeMap::new();
+        for (at, session) in self.sessions.iter_mut().enumerate() {
+            let matching: Vec<&Subscription> = session
+                .subscriptions
+                .iter()
+                .filter(|s| matches(&s.filter, &publication.topic))
+                .collect();
+            publication.matched |= !matching.is_empty();
+            for subscription in &matching {
+                if let Some(share) = &subscription.share {
+                    let key = (share.clone(), subscription.filter.clone());
+                    let group = groups.entry(key).or_insert_with(|| GroupCopy {
+                        publication: number,
+                        members: Vec::new(),
+                        arrival: None,
+                        required: strict && !publication.refused,
+                    });
+                    let options = subscription.options;
+                    let qos = publication.qos.min(options.qos);
+                    let retain = retain && options.retain_as_published;
+                    group.members.push((at, qos, retain, subscription.id));
+                }
+            }
+            let plain: Vec<&&Subscription> =
+                matching.iter().filter(|s| s.share.is_none()).collect();
+            let own = publication.publisher == Some(at);
+            if plain.is_empty() || (own && plain.iter().all(|s| s.options.no_local)) {
+                continue;
+            }
+            let qos = plain
+                .iter()
+                .map(|s| s.options.qos)
+                .max()
+                .unwrap_or_default();
+            let mut ids: Vec<u32> = plain.iter().map(|s| s.id).filter(|id| *id != 0).collect();
+            ids.sort_unstable();
+            let qos = publication.qos.min(qos);
+            let link = session.connection.as_ref().map(|c| c.link);
+            let copy = Copy {
+                publication: number,
+                source: Source::Live,
+                qos,
+                retain: retain && plain.iter().any(|s| s.options.retain_as_published),
+                ids,
+                arrival: None,
+                required: !publication.refused && (qos != QoS::AtMostOnce || link.is_some()),
+                link,
+                filter: String::new(),
+            };
+            session.add(&publication, copy);
+        }
+        for (_, mut group) in groups {
+            // With QoS 0 anything may happen to a member.
+            let mut members = group.members.iter();
+            group.required &= members.all(|(_, qos, ..)| *qos != QoS::AtMostOnce);
+            let source = Source::Group(self.groups.len());
+            for (at, qos, retain, id) in &group.members {
+                let copy = Copy {
+                    publication: number,
+                    source,
+                    qos: *qos,
+                    retain: *retain,
+                    ids: (*id != 0).then_some(*id).into_iter().collect(),
+                    arrival: None,
+                    required: false,
+                    link: None,
+                    filter: String::new(),
+                };
+                self.sessions[*at].add(&publication, copy);
+            }
+            self.groups.push(group);
+        }
+        if retain && !publication.refused {
+            self.retain(number, &publication, now);
+        }
+        self.publications.push(publication);
+        number
+    }
+
+    /// Stores a retained message; replays that are under way may pick it up,
+    /// and need not send its predecessor.
+    fn retain(&mut self, number: usize, publication: &Publication, now: Nanos) {
+        let topic = &publication.topic;
+        if publication.publisher.is_some() {
+            self.retained.remove(topic);
+        }
+        if !publication.payload.0.is_empty() {
+            let candidates = self.retained.entry(topic.clone()).or_default();
+            candidates.push(number);
+        }
+        for session in &mut self.sessions {
+            for copy in session.copies.values_mut().flatten() {
+                copy.required &= copy.source != Source::Replay
+                    || self.publications[copy.publication].topic != *topic;
+            }
+            if publication.payload.0.is_empty() || publication.expires <= now {
+                continue;
+            }
+            for replay in session.replays.clone() {
+                if !matches(&replay.filter, topic) {
+                    continue;
+                }
+                let copy = Copy {
+                    publication: number,
+                    source: Source::Replay,
+                    qos: publication.qos.min(replay.options.qos),
+                    retain: true,
+                    ids: (replay.id != 0).then_some(replay.id).into_iter().collect(),
+                    arrival: None,
+                    required: false,
+                    link: None,
+                    filter: replay.filter,
+                };
+                session.add(publication, copy);
+            }
+        }
+    }
+
+    /// Clients that may still be sent retained messages for a subscription.
+    pub fn replaying(&self) -> Vec<String> {
+        let sessions = self.by_client.values().map(|at| &self.sessions[*at]);
+        sessions
+            .filter(|session| !session.replays.is_empty())
+            .map(|session| session.client.clone())
+            .collect()
+    }
+
+    /// The client was sent all of them.
+    pub fn replayed(&mut self, client: &str) {
+        if let Some(at) = self.by_client.get(client) {
+            self.sessions[*at].replays.clear();
+        }
+    }
+
+    /// One filter of a SUBSCRIBE. Returns the reason code that is due.
+    pub fn subscribed(
+        &mut self,
+        link: LinkId,
+        filter: &str,
+        options: SubscribeOptions,
+        id: u32,
+        now: Nanos,
+    ) -> u8 {
+        let Some(at) = self.session_of(link) else {
+            return 0x80;
+        };
+        let limits = &self.config.limits;
+        let (share, plain) = punctual_codec::topic::split_share(filter);
+        let session = &mut self.sessions[at];
+        let known = session
+            .subscriptions
+            .iter_mut()
+            .find(|s| s.filter == plain && s.share.as_deref() == share);
+        let new = known.is_none();
+        let quota = if session.v5 { 0x97 } else { 0x80 };
+        match known {
+            Some(known) => (known.options, known.id) = (options, id),
+            None => {
+                if session.subscriptions.len() >= limits.max_subscriptions_per_session
+                    || self.subscriptions >= limits.max_subscriptions
+                {
+                    return quota;
+                }
+                self.subscriptions += 1;
+                session.subscriptions.push(Subscription {
+                    filter: plain.to_owned(),
+                    share: share.map(str::to_owned),
+                    options,
+                    id,
+                });
+            }
+        }
+        let replay = match options.retain_handling {
+            RetainHandling::Send => true,
+            RetainHandling::SendIfNew => new,
+            RetainHandling::DoNotSend => false,
+        };
+        if share.is_none() && replay {
+            session.end_replays(plain);
+            session.replays.push(Subscription {
+                filter: plain.to_owned(),
+                share: None,
+                options,
+                id,
+            });
+            for (topic, number, sure) in self
+                .retained
+                .iter()
+                .flat_map(|(topic, all)| all.iter().map(move |n| (topic, n, all.len() == 1)))
+            {
+                let publication = &self.publications[*number];
+                let sure = sure && publication.publisher.is_some();
+                let own = publication.publisher == Some(at) && options.no_local;
+                if !matches(plain, topic) || publication.expires <= now || own {
+                    continue;
+                }
+                let session = &mut self.sessions[at];
+                let copy = Copy {
+                    publication: *number,
+                    source: Source::Replay,
+                    qos: publication.qos.min(options.qos),
+                    retain: true,
+                    ids: (id != 0).then_some(id).into_iter().collect(),
+                    arrival: None,
+                    required: sure,
+                    link: session.connection.as_ref().map(|c| c.link),
+                    filter: plain.to_owned(),
+                };
+                session.add(publication, copy);
+            }
+        }
+        options.qos as u8
+    }
+
+    /// One filter of an UNSUBSCRIBE. Returns the reason code that is due.
+    pub fn unsubscribed(&mut self, link: LinkId, filter: &str) -> u8 {
+        let Some(at) = self.session_of(link) else {
+            return 0x80;
+        };
+        let (share, plain) = punctual_codec::topic::split_share(filter);
+        let session = &mut self.sessions[at];
+        let found = session
+            .subscriptions
+            .iter()
+            .position(|s| s.filter == plain && s.share.as_deref() == share);
+        let Some(found) = found else {
+            return ReasonCode::NoSubscriptionExisted.byte();
+        };
+        session.subscriptions.remove(found);
+        self.subscriptions -= 1;
+        if share.is_none() {
+            session.end_replays(plain);
+        }
+        ReasonCode::Success.byte()
+    }
+
+    /// The publisher was told how it went.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn acknowledged(
+        &self,
+        number: usize,
+        reason: ReasonCode,
+        version: Version,
+    ) -> Result<(), Violation> {
+        let publication = &self.publications[number];
+        let right = match reason {
+            ReasonCode::Success => {
+                !publication.refused && (publication.matched || !version.is_v5())
+            }
+            ReasonCode::NoMatchingSubscribers => !publication.refused && !publication.matched,
+            ReasonCode::QuotaExceeded => publication.refused,
+            _ => false,
+        };
+        if right {
+            Ok(())
+        } else {
+            Err(format!("{reason} for {publication:?}"))
+        }
+    }
+}
+
+impl Session {
+    /// Whether a message was never too large for the client.
+    fn takes(&self, publication: &Publication) -> bool {
+        let size =
+            publication.topic.len() + publication.payload.0.len() + publication.properties.0.len();
+        // Room for the header, and for a few identifiers.
+        size + 60 <= self.smallest_max_packet as usize
+    }
+
+    fn add(&mut self, publication: &Publication, copy: Copy) {
+        let key = (publication.topic.clone(), publication.payload.clone());
+        self.copies.entry(key).or_default().push(copy);
+    }
+
+    /// A replay for the filter starts again, or is not wanted any more.
+    fn end_replays(&mut self, filter: &str) {
+        self.replays.retain(|replay| replay.filter != filter);
+        for copy in self.copies.values_mut().flatten() {
+            copy.required &= copy.source != Source::Replay || copy.filter != filter;
+        }
+    }
+}
+
+fn order_key(publication: &Publication, qos: QoS) -> OrderKey {
+    let Publication {
+        publisher, topic, ..
+    } = publication;
+    (*publisher, topic.clone(), publication.qos, qos)
+}
+
+fn expires(interval: Option<u32>, now: Nanos) -> Nanos {
+    interval.map_or(Nanos::MAX, |secs| now + Nanos::from_secs(u64::from(secs)))
+}

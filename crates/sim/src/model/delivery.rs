@@ -1,0 +1,290 @@
+//! What clients received, held against what they were to get.
+//!
+//! A session may be due several copies of a message that look alike: by itself,
+//! as a member of groups, as a retained message. Which of them an arrival was
+//! cannot always be told at once, so arrivals are assigned to copies by
+//! augmenting paths: it is enough that all of them fit together.
+
+use std::collections::HashSet;
+
+use punctual_broker::Nanos;
+use punctual_codec::{QoS, Version};
+
+use super::{Content, Copy, Model, Publication, Source, Violation, order_key};
+use crate::wire::Delivered;
+use crate::world::LinkId;
+
+/// A message that a client received.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    session: usize,
+    message: Delivered,
+    v5: bool,
+    at: Nanos,
+    /// When its connection was accepted, if that is still the current one.
+    since: Option<Nanos>,
+    /// Which of the session's copies it is taken for.
+    copy: Option<usize>,
+}
+
+/// Something that one arrival can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Slot {
+    Group(usize),
+    Copy(usize, usize),
+}
+
+/// Messages that have not arrived, and what may excuse it.
+#[derive(Debug, Default)]
+pub struct Missing {
+    /// QoS 1 and 2, where policy may have dropped them.
+    pub droppable: usize,
+    /// QoS 0.
+    pub unacknowledged: usize,
+    example: Option<String>,
+}
+
+impl Arrival {
+    /// Whether it can be that copy.
+    fn is(&self, copy: &Copy, publication: &Publication) -> bool {
+        let message = &self.message;
+        if copy.qos != message.qos || copy.retain != message.retain {
+            return false;
+        }
+        // What has expired is not sent for the first time.
+        let late = |since: Nanos| publication.at < since && publication.expires <= since;
+        if !message.dup && self.since.is_some_and(late) {
+            return false;
+        }
+        if !self.v5 {
+            return true;
+        }
+        let left = (publication.expires - self.at).as_secs_ceil();
+        let expiry = match (publication.interval, message.expiry) {
+            (None, None) => true,
+            (Some(interval), Some(got)) => {
+                u64::from(got) >= left
+                    && got <= interval
+                    && (got > 0 || interval == 0 || message.dup)
+            }
+            _ => false,
+        };
+        expiry && copy.ids == message.ids && message.properties == publication.properties
+    }
+}
+
+impl Model {
+    /// A client received a PUBLISH.
+    ///
+    /// # Errors
+    /// If it is not for it, or not as it was published.
+    pub fn delivered(
+        &mut self,
+        link: LinkId,
+        message: &Delivered,
+        version: Version,
+        now: Nanos,
+    ) -> Result<(), Violation> {
+        let Some(at) = self.session_of(link) else {
+            return Err("a message without a session".into());
+        };
+        let connection = self.connection_facts(link);
+        let key = (message.topic.clone(), message.payload.clone());
+        let session = &mut self.sessions[at];
+        if message.dup {
+            if !connection.is_none_or(|(_, resumed)| resumed) {
+                return Err(format!(
+                    "DUP on the first connection of a session: {message:?}"
+                ));
+            }
+            if session.received.get(&message.packet_id) == Some(&key) {
+                return Ok(());
+            }
+        }
+        let arrival = Arrival {
+            session: at,
+            message: message.clone(),
+            v5: version.is_v5(),
+            at: now,
+            since: connection.map(|(since, _)| since),
+            copy: None,
+        };
+        if message.qos != QoS::AtMostOnce {
+            session.received.insert(message.packet_id, key.clone());
+        }
+        let arrivals = self.arrivals.entry(key.clone()).or_default();
+        let number = arrivals.len();
+        arrivals.push(arrival);
+        if !self.assign(&key, number, &mut HashSet::new()) {
+            let session = &self.sessions[at];
+            let copies = session.copies.get(&key).map_or(&[][..], |copies| copies);
+            let known: Vec<_> = copies
+                .iter()
+                .map(|copy| (copy, &self.publications[copy.publication]))
+                .collect();
+            return Err(format!(
+                "{} received {message:?}; known {known:?}; subscriptions {:?}; arrivals {:?}",
+                session.client, session.subscriptions, self.arrivals[&key],
+            ));
+        }
+        let taken_for = self.arrivals[&key][number].copy.unwrap_or(0);
+        let session = &self.sessions[at];
+        let copy = session.copies[&key][taken_for].clone();
+        let publication = &self.publications[copy.publication];
+        if publication.refused {
+            return Err(format!(
+                "{} received what was refused: {publication:?}",
+                session.client
+            ));
+        }
+        // Replays have no order, and empty messages are all alike.
+        let candidates = self.candidates(&key, number);
+        let session = &mut self.sessions[at];
+        let live = |at: &usize| session.copies[&key][*at].source != Source::Replay;
+        let ordered = candidates.iter().all(|(_, at)| live(at));
+        if ordered && !publication.payload.0.is_empty() {
+            let key = order_key(publication, copy.qos);
+            let last = session.order.entry(key).or_insert(copy.publication);
+            let before = &self.publications[*last];
+            // Repetitions of one message cannot be told apart.
+            if *last > copy.publication && before.payload != publication.payload {
+                return Err(format!(
+                    "{} received {publication:?} after {before:?}",
+                    session.client
+                ));
+            }
+            *last = copy.publication.max(*last);
+        }
+        Ok(())
+    }
+
+    /// Finds a copy that the arrival can be, if need be by taking others for
+    /// something else.
+    fn assign(&mut self, key: &Content, number: usize, tried: &mut HashSet<Slot>) -> bool {
+        let mut candidates = self.candidates(key, number);
+        candidates.retain(|(slot, _)| tried.insert(*slot));
+        let free = candidates
+            .iter()
+            .find(|(slot, copy)| self.holder(key, number, *slot, *copy).is_none());
+        let found = match free {
+            Some(free) => Some(*free),
+            None => candidates.into_iter().find(|(slot, copy)| {
+                self.holder(key, number, *slot, *copy)
+                    .is_some_and(|other| self.assign(key, other, tried))
+            }),
+        };
+        let Some((slot, copy)) = found else {
+            return false;
+        };
+        let at = self.arrivals[key][number].session;
+        if let Some(before) = self.arrivals[key][number].copy {
+            self.set_holder(key, at, before, None);
+        }
+        if let Slot::Group(group) = slot {
+            self.groups[group].arrival = Some(number);
+        }
+        self.set_holder(key, at, copy, Some(number));
+        if let Some(arrivals) = self.arrivals.get_mut(key) {
+            arrivals[number].copy = Some(copy);
+        }
+        true
+    }
+
+    fn set_holder(&mut self, key: &Content, session: usize, copy: usize, holder: Option<usize>) {
+        if let Some(copies) = self.sessions[session].copies.get_mut(key) {
+            let copy = &mut copies[copy];
+            copy.arrival = holder;
+            if let (Source::Group(group), None) = (copy.source, holder) {
+                self.groups[group].arrival = None;
+            }
+        }
+    }
+
+    fn holder(&self, key: &Content, number: usize, slot: Slot, copy: usize) -> Option<usize> {
+        match slot {
+            Slot::Group(group) => self.groups[group].arrival,
+            Slot::Copy(..) => {
+                let session = self.arrivals[key][number].session;
+                self.sessions[session].copies[key][copy].arrival
+            }
+        }
+    }
+
+    /// The copies that look like the arrival, the likeliest first.
+    fn candidates(&self, key: &Content, number: usize) -> Vec<(Slot, usize)> {
+        let arrival = &self.arrivals[key][number];
+        let session = &self.sessions[arrival.session];
+        let mut found: Vec<(usize, &Copy)> = session
+            .copies
+            .get(key)
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .filter(|(_, copy)| arrival.is(copy, &self.publications[copy.publication]))
+            .collect();
+        found.sort_by_key(|(_, copy)| {
+            let publication = &self.publications[copy.publication];
+            let last = session.order.get(&order_key(publication, copy.qos));
+            let late = last.is_some_and(|last| *last > copy.publication);
+            (publication.refused, late, !copy.required, copy.publication)
+        });
+        found
+            .into_iter()
+            .map(|(at, copy)| {
+                let slot = match copy.source {
+                    Source::Group(group) => Slot::Group(group),
+                    _ => Slot::Copy(arrival.session, at),
+                };
+                (slot, at)
+            })
+            .collect()
+    }
+
+    fn connection_facts(&self, link: LinkId) -> Option<(Nanos, bool)> {
+        let session = &self.sessions[self.session_of(link)?];
+        let connection = session.connection.as_ref().filter(|c| c.link == link)?;
+        Some((connection.since, connection.resumed))
+    }
+
+    /// What has not arrived although it had to.
+    ///
+    /// # Errors
+    /// What is missing without excuse.
+    pub fn missing(&self, now: Nanos) -> Result<Missing, Violation> {
+        let refuses = self.config.queue_full == punctual_broker::QueueFull::Refuse;
+        let mut missing = Missing::default();
+        for session in self.sessions.iter().filter(|s| !s.ended) {
+            let link = session.connection.as_ref().map(|c| c.link);
+            for copy in session.copies.values().flatten() {
+                let publication = &self.publications[copy.publication];
+                let excused = publication.expires <= now || !session.takes(publication);
+                if copy.arrival.is_some() || !copy.required || excused {
+                    continue;
+                }
+                let example = || format!("{} {publication:?} {copy:?}", session.client);
+                if copy.qos == QoS::AtMostOnce {
+                    if copy.link == link {
+                        missing.unacknowledged += 1;
+                        missing.example.get_or_insert_with(example);
+                    }
+                } else if copy.source == Source::Live
+                    && (!refuses || publication.publisher.is_none())
+                {
+                    missing.droppable += 1;
+                    missing.example.get_or_insert_with(example);
+                } else {
+                    return Err(format!("never received: {}", example()));
+                }
+            }
+        }
+        for group in &self.groups {
+            let publication = &self.publications[group.publication];
+            let mut members = group.members.iter().map(|(at, ..)| &self.sessions[*at]);
+            let excused = publication.expires <= now || !members.all(|s| s.takes(publication));
+            if group.required && group.arrival.is_none() && !excused {
+                return Err(format!("nobody received {publication:?}: {group:?}"));
+            }
+        }
+        Ok(missing)
+    }
+}
