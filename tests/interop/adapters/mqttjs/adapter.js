@@ -277,7 +277,7 @@ say({
   hello: "mqttjs",
   library: version,
   // Pings go out at half of the keep-alive.
-  keepalive: 3,
+  keepalive: 5,
   // User properties are an object: equal names come together.
   user_properties: "grouped",
   cannot: {},

@@ -270,7 +270,7 @@ def handle(connections, request):
 def main():
     cannot = {}
     # The network thread looks at the keep-alive once a second only, so pings come late.
-    say(hello="paho-mqtt", library=VERSION, keepalive=5, cannot=cannot)
+    say(hello="paho-mqtt", library=VERSION, keepalive=6, cannot=cannot)
     connections = {}
     for line in sys.stdin:
         request = json.loads(line)

@@ -31,7 +31,7 @@ func main() {
 	wire.Say(map[string]any{
 		"hello": library,
 		// The ping timer looks at the clock in whole seconds.
-		"keepalive": 4,
+		"keepalive": 6,
 		"cannot":    map[string]string{"close-code": "MQTT 3.1.1 has no server DISCONNECT"},
 	})
 	wire.Run(connect)

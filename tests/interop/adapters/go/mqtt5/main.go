@@ -34,7 +34,7 @@ type connection struct {
 func main() {
 	wire.Say(map[string]any{
 		"hello":     library,
-		"keepalive": 4,
+		"keepalive": 6,
 		"cannot":    map[string]string{},
 	})
 	wire.Run(connect)

@@ -64,7 +64,7 @@ public final class Adapter {
     public static void main(String[] arguments) throws Exception {
         JsonObject hello = new JsonObject();
         hello.addProperty("hello", "hivemq-mqtt-client");
-        hello.addProperty("keepalive", 4);
+        hello.addProperty("keepalive", 6);
         JsonObject cannot = new JsonObject();
         cannot.addProperty("bad-subscribe", "the client refuses No Local on a shared subscription");
         cannot.addProperty("subscription-identifier", "the client keeps identifiers to itself");

@@ -24,7 +24,7 @@ async fn main() {
         "hello": "rumqttc",
         "library": "0.25.1",
         // The MQTT 5 client accepts no keep-alive below five seconds.
-        "keepalive": 5,
+        "keepalive": 6,
         "cannot": {},
     }));
     let mut queues: HashMap<String, mpsc::UnboundedSender<Request>> = HashMap::new();
