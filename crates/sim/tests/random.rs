@@ -1,6 +1,7 @@
 //! Many seeds of random clients against the model.
 //!
-//! `PUNCTUAL_SEEDS=100000` runs that many, `PUNCTUAL_SEED=7` only that one.
+//! `PUNCTUAL_SEEDS=100000` runs that many, from `PUNCTUAL_FROM` on;
+//! `PUNCTUAL_SEED=7` only that one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,9 @@ fn the_broker_agrees_with_the_model() {
         return;
     }
     let seeds = number("PUNCTUAL_SEEDS").unwrap_or(250);
-    let next = AtomicU64::new(0);
+    let first = number("PUNCTUAL_FROM").unwrap_or(0);
+    let end = first.saturating_add(seeds);
+    let next = AtomicU64::new(first);
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
     let failures: Vec<String> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -28,11 +31,11 @@ fn the_broker_agrees_with_the_model() {
                 scope.spawn(|| {
                     loop {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds {
+                        if seed >= end {
                             return None;
                         }
                         if let Err(why) = random::run(seed) {
-                            next.store(seeds, Ordering::Relaxed);
+                            next.store(end, Ordering::Relaxed);
                             return Some(why);
                         }
                     }

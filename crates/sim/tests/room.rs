@@ -165,3 +165,25 @@ fn waiting_qos_0_is_not_overtaken() {
          expect b t 1; expect b t 2 q1; expect b t 3; expect b t 4; expect b t 5; expect b t 6",
     );
 }
+
+/// A copy with QoS 0 may take the place of one with QoS 1 that was sure to be
+/// sent at once.
+#[test]
+fn copies_with_qos_0_count() {
+    everywhere(
+        "total_bytes=500 buffer=300",
+        "sub b $share/g/#; sub b $share/h/t q1; conn a v5; pub a t 1 q1 size=1000 fails=0x97
+         none b; unsub b $share/g/#; pub a t 1 q1 size=1000; expect b t 1 q1",
+    );
+}
+
+/// Room that is promised here is not promised again there.
+#[test]
+fn promises_add_up_over_shards() {
+    everywhere(
+        "total_bytes=1000",
+        "conn b shard=0 resume expiry=100; sub b t q1; drop b
+         conn c shard=1 resume expiry=100; sub c t q1; drop c
+         conn a shard=0; pub a t 1 q1 size=600 fails=0x97; pub a t 1 q1 size=400",
+    );
+}

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 
-DEADLINE = float(os.environ.get("INTEROP_DEADLINE", "20"))
+DEADLINE = float(os.environ.get("INTEROP_DEADLINE", "30"))
 
 
 class Failure(Exception):

@@ -75,7 +75,7 @@ def parse_arguments():
                         help="only this transport (repeatable)")
     parser.add_argument("--case", action="append", metavar="NAME", choices=[c.name for c in cases.ALL],
                         help="only this case (repeatable)")
-    parser.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 2),
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 2),
                         help="jobs at a time (default: %(default)s)")
     parser.add_argument("--allow-missing", action="store_true",
                         help="skip clients whose tools are not installed instead of failing")

@@ -29,7 +29,6 @@ fn server() -> Server {
         accept: AcceptPolicy {
             max_connections: usize::MAX,
             rate: 0,
-            max_half_open: usize::MAX,
             max_drift: punctual_broker::Nanos::MAX,
         },
         max_receive_bytes: 1 << 20,

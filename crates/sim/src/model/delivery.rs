@@ -137,20 +137,22 @@ impl Model {
                 session.client
             ));
         }
-        // Replays have no order, and empty messages are all alike.
-        let candidates = self.candidates(&key, number);
+        // Replays have no order; empty messages, and those that were published
+        // again, cannot be told apart.
         let session = &mut self.sessions[at];
-        let live = |at: &usize| session.copies[&key][*at].source != Source::Replay;
-        let ordered = candidates.iter().all(|(_, at)| live(at));
-        if ordered && !publication.payload.0.is_empty() {
-            let key = order_key(publication, copy.qos);
-            let last = session.order.entry(key).or_insert(copy.publication);
+        let mut alike = session.copies[&key].iter();
+        let ordered = !publication.payload.0.is_empty()
+            && alike.all(|other| {
+                other.source != Source::Replay && other.publication == copy.publication
+            });
+        if ordered {
+            let order = order_key(publication, copy.qos);
+            let last = session.order.entry(order).or_insert(copy.publication);
             let before = &self.publications[*last];
-            // Repetitions of one message cannot be told apart.
-            if *last > copy.publication && before.payload != publication.payload {
+            if *last > copy.publication {
                 return Err(format!(
-                    "{} received {publication:?} after {before:?}",
-                    session.client
+                    "{} received {publication:?} after {before:?}; copies {:?}",
+                    session.client, session.copies[&key],
                 ));
             }
             *last = copy.publication.max(*last);
