@@ -11,6 +11,7 @@ mod error;
 mod floor;
 mod io;
 mod load;
+pub mod netns;
 mod sys;
 mod syscalls;
 mod watch;
