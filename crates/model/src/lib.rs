@@ -1,0 +1,26 @@
+//! What a message, a flow or a client asks of the network, as MQTT 5 user
+//! properties and as typed values.
+//!
+//! [`Requirements`] are what is asked for, [`Answer`] is what the broker says
+//! to it. Both are exact: durations are whole nanoseconds, rates whole bits
+//! per second, and a text that would have to be rounded is refused. A value
+//! that is accepted is in range; one that is not is answered with an error
+//! that names the key, the value and the remedy. Nothing allocates unless
+//! there is an error or text is made.
+//!
+//! Sources: `priority` is the message priority of PrioMQTT (low is urgent);
+//! deadline, period and priority are the attributes of RT-MQTT (high is
+//! urgent, a bare number is milliseconds).
+#![forbid(unsafe_code)]
+
+mod answer;
+mod error;
+mod requirements;
+mod units;
+
+pub use answer::{Answer, Status};
+pub use error::RequirementError;
+pub use requirements::{
+    CLASSES_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,
+};
+pub use units::{format_bandwidth, format_duration, parse_bandwidth, parse_duration};
