@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, Marking};
 
 /// What carries the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,6 +100,8 @@ pub struct Endpoint {
     pub bind: Option<IpAddr>,
     /// For the schemes with TLS.
     pub tls: TlsOptions,
+    /// Marks on the packets sent there, by class.
+    pub marking: Marking,
     /// Time for a transport to be ready, from the name look-up (which itself
     /// cannot be interrupted) to the end of the last handshake.
     pub timeout: Duration,
@@ -121,6 +123,7 @@ impl Endpoint {
             path: "/mqtt".into(),
             bind: None,
             tls: TlsOptions::default(),
+            marking: Marking::default(),
             timeout: Duration::from_secs(10),
         }
     }

@@ -4,7 +4,12 @@
 //! [`proto`] is the protocol: a state machine that knows no sockets and no
 //! clocks. Bytes and the time go in, bytes and [`Event`]s come out, so it can
 //! be driven by any transport and any runtime, and tested in virtual time.
-//! [`Client`] is a thin blocking shell around it.
+//! [`Client`] is a thin blocking shell around it, [`aio::Client`] (feature
+//! `tokio`) one for tokio.
+//!
+//! Messages may have requirements, which a broker that knows them honours all
+//! the way to the subscriber: see [`Message::priority`], [`Message::deadline`]
+//! and [`RealTimeProperties`].
 //!
 //! ```no_run
 //! use punctual_client::{Client, Event, Message, Options, QoS, ReasonCode, SubscribeOptions};
@@ -23,18 +28,26 @@
 //! # }
 //! ```
 
+#[cfg(feature = "tokio")]
+pub mod aio;
 mod client;
+mod driver;
 pub mod endpoint;
 mod error;
+mod marking;
 mod message;
 pub mod proto;
+mod realtime;
 pub mod transport;
 
 pub use client::{Backoff, Client, Options, Waker};
 pub use endpoint::{Endpoint, Scheme, TlsOptions, TlsVersion, Url};
 pub use error::{Error, Farewell};
+pub use marking::{Class, Mark, Marking};
 pub use message::{Delivery, Message};
 pub use proto::{Config, Connected, Core, Event, Token};
 pub use punctual_codec::{
     Properties, PropertyBuf, PropertyId, QoS, ReasonCode, SubscribeOptions, Version,
 };
+pub use punctual_model::{Answer, Late, RequirementError, Requirements, Status};
+pub use realtime::RealTimeProperties;

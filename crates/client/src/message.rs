@@ -1,6 +1,11 @@
 //! Application messages as their owner sees them.
 
+use std::time::Duration;
+
 use punctual_codec::{PropertyBuf, QoS};
+use punctual_model::Requirements;
+
+use crate::RealTimeProperties as _;
 
 /// An application message to publish, or a Will.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,6 +45,45 @@ impl Message {
         self.retain = true;
         self
     }
+
+    /// The same with that PrioMQTT priority, 0 most urgent: an order in the
+    /// broker, no promise. MQTT 5 only, as all that follow.
+    #[must_use]
+    pub fn priority(self, priority: u64) -> Self {
+        self.requirements(&Requirements {
+            message_priority: Some(priority),
+            ..Requirements::NONE
+        })
+    }
+
+    /// The same with that deadline, above 0: the time from sending to the
+    /// subscriber's receipt.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.requirements(&Requirements {
+            deadline: Some(deadline),
+            ..Requirements::NONE
+        })
+    }
+
+    /// The same with that period, above 0: the shortest time between two
+    /// messages on its topic.
+    #[must_use]
+    pub fn period(self, period: Duration) -> Self {
+        self.requirements(&Requirements {
+            period: Some(period),
+            ..Requirements::NONE
+        })
+    }
+
+    /// The same with all that `requirements` says; what it does not say stays
+    /// as it is. They are user properties; to read them, see
+    /// [`RealTimeProperties::requirements`](crate::RealTimeProperties::requirements).
+    #[must_use]
+    pub fn requirements(mut self, requirements: &Requirements) -> Self {
+        self.properties.require(requirements);
+        self
+    }
 }
 
 /// A message that arrived.
@@ -51,4 +95,8 @@ pub struct Delivery {
     pub dup: bool,
     /// Packet identifier; 0 exactly for QoS 0.
     pub packet_id: u16,
+    /// When its last byte was read, on the clock of the [`Core`](crate::Core)'s
+    /// owner; [`Client`](crate::Client)'s counts from
+    /// [`Client::epoch`](crate::Client::epoch).
+    pub received: Duration,
 }

@@ -1,8 +1,9 @@
 //! What a client says in CONNECT and how much it may hold.
 
 use punctual_codec::{Properties, PropertyBuf, PropertyId, PropertySet, Version, topic};
+use punctual_model::Requirements;
 
-use crate::{Error, Message};
+use crate::{Error, Message, RealTimeProperties as _};
 
 /// Options of a connection and its session. Start from [`Config::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +68,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The same with requirements for all that the client publishes and that
+    /// says nothing else. MQTT 5 only.
+    #[must_use]
+    pub fn requirements(mut self, requirements: &Requirements) -> Self {
+        self.properties.require(requirements);
+        self
+    }
+
     /// Checks what the specification demands of a CONNECT, so that mistakes
     /// are reported here and not by a server that hangs up.
     ///

@@ -47,6 +47,8 @@ pub struct Core {
     pub(super) input: Vec<u8>,
     /// Bytes of `input` already handled.
     pub(super) handled: usize,
+    /// When the last bytes came.
+    pub(super) received: Duration,
     pub(super) output: Outbound,
     pub(super) flight: Flight,
     pub(super) inbound: Inbound,
@@ -79,6 +81,7 @@ impl Core {
             phase: Phase::Down,
             input: Vec::new(),
             handled: 0,
+            received: Duration::ZERO,
             output: Outbound::new(config.version),
             flight: Flight::default(),
             inbound: Inbound::default(),
@@ -174,6 +177,7 @@ impl Core {
         self.input.drain(..self.handled);
         self.handled = 0;
         self.input.extend_from_slice(bytes);
+        self.received = now;
         if self.ping_deadline.is_some() {
             self.ping_deadline = Some(now + self.keep_alive);
         }

@@ -1,8 +1,9 @@
 //! What the core reports to its owner.
 
 use punctual_codec::{PropertyBuf, PropertyId, ReasonCode};
+use punctual_model::Answer;
 
-use crate::Delivery;
+use crate::{Delivery, RealTimeProperties as _};
 
 /// Names one publish, subscribe or unsubscribe of a [`Core`](super::Core), to
 /// recognise its answer.
@@ -55,6 +56,19 @@ pub enum Event {
         /// Authentication Method and Data, Reason String, User Properties.
         properties: PropertyBuf,
     },
+}
+
+impl Event {
+    /// What the server says to the requirements of the connection, the message
+    /// or the subscription, if it says something.
+    pub fn answer(&self) -> Option<Answer> {
+        match self {
+            Self::Connected(Connected { properties, .. })
+            | Self::Published { properties, .. }
+            | Self::Subscribed { properties, .. } => properties.answer(),
+            _ => None,
+        }
+    }
 }
 
 /// What the server said in CONNACK.

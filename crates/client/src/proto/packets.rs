@@ -192,6 +192,7 @@ impl Core {
             },
             dup: publish.dup,
             packet_id: id,
+            received: self.received,
         }));
         Ok(())
     }

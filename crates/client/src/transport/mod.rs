@@ -9,33 +9,21 @@ mod tls;
 mod websocket;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
-use mio::{Interest, Registry, Token};
-
 use crate::endpoint::Endpoint;
+use crate::marking::Class;
 use crate::{Error, Version};
 use socket::Socket;
 use tls::Stream;
 pub(crate) use tls::explain_io;
 use websocket::WebSocketStream;
 
-/// An open, non-blocking connection that carries packets in order.
-pub trait Transport: Send {
-    /// Has `registry` report when it may be possible to go on reading or
-    /// writing (edge-triggered).
-    ///
-    /// # Errors
-    /// Those of the system.
-    fn register(&mut self, registry: &Registry, token: Token, interest: Interest)
-    -> io::Result<()>;
-
-    /// Stops the reports.
-    ///
-    /// # Errors
-    /// Those of the system.
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()>;
-
+/// An open, non-blocking connection that carries packets in order. Its file
+/// descriptor tells when it may be possible to go on reading or writing; who
+/// waits for that edge-triggered reads until `WouldBlock`.
+pub trait Transport: AsFd + Send {
     /// Reads some bytes; 0 when the peer has ended the connection.
     ///
     /// # Errors
@@ -61,6 +49,10 @@ pub trait Transport: Send {
     /// # Errors
     /// As for [`flush`](Self::flush).
     fn finish(&mut self) -> io::Result<()>;
+
+    /// Bytes written from now on are of that class, for the marks on the
+    /// network's packets. A hint: what is under way may get them, too.
+    fn mark(&mut self, class: Class);
 }
 
 /// Opens a connection, blocking.

@@ -3,18 +3,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
-
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
 
 use crate::Error;
 use crate::endpoint::Endpoint;
+use crate::marking::{Class, Marker};
 
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
+    marker: Marker,
     /// While it blocks.
     deadline: Option<Instant>,
 }
@@ -48,6 +47,7 @@ impl Socket {
             match connect_to(*address, endpoint, share) {
                 Ok(stream) => {
                     return Ok(Self {
+                        marker: Marker::new(endpoint.marking, *address),
                         stream,
                         deadline: Some(deadline),
                     });
@@ -65,17 +65,8 @@ impl Socket {
         self.stream.set_nonblocking(true)
     }
 
-    pub(super) fn register(
-        &self,
-        registry: &Registry,
-        token: Token,
-        interest: Interest,
-    ) -> io::Result<()> {
-        registry.register(&mut SourceFd(&self.stream.as_raw_fd()), token, interest)
-    }
-
-    pub(super) fn deregister(&self, registry: &Registry) -> io::Result<()> {
-        registry.deregister(&mut SourceFd(&self.stream.as_raw_fd()))
+    pub(super) fn mark(&mut self, class: Class) {
+        self.marker.stream(&self.stream, class, Instant::now());
     }
 
     pub(super) fn finish(&self) -> io::Result<()> {
@@ -119,6 +110,12 @@ fn connect_to(
     socket.connect_timeout(&address.into(), timeout)?;
     socket.set_tcp_nodelay(true)?;
     Ok(socket.into())
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
 }
 
 impl Read for Socket {

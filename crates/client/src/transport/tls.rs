@@ -1,10 +1,10 @@
 //! TLS by rustls, or nothing, over a socket.
 
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use mio::{Interest, Registry, Token};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring};
@@ -19,6 +19,7 @@ use super::Transport;
 use super::socket::Socket;
 use crate::Error;
 use crate::endpoint::{Endpoint, TlsOptions, TlsVersion};
+use crate::marking::Class;
 
 /// Plain or encrypted bytes.
 #[derive(Debug)]
@@ -91,20 +92,13 @@ impl Write for Stream {
     }
 }
 
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Transport for Stream {
-    fn register(
-        &mut self,
-        registry: &Registry,
-        token: Token,
-        interest: Interest,
-    ) -> io::Result<()> {
-        self.socket.register(registry, token, interest)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.socket.deregister(registry)
-    }
-
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         Read::read(self, buf)
     }
@@ -123,6 +117,10 @@ impl Transport for Stream {
             Write::flush(self)?;
         }
         self.socket.finish()
+    }
+
+    fn mark(&mut self, class: Class) {
+        self.socket.mark(class);
     }
 }
 

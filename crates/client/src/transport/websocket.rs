@@ -2,8 +2,8 @@
 //! align [MQTT-6.0.0-2], so this is a byte stream like the others.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use mio::{Interest, Registry, Token};
 use tungstenite::client::{IntoClientRequest as _, client_with_config};
 use tungstenite::handshake::HandshakeError;
 use tungstenite::http::HeaderValue;
@@ -13,6 +13,7 @@ use tungstenite::{Bytes, Message, WebSocket};
 use super::Transport;
 use super::tls::Stream;
 use crate::endpoint::Endpoint;
+use crate::marking::Class;
 use crate::{Error, Version};
 
 /// Bytes of MQTT in one frame that we send, at most.
@@ -95,20 +96,13 @@ fn into_io(error: tungstenite::Error) -> io::Error {
     }
 }
 
+impl AsFd for WebSocketStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.get_ref().as_fd()
+    }
+}
+
 impl Transport for WebSocketStream {
-    fn register(
-        &mut self,
-        registry: &Registry,
-        token: Token,
-        interest: Interest,
-    ) -> io::Result<()> {
-        self.socket.get_mut().register(registry, token, interest)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.socket.get_mut().deregister(registry)
-    }
-
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.read == self.message.len() {
             match self.socket.read() {
@@ -164,5 +158,9 @@ impl Transport for WebSocketStream {
             Err(error) => return Err(into_io(error)),
         }
         self.socket.flush().map_err(into_io)
+    }
+
+    fn mark(&mut self, class: Class) {
+        self.socket.get_mut().mark(class);
     }
 }

@@ -216,6 +216,7 @@ impl Server {
                 }));
             }
             Packet::PingReq => self.put(Packet::PingResp),
+            Packet::Disconnect(_) => self.connected = false,
             other => panic!("unexpected {other:?}"),
         }
     }

@@ -8,9 +8,11 @@ use std::str::Chars;
 
 use chrono::format::{Item, StrftimeItems};
 use chrono::{DateTime, Local, Timelike as _};
-use punctual_client::{Delivery, PropertyId};
+use punctual_client::{Delivery, PropertyId, RealTimeProperties as _, Requirements};
+use punctual_model::format_duration;
 
 use super::json::{self, NotJson};
+use super::latency;
 
 /// What may stand after `%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,12 @@ enum Field {
     Unix,
     Json,
     JsonRaw,
+    /// Of the requirements.
+    Deadline,
+    Priority,
+    RtPriority,
+    /// Microseconds since `pub --latency` sent it.
+    Elapsed,
 }
 
 /// `%[-0][width][.most]`.
@@ -175,18 +183,22 @@ fn parse_field(chars: &mut Peekable<Chars<'_>>) -> Result<Piece, String> {
         'S' => Field::SubscriptionIds,
         'U' => Field::Unix,
         'X' => Field::HexUpper,
+        'd' => Field::Deadline,
+        'e' => Field::Elapsed,
         'j' => Field::Json,
         'l' => Field::Length,
         'm' => Field::PacketId,
+        'o' => Field::Priority,
         'p' => Field::Payload,
         'q' => Field::Qos,
         'r' => Field::Retain,
         't' => Field::Topic,
+        'u' => Field::RtPriority,
         'x' => Field::HexLower,
         other => {
             return Err(format!(
                 "the format has %{other}, which is none of %% %A %C %D %E %F %I %J %P %R %S %U \
-                 %X %j %l %m %p %q %r %t %x"
+                 %X %d %e %j %l %m %o %p %q %r %t %u %x"
             ));
         }
     };
@@ -316,9 +328,36 @@ fn print_field(
             let text = format!("{}.{:09}", time.timestamp(), nanos(time));
             out.extend_from_slice(text.as_bytes());
         }
+        Field::Deadline => {
+            let deadline = requirements(delivery).deadline.map(format_duration);
+            pad_text(&deadline.unwrap_or_default(), layout, out);
+        }
+        Field::Priority => {
+            let priority = requirements(delivery).message_priority;
+            pad_number(priority.map(|n| n.to_string()), layout, out);
+        }
+        Field::RtPriority => {
+            let priority = requirements(delivery).priority;
+            pad_number(priority.map(|n| n.to_string()), layout, out);
+        }
+        Field::Elapsed => {
+            let now = u64::try_from(time.timestamp_nanos_opt().unwrap_or(0)).unwrap_or(0);
+            let elapsed = latency::elapsed(message, now);
+            let micros = elapsed.map(|nanos| format!("{}.{:03}", nanos / 1000, nanos % 1000));
+            pad_number(micros, layout, out);
+        }
         // Printed by the caller, who can fail.
         Field::Json | Field::JsonRaw => {}
     }
+}
+
+/// What a message requires; nothing if that is not valid.
+fn requirements(delivery: &Delivery) -> Requirements {
+    delivery
+        .message
+        .properties
+        .requirements()
+        .unwrap_or_default()
 }
 
 /// A number keeps zeros in front; its absence is blank.
@@ -370,6 +409,7 @@ mod tests {
     use super::*;
     use chrono::TimeZone as _;
     use punctual_client::{Message, QoS};
+    use std::time::Duration;
 
     fn delivery() -> Delivery {
         let mut message = Message::new("r/1", "hello")
@@ -388,6 +428,7 @@ mod tests {
             message,
             dup: false,
             packet_id: 7,
+            received: Duration::ZERO,
         }
     }
 
@@ -428,6 +469,22 @@ mod tests {
         ] {
             assert_eq!(print(format), expected, "{format}");
         }
+    }
+
+    #[test]
+    fn requirements_have_fields() {
+        assert_eq!(print("[%d][%o][%3u][%e]"), "[][][   ][]");
+        let mut delivery = delivery();
+        let requirements = "priority=3, deadline=1.5ms, rt-priority=6".parse().unwrap();
+        delivery.message = delivery.message.requirements(&requirements);
+        let p = &mut delivery.message.properties;
+        p.push_user(latency::PROPERTY, "1600000000022000000")
+            .unwrap();
+        let time = Local.timestamp_opt(1_600_000_000, 22_463_001).unwrap();
+        let mut out = Vec::new();
+        let format = Format::parse("%d %03o %u %e", false).unwrap();
+        format.print(&delivery, time, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "1500us 003 6 463.001");
     }
 
     #[test]

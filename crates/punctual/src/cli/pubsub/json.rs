@@ -153,12 +153,14 @@ mod tests {
     use super::*;
     use chrono::TimeZone as _;
     use punctual_client::Message;
+    use std::time::Duration;
 
     fn with_payload(payload: &[u8]) -> Delivery {
         Delivery {
             message: Message::new("r/1", payload),
             dup: false,
             packet_id: 0,
+            received: Duration::ZERO,
         }
     }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
-use punctual_client::{Delivery, Message};
+use punctual_client::{Delivery, Message, RealTimeProperties as _};
 
 /// The user property: nanoseconds since 1970 in decimal digits.
 pub(super) const PROPERTY: &str = "punctual-time";
@@ -33,6 +33,9 @@ pub(super) struct Latencies {
     without: u64,
     /// Messages from the future: the clocks differ.
     early: u64,
+    /// Messages with a deadline, and those that came after it.
+    deadlines: u64,
+    late: u64,
 }
 
 impl Latencies {
@@ -42,6 +45,8 @@ impl Latencies {
             histogram: histogram.map_err(|error| error.to_string())?,
             without: 0,
             early: 0,
+            deadlines: 0,
+            late: 0,
         })
     }
 
@@ -50,7 +55,14 @@ impl Latencies {
         match sent_at(&delivery.message) {
             None => self.without += 1,
             Some(sent) if sent > now => self.early += 1,
-            Some(sent) => self.histogram.saturating_record((now - sent).max(1)),
+            Some(sent) => {
+                self.histogram.saturating_record((now - sent).max(1));
+                let requirements = delivery.message.properties.requirements();
+                if let Some(deadline) = requirements.ok().and_then(|r| r.deadline) {
+                    self.deadlines += 1;
+                    self.late += u64::from(u128::from(now - sent) > deadline.as_nanos());
+                }
+            }
         }
     }
 
@@ -64,6 +76,9 @@ impl Latencies {
             }
             let _ = write!(line, "  max {}", duration(self.histogram.max()));
         }
+        if self.deadlines > 0 {
+            let _ = write!(line, "  late {} of {}", self.late, self.deadlines);
+        }
         if self.without > 0 {
             let _ = write!(line, "  without time {}", self.without);
         }
@@ -72,6 +87,12 @@ impl Latencies {
         }
         line
     }
+}
+
+/// Nanoseconds from sending to `now`; `None` without a time, or one that is to
+/// come.
+pub(super) fn elapsed(message: &Message, now: u64) -> Option<u64> {
+    now.checked_sub(sent_at(message)?)
 }
 
 fn sent_at(message: &Message) -> Option<u64> {
@@ -110,7 +131,20 @@ mod tests {
             message,
             dup: false,
             packet_id: 0,
+            received: Duration::ZERO,
         }
+    }
+
+    #[test]
+    fn deadlines_are_counted() {
+        let mut latencies = Latencies::new().unwrap();
+        let mut delivery = sent(Some("1000"));
+        delivery.message = delivery.message.deadline(Duration::from_micros(5));
+        latencies.record(&delivery, 1_000 + 5_000);
+        latencies.record(&delivery, 1_000 + 5_001);
+        latencies.record(&sent(Some("1000")), 1_000 + 9_000);
+        let line = latencies.line();
+        assert!(line.ends_with("  late 1 of 2"), "{line}");
     }
 
     #[test]

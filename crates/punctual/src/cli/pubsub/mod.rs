@@ -9,6 +9,7 @@ mod latency;
 mod lines;
 mod property;
 mod publish;
+mod requirements;
 mod session;
 mod subscribe;
 

@@ -13,6 +13,7 @@ use super::connection::{Connection, parse_qos};
 use super::exit::{self, Failed};
 use super::latency;
 use super::lines::Lines;
+use super::requirements::RequirementFlags;
 use super::session::Session;
 
 /// Arguments of `punctual pub`.
@@ -62,6 +63,8 @@ pub(in crate::cli) struct Arguments {
     /// With -l, do not connect again when the connection is lost.
     #[arg(long)]
     no_reconnect: bool,
+    #[command(flatten)]
+    requirements: RequirementFlags,
     #[command(flatten)]
     connection: Connection,
     /// Print help.
@@ -152,6 +155,11 @@ fn publish(arguments: &Arguments) -> Result<(), Failed> {
             "--latency needs MQTT 5: leave -V out, or say -V 5",
         ));
     }
+    let properties = arguments.requirements.add(
+        &connection.properties.publish,
+        "publish",
+        connection.version().is_v5(),
+    )?;
     let payload = payload(arguments)?;
     let mut session = Session::open(options, connection.debug, connection.quiet)?;
     let source = match payload {
@@ -171,7 +179,7 @@ fn publish(arguments: &Arguments) -> Result<(), Failed> {
             payload: Vec::new(),
             qos: arguments.qos,
             retain: arguments.retain,
-            properties: connection.properties.publish.clone(),
+            properties,
         },
         latency: arguments.latency,
         source,

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use punctual_client::{Client, Error, Event, Options, PropertyBuf, ReasonCode, Version};
+use punctual_client::{
+    Answer, Client, Error, Event, Options, PropertyBuf, ReasonCode, Status, Version,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -63,6 +65,9 @@ impl Session {
                 if let Some(event) = &event {
                     self.established |= matches!(event, Event::Connected(_));
                     self.debug(|| summary(event));
+                    if let Some(answer) = event.answer() {
+                        self.answered(&answer);
+                    }
                 }
                 Ok(event)
             }
@@ -71,6 +76,22 @@ impl Session {
                 Ok(None)
             }
             Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Says what the broker says to requirements: what it does not promise
+    /// always, what it does for `-d`.
+    fn answered(&self, answer: &Answer) {
+        let reason = answer.reason.as_deref().unwrap_or("it does not say why");
+        match (answer.status, answer.bound) {
+            (Some(Status::Rejected), _) => {
+                self.warn(&format!("the requirements were rejected: {reason}"));
+            }
+            (Some(Status::BestEffort), _) => {
+                self.warn(&format!("the requirements are best effort: {reason}"));
+            }
+            (_, Some(bound)) => self.debug(|| format!("requirements admitted, bound {bound:?}")),
+            (status, None) => self.debug(|| format!("requirements: {status:?}, {reason}")),
         }
     }
 

@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use chrono::Local;
 use clap::Args;
-use punctual_client::{Delivery, Error, Event, Message, QoS, ReasonCode, SubscribeOptions, Token};
+use punctual_client::{
+    Delivery, Error, Event, Message, PropertyBuf, QoS, ReasonCode, SubscribeOptions, Token,
+};
 use punctual_codec::topic;
 
 use super::connection::{Connection, parse_qos};
 use super::exit::{self, Failed};
 use super::format::Format;
 use super::latency::{self, Latencies};
+use super::requirements::RequirementFlags;
 use super::session::Session;
 
 /// Time between two lines of `--latency`.
@@ -77,6 +80,8 @@ pub(in crate::cli) struct Arguments {
     #[arg(long)]
     no_reconnect: bool,
     #[command(flatten)]
+    requirements: RequirementFlags,
+    #[command(flatten)]
     connection: Connection,
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
@@ -115,6 +120,11 @@ fn subscribe(arguments: &Arguments) -> Result<(), Failed> {
             "--retain-as-published needs MQTT 5: leave -V out, or say -V 5",
         ));
     }
+    let properties = arguments.requirements.add(
+        &connection.properties.subscribe,
+        "subscribe",
+        connection.version().is_v5(),
+    )?;
     let format = match (&arguments.format, arguments.verbose) {
         (Some(format), _) => Format::parse(format, arguments.pretty).map_err(Failed::usage)?,
         (None, true) => Format::verbose(),
@@ -132,6 +142,7 @@ fn subscribe(arguments: &Arguments) -> Result<(), Failed> {
     let mut subscriber = Subscriber {
         arguments,
         topics,
+        properties,
         output,
         has_asked: false,
         asked: HashSet::new(),
@@ -156,6 +167,8 @@ fn subscribe(arguments: &Arguments) -> Result<(), Failed> {
 struct Subscriber<'a> {
     arguments: &'a Arguments,
     topics: Vec<String>,
+    /// Of SUBSCRIBE.
+    properties: PropertyBuf,
     output: Output,
     has_asked: bool,
     /// Requests that have not been answered.
@@ -258,9 +271,8 @@ impl Subscriber<'_> {
                 .iter()
                 .map(|topic| (topic.as_str(), options))
                 .collect();
-            let properties = &connection.properties.subscribe;
-            self.asked
-                .insert(session.client.subscribe(&filters, properties)?);
+            let token = session.client.subscribe(&filters, &self.properties)?;
+            self.asked.insert(token);
         }
         if !unsubscribe.is_empty() {
             let filters: Vec<&str> = unsubscribe.iter().map(String::as_str).collect();
