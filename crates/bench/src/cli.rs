@@ -11,6 +11,7 @@ use crate::compare::CompareArgs;
 use crate::error::{Error, Result};
 use crate::floor::Floor;
 use crate::load::{self, Options, Pace, Report, Scenario};
+use crate::priomqtt::{self, PriomqttArgs};
 use crate::sys;
 use crate::wire::Version;
 
@@ -23,6 +24,12 @@ pub enum BenchCommand {
     Floor(FloorArgs),
     /// Compare brokers with each other and the floor, and write the tables
     Compare(CompareArgs),
+    /// Repeat the experiments of the PrioMQTT paper: a factory cell on a 100 Mbit/s network,
+    /// against Mosquitto. Takes root, for network namespaces
+    Priomqtt(Box<PriomqttArgs>),
+    /// A station of that cell; told what to do on standard input
+    #[command(name = priomqtt::STATION_COMMAND, hide = true)]
+    PriomqttStation,
 }
 
 impl BenchCommand {
@@ -37,6 +44,8 @@ impl BenchCommand {
             Self::Load(args) => args.run(out),
             Self::Floor(args) => args.run(out),
             Self::Compare(args) => args.run(own_words, out),
+            Self::Priomqtt(args) => args.run(own_words, out),
+            Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
         }
     }
 }

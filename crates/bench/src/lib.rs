@@ -1,5 +1,6 @@
-//! Benchmarks of MQTT brokers: an open-loop load generator, a floor to compare with, and the
-//! comparison of several brokers in one run.
+//! Benchmarks of MQTT brokers: an open-loop load generator, a floor to compare with, the
+//! comparison of several brokers in one run, and the experiments of the PrioMQTT paper in network
+//! namespaces.
 //!
 //! The generator and the floor share their own few lines of MQTT and nothing with the broker's
 //! codec, so that the yardstick does not bend with what it measures. Linux only (epoll, CPU
@@ -9,9 +10,13 @@ mod cli;
 mod compare;
 mod error;
 mod floor;
+mod http;
 mod io;
 mod load;
 pub mod netns;
+mod priomqtt;
+mod process;
+mod prometheus;
 mod sys;
 mod syscalls;
 mod watch;
@@ -21,8 +26,11 @@ pub use cli::{BenchCommand, FloorArgs, LoadArgs};
 pub use compare::CompareArgs;
 pub use error::{Error, Result};
 pub use floor::{Floor, HIGH_WATER};
+pub use http::http_get;
 pub use load::{
     BrokerCost, IdleCost, LARGEST_PAYLOAD, LEAST_PAYLOAD, Latency, Options, Pace, Report, Scenario,
     run,
 };
+pub use priomqtt::PriomqttArgs;
+pub use prometheus::{Distribution, Samples};
 pub use wire::Version;

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::TcpStream;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -133,6 +134,22 @@ pub(crate) fn prepare_child(command: &mut Command, core: Option<usize>, fifo: u8
     };
     // SAFETY: between fork and exec only system calls are made; nothing allocates or locks.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Marks what leaves by `stream` (IPv4) with a DiffServ code point, 0 to 63.
+pub(crate) fn mark(stream: &TcpStream, dscp: u8) -> io::Result<()> {
+    let tos = libc::c_int::from(dscp) << 2;
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the value is valid and of the size given.
+    check(unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_TOS,
+            (&raw const tos).cast(),
+            size,
+        )
+    })
 }
 
 /// Asks a process to end (SIGTERM).

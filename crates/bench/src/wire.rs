@@ -248,6 +248,18 @@ pub(crate) struct PublishTemplate {
 
 impl PublishTemplate {
     pub(crate) fn new(version: Version, topic: &str, qos: u8, payload: &[u8]) -> Self {
+        Self::with_user_properties(version, topic, qos, &[], payload)
+    }
+
+    /// With user properties, which version 3.1.1 leaves out (MQTT 5.0 section 3.3.2.3.7).
+    pub(crate) fn with_user_properties(
+        version: Version,
+        topic: &str,
+        qos: u8,
+        user_properties: &[(String, String)],
+        payload: &[u8],
+    ) -> Self {
+        const USER_PROPERTY: u8 = 0x26;
         let mut body = Vec::with_capacity(topic.len() + payload.len() + 8);
         put_string(&mut body, topic);
         let id_in_body = (qos > 0).then_some(body.len());
@@ -255,7 +267,14 @@ impl PublishTemplate {
             put_u16(&mut body, 0);
         }
         if version == Version::V5 {
-            body.push(0);
+            let mut properties = Vec::new();
+            for (key, value) in user_properties {
+                properties.push(USER_PROPERTY);
+                put_string(&mut properties, key);
+                put_string(&mut properties, value);
+            }
+            put_varint(&mut body, properties.len());
+            body.extend_from_slice(&properties);
         }
         body.extend_from_slice(payload);
         let mut bytes = Vec::with_capacity(body.len() + 5);
@@ -429,6 +448,24 @@ mod tests {
     fn frame_refuses_a_length_of_five_bytes() {
         assert_eq!(frame(&[0x30, 0x80, 0x80, 0x80]), Frame::Incomplete);
         assert_eq!(frame(&[0x30, 0x80, 0x80, 0x80, 0x80]), Frame::Malformed);
+    }
+
+    #[test]
+    fn user_properties_stand_between_topic_and_payload() {
+        let properties = [("priority".to_owned(), "3".to_owned())];
+        let template =
+            PublishTemplate::with_user_properties(Version::V5, "t", 0, &properties, b"load");
+        let expected = [
+            &[0x30, 22, 0, 1, b't', 14, 0x26, 0, 8][..],
+            b"priority",
+            &[0, 1, b'3'],
+            b"load",
+        ]
+        .concat();
+        assert_eq!(template.bytes, expected);
+        let (first, body) = only_packet(&template.bytes);
+        let publish = publish(first, body, Version::V5).unwrap();
+        assert_eq!((publish.topic, publish.payload), (&b"t"[..], &b"load"[..]));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 
 mod cases;
 mod document;
-mod machine;
-mod peers;
+pub(crate) mod machine;
+pub(crate) mod peers;
 mod results;
 mod table;
 

@@ -6,22 +6,20 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
 use super::cases::{Case, Subject};
 use crate::error::{Error, Result};
+use crate::process::Process;
 use crate::sys;
 use crate::wire::Version;
 
 /// Longest wait for a broker to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Longest wait for a broker to end before it is killed.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Pause between looks at a broker that starts or ends.
+/// Pause between looks at a broker that starts.
 const POLL: Duration = Duration::from_millis(20);
 
 /// One broker. In `arguments` and `config` stand placeholders: `{port}`, `{port5}` (the second
@@ -36,7 +34,7 @@ pub(crate) struct Peer {
     arguments: &'static [&'static str],
     /// File name and text of its configuration.
     config: Option<(&'static str, &'static str)>,
-    version_argument: &'static str,
+    pub(crate) version_argument: &'static str,
     v5_on_second_port: bool,
     most_qos: u8,
     /// It may use every core and only its throughput is measured.
@@ -224,7 +222,8 @@ impl Peer {
         })
     }
 
-    fn find_program(&self, directory: &Path) -> Option<PathBuf> {
+    /// Looks for its program: environment variable, `directory`, PATH.
+    pub(crate) fn find_program(&self, directory: &Path) -> Option<PathBuf> {
         if let Some(path) = env::var_os(self.variable) {
             return Some(path.into());
         }
@@ -239,7 +238,7 @@ impl Peer {
 }
 
 /// The first thing in a program's answer that looks like a version.
-fn version_of(program: &Path, argument: &str) -> String {
+pub(crate) fn version_of(program: &Path, argument: &str) -> String {
     let output = Command::new(program)
         .arg(argument)
         .stdin(Stdio::null())
@@ -260,7 +259,7 @@ fn version_in(text: &str) -> Option<String> {
 
 /// A broker that runs and listens. Dropping it ends the process.
 pub(crate) struct Running {
-    child: Child,
+    process: Process,
     port: u16,
     port5: u16,
     v5_on_second_port: bool,
@@ -301,11 +300,10 @@ impl Found {
             .stderr(log_too);
         let core = (!self.peer.all_cores).then_some(setup.core);
         sys::prepare_child(&mut command, core, fifo);
-        let child = command
-            .spawn()
+        let process = Process::spawn(&mut command)
             .map_err(|e| self.failure(&format!("{}: {e}", program.display())))?;
         let mut running = Running {
-            child,
+            process,
             port,
             port5,
             v5_on_second_port: self.peer.v5_on_second_port,
@@ -335,7 +333,7 @@ impl Found {
 
 impl Running {
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// The port for clients of `version`.
@@ -354,7 +352,7 @@ impl Running {
             ports.push(self.port5);
         }
         while Instant::now() < deadline {
-            if let Ok(Some(status)) = self.child.try_wait() {
+            if let Some(status) = self.process.ended() {
                 return Err(format!("it ended with {status}"));
             }
             ports.retain(|&port| std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
@@ -364,22 +362,6 @@ impl Running {
             thread::sleep(POLL);
         }
         Err(format!("nothing listens on port {}", ports[0]))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let asked = sys::terminate(self.child.id());
-        let deadline = Instant::now() + STOP_TIMEOUT;
-        while asked.is_ok() && Instant::now() < deadline {
-            match self.child.try_wait() {
-                Ok(None) => thread::sleep(POLL),
-                _ => return,
-            }
-        }
-        // It may have ended in between; there is nobody to tell.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -67,6 +67,23 @@ impl Recorder {
         self.run.1 = 0;
     }
 
+    /// Every value that was recorded (nanoseconds, within the histogram's precision) with its
+    /// count, ascending.
+    pub(crate) fn buckets(&mut self) -> Vec<(u64, u64)> {
+        self.write_run();
+        let recorded = self.histogram.iter_recorded();
+        recorded
+            .map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
+            .collect()
+    }
+
+    /// Records what another recorder's [`Recorder::buckets`] say.
+    pub(crate) fn add(&mut self, buckets: &[(u64, u64)]) {
+        for &(ns, count) in buckets {
+            self.histogram.saturating_record_n(ns.max(1), count);
+        }
+    }
+
     pub(crate) fn summary(&mut self) -> Option<Latency> {
         self.write_run();
         let h = &self.histogram;
@@ -147,6 +164,19 @@ mod tests {
         assert!(near(summary.p99_us, 990.0), "{summary:?}");
         assert!(near(summary.p999_us, 999.0), "{summary:?}");
         assert!(near(summary.max_us, 1000.0), "{summary:?}");
+    }
+
+    #[test]
+    fn buckets_carry_a_distribution_from_one_recorder_to_another() {
+        let mut first = Recorder::new();
+        for us in 1..=1000u64 {
+            first.record(us * us * 100);
+        }
+        let mut second = Recorder::new();
+        second.add(&first.buckets());
+        assert_eq!(second.buckets(), first.buckets());
+        let (first, second) = (first.summary().unwrap(), second.summary().unwrap());
+        assert_eq!((first.count, first.p99_us), (second.count, second.p99_us));
     }
 
     #[test]

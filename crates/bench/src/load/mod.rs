@@ -4,15 +4,15 @@
 //! if asked to, stops publishing and drains. Throughput is what arrived in the measured
 //! interval; loss, order and duplicates are checked over the whole run, warm-up included.
 
-mod client;
+pub(crate) mod client;
 mod engine;
 mod idle;
-mod meter;
-mod publisher;
+pub(crate) mod meter;
+pub(crate) mod publisher;
 mod report;
-mod scenario;
-mod stamp;
-mod track;
+pub(crate) mod scenario;
+pub(crate) mod stamp;
+pub(crate) mod track;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Pace;
 
@@ -144,7 +144,8 @@ pub(crate) struct PublisherPlan {
 }
 
 /// When one publisher sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum PublisherPace {
     /// Whenever fewer than so many of its messages are undelivered.
     Window(u32),

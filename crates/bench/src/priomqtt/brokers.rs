@@ -1,0 +1,270 @@
+//! The brokers that serve the cell: how each is found, configured and started.
+//!
+//! All get the same: the same network, core and scheduling class, no persistence, logging of
+//! errors only. They differ in what the comparison is about.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use super::cell::{BROKER, Urgency};
+use crate::compare::peers::{self, PEERS};
+use crate::error::{Error, Result};
+use crate::netns::Namespace;
+use crate::process::Process;
+use crate::sys;
+
+/// Longest wait for a broker to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Pause between looks at a broker that starts.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Where our broker answers HTTP in its namespace.
+pub(crate) const HTTP: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// One broker with one configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variant {
+    pub(crate) name: &'static str,
+    /// What a reader has to know.
+    pub(crate) note: &'static str,
+    /// Name in the table of peers.
+    peer: &'static str,
+    /// Words behind the program's own.
+    arguments: &'static [&'static str],
+    /// File name and text of its configuration.
+    config: Option<(&'static str, &'static str)>,
+    pub(crate) urgency: Urgency,
+    /// It counts its own queue and tells over HTTP.
+    pub(crate) has_metrics: bool,
+    /// It takes part unless others are asked for.
+    pub(crate) by_default: bool,
+}
+
+/// Name of the broker that is compared with Mosquitto.
+pub(crate) const PUNCTUAL: &str = "punctual";
+
+/// Name of Mosquitto as it is compared: without Nagle's algorithm.
+pub(crate) const MOSQUITTO: &str = "mosquitto";
+
+const PUNCTUAL_COMMON: &str = "[[listener]]\naddress = \"tcp://*:1883\"\nallow_anonymous = true\n\
+    [server]\nhttp = \"127.0.0.1:8080\"\nsys_interval = \"off\"\n\
+    [log]\nlevel = \"warn\"\n";
+
+const MOSQUITTO_COMMON: &str = "listener 1883 0.0.0.0\nallow_anonymous true\npersistence false\n\
+    max_queued_messages 1000000\nmax_queued_bytes 0\nmax_inflight_messages 0\n\
+    log_dest stderr\nlog_type error\n";
+
+/// Every broker that the cell can have.
+pub(crate) const VARIANTS: [Variant; 6] = [
+    Variant {
+        name: PUNCTUAL,
+        note: "fixed priorities, TCP",
+        peer: "punctual",
+        arguments: &["serve", "--config", "{config}"],
+        config: Some(("punctual.toml", "")),
+        urgency: Urgency::Priority,
+        has_metrics: true,
+        by_default: true,
+    },
+    Variant {
+        name: "punctual-edf",
+        note: "earliest deadline first (the period), TCP",
+        peer: "punctual",
+        arguments: &["serve", "--config", "{config}"],
+        config: Some(("punctual-edf.toml", "[egress]\npolicy = \"edf\"\n")),
+        urgency: Urgency::Deadline,
+        has_metrics: true,
+        by_default: false,
+    },
+    Variant {
+        name: "punctual-fifo",
+        note: "first in, first out: priorities ignored, TCP",
+        peer: "punctual",
+        arguments: &["serve", "--config", "{config}"],
+        config: Some(("punctual-fifo.toml", "[egress]\npolicy = \"fifo\"\n")),
+        urgency: Urgency::Priority,
+        has_metrics: true,
+        by_default: false,
+    },
+    Variant {
+        name: MOSQUITTO,
+        note: "set_tcp_nodelay true",
+        peer: "mosquitto",
+        arguments: &["-c", "{config}"],
+        config: Some(("mosquitto.conf", "set_tcp_nodelay true\n")),
+        urgency: Urgency::Priority,
+        has_metrics: false,
+        by_default: true,
+    },
+    Variant {
+        name: "mosquitto-nagle",
+        note: "set_tcp_nodelay false, its default",
+        peer: "mosquitto",
+        arguments: &["-c", "{config}"],
+        config: Some(("mosquitto-nagle.conf", "set_tcp_nodelay false\n")),
+        urgency: Urgency::Priority,
+        has_metrics: false,
+        by_default: true,
+    },
+    Variant {
+        name: "floor",
+        note: "no broker: a forwarder that marks what one thread can reach here",
+        peer: "floor",
+        arguments: &["floor", "--listen", "0.0.0.0:1883"],
+        config: None,
+        urgency: Urgency::Priority,
+        has_metrics: false,
+        by_default: false,
+    },
+];
+
+/// A broker whose program was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) variant: Variant,
+    program: PathBuf,
+    /// Words that lead to the program's part that is meant.
+    words: Vec<String>,
+    pub(crate) version: String,
+}
+
+/// Where a process runs and how urgently.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement {
+    pub(crate) core: Option<usize>,
+    /// `SCHED_FIFO` priority, 0 for the normal class.
+    pub(crate) fifo: u8,
+}
+
+impl Variant {
+    /// The text of its configuration, if it has one.
+    fn config_text(&self) -> Option<(&'static str, String)> {
+        let (file, own) = self.config?;
+        let common = match self.peer {
+            "punctual" => PUNCTUAL_COMMON,
+            _ => MOSQUITTO_COMMON,
+        };
+        Some((file, format!("{common}{own}")))
+    }
+
+    /// Looks for its program: this one where it is the broker or the floor itself, else as the
+    /// comparison of brokers does.
+    pub(crate) fn find(&self, directory: &Path, own_words: &[&str]) -> Option<Found> {
+        let peer = PEERS.iter().find(|peer| peer.name == self.peer)?;
+        let own = env::current_exe().ok()?;
+        // Our broker has these commands below a word of its own.
+        let own_is_broker = !own_words.is_empty() && env::var_os(peer.variable).is_none();
+        let (program, words) = match self.peer {
+            "floor" => (own, own_words.to_vec()),
+            "punctual" if own_is_broker => (own, Vec::new()),
+            _ => (peer.find_program(directory)?, Vec::new()),
+        };
+        let version = match self.peer {
+            "floor" => env!("CARGO_PKG_VERSION").to_owned(),
+            _ => peers::version_of(&program, peer.version_argument),
+        };
+        Some(Found {
+            variant: *self,
+            program,
+            words: words.into_iter().map(str::to_owned).collect(),
+            version,
+        })
+    }
+}
+
+impl Found {
+    /// Starts the broker in `namespace` and waits until it listens. Its configuration and log
+    /// stay in `directory`.
+    pub(crate) fn start(
+        &self,
+        namespace: &Namespace,
+        directory: &Path,
+        placement: Placement,
+    ) -> Result<Process> {
+        let name = self.variant.name;
+        let mut config_path = PathBuf::new();
+        if let Some((file, text)) = self.variant.config_text() {
+            config_path = directory.join(file);
+            fs::write(&config_path, text)
+                .map_err(Error::io(format!("cannot write {}", config_path.display())))?;
+        }
+        let log_path = directory.join(format!("{name}.log"));
+        let log = fs::File::create(&log_path)
+            .map_err(Error::io(format!("cannot write {}", log_path.display())))?;
+        let log_too = log.try_clone().map_err(Error::io("cannot share the log"))?;
+
+        let config = config_path.to_string_lossy();
+        let arguments = self.variant.arguments.iter();
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.words)
+            .args(arguments.map(|argument| argument.replace("{config}", &config)))
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too);
+        sys::prepare_child(&mut command, placement.core, placement.fifo);
+        namespace.place(&mut command);
+        let failure = |why: String| Error::Peer {
+            peer: name.to_owned(),
+            why: format!("{why}; see {}", log_path.display()),
+        };
+        let mut process = Process::spawn(&mut command)
+            .map_err(|e| failure(format!("{}: {e}", self.program.display())))?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, BROKER.port()));
+        loop {
+            if let Some(status) = process.ended() {
+                return Err(failure(format!("it ended with {status}")));
+            }
+            if namespace.enter(|| TcpStream::connect(address))?.is_ok() {
+                return Ok(process);
+            }
+            if Instant::now() > deadline {
+                return Err(failure(format!("nothing listens on {address}")));
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_and_files_are_unique_and_peers_known() {
+        let names: HashSet<_> = VARIANTS.iter().map(|variant| variant.name).collect();
+        assert_eq!(names.len(), VARIANTS.len());
+        let files: Vec<_> = VARIANTS.iter().filter_map(|v| Some(v.config?.0)).collect();
+        assert_eq!(files.iter().collect::<HashSet<_>>().len(), files.len());
+        for variant in VARIANTS {
+            assert!(PEERS.iter().any(|peer| peer.name == variant.peer));
+        }
+        for name in [PUNCTUAL, MOSQUITTO] {
+            assert!(names.contains(name));
+        }
+    }
+
+    #[test]
+    fn brokers_of_one_kind_differ_only_in_what_is_compared() {
+        let text = |name: &str| {
+            let variant = VARIANTS.iter().find(|v| v.name == name).unwrap();
+            variant.config_text().unwrap().1
+        };
+        assert_eq!(
+            text("mosquitto").replace("nodelay true", "nodelay false"),
+            text("mosquitto-nagle")
+        );
+        assert_eq!(
+            text("punctual-edf").replace("edf", "fifo"),
+            text("punctual-fifo")
+        );
+        assert!(text("punctual-fifo").starts_with(&text(PUNCTUAL)));
+    }
+}

@@ -1,0 +1,132 @@
+//! The network of the cell: Fig. 4 of the paper in network namespaces.
+//!
+//! ```text
+//!   broker ── switch 1 ── switch 2 ── controller, S1, S3, S4 (and the bulk stations)
+//!                 └── S2
+//! ```
+//!
+//! Every cable carries 100 Mbit/s in each direction, counted as on the wire. The figure itself is
+//! not in the paper's text; what the text says is that S2 is one hop closer to the broker than
+//! the other clients. A shaped link delivers a frame when its transmission would *begin*: the
+//! last bit comes for free, so an idle path is faster than copper by the transmission time per
+//! hop, for every broker alike.
+
+use super::cell::{BROKER, Station};
+use crate::error::Result;
+use crate::netns::{Namespace, Queue};
+
+/// Rate of every cable, bit/s.
+pub(crate) const RATE: u64 = 100_000_000;
+
+/// Prefix length of the cell's addresses.
+const PREFIX: u8 = 24;
+
+/// Cables from the farther stations to the broker.
+pub(crate) const HOPS: u32 = 3;
+
+/// What switches do with packets that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switches {
+    /// Plain ones, as in the paper.
+    Fifo,
+    /// Eight strict priorities by the upper three bits of the DiffServ code point, and devices
+    /// that order their own packets by `SO_PRIORITY`.
+    Priority,
+}
+
+/// The wired cell. It is gone when it and all that runs in it are.
+pub(crate) struct Network {
+    pub(crate) broker: Namespace,
+    stations: Vec<(Station, Namespace)>,
+    _switches: [Namespace; 2],
+}
+
+impl Network {
+    /// Wires the cell for `stations`.
+    pub(crate) fn new(stations: &[Station], switches: Switches) -> Result<Self> {
+        let near = Namespace::new("switch 1")?;
+        let far = Namespace::new("switch 2")?;
+        let mut near_ports = vec!["trunk".to_owned()];
+        let mut far_ports = vec!["trunk".to_owned()];
+        near.cable("trunk", &far, "trunk")?;
+
+        let broker = Namespace::new("broker")?;
+        broker.cable("eth0", &near, "broker")?;
+        near_ports.push("broker".to_owned());
+        broker.address("eth0", BROKER.ip(), PREFIX)?;
+        let mut placed = Vec::new();
+        for &station in stations {
+            let name = station.name();
+            let (switch, ports) = if station.is_near() {
+                (&near, &mut near_ports)
+            } else {
+                (&far, &mut far_ports)
+            };
+            let namespace = Namespace::new(&name)?;
+            namespace.cable("eth0", switch, &name)?;
+            namespace.address("eth0", station.address(), PREFIX)?;
+            ports.push(name);
+            placed.push((station, namespace));
+        }
+
+        let devices = placed.iter().map(|(_, namespace)| namespace);
+        for device in devices.chain([&broker]) {
+            let queue = match switches {
+                Switches::Fifo => Queue::Fifo,
+                Switches::Priority => Queue::ByPriority,
+            };
+            device.shape("eth0", RATE, queue)?;
+        }
+        for (switch, ports) in [(&near, &near_ports), (&far, &far_ports)] {
+            let names: Vec<&str> = ports.iter().map(String::as_str).collect();
+            switch.bridge("bridge", &names)?;
+            for port in names {
+                match switches {
+                    Switches::Fifo => switch.shape(port, RATE, Queue::Fifo)?,
+                    Switches::Priority => shape_by_mark(switch, port)?,
+                }
+            }
+        }
+        Ok(Self {
+            broker,
+            stations: placed,
+            _switches: [near, far],
+        })
+    }
+
+    /// The stations with the namespaces that they run in.
+    pub(crate) fn stations(&self) -> impl Iterator<Item = (Station, &Namespace)> {
+        self.stations.iter().map(|(station, ns)| (*station, ns))
+    }
+}
+
+/// Limits a switch's port to [`RATE`] and serves what waits there by eight strict priorities,
+/// those of the DiffServ class selectors: 7 first.
+fn shape_by_mark(switch: &Namespace, port: &str) -> Result<()> {
+    let on = format!("dev {port}");
+    // What bears no mark goes to class selector 0.
+    switch.tc(&format!("qdisc add {on} root handle 1: htb default 10"))?;
+    switch.tc(&format!(
+        "class add {on} parent 1: classid 1:1 htb rate {RATE}bit ceil {RATE}bit \
+         burst 3100 cburst 3100 quantum 1514 overhead 24"
+    ))?;
+    for selector in 0..8u32 {
+        let class = 0x10 + selector;
+        let order = 7 - selector;
+        // A class within its own rate is served before all that borrow, whatever their order:
+        // that rate has to be next to nothing.
+        switch.tc(&format!(
+            "class add {on} parent 1:1 classid 1:{class:x} htb rate 8kbit ceil {RATE}bit \
+             prio {order} burst 1600 cburst 3100 quantum 1514 overhead 24"
+        ))?;
+        switch.tc(&format!(
+            "qdisc add {on} parent 1:{class:x} pfifo limit 1000"
+        ))?;
+        switch.tc(&format!(
+            "filter add {on} parent 1: protocol ip prio 1 u32 \
+             match ip dsfield {:#x} 0xe0 flowid 1:{class:x}",
+            selector << 5
+        ))?;
+    }
+    Ok(())
+}

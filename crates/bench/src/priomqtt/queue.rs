@@ -1,0 +1,151 @@
+//! What the broker itself says about its egress queue between two moments of a run.
+//!
+//! Source of the numbers: `/metrics` of our broker. A broker that does not count a thing is not
+//! asked to: what it does not tell is left out of the report.
+
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::prometheus::{Distribution, Samples};
+
+/// Histogram of the time from a message's arrival in the egress queue to its departure, by
+/// `class` and, where the broker has it, by PrioMQTT `priority`.
+const WAIT: &str = "punctual_egress_wait_seconds";
+
+/// Histogram of the number of entries that a new entry finds waiting, itself included.
+const DEPTH: &str = "punctual_egress_depth_entries";
+
+/// Largest number of entries that have waited at one time.
+const DEPTH_MAX: &str = "punctual_egress_depth_entries_max";
+
+/// Looks at the broker's numbers at the beginning and at the end.
+#[derive(Debug)]
+pub(crate) struct QueueWatch {
+    before: Option<Samples>,
+    after: Option<Samples>,
+}
+
+/// How long messages waited in the broker, and with how many others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct QueueReport {
+    pub(crate) waits: Vec<Wait>,
+    /// Median of the entries that a new one found waiting, itself included.
+    pub(crate) median_entries: Option<f64>,
+    /// Largest number of entries, the warm-up included.
+    pub(crate) max_entries: Option<f64>,
+}
+
+/// Waiting times of some messages.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Wait {
+    /// Which messages, as `priority 1` or `class normal`.
+    pub(crate) of: String,
+    pub(crate) messages: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+impl QueueWatch {
+    /// Begins with what `/metrics` says now, if it says anything.
+    pub(crate) fn begin(metrics: Result<Result<String>>) -> Self {
+        Self {
+            before: read(metrics),
+            after: None,
+        }
+    }
+
+    /// Ends with what it says later.
+    pub(crate) fn end(&mut self, metrics: Result<Result<String>>) {
+        self.after = read(metrics);
+    }
+
+    /// What changed in between; `None` if the broker has no such numbers.
+    pub(crate) fn report(self) -> Option<QueueReport> {
+        let (before, after) = (self.before?, self.after?);
+        let between = |name: &str, labels: &[(&str, &str)]| -> Option<Distribution> {
+            let now = after.distribution(name, labels)?;
+            Some(match before.distribution(name, labels) {
+                Some(earlier) => now.since(&earlier),
+                None => now,
+            })
+        };
+        let mut waits = Vec::new();
+        for label in ["class", "priority"] {
+            for value in after.label_values(&format!("{WAIT}_count"), label) {
+                let waited = between(WAIT, &[(label, value)]);
+                waits.extend(waited.and_then(|w| Wait::new(format!("{label} {value}"), &w)));
+            }
+        }
+        let depth = between(DEPTH, &[]);
+        let report = QueueReport {
+            waits,
+            median_entries: depth.and_then(|depth| depth.quantile(0.5)),
+            max_entries: after.sum(DEPTH_MAX, &[]),
+        };
+        (report != QueueReport::default()).then_some(report)
+    }
+}
+
+impl Wait {
+    fn new(of: String, waited: &Distribution) -> Option<Self> {
+        Some(Self {
+            of,
+            messages: waited.count,
+            mean_us: 1e6 * waited.mean()?,
+            p50_us: 1e6 * waited.quantile(0.5)?,
+            p99_us: 1e6 * waited.quantile(0.99)?,
+        })
+    }
+}
+
+fn read(metrics: Result<Result<String>>) -> Option<Samples> {
+    Some(Samples::parse(&metrics.ok()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(fast: u32, slow: u32) -> Result<Result<String>> {
+        let all = fast + slow;
+        Ok(Ok(format!(
+            "{WAIT}_bucket{{class=\"priority\",priority=\"1\",le=\"0.0001\"}} {fast}\n\
+             {WAIT}_bucket{{class=\"priority\",priority=\"1\",le=\"+Inf\"}} {all}\n\
+             {WAIT}_sum{{class=\"priority\",priority=\"1\"}} {}\n\
+             {WAIT}_count{{class=\"priority\",priority=\"1\"}} {all}\n\
+             {WAIT}_sum{{class=\"bulk\"}} 0\n\
+             {WAIT}_count{{class=\"bulk\"}} 0\n\
+             {DEPTH_MAX} 9\n",
+            f64::from(all) / 10_000.0
+        )))
+    }
+
+    #[test]
+    fn only_what_came_in_between_counts() {
+        let mut watch = QueueWatch::begin(metrics(10, 10));
+        watch.end(metrics(20, 10));
+        let report = watch.report().unwrap();
+        let [class, priority] = &report.waits[..] else {
+            panic!("{report:?}");
+        };
+        assert_eq!(
+            (class.of.as_str(), class.messages),
+            ("class priority", 10.0)
+        );
+        assert_eq!(priority.of, "priority 1");
+        assert!((priority.mean_us - 100.0).abs() < 1e-6, "{report:?}");
+        assert!(priority.p99_us <= 100.0, "{report:?}");
+        assert_eq!(
+            (report.median_entries, report.max_entries),
+            (None, Some(9.0))
+        );
+    }
+
+    #[test]
+    fn a_broker_without_these_numbers_has_no_report() {
+        let mut watch = QueueWatch::begin(Ok(Ok("up 1\n".to_owned())));
+        watch.end(Ok(Ok("up 1\n".to_owned())));
+        assert_eq!(watch.report(), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! A document of headings, paragraphs, tables and pictures that can be written as Markdown (the
+//! pictures left out) and as one HTML file that needs nothing else.
+
+use std::fmt::Write;
+
+use super::svg::escape;
+
+/// A piece of a document.
+pub(crate) enum Part {
+    Heading(String),
+    Paragraph(String),
+    List(Vec<String>),
+    Table(Table),
+    /// Pictures that stand side by side where there is room: caption and SVG.
+    Pictures(Vec<(String, String)>),
+}
+
+/// The first column is text, the others are numbers.
+pub(crate) struct Table {
+    pub(crate) header: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// A document under construction.
+pub(crate) struct Page {
+    pub(crate) title: String,
+    pub(crate) parts: Vec<Part>,
+}
+
+impl Page {
+    pub(crate) fn new(title: &str) -> Self {
+        Self {
+            title: title.to_owned(),
+            parts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn heading(&mut self, text: &str) {
+        self.parts.push(Part::Heading(text.to_owned()));
+    }
+
+    pub(crate) fn paragraph(&mut self, text: impl Into<String>) {
+        self.parts.push(Part::Paragraph(text.into()));
+    }
+
+    /// Adds a table, unless it has no row.
+    pub(crate) fn table(&mut self, header: Vec<String>, rows: Vec<Vec<String>>) {
+        if !rows.is_empty() {
+            self.parts.push(Part::Table(Table { header, rows }));
+        }
+    }
+
+    pub(crate) fn markdown(&self) -> String {
+        // Writing to a String does not fail.
+        let mut text = format!("# {}\n", self.title);
+        for part in &self.parts {
+            match part {
+                Part::Heading(heading) => {
+                    let _ = write!(text, "\n## {heading}\n");
+                }
+                Part::Paragraph(paragraph) => {
+                    let _ = write!(text, "\n{paragraph}\n");
+                }
+                Part::List(items) => {
+                    text.push('\n');
+                    for item in items {
+                        let _ = writeln!(text, "- {item}");
+                    }
+                }
+                Part::Table(table) => {
+                    let _ = write!(text, "\n| {} |\n", table.header.join(" | "));
+                    let columns = table.header.len().saturating_sub(1);
+                    let _ = writeln!(text, "|---{}|", "|--:".repeat(columns));
+                    for row in &table.rows {
+                        let _ = writeln!(text, "| {} |", row.join(" | "));
+                    }
+                }
+                Part::Pictures(_) => {}
+            }
+        }
+        text
+    }
+
+    pub(crate) fn html(&self) -> String {
+        let title = escape(&self.title);
+        let mut text = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+        );
+        for part in &self.parts {
+            match part {
+                Part::Heading(heading) => {
+                    let _ = writeln!(text, "<h2>{}</h2>", escape(heading));
+                }
+                Part::Paragraph(paragraph) => {
+                    let _ = writeln!(text, "<p>{}</p>", inline(paragraph));
+                }
+                Part::List(items) => {
+                    text.push_str("<ul>\n");
+                    for item in items {
+                        let _ = writeln!(text, "<li>{}</li>", inline(item));
+                    }
+                    text.push_str("</ul>\n");
+                }
+                Part::Table(table) => table.html(&mut text),
+                Part::Pictures(pictures) => {
+                    text.push_str("<div class=\"pictures\">\n");
+                    for (caption, svg) in pictures {
+                        let caption = inline(caption);
+                        let _ = writeln!(
+                            text,
+                            "<figure>\n{svg}<figcaption>{caption}</figcaption>\n</figure>"
+                        );
+                    }
+                    text.push_str("</div>\n");
+                }
+            }
+        }
+        text.push_str("</body>\n</html>\n");
+        text
+    }
+}
+
+impl Table {
+    fn html(&self, text: &mut String) {
+        text.push_str("<div class=\"wide\"><table>\n<thead><tr>");
+        for cell in &self.header {
+            let _ = write!(text, "<th scope=\"col\">{}</th>", inline(cell));
+        }
+        text.push_str("</tr></thead>\n<tbody>\n");
+        for row in &self.rows {
+            text.push_str("<tr>");
+            for (column, cell) in row.iter().enumerate() {
+                let cell = inline(cell);
+                let _ = match column {
+                    0 => write!(text, "<th scope=\"row\">{cell}</th>"),
+                    _ => write!(text, "<td>{cell}</td>"),
+                };
+            }
+            text.push_str("</tr>\n");
+        }
+        text.push_str("</tbody>\n</table></div>\n");
+    }
+}
+
+/// Text with `code` and **strong** as HTML.
+fn inline(text: &str) -> String {
+    let mut html = String::new();
+    for (index, piece) in escape(text).split('`').enumerate() {
+        if index % 2 == 1 {
+            let _ = write!(html, "<code>{piece}</code>");
+            continue;
+        }
+        for (index, piece) in piece.split("**").enumerate() {
+            let _ = match index % 2 {
+                1 => write!(html, "<strong>{piece}</strong>"),
+                _ => write!(html, "{piece}"),
+            };
+        }
+    }
+    html
+}
+
+/// Colours: Okabe and Ito's, which people who see few colours tell apart.
+const STYLE: &str = "
+:root{color-scheme:light dark;--ink:#1d2329;--paper:#fff;--grid:#d9dee3;--soft:#f4f6f8;
+--s0:#0072b2;--s1:#d55e00;--s2:#009e73;--s3:#cc79a7;--s4:#e69f00;--s5:#56b4e9;--s6:#6b6b6b;--s7:#b8a800}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ec;--paper:#15191d;--grid:#343b42;--soft:#1e2429;
+--s0:#4aa8e0;--s1:#f0803c;--s2:#2cc49a;--s3:#e0a0c5;--s6:#a0a0a0}}
+body{margin:2rem auto;max-width:75rem;padding:0 1rem;color:var(--ink);background:var(--paper);
+font:16px/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.3rem .7rem;border-bottom:1px solid var(--grid);text-align:right}
+th:first-child{text-align:left}thead th{border-bottom:2px solid var(--grid);vertical-align:bottom}
+tbody tr:hover{background:var(--soft)}tbody th{font-weight:500}
+.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(22rem,1fr));gap:1.2rem}
+figure{margin:0}figcaption{font-size:.9rem}svg{width:100%;height:auto}
+svg text{font:11px system-ui,sans-serif}svg .small{font-size:9px}.ink{fill:var(--ink)}
+.grid{stroke:var(--grid);stroke-width:1}.curve{fill:none;stroke-width:1.8}
+.curve.s0{stroke:var(--s0)}.curve.s1{stroke:var(--s1);stroke-dasharray:6 2}
+.curve.s2{stroke:var(--s2);stroke-dasharray:2 2}.curve.s3{stroke:var(--s3);stroke-dasharray:8 2 2 2}
+.curve.s4{stroke:var(--s4)}.curve.s5{stroke:var(--s5)}.curve.s6{stroke:var(--s6)}.curve.s7{stroke:var(--s7)}
+.bar.s0{fill:var(--s0)}.bar.s1{fill:var(--s1)}.bar.s2{fill:var(--s2)}.bar.s3{fill:var(--s3)}
+.bar.s4{fill:var(--s4)}.bar.s5{fill:var(--s5)}.bar.s6{fill:var(--s6)}.bar.s7{fill:var(--s7)}
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        let mut page = Page::new("A & B");
+        page.heading("One");
+        page.paragraph("Say `x < y` **now**.");
+        page.table(
+            vec!["name".to_owned(), "value".to_owned()],
+            vec![vec!["a".to_owned(), "1".to_owned()]],
+        );
+        page.table(vec!["empty".to_owned()], Vec::new());
+        page.parts.push(Part::List(vec!["item".to_owned()]));
+        page.parts.push(Part::Pictures(vec![(
+            "c".to_owned(),
+            "<svg/>\n".to_owned(),
+        )]));
+        page
+    }
+
+    #[test]
+    fn markdown_has_everything_but_pictures() {
+        assert_eq!(
+            page().markdown(),
+            "# A & B\n\n## One\n\nSay `x < y` **now**.\n\n| name | value |\n|---|--:|\n\
+             | a | 1 |\n\n- item\n"
+        );
+    }
+
+    #[test]
+    fn html_escapes_what_is_text_and_keeps_pictures() {
+        let html = page().html();
+        for piece in [
+            "<h1>A &amp; B</h1>",
+            "<p>Say <code>x &lt; y</code> <strong>now</strong>.</p>",
+            "<tr><th scope=\"row\">a</th><td>1</td></tr>",
+            "<svg/>",
+            "<figcaption>c</figcaption>",
+        ] {
+            assert!(html.contains(piece), "{piece}\n{html}");
+        }
+        assert!(!html.contains("empty"));
+        assert!(!html.contains("http"), "the page needs nothing else");
+    }
+}

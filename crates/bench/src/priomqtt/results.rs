@@ -1,0 +1,309 @@
+//! What runs found, and what several runs of the same case come to.
+
+use serde::Serialize;
+
+use super::cell::Couple;
+use super::queue::QueueReport;
+use super::talk::Buckets;
+use crate::load::Latency;
+use crate::load::meter::Recorder;
+
+/// Points of a cumulative curve, at most.
+const CURVE_POINTS: usize = 400;
+
+/// What one run found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct RunResult {
+    /// In the order of the modules, S1 to S4.
+    pub(crate) couples: Vec<CoupleResult>,
+    /// Of the cell's own messages.
+    pub(crate) faults: Faults,
+    /// How late periodic messages were sent, compared with the intended time.
+    pub(crate) lateness: Option<Latency>,
+    /// CPU time of the broker as a share of the measured interval.
+    pub(crate) broker_cpu_share: f64,
+    pub(crate) queue: Option<QueueReport>,
+    pub(crate) bulk: Option<Bulk>,
+}
+
+/// Deliveries due, and what went wrong with them. The warm-up counts too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Faults {
+    /// Messages times subscribers.
+    pub(crate) expected: u64,
+    pub(crate) lost: u64,
+    pub(crate) out_of_order: u64,
+    pub(crate) duplicates: u64,
+    /// Messages that nobody asked for.
+    pub(crate) strays: u64,
+}
+
+/// The bulk flow.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Bulk {
+    /// Payload that reached the sink, Mbit/s.
+    pub(crate) delivered_mbit_per_s: f64,
+    pub(crate) faults: Faults,
+}
+
+/// One couple of topics in one run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CoupleResult {
+    pub(crate) topics: String,
+    pub(crate) priority: u64,
+    /// Messages sent on the data and on the command topic, the warm-up included.
+    pub(crate) sent: [u64; 2],
+    /// (TD - TA) - (TC - TB).
+    pub(crate) round_trip: Option<Latency>,
+    #[serde(skip)]
+    pub(crate) buckets: Buckets,
+}
+
+impl CoupleResult {
+    pub(crate) fn new(couple: &Couple, sent: [u64; 2], buckets: Buckets) -> Self {
+        let mut recorder = Recorder::new();
+        recorder.add(&buckets);
+        Self {
+            topics: couple.name(),
+            priority: couple.priority,
+            sent,
+            round_trip: recorder.summary(),
+            buckets,
+        }
+    }
+}
+
+impl Faults {
+    /// The share of deliveries that never came.
+    pub(crate) fn loss_ratio(&self) -> f64 {
+        self.lost as f64 / self.expected.max(1) as f64
+    }
+
+    /// Whether everything came, once and in order.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.lost + self.out_of_order + self.duplicates + self.strays == 0
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.expected += other.expected;
+        self.lost += other.lost;
+        self.out_of_order += other.out_of_order;
+        self.duplicates += other.duplicates;
+        self.strays += other.strays;
+    }
+}
+
+/// What is varied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Experiment {
+    /// Figs 6 to 8, Table 3.
+    RoundTrip,
+    /// Fig. 9, Table 2.
+    Queue,
+    /// The cell alone on switches that know priorities.
+    Idle,
+    /// The same beside a saturating bulk flow.
+    Bulk,
+}
+
+/// All that identifies the runs that are put together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Case {
+    pub(crate) experiment: Experiment,
+    pub(crate) broker: &'static str,
+    /// Payload bytes.
+    pub(crate) payload: usize,
+    pub(crate) subscribers: usize,
+}
+
+/// The runs of one case.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Cell {
+    pub(crate) case: Case,
+    pub(crate) runs: Vec<RunResult>,
+    /// What runs failed of.
+    pub(crate) errors: Vec<String>,
+}
+
+/// Runs by case, in the order in which the cases began.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) cells: Vec<Cell>,
+}
+
+impl Results {
+    pub(crate) fn add(&mut self, case: &Case, outcome: Result<RunResult, String>) {
+        let at = match self.cells.iter().position(|cell| cell.case == *case) {
+            Some(at) => at,
+            None => {
+                self.cells.push(Cell {
+                    case: case.clone(),
+                    runs: Vec::new(),
+                    errors: Vec::new(),
+                });
+                self.cells.len() - 1
+            }
+        };
+        match outcome {
+            Ok(run) => self.cells[at].runs.push(run),
+            Err(error) => self.cells[at].errors.push(error),
+        }
+    }
+
+    /// The runs of that case, if one of them succeeded.
+    pub(crate) fn find(
+        &self,
+        experiment: Experiment,
+        broker: &str,
+        payload: usize,
+        subscribers: usize,
+    ) -> Option<&Cell> {
+        self.of(experiment).find(|cell| {
+            let case = &cell.case;
+            case.broker == broker && case.payload == payload && case.subscribers == subscribers
+        })
+    }
+
+    /// The cases of an experiment that have a run that succeeded.
+    pub(crate) fn of(&self, experiment: Experiment) -> impl Iterator<Item = &Cell> {
+        let cells = self.cells.iter();
+        cells.filter(move |cell| cell.case.experiment == experiment && !cell.runs.is_empty())
+    }
+}
+
+impl Cell {
+    /// The median over the runs of a number of couple `index`'s round trips, µs.
+    pub(crate) fn median(&self, index: usize, number: impl Fn(&Latency) -> f64) -> Option<f64> {
+        let couples = self.runs.iter().filter_map(|run| run.couples.get(index));
+        median(couples.filter_map(|couple| couple.round_trip.as_ref().map(&number)))
+    }
+
+    /// The share of couple `index`'s round trips of all runs that took at most so long.
+    pub(crate) fn share_within(&self, index: usize, us: f64) -> Option<f64> {
+        let all = self.pooled(index);
+        let total: u64 = all.iter().map(|(_, count)| count).sum();
+        let within = all.iter().filter(|(ns, _)| *ns as f64 <= 1000.0 * us);
+        (total > 0).then(|| within.map(|(_, count)| count).sum::<u64>() as f64 / total as f64)
+    }
+
+    /// The cumulative distribution of couple `index`'s round trips of all runs: µs, and the
+    /// share in percent that took at most so long.
+    pub(crate) fn curve(&self, index: usize) -> Vec<(f64, f64)> {
+        let all = self.pooled(index);
+        let total: u64 = all.iter().map(|(_, count)| count).sum();
+        let mut curve = Vec::new();
+        let mut sum = 0;
+        let mut drawn = 0;
+        for &(ns, count) in &all {
+            sum += count;
+            // A point for every step that can be seen, and for the last value.
+            if (sum - drawn) as usize * CURVE_POINTS >= total as usize || sum == total {
+                drawn = sum;
+                curve.push((ns as f64 / 1000.0, 100.0 * sum as f64 / total as f64));
+            }
+        }
+        curve
+    }
+
+    /// What the broker said about its queue in the last run.
+    pub(crate) fn queue(&self) -> Option<&QueueReport> {
+        self.runs.last()?.queue.as_ref()
+    }
+
+    /// Faults of all runs.
+    pub(crate) fn faults(&self) -> Faults {
+        let mut faults = Faults::default();
+        for run in &self.runs {
+            faults.add(&run.faults);
+        }
+        faults
+    }
+
+    fn pooled(&self, index: usize) -> Buckets {
+        let mut recorder = Recorder::new();
+        for couple in self.runs.iter().filter_map(|run| run.couples.get(index)) {
+            recorder.add(&couple.buckets);
+        }
+        recorder.buckets()
+    }
+}
+
+/// The middle value, of an even number the mean of the two in the middle.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::COUPLES;
+    use super::*;
+
+    fn run(buckets: Buckets) -> RunResult {
+        RunResult {
+            couples: vec![CoupleResult::new(&COUPLES[0], [1, 1], buckets)],
+            faults: Faults {
+                expected: 10,
+                lost: 1,
+                ..Faults::default()
+            },
+            ..RunResult::default()
+        }
+    }
+
+    fn case(broker: &'static str) -> Case {
+        Case {
+            experiment: Experiment::RoundTrip,
+            broker,
+            payload: 100,
+            subscribers: 2,
+        }
+    }
+
+    #[test]
+    fn medians_are_over_runs_and_curves_over_all_round_trips() {
+        let mut results = Results::default();
+        for us in [100, 300, 200] {
+            results.add(&case("a"), Ok(run(vec![(us * 1000, 10)])));
+        }
+        results.add(&case("b"), Err("it ended".to_owned()));
+        assert!(results.find(Experiment::RoundTrip, "b", 100, 2).is_none());
+        assert!(results.find(Experiment::RoundTrip, "a", 500, 2).is_none());
+        let cell = results.find(Experiment::RoundTrip, "a", 100, 2).unwrap();
+        let mean = cell.median(0, |l| l.mean_us).unwrap();
+        assert!((mean - 200.0).abs() < 1.0, "{mean}");
+        assert_eq!(cell.median(1, |l| l.mean_us), None);
+        let share = cell.share_within(0, 250.0).unwrap();
+        assert!((share - 2.0 / 3.0).abs() < 1e-9);
+        let curve = cell.curve(0);
+        assert_eq!(curve.len(), 3);
+        assert!((curve[0].1 - 100.0 / 3.0).abs() < 1e-9);
+        assert!((curve[2].1 - 100.0).abs() < 1e-9);
+        assert!(curve.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1));
+        assert_eq!((cell.faults().expected, cell.faults().lost), (30, 3));
+    }
+
+    #[test]
+    fn a_curve_has_few_points_however_many_values() {
+        let mut results = Results::default();
+        let buckets = (1..100_000).map(|ns| (ns * 100, 1)).collect();
+        results.add(&case("a"), Ok(run(buckets)));
+        let curve = results.cells[0].curve(0);
+        assert!(curve.len() <= CURVE_POINTS + 1, "{}", curve.len());
+        assert_eq!(curve.last().map(|point| point.1), Some(100.0));
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0].into_iter()), Some(2.5));
+        assert_eq!(median(std::iter::empty()), None);
+    }
+}

@@ -1,0 +1,416 @@
+//! One device of the cell: a process of its own, in a network namespace of its own.
+//!
+//! It publishes its periodic flows at their intended times whatever the broker does, answers
+//! what it has to answer at once, and keeps the books of what it receives. Of a round trip it
+//! knows TA (sent with the message), TD, and TC - TB, which the answer carries.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{BufRead, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+
+use super::talk::{self, Answer, Assignment, Outcome, Received, Schedule, Sent};
+use crate::error::{Error, Result};
+use crate::io::{Flushed, Got, Outbox, READ_CHUNK, Tail};
+use crate::load::client::Handshake;
+use crate::load::meter::Recorder;
+use crate::load::publisher::Publisher;
+use crate::load::scenario::PublisherPace;
+use crate::load::stamp::{STAMP_LEN, Stamp};
+use crate::load::track::{Track, Verdict};
+use crate::sys::{self, Epoll, Interest};
+use crate::wire::{self, Frame, PublishTemplate, Version, kind};
+
+/// All run MQTT 5: the older version has no user properties to carry a priority.
+const VERSION: Version = Version::V5;
+
+/// Without an arrival for so long after the end, what is missing counts as lost.
+const SILENCE_NS: u64 = 500_000_000;
+
+/// Longest wait for what is under way at the end.
+const DRAIN_MOST_NS: u64 = 10_000_000_000;
+
+/// Bytes of bulk put at once.
+const BULK_CHUNK: usize = 64 * 1024;
+
+/// Does what the coordinator says on `input` until everything is over.
+///
+/// # Errors
+/// The coordinator does not speak as expected; what goes wrong with the broker is an answer.
+pub(crate) fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<()> {
+    let Some(assignment) = talk::hear::<Assignment>(input)? else {
+        return Ok(());
+    };
+    sys::set_least_timer_slack();
+    let mut station = match Station::connect(&assignment) {
+        Ok(station) => station,
+        Err(error) => return talk::say(&Answer::Failed(error.to_string()), output),
+    };
+    talk::say(&Answer::Ready, output)?;
+    let Some(schedule) = talk::hear(input)? else {
+        return Ok(());
+    };
+    let answer = match station.run(schedule) {
+        Ok(()) => Answer::Done(station.outcome()),
+        Err(error) => Answer::Failed(error.to_string()),
+    };
+    talk::say(&answer, output)
+}
+
+/// A connected client and its books.
+struct Station {
+    name: String,
+    epoll: Epoll,
+    stream: TcpStream,
+    tail: Tail,
+    out: Outbox,
+    blocked: bool,
+    shared: Vec<u8>,
+    flows: Vec<FlowState>,
+    /// When the next message of each periodic flow is due.
+    due: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The flow that is published as fast as the socket takes it.
+    bulk: Option<u32>,
+    schedule: Schedule,
+    last_arrival: u64,
+    strays: u64,
+    lateness: Recorder,
+}
+
+/// What one flow of the cell is to this station.
+#[derive(Default)]
+struct FlowState {
+    publisher: Option<Publisher>,
+    track: Option<Track>,
+    measured: u64,
+    /// The flow of ours by which each of its messages is answered.
+    answered_by: Option<u32>,
+    /// If its messages answer ours: the flow they answer and the round trips.
+    round_trips: Option<(u32, Recorder)>,
+}
+
+impl Station {
+    fn connect(assignment: &Assignment) -> Result<Self> {
+        let topic = |flow: u32| {
+            let known = assignment.flows.get(flow as usize);
+            known.ok_or_else(|| unknown(flow))
+        };
+        let receives = assignment.receives.iter();
+        let filters: Vec<String> = receives
+            .map(|&flow| topic(flow).map(|flow| flow.topic.clone()))
+            .collect::<Result<_>>()?;
+        let (stream, _) = Handshake {
+            address: assignment.broker,
+            version: VERSION,
+            client_id: &assignment.name,
+            filters: &filters,
+            qos: 0,
+        }
+        .run()?;
+        sys::mark(&stream, assignment.dscp).map_err(Error::io("cannot mark a socket"))?;
+        let epoll = Epoll::new().map_err(Error::io("cannot create an epoll instance"))?;
+        epoll
+            .add(stream.as_raw_fd(), 0, Interest::READ)
+            .map_err(Error::io("cannot watch a connection"))?;
+
+        let mut flows: Vec<FlowState> = Vec::new();
+        flows.resize_with(assignment.flows.len(), FlowState::default);
+        for &flow in &assignment.receives {
+            flows[flow as usize].track = Some(Track::default());
+        }
+        let mut bulk = None;
+        for &flow in &assignment.publishes {
+            let described = topic(flow)?;
+            let payload = vec![b'.'; described.payload.max(STAMP_LEN)];
+            let template = PublishTemplate::with_user_properties(
+                VERSION,
+                &described.topic,
+                0,
+                &described.user_properties,
+                &payload,
+            );
+            let pace = described.pace;
+            let publisher = Publisher::new(flow, 0, Vec::new(), pace, template, u64::MAX);
+            flows[flow as usize].publisher = Some(publisher);
+            match pace {
+                PublisherPace::Answers(asked) => {
+                    let asked = flows
+                        .get_mut(asked as usize)
+                        .ok_or_else(|| unknown(asked))?;
+                    asked.answered_by = Some(flow);
+                }
+                PublisherPace::FlatOut | PublisherPace::Window(_) => bulk = Some(flow),
+                PublisherPace::Every { .. } => {}
+            }
+        }
+        for &flow in &assignment.receives {
+            if let PublisherPace::Answers(asked) = topic(flow)?.pace
+                && assignment.publishes.contains(&asked)
+            {
+                flows[flow as usize].round_trips = Some((asked, Recorder::new()));
+            }
+        }
+        Ok(Self {
+            name: assignment.name.clone(),
+            epoll,
+            stream,
+            tail: Tail::default(),
+            out: Outbox::default(),
+            blocked: false,
+            shared: vec![0; READ_CHUNK],
+            flows,
+            due: BinaryHeap::new(),
+            bulk,
+            schedule: Schedule {
+                begin: 0,
+                measure: 0,
+                end: 0,
+            },
+            last_arrival: 0,
+            strays: 0,
+            lateness: Recorder::new(),
+        })
+    }
+
+    /// Publishes and receives until the end of the schedule, then waits for what is under way.
+    fn run(&mut self, schedule: Schedule) -> Result<()> {
+        self.schedule = schedule;
+        self.last_arrival = schedule.end;
+        for (index, flow) in (0u32..).zip(&mut self.flows) {
+            if let Some(publisher) = &mut flow.publisher
+                && let PublisherPace::Every { offset, .. } = publisher.pace
+            {
+                publisher.next_due = schedule.begin + offset;
+                self.due.push(Reverse((publisher.next_due, index)));
+            }
+        }
+        loop {
+            let now = sys::now_ns();
+            if now >= schedule.end {
+                let silent = now.saturating_sub(self.last_arrival);
+                let empty = self.out.pending() == 0;
+                if (silent >= SILENCE_NS && empty) || now - schedule.end >= DRAIN_MOST_NS {
+                    return Ok(());
+                }
+            }
+            self.turn(now)?;
+        }
+    }
+
+    fn turn(&mut self, now: u64) -> Result<()> {
+        let timeout = self.timeout(now);
+        let count = self
+            .epoll
+            .wait(Some(timeout))
+            .map_err(Error::io("cannot wait for events"))?;
+        if count > 0 {
+            let ready = self.epoll.ready(0);
+            if ready.writable {
+                self.flush()?;
+            }
+            if ready.readable {
+                self.read()?;
+            }
+        }
+        self.publish_due()?;
+        self.publish_bulk()
+    }
+
+    fn timeout(&self, now: u64) -> u64 {
+        if now >= self.schedule.end {
+            return SILENCE_NS / 10;
+        }
+        let next = match (self.bulk, self.due.peek()) {
+            (Some(_), _) if now < self.schedule.begin => self.schedule.begin,
+            (Some(_), _) if !self.blocked => return 0,
+            (_, Some(&Reverse((due, _)))) => due,
+            _ => self.schedule.end,
+        };
+        next.min(self.schedule.end).saturating_sub(now)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let len = match self.tail.read(&self.stream, &mut self.shared) {
+            Got::Bytes(len) => len,
+            Got::Nothing => return Ok(()),
+            Got::Closed => return Err(self.failure("closed the connection")),
+        };
+        let now = sys::now_ns();
+        let shared = std::mem::take(&mut self.shared);
+        let used = self.packets(&shared[..len], now)?;
+        self.tail.keep(&shared[used..len]);
+        self.shared = shared;
+        Ok(())
+    }
+
+    /// Handles every whole packet in `bytes`; returns how many bytes they took.
+    fn packets(&mut self, bytes: &[u8], now: u64) -> Result<usize> {
+        let mut at = 0;
+        loop {
+            match wire::frame(&bytes[at..]) {
+                Frame::Incomplete => return Ok(at),
+                Frame::Malformed => return Err(self.failure("sent a malformed length")),
+                Frame::Packet { first, body, end } => {
+                    let body = &bytes[at + body..at + end];
+                    at += end;
+                    match first >> 4 {
+                        kind::PUBLISH => {
+                            let publish = wire::publish(first, body, VERSION)
+                                .ok_or_else(|| self.failure("sent a malformed PUBLISH"))?;
+                            self.arrival(publish.payload, now)?;
+                        }
+                        kind::DISCONNECT => {
+                            return Err(self.failure(&format!("sent DISCONNECT {body:02x?}")));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn arrival(&mut self, payload: &[u8], now: u64) -> Result<()> {
+        let stamp = Stamp::read(payload);
+        let flow = stamp.and_then(|stamp| self.flows.get_mut(stamp.publisher as usize));
+        let tracked = flow.and_then(|flow| {
+            let verdict = flow.track.as_mut()?.receive(stamp?.seq);
+            Some((flow, verdict, stamp?))
+        });
+        let Some((flow, verdict, stamp)) = tracked else {
+            self.strays += 1;
+            return Ok(());
+        };
+        if verdict == Verdict::Duplicate {
+            return Ok(());
+        }
+        self.last_arrival = self.last_arrival.max(now);
+        let Schedule { measure, end, .. } = self.schedule;
+        if (measure..end).contains(&now) {
+            flow.measured += 1;
+        }
+        if let Some((_, round_trips)) = &mut flow.round_trips {
+            // TA is in `time`, TC - TB in `extra`.
+            if (measure..end).contains(&stamp.time) {
+                let between = now.saturating_sub(stamp.time);
+                round_trips.record(between.saturating_sub(stamp.extra));
+            }
+        }
+        match flow.answered_by {
+            Some(answer) => {
+                let held = sys::now_ns().saturating_sub(now);
+                self.publish(answer, stamp.extra, held)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what is due by now, each message at once.
+    fn publish_due(&mut self) -> Result<()> {
+        while let Some(&Reverse((due, index))) = self.due.peek() {
+            let now = sys::now_ns();
+            if due >= self.schedule.end {
+                self.due.pop();
+                continue;
+            }
+            if due > now {
+                break;
+            }
+            self.due.pop();
+            if let Some(publisher) = &mut self.flows[index as usize].publisher {
+                publisher.next_due = due + publisher.period();
+                self.due.push(Reverse((publisher.next_due, index)));
+            }
+            if now >= self.schedule.measure {
+                self.lateness.record(now - due);
+            }
+            self.publish(index, due, now)?;
+        }
+        Ok(())
+    }
+
+    fn publish_bulk(&mut self) -> Result<()> {
+        let Some(index) = self.bulk else {
+            return Ok(());
+        };
+        let now = sys::now_ns();
+        if self.blocked || !(self.schedule.begin..self.schedule.end).contains(&now) {
+            return Ok(());
+        }
+        if let Some(publisher) = &mut self.flows[index as usize].publisher {
+            let count = (BULK_CHUNK / publisher.wire_len()).max(1) as u64;
+            publisher.put(self.out.buffer(), None, count, now, 0);
+        }
+        self.flush()
+    }
+
+    fn publish(&mut self, index: u32, time: u64, extra: u64) -> Result<()> {
+        if let Some(publisher) = &mut self.flows[index as usize].publisher {
+            publisher.put(self.out.buffer(), None, 1, time, extra);
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let blocked = match self.out.flush(&self.stream) {
+            Flushed::All => false,
+            Flushed::Blocked => true,
+            Flushed::Closed => return Err(self.failure("closed the connection")),
+        };
+        if blocked != self.blocked {
+            self.blocked = blocked;
+            let interest = Interest {
+                read: true,
+                write: blocked,
+            };
+            self.epoll
+                .change(self.stream.as_raw_fd(), 0, interest)
+                .map_err(Error::io("cannot watch a connection"))?;
+        }
+        Ok(())
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let mut outcome = Outcome {
+            strays: self.strays,
+            lateness: self.lateness.buckets(),
+            ..Outcome::default()
+        };
+        for (flow, mut state) in (0u32..).zip(self.flows) {
+            if let Some(publisher) = state.publisher {
+                outcome.sent.push(Sent {
+                    flow,
+                    messages: publisher.sent(),
+                });
+            }
+            if let Some(track) = state.track {
+                outcome.received.push(Received {
+                    flow,
+                    unique: track.unique(),
+                    out_of_order: track.out_of_order(),
+                    duplicates: track.duplicates(),
+                    measured: state.measured,
+                });
+            }
+            if let Some((asked, round_trips)) = &mut state.round_trips {
+                outcome.round_trips.push((*asked, round_trips.buckets()));
+            }
+        }
+        outcome
+    }
+
+    fn failure(&self, what: &str) -> Error {
+        Error::Broker {
+            client: self.name.clone(),
+            what: what.to_owned(),
+        }
+    }
+}
+
+fn unknown(flow: u32) -> Error {
+    Error::Config {
+        field: "assignment",
+        value: flow.to_string(),
+        remedy: "name flows that exist".to_owned(),
+    }
+}
