@@ -4,6 +4,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::UrgencyRights;
+
 /// The rights of one client.
 pub trait Permissions: Debug + Send + Sync {
     /// Whether it may publish to the topic name.
@@ -12,6 +14,10 @@ pub trait Permissions: Debug + Send + Sync {
     fn may_receive(&self, topic: &str) -> bool;
     /// Whether it may subscribe to the filter (without share prefix) at all.
     fn may_subscribe(&self, filter: &str) -> bool;
+    /// What it may state about the urgency of messages on the topic name.
+    fn urgency(&self, _topic: &str) -> UrgencyRights {
+        UrgencyRights::ALL
+    }
 }
 
 /// Gives every client its rights.

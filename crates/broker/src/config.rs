@@ -1,6 +1,8 @@
 //! What can be set, with its default, unit and policy. Every bound of the
 //! broker is one of these fields.
 
+use crate::egress::{Discipline, LaneLimits, Shares};
+use crate::urgency::UrgencyRule;
 use crate::Nanos;
 
 /// Settings of a broker. All sizes are bytes.
@@ -42,6 +44,14 @@ pub struct Config {
     pub check_passwords: bool,
     /// Enhanced authentication methods that the shell's hook understands.
     pub auth_methods: Vec<String>,
+    /// How messages are ordered by urgency.
+    pub discipline: Discipline,
+    /// What lanes 1 to 3 get at least.
+    pub shares: Shares,
+    /// Bounds of lanes 0 and 1 of each receiver.
+    pub lanes: LaneLimits,
+    /// Urgency of topics whose publishers state none.
+    pub rules: Vec<UrgencyRule>,
     /// Version string for `$SYS/broker/version`.
     pub version: String,
 }
@@ -165,6 +175,10 @@ impl Default for Config {
             response_information: None,
             check_passwords: false,
             auth_methods: Vec::new(),
+            discipline: Discipline::default(),
+            shares: Shares::default(),
+            lanes: LaneLimits::default(),
+            rules: Vec::new(),
             version: concat!("punctual ", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }

@@ -18,10 +18,10 @@
 mod access;
 mod config;
 mod directory;
+mod egress;
 mod hub;
 mod index;
 mod message;
-mod outbuf;
 mod retained;
 mod room;
 mod route;
@@ -32,15 +32,23 @@ mod stats;
 mod sys;
 mod time;
 mod timers;
+mod urgency;
+mod wait;
 
 pub use access::{AccessControl, Permissions};
 pub use config::{Config, Limits, QueueFull};
 pub use directory::{Directory, Totals};
+pub use egress::{
+    Class, Discipline, Edf, Fifo, FixedPriority, LaneLimits, Overflow, Policy, Rank, Scope, Shares,
+    Stamp, Urgency, deadline_monotonic,
+};
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo,
 };
 pub use message::Message;
 pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView};
-pub use stats::Stats;
+pub use stats::{ClassStats, Stats};
 pub use time::Nanos;
+pub use urgency::{UrgencyRights, UrgencyRule};
+pub use wait::Wait;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use punctual_codec::{Properties, PropertyId, PropertySet, Publish, QoS, varint_len};
 
 use crate::Nanos;
-use crate::outbuf::{OutBuf, Pool, SHARE_FROM};
+use crate::egress::{OutBuf, Pool, SHARE_FROM, Stamp};
 
 /// A message, immutable once made.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub struct Message {
     pub expires: Nanos,
     /// Identity of the publishing session, for No Local; 0 for the broker.
     pub publisher: u64,
+    /// How urgent it is.
+    pub stamp: Stamp,
 }
 
 impl Message {
@@ -53,6 +55,7 @@ impl Message {
             retain,
             expires: expiry(properties, now),
             publisher,
+            stamp: Stamp::PLAIN,
         })
     }
 
@@ -63,6 +66,7 @@ impl Message {
         retain: bool,
         expires: Nanos,
         publisher: u64,
+        stamp: Stamp,
     ) -> Arc<Self> {
         let data = [parts.topic, parts.properties, parts.payload].concat();
         Arc::new(Self {
@@ -73,6 +77,7 @@ impl Message {
             retain,
             expires,
             publisher,
+            stamp,
         })
     }
 
@@ -93,20 +98,38 @@ impl Message {
             shared: None,
         };
         let expires = expiry.map_or(Nanos::MAX, |secs| Nanos::from_secs(u64::from(secs)));
-        Self::from_parts(&parts, qos, retain, expires, 0)
+        Self::from_parts(&parts, qos, retain, expires, 0, Stamp::PLAIN)
     }
 
     /// The same message published at `now`, when `expires` is still an
     /// interval; for wills.
-    pub(crate) fn published_at(&self, now: Nanos) -> Arc<Self> {
+    pub(crate) fn published_at(&self, now: Nanos, stamp: Stamp) -> Arc<Self> {
         Arc::new(Self {
             data: self.data.clone(),
+            stamp,
             expires: if self.expires == Nanos::MAX {
                 Nanos::MAX
             } else {
                 now + self.expires
             },
             ..*self
+        })
+    }
+
+    /// The message as it is retained: without a deadline, which is over when
+    /// someone subscribes.
+    pub(crate) fn to_be_retained(self: &Arc<Self>) -> Arc<Self> {
+        if self.stamp.deadline == Nanos::MAX && !self.stamp.drop_late {
+            return self.clone();
+        }
+        Arc::new(Self {
+            data: self.data.clone(),
+            stamp: Stamp {
+                deadline: Nanos::MAX,
+                drop_late: false,
+                ..self.stamp
+            },
+            ..**self
         })
     }
 

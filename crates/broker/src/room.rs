@@ -31,7 +31,16 @@ impl Hub {
             session.queue.is_empty()
                 && session.replays.is_empty()
                 && session.window.has_room(conn.receive_max)
-                && conn.out.len() < self.config.limits.send_buffer
+                && conn.out.backlog() < self.config.limits.send_buffer
+        })
+    }
+
+    /// Whether an urgent message with QoS above 0 would be sent at once,
+    /// whatever plain messages wait.
+    pub(crate) fn sends_urgent_at_once(&self, session: &Session) -> bool {
+        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        conn.is_some_and(|conn| {
+            session.window.has_room(conn.receive_max) && session.queue.has_no_urgent()
         })
     }
 

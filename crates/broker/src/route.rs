@@ -11,6 +11,8 @@ use punctual_codec::QoS;
 use smallvec::SmallVec;
 
 use crate::directory::{Directory, SessionHandle};
+use crate::urgency::{self, UrgencyRule};
+use crate::egress::Urgency;
 use crate::index::{Generation, Subscriber, generation_slot};
 
 /// One receiver of a message.
@@ -117,6 +119,8 @@ pub(crate) struct Route {
     slot: u8,
     generation: Generation,
     pub(crate) matched: Arc<Matched>,
+    /// Urgency of messages whose publisher states none.
+    pub(crate) rule: Option<Urgency>,
 }
 
 impl Route {
@@ -144,10 +148,11 @@ pub(crate) struct RouteCache {
     weight: usize,
     /// Number of the first route here; numbers are never used twice.
     first: u64,
+    rules: Vec<UrgencyRule>,
 }
 
 impl RouteCache {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, rules: Vec<UrgencyRule>) -> Self {
         Self {
             routes: Vec::new(),
             table: HashTable::new(),
@@ -155,7 +160,23 @@ impl RouteCache {
             capacity: capacity.max(1),
             weight: 0,
             first: 1,
+            rules,
         }
+    }
+
+    /// Replaces the rules; known topics are looked up again.
+    pub(crate) fn set_rules(&mut self, rules: Vec<UrgencyRule>) {
+        if self.rules != rules {
+            self.rules = rules;
+            self.start_again();
+        }
+    }
+
+    fn start_again(&mut self) {
+        self.first += self.routes.len() as u64;
+        self.routes.clear();
+        self.table.clear();
+        self.weight = 0;
     }
 
     #[inline]
@@ -207,10 +228,7 @@ impl RouteCache {
     /// Remembers a valid topic that [`Self::find`] does not know.
     pub(crate) fn insert(&mut self, topic: &str, directory: &Directory) -> u64 {
         if self.routes.len() >= self.capacity || self.is_too_heavy() {
-            self.first += self.routes.len() as u64;
-            self.routes.clear();
-            self.table.clear();
-            self.weight = 0;
+            self.start_again();
         }
         let slot = generation_slot(topic);
         let (generation, matched) = directory.lookup(topic, slot);
@@ -220,6 +238,7 @@ impl RouteCache {
             slot,
             generation,
             matched: Arc::new(matched),
+            rule: urgency::of_topic(&self.rules, topic),
         };
         self.weight += route.weight();
         self.routes.push(route);

@@ -10,6 +10,7 @@ use hashbrown::{HashSet, HashTable};
 use punctual_codec::{QoS, SubscribeOptions};
 
 use crate::directory::SessionHandle;
+use crate::egress::{Class, Lane, Rank};
 use crate::slab::Slab;
 use crate::{Message, Nanos};
 
@@ -179,28 +180,51 @@ impl Window {
     }
 }
 
-/// Messages that wait for room in the window. Most sessions have none and pay
-/// one word for it.
+/// Messages that wait for room in the window: urgent ones by their rank, the
+/// others in the order of arrival. Most sessions have none and pay one word
+/// for it.
 #[derive(Debug, Default)]
 pub(crate) struct Queue(Option<Box<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    entries: VecDeque<Delivery>,
+    plain: VecDeque<Delivery>,
+    urgent: Option<Box<[Lane<Delivery>; 2]>>,
     bytes: usize,
     /// How many have QoS 0.
     unacknowledged: usize,
 }
 
+impl Waiting {
+    fn len(&self) -> usize {
+        self.plain.len() + self.urgent().map(Lane::len).sum::<usize>()
+    }
+
+    fn urgent(&self) -> impl Iterator<Item = &Lane<Delivery>> {
+        self.urgent.iter().flat_map(|lanes| lanes.iter())
+    }
+
+    fn pop_urgent(&mut self) -> Option<Delivery> {
+        let lanes = self.urgent.as_mut()?;
+        lanes.iter_mut().find_map(|lane| Some(lane.pop()?.2))
+    }
+}
+
 impl Queue {
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |waiting| waiting.entries.len())
+        self.0.as_ref().map_or(0, |waiting| waiting.len())
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// Whether no urgent messages wait.
+    pub(crate) fn has_no_urgent(&self) -> bool {
+        let lanes = self.0.iter().flat_map(|waiting| waiting.urgent());
+        lanes.into_iter().all(Lane::is_empty)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -215,26 +239,75 @@ impl Queue {
             .is_some_and(|waiting| waiting.unacknowledged > 0)
     }
 
-    pub(crate) fn front(&self) -> Option<&Delivery> {
-        self.0.as_ref()?.entries.front()
+    /// What goes next.
+    pub(crate) fn front(&mut self) -> Option<&Delivery> {
+        let waiting = self.0.as_mut()?;
+        if let Some(lanes) = &mut waiting.urgent {
+            for lane in lanes.iter_mut() {
+                if !lane.is_empty() {
+                    return lane.peek().map(|(_, delivery)| delivery);
+                }
+            }
+        }
+        waiting.plain.front()
     }
 
     pub(crate) fn push(&mut self, delivery: Delivery) {
         let waiting = self.0.get_or_insert_default();
-        waiting.bytes += delivery.message.size();
-        waiting.unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
-        waiting.entries.push_back(delivery);
+        let rank = delivery.message.stamp.rank;
+        let size = delivery.message.size();
+        let unacknowledged = usize::from(delivery.qos == QoS::AtMostOnce);
+        if rank.class.is_urgent() {
+            let lanes = waiting.urgent.get_or_insert_default();
+            if lanes[rank.class as usize & 1].push(rank.key, delivery).is_err() {
+                // Sixteen million wait: a bound of messages that high is none.
+                return;
+            }
+        } else {
+            waiting.plain.push_back(delivery);
+        }
+        waiting.bytes += size;
+        waiting.unacknowledged += unacknowledged;
     }
 
     pub(crate) fn pop(&mut self) -> Option<Delivery> {
         let waiting = self.0.as_mut()?;
-        let delivery = waiting.entries.pop_front()?;
-        waiting.bytes -= delivery.message.size();
-        waiting.unacknowledged -= usize::from(delivery.qos == QoS::AtMostOnce);
-        if waiting.entries.is_empty() {
-            self.0 = None;
-        }
+        let delivery = waiting
+            .pop_urgent()
+            .or_else(|| waiting.plain.pop_front())?;
+        self.forget(&delivery);
         Some(delivery)
+    }
+
+    /// Removes the oldest of the least urgent messages, if it is not more
+    /// urgent than one with `rank` that needs the room.
+    pub(crate) fn give_up(&mut self, rank: Rank) -> Option<Delivery> {
+        let waiting = self.0.as_mut()?;
+        let mut delivery = waiting.plain.pop_front();
+        if let (None, Some(lanes)) = (&delivery, &mut waiting.urgent) {
+            for class in [Class::Priority, Class::RealTime] {
+                let lane = &mut lanes[class as usize];
+                if let Some(key) = lane.worst_key() {
+                    if (class, key) >= (rank.class, rank.key) {
+                        delivery = lane.give_up(|_| true).map(|(_, delivery)| delivery);
+                    }
+                    break;
+                }
+            }
+        }
+        let delivery = delivery?;
+        self.forget(&delivery);
+        Some(delivery)
+    }
+
+    fn forget(&mut self, delivery: &Delivery) {
+        if let Some(waiting) = &mut self.0 {
+            waiting.bytes -= delivery.message.size();
+            waiting.unacknowledged -= usize::from(delivery.qos == QoS::AtMostOnce);
+            if waiting.len() == 0 {
+                self.0 = None;
+            }
+        }
     }
 
     /// Removes what has expired; returns how many messages and bytes, and when
@@ -243,17 +316,20 @@ impl Queue {
         let before = (self.len(), self.bytes());
         let mut next = Nanos::MAX;
         if let Some(waiting) = &mut self.0 {
-            (waiting.bytes, waiting.unacknowledged) = (0, 0);
-            waiting.entries.retain(|delivery| {
-                let keep = !delivery.message.is_expired(now);
-                if keep {
-                    next = next.min(delivery.message.expires);
-                    waiting.bytes += delivery.message.size();
-                    waiting.unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
-                }
-                keep
-            });
-            if waiting.entries.is_empty() {
+            let keep = |delivery: &Delivery| !delivery.message.is_expired(now);
+            waiting.plain.retain(keep);
+            for lane in waiting.urgent.iter_mut().flat_map(|lanes| lanes.iter_mut()) {
+                lane.retain(keep);
+            }
+            let (mut bytes, mut unacknowledged) = (0, 0);
+            let urgent = waiting.urgent().flat_map(Lane::iter);
+            for delivery in waiting.plain.iter().chain(urgent) {
+                next = next.min(delivery.message.expires);
+                bytes += delivery.message.size();
+                unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
+            }
+            (waiting.bytes, waiting.unacknowledged) = (bytes, unacknowledged);
+            if waiting.len() == 0 {
                 self.0 = None;
             }
         }
@@ -353,6 +429,8 @@ pub(crate) struct Session {
     pub(crate) username: Option<Arc<str>>,
     /// When the queue is next swept; `MAX` if it need not be.
     pub(crate) sweep_at: Nanos,
+    /// Traffic classes it receives, a bit each.
+    pub(crate) classes: u8,
 }
 
 impl Session {
@@ -370,6 +448,7 @@ impl Session {
             will: None,
             username: None,
             sweep_at: Nanos::MAX,
+            classes: crate::urgency::ALL_CLASSES,
         }
     }
 

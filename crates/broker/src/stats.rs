@@ -1,6 +1,10 @@
 //! Counters of one shard. Plain numbers on the data path; copies are shared
 //! with other threads a few times a second.
 
+use crate::Nanos;
+use crate::egress::{Class, Entry};
+use crate::wait::Wait;
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// Counters since start, and gauges where the doc says so.
@@ -9,6 +13,11 @@ macro_rules! counters {
             $($(#[doc = $doc])* pub $name: u64,)*
             /// Connections ended by the broker, by MQTT 5 reason code.
             pub disconnects: std::collections::BTreeMap<u8, u64>,
+            /// By traffic class, most urgent first.
+            pub classes: [ClassStats; 4],
+            /// Waiting times of messages by the value of `priority`, those of
+            /// 15 and more together.
+            pub priorities: [Wait; 16],
         }
 
         impl Stats {
@@ -17,6 +26,12 @@ macro_rules! counters {
                 $(self.$name += other.$name;)*
                 for (reason, count) in &other.disconnects {
                     *self.disconnects.entry(*reason).or_default() += count;
+                }
+                for (own, other) in self.classes.iter_mut().zip(&other.classes) {
+                    own.add(other);
+                }
+                for (own, other) in self.priorities.iter_mut().zip(&other.priorities) {
+                    own.add(other);
                 }
             }
 
@@ -61,6 +76,8 @@ counters! {
     publishes_received_qos1,
     /// PUBLISH packets received with QoS 2, without repetitions.
     publishes_received_qos2,
+    /// PUBLISH packets received that are urgent: of class realtime or priority.
+    publishes_received_urgent,
     /// PUBLISH packets sent with QoS 0.
     publishes_sent_qos0,
     /// PUBLISH packets sent with QoS 1.
@@ -75,6 +92,10 @@ counters! {
     publishes_resent,
     /// Dropped: the receiver is slow and its buffer full (QoS 0).
     dropped_slow_consumer,
+    /// User properties that state an urgency and cannot be understood.
+    bad_requirements,
+    /// Priorities and requirements the publisher has no right to.
+    refused_urgency,
     /// Dropped: policy `drop-oldest` or `drop-new` of a full queue.
     dropped_queue_full,
     /// Dropped: the message expired before it could be sent.
@@ -107,7 +128,58 @@ counters! {
     inflight_messages,
 }
 
+/// Counters of one traffic class.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Gauge: messages that wait in lanes 0 and 1.
+    pub waiting: u64,
+    /// Messages sent.
+    pub sent: u64,
+    /// Dropped: the receiver's lanes were full.
+    pub dropped_full: u64,
+    /// Dropped: past the deadline, with `rt-late = drop`.
+    pub dropped_late: u64,
+    /// Sent after the deadline.
+    pub missed: u64,
+    /// Time that messages of lanes 0 and 1 waited.
+    pub wait: Wait,
+}
+
+impl ClassStats {
+    fn add(&mut self, other: &Self) {
+        self.waiting += other.waiting;
+        self.sent += other.sent;
+        self.dropped_full += other.dropped_full;
+        self.dropped_late += other.dropped_late;
+        self.missed += other.missed;
+        self.wait.add(&other.wait);
+    }
+}
+
 impl Stats {
+    #[inline]
+    pub(crate) fn class(&mut self, class: Class) -> &mut ClassStats {
+        &mut self.classes[class as usize]
+    }
+
+    /// Counts an urgent message that was written at `now`.
+    pub(crate) fn departed(&mut self, entry: &Entry, now: Nanos) {
+        let message = &entry.delivery.message;
+        let class = message.stamp.class();
+        let wait = now - entry.since;
+        let stats = self.class(class);
+        stats.waiting -= 1;
+        stats.sent += 1;
+        stats.missed += u64::from(message.stamp.deadline < now);
+        stats.wait.record(wait);
+        if class == Class::Priority {
+            let value = message.stamp.rank.key.min(15) as usize;
+            self.priorities[value].record(wait);
+        }
+        self.packets_sent += 1;
+        crate::hub::count_publish(self, entry.delivery.qos, message.payload().len());
+    }
+
     /// PUBLISH packets received, all QoS.
     pub fn publishes_received(&self) -> u64 {
         self.publishes_received_qos0 + self.publishes_received_qos1 + self.publishes_received_qos2
@@ -126,5 +198,10 @@ impl Stats {
             + self.dropped_too_large
             + self.dropped_offline
             + self.dropped_session_ended
+            + self
+                .classes
+                .iter()
+                .map(|class| class.dropped_full + class.dropped_late)
+                .sum::<u64>()
     }
 }

@@ -5,6 +5,11 @@
 //! once at the end. Sockets are registered once, edge-triggered for both
 //! directions; a short read or write says that the edge is used up, so at low
 //! load a message costs three system calls: wait, read, write.
+//!
+//! Clients that sent something urgent lately are read first, and what is urgent
+//! is written, most urgent first, before other clients are read. A turn reads
+//! a bounded number of bytes, so that what becomes urgent meanwhile waits for
+//! no more than that.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -15,7 +20,7 @@ use std::time::{Duration, Instant};
 use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use punctual_broker::{AuthRequest, ConnId, Event, Flow, Nanos, Output, Shard};
+use punctual_broker::{AuthRequest, ConnId, Event, Flow, Nanos, Output, Scope, Shard};
 
 use crate::Counters;
 use crate::alarm::{ALARM, Alarm};
@@ -31,6 +36,8 @@ const OWN_BUFFER: usize = 64 << 10;
 const GROW: usize = 256 << 10;
 /// Wire bytes of a layered connection that are made ahead of the socket.
 const WIRE: usize = 64 << 10;
+/// Bytes that are read in one turn before sockets are asked again.
+const TURN: usize = 512 << 10;
 /// How long a closed connection may take to accept its last bytes.
 const LINGER: Nanos = Nanos::from_secs(5);
 
@@ -88,6 +95,8 @@ struct Link {
     paused: bool,
     /// In the list of links to read from.
     listed: bool,
+    /// What was read last had something urgent in it.
+    urgent: bool,
 }
 
 /// A connection that the broker has forgotten and whose last bytes are still
@@ -121,6 +130,9 @@ struct State {
     lingering: Vec<Option<Lingering>>,
     /// Slots of links to read from.
     ready: Vec<u32>,
+    /// Those of clients that sent something urgent lately.
+    ready_urgent: Vec<u32>,
+    urgent: Vec<ConnId>,
     dirty: Vec<ConnId>,
     outputs: Vec<Output>,
     mail: Vec<Mail>,
@@ -137,6 +149,8 @@ impl Worker {
             links: Vec::new(),
             lingering: Vec::new(),
             ready: Vec::new(),
+            ready_urgent: Vec::new(),
+            urgent: Vec::new(),
             dirty: Vec::new(),
             outputs: Vec::new(),
             mail: Vec::new(),
@@ -195,9 +209,25 @@ impl Worker {
                 }
                 state.mail = mail;
             }
-            std::mem::swap(&mut reading, &mut state.ready);
+            std::mem::swap(&mut reading, &mut state.ready_urgent);
             for slot in reading.drain(..) {
                 self.read(&mut state, slot, now);
+            }
+            self.flush_urgent(&mut state);
+            std::mem::swap(&mut reading, &mut state.ready);
+            let (mut read, mut done) = (0, 0);
+            while read < TURN
+                && let Some(slot) = reading.get(done)
+            {
+                read += self.read(&mut state, *slot, now);
+                done += 1;
+                self.flush_urgent(&mut state);
+            }
+            // Those not reached keep their turn.
+            reading.drain(..done);
+            if !reading.is_empty() {
+                reading.append(&mut state.ready);
+                std::mem::swap(&mut reading, &mut state.ready);
             }
             self.shard.tick(now);
             self.act(&mut state, now);
@@ -236,7 +266,11 @@ impl Worker {
         stop_at: Option<Nanos>,
         linger: Nanos,
     ) -> Option<Nanos> {
-        if !state.ready.is_empty() || self.shard.has_outputs() || self.shard.has_dirty() {
+        if !state.ready.is_empty()
+            || !state.ready_urgent.is_empty()
+            || self.shard.has_outputs()
+            || self.shard.has_dirty()
+        {
             return Some(now);
         }
         let mut at = self.shard.next_timeout().unwrap_or(Nanos::MAX).min(linger);
@@ -277,7 +311,11 @@ impl Worker {
             link.readable = true;
             if !link.paused && !link.listed {
                 link.listed = true;
-                state.ready.push(token.0 as u32);
+                if link.urgent {
+                    state.ready_urgent.push(token.0 as u32);
+                } else {
+                    state.ready.push(token.0 as u32);
+                }
             }
         }
         if event.is_writable() && link.blocked {
@@ -340,6 +378,7 @@ impl Worker {
             blocked: false,
             paused: false,
             listed: refeed,
+            urgent: false,
         }));
         if refeed {
             state.ready.push(id.slot);
@@ -347,8 +386,8 @@ impl Worker {
     }
 
     /// Reads once from a link, or hands in again what was not consumed, and
-    /// lets the broker handle it.
-    fn read(&mut self, state: &mut State, slot: u32, now: Nanos) {
+    /// lets the broker handle it. Returns how many bytes that were.
+    fn read(&mut self, state: &mut State, slot: u32, now: Nanos) -> usize {
         let State {
             links,
             ready,
@@ -359,13 +398,13 @@ impl Worker {
             ..
         } = state;
         let Some(link) = links.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
-            return;
+            return 0;
         };
         link.listed = false;
         // Who does not take what it is sent is not read from: its handshakes,
         // pings and requests would only make more to send.
         if link.paused || link.wire.len() - link.wire_sent > WIRE {
-            return;
+            return 0;
         }
         let id = link.id;
         *total_unread -= link.unread.len();
@@ -460,6 +499,7 @@ impl Worker {
         if !data.is_empty() {
             let received = self.shard.receive(id, data, now);
             (flow, consumed, needed) = (received.flow, received.consumed, received.needed);
+            link.urgent = received.urgent;
         }
         let rest = data.len() - consumed;
         if flow == Flow::Closed {
@@ -467,7 +507,7 @@ impl Worker {
             // handover needs is kept.
             link.unread = data[consumed..].to_vec();
             *total_unread += rest;
-            return;
+            return consumed;
         }
         if rest > 0 {
             if *total_unread + rest > self.max_unread {
@@ -477,7 +517,7 @@ impl Worker {
                     .fetch_add(1, Ordering::Relaxed);
                 let why = "limits.max_receive_bytes of incomplete packets reached";
                 self.lose(state, id, why, now);
-                return;
+                return consumed;
             }
             link.unread = if use_own {
                 own.drain(..consumed);
@@ -496,13 +536,14 @@ impl Worker {
         }
         if let Some(why) = lost {
             self.lose(state, id, &why, now);
-            return;
+            return consumed;
         }
         link.paused = flow == Flow::Pause;
         if link.readable && !link.paused && !link.listed {
             link.listed = true;
             ready.push(slot);
         }
+        consumed
     }
 
     /// Tells the broker that a connection is gone; its answer closes it.
@@ -623,19 +664,35 @@ impl Worker {
         for _ in 0..2 {
             self.shard.take_dirty(&mut dirty);
             for id in dirty.drain(..) {
-                self.flush_link(state, id, now);
+                self.flush_link(state, id, Scope::All, now);
             }
         }
         state.dirty = dirty;
     }
 
-    fn flush_link(&mut self, state: &mut State, id: ConnId, now: Nanos) {
+    /// Writes what is urgent, the most urgent first.
+    #[inline]
+    fn flush_urgent(&mut self, state: &mut State) {
+        if !self.shard.has_urgent() {
+            return;
+        }
+        let now = self.clock.now();
+        let mut urgent = std::mem::take(&mut state.urgent);
+        self.shard.take_urgent(&mut urgent);
+        for id in urgent.drain(..) {
+            self.flush_link(state, id, Scope::Urgent, now);
+        }
+        state.urgent = urgent;
+        self.act(state, now);
+    }
+
+    fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
         let Some(link) = state.link(id).filter(|link| !link.blocked) else {
             return;
         };
         let result = match link.layer {
-            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, now),
-            _ => flush_layered(&mut self.shard, link, now),
+            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, scope, now),
+            _ => flush_layered(&mut self.shard, link, scope, now),
         };
         if let Err(error) = result {
             self.lose(state, id, &error.to_string(), now);
@@ -660,11 +717,11 @@ impl Worker {
 }
 
 /// Writes a plain connection's bytes straight from the broker's buffers.
-fn flush_plain(shard: &mut Shard, link: &mut Link, now: Nanos) -> io::Result<()> {
+fn flush_plain(shard: &mut Shard, link: &mut Link, scope: Scope, now: Nanos) -> io::Result<()> {
     loop {
         let (result, wanted) = {
             let mut slices = [IoSlice::new(&[]); 32];
-            let filled = shard.pending(link.id, &mut slices);
+            let filled = shard.pending(link.id, scope, now, &mut slices);
             let wanted: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
             let result = match filled {
                 0 => return Ok(()),
@@ -692,7 +749,7 @@ fn flush_plain(shard: &mut Shard, link: &mut Link, now: Nanos) -> io::Result<()>
 }
 
 /// Writes a layered connection's bytes through its layer.
-fn flush_layered(shard: &mut Shard, link: &mut Link, now: Nanos) -> io::Result<()> {
+fn flush_layered(shard: &mut Shard, link: &mut Link, scope: Scope, now: Nanos) -> io::Result<()> {
     loop {
         if let Some(layer) = &mut link.layer
             && layer.established()
@@ -700,7 +757,7 @@ fn flush_layered(shard: &mut Shard, link: &mut Link, now: Nanos) -> io::Result<(
             while link.wire.len() - link.wire_sent < WIRE {
                 let (result, taken) = {
                     let mut slices = [IoSlice::new(&[]); 1];
-                    if shard.pending(link.id, &mut slices) == 0 {
+                    if shard.pending(link.id, scope, now, &mut slices) == 0 {
                         break;
                     }
                     let piece = &slices[0][..slices[0].len().min(WIRE)];

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use punctual_broker::{
     AuthAnswer, AuthRequest, Config, ConnId, ConnMeta, Directory, Event, Flow, Nanos, Output,
-    RemoteMessage, Shard, Stats,
+    RemoteMessage, Scope, Shard, Stats,
 };
 
 use punctual_codec::{Split, split};
@@ -649,7 +649,7 @@ impl World {
             let mut bytes = Vec::new();
             {
                 let mut slices = [IoSlice::new(&[]); 4];
-                let filled = self.shards[shard].pending(conn, &mut slices);
+                let filled = self.shards[shard].pending(conn, Scope::All, self.now, &mut slices);
                 for slice in &slices[..filled] {
                     let n = slice.len().min(room - bytes.len());
                     bytes.extend_from_slice(&slice[..n]);

@@ -53,6 +53,8 @@ pub struct Received {
     pub needed: usize,
     /// What to do next.
     pub flow: Flow,
+    /// Whether something urgent was among it.
+    pub urgent: bool,
 }
 
 /// What a shell is asked to do.
@@ -139,6 +141,13 @@ pub enum Event {
         buffered: usize,
         /// Messages that wait in its queue.
         queued: usize,
+    },
+    /// What a client states about the urgency of its messages is not followed.
+    UrgencyIgnored {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// Why, in words.
+        reason: String,
     },
     /// Publications are refused because this session's queue is full.
     QueueFull {

@@ -8,7 +8,10 @@ use punctual_codec::Version;
 use super::{ConnId, ConnMeta};
 use crate::Nanos;
 use crate::access::Permissions;
-use crate::outbuf::OutBuf;
+use crate::egress::{Class, Egress, Encoding};
+use punctual_model::Requirements;
+
+use crate::urgency::UrgencyRights;
 
 /// Topic aliases the broker has defined to a client.
 pub(crate) type AliasMap = HashMap<Box<[u8]>, u16, foldhash::fast::RandomState>;
@@ -30,6 +33,10 @@ pub(crate) struct Conn {
     pub(crate) state: State,
     pub(crate) version: Version,
     pub(crate) dirty: bool,
+    /// In the list of connections with something urgent to say.
+    pub(crate) urgent: bool,
+    /// Most urgent class it was sent.
+    pub(crate) class: Class,
     pub(crate) congested: bool,
     pub(crate) slow: bool,
     /// When the current congestion has lasted for long enough, and whether a
@@ -55,7 +62,7 @@ pub(crate) struct Conn {
     pub(crate) route: u64,
     pub(crate) route_allowed: bool,
     pub(crate) alias_max: u16,
-    pub(crate) out: OutBuf,
+    pub(crate) out: Egress,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,
     pub(crate) connected_at: Nanos,
     pub(crate) meta: Box<ConnMeta>,
@@ -74,12 +81,26 @@ pub(crate) struct Extra {
     pub(crate) auth_method: Option<Box<str>>,
     /// Whether an authentication after CONNECT is under way.
     pub(crate) authenticating_again: bool,
+    /// DISCONNECT, to be sent last.
+    pub(crate) farewell: Vec<u8>,
+    /// What CONNECT states for all publications.
+    pub(crate) default: Requirements,
+    /// What may be stated on the topic of the last publication.
+    pub(crate) rights: Option<(u64, UrgencyRights)>,
 }
 
 impl Conn {
     #[inline]
     pub(crate) fn v5(&self) -> bool {
         self.version.is_v5()
+    }
+
+    #[inline]
+    pub(crate) fn encoding(&self) -> Encoding {
+        Encoding {
+            v5: self.v5(),
+            max_packet: self.max_packet,
+        }
     }
 
     pub(crate) fn extra(&mut self) -> &mut Extra {

@@ -8,7 +8,7 @@ use punctual_codec::QoS;
 use super::{Conn, Hub};
 use crate::index::delivered_qos;
 use crate::message::{Form, Parts};
-use crate::outbuf::Pool;
+use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::route::Target;
 use crate::session::{Delivery, Step};
 use crate::shard::Extent;
@@ -26,6 +26,7 @@ pub(crate) struct Publication<'a> {
     /// can have it as it is; and whether it is MQTT 5.
     pub(crate) frame: Option<(&'a [u8], bool)>,
     pub(crate) expires: Nanos,
+    pub(crate) stamp: Stamp,
     /// Whether there is room for it wherever its QoS is above 0.
     pub(crate) promised: bool,
     /// Made when someone has to keep the message.
@@ -41,6 +42,7 @@ impl Publication<'_> {
             publisher: message.publisher,
             frame: None,
             expires: message.expires,
+            stamp: message.stamp,
             promised: false,
             message: Some(message.clone()),
         }
@@ -53,11 +55,12 @@ impl Publication<'_> {
             retain,
             publisher,
             expires,
+            stamp,
             message,
             ..
         } = self;
         message
-            .get_or_insert_with(|| Message::from_parts(parts, *qos, *retain, *expires, *publisher))
+            .get_or_insert_with(|| Message::from_parts(parts, *qos, *retain, *expires, *publisher, *stamp))
             .clone()
     }
 
@@ -85,6 +88,10 @@ impl Hub {
         }
         let qos = delivered_qos(publication.qos, target.qos);
         let retain = publication.retain && target.retain_as_published;
+        let class = publication.stamp.class();
+        if session.classes & (1 << class as u8) == 0 {
+            return None;
+        }
         if qos != QoS::AtMostOnce {
             return self.deliver_acknowledged(publication, target, qos, retain, now);
         }
@@ -100,8 +107,18 @@ impl Hub {
             return self.enqueue(publication, target, qos, retain, now);
         }
         let conn = self.conns.get_mut(slot)?;
+        if class.is_urgent() {
+            let delivery = Delivery {
+                message: publication.message(),
+                subscription_ids: target.subscription_ids.clone(),
+                qos,
+                retain,
+            };
+            self.push_urgent(slot, delivery, 0, now);
+            return None;
+        }
         let high = self.config.limits.send_buffer;
-        if conn.slow && conn.out.len() >= high {
+        if conn.slow && conn.out.backlog() >= high {
             self.stats.dropped_slow_consumer += 1;
             return None;
         }
@@ -111,9 +128,11 @@ impl Hub {
                     && !retain
                     && target.subscription_ids.is_none()
                     && conn.alias_max == 0
-                    && frame.len() <= conn.max_packet as usize =>
+                    && frame.len() <= conn.max_packet as usize
+                    && class == Class::Normal =>
             {
-                conn.out.tail(&mut self.pool).extend_from_slice(frame);
+                let buffer = conn.out.plain().tail(&mut self.pool);
+                buffer.extend_from_slice(frame);
                 true
             }
             _ => put_publish(
@@ -129,6 +148,7 @@ impl Hub {
                     subscription_ids: target.ids(),
                     alias: None,
                 },
+                class,
             ),
         };
         if !sent {
@@ -138,13 +158,42 @@ impl Hub {
         self.stats.packets_sent += 1;
         self.stats.publishes_sent_qos0 += 1;
         self.stats.publish_bytes_sent += publication.parts.payload.len() as u64;
-        let full = conn.out.len() >= high;
+        self.stats.class(class).sent += 1;
+        let full = conn.out.backlog() >= high;
         Self::mark_dirty(conn, slot, &mut self.dirty);
         if full {
             self.congest(slot, now);
             return Some(slot);
         }
         None
+    }
+
+    /// Adds a message to the urgent lanes of a connection.
+    pub(super) fn push_urgent(
+        &mut self,
+        slot: u32,
+        delivery: Delivery,
+        packet_id: u16,
+        now: Nanos,
+    ) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let stamp = delivery.message.stamp;
+        let entry = Entry {
+            delivery,
+            packet_id,
+            since: now,
+        };
+        let limits = &self.config.lanes;
+        if conn
+            .out
+            .push(entry, &stamp, limits, &mut self.pool, &mut self.stats)
+        {
+            conn.class = conn.class.min(stamp.class());
+            Self::mark_urgent(conn, slot, &mut self.urgent);
+            Self::mark_dirty(conn, slot, &mut self.dirty);
+        }
     }
 
     /// Whether a subscriber gets plain publications as they were received.
@@ -179,21 +228,26 @@ impl Hub {
         if target.no_local && publisher == target.session.number {
             return None;
         }
-        let Some(slot) = self.session_of(target)?.conn else {
+        let session = self.session_of(target)?;
+        if session.classes & (1 << Class::Normal as u8) == 0 {
+            return None;
+        }
+        let Some(slot) = session.conn else {
             self.stats.dropped_offline += run.messages;
             return None;
         };
         let conn = self.conns.get_mut(slot)?;
         let high = self.config.limits.send_buffer;
-        if conn.slow && conn.out.len() >= high {
+        if conn.slow && conn.out.backlog() >= high {
             self.stats.dropped_slow_consumer += run.messages;
             return None;
         }
-        conn.out.tail(&mut self.pool).extend_from_slice(bytes);
+        conn.out.plain().tail(&mut self.pool).extend_from_slice(bytes);
         self.stats.packets_sent += run.messages;
         self.stats.publishes_sent_qos0 += run.messages;
         self.stats.publish_bytes_sent += run.payload as u64;
-        let full = conn.out.len() >= high;
+        self.stats.class(Class::Normal).sent += run.messages;
+        let full = conn.out.backlog() >= high;
         Self::mark_dirty(conn, slot, &mut self.dirty);
         if full {
             self.congest(slot, now);
@@ -212,18 +266,32 @@ impl Hub {
         retain: bool,
         now: Nanos,
     ) -> Option<u32> {
-        let at_once = self.sends_at_once(self.sessions.get(target.slot)?);
+        let class = publication.stamp.class();
+        let session = self.sessions.get(target.slot)?;
+        let at_once = match class.is_urgent() {
+            true => self.sends_urgent_at_once(session),
+            false => self.sends_at_once(session),
+        };
         let session = self.sessions.get_mut(target.slot)?;
         if at_once
             && let Some(slot) = session.conn
             && let Some(conn) = self.conns.get_mut(slot)
         {
-            let delivery = (!session.is_transient()).then(|| Delivery {
+            let mut delivery = || Delivery {
                 message: publication.message(),
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
-            });
+            };
+            if class.is_urgent() {
+                let urgent = delivery();
+                let kept = (!session.is_transient()).then(|| urgent.clone());
+                let packet_id = session.window.push(qos, kept);
+                self.stats.inflight_messages += 1;
+                self.push_urgent(slot, urgent, packet_id, now);
+                return None;
+            }
+            let delivery = (!session.is_transient()).then(delivery);
             let packet_id = session.window.push(qos, delivery);
             let form = Form {
                 v5: conn.version.is_v5(),
@@ -234,9 +302,10 @@ impl Hub {
                 subscription_ids: target.ids(),
                 alias: None,
             };
-            if put_publish(conn, &mut self.pool, &publication.parts, form) {
+            if put_publish(conn, &mut self.pool, &publication.parts, form, class) {
                 self.stats.packets_sent += 1;
                 count_publish(&mut self.stats, qos, publication.parts.payload.len());
+                self.stats.class(class).sent += 1;
                 self.stats.inflight_messages += 1;
                 Self::mark_dirty(conn, slot, &mut self.dirty);
             } else {
@@ -266,7 +335,7 @@ impl Hub {
                 QueueFull::DropOldest => {
                     while !self.has_room(target, size, 0, &mut 0)
                         && let Some(session) = self.sessions.get_mut(target.slot)
-                        && let Some(oldest) = session.queue.pop()
+                        && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
                     {
                         self.forget_queued(1, oldest.message.size());
                         self.stats.dropped_queue_full += 1;
@@ -359,7 +428,7 @@ pub(crate) fn first_step(qos: QoS) -> Step {
 }
 
 #[inline]
-pub(super) fn count_publish(stats: &mut Stats, qos: QoS, payload: usize) {
+pub(crate) fn count_publish(stats: &mut Stats, qos: QoS, payload: usize) {
     match qos {
         QoS::AtMostOnce => stats.publishes_sent_qos0 += 1,
         QoS::AtLeastOnce => stats.publishes_sent_qos1 += 1,
@@ -376,7 +445,14 @@ pub(super) fn put_publish(
     pool: &mut Pool,
     parts: &Parts<'_>,
     mut form: Form<'_>,
+    class: Class,
 ) -> bool {
+    if class == Class::Bulk {
+        // An alias is known only to what is written later: other lanes have
+        // none.
+        let max = conn.max_packet;
+        return parts.put(&form, max, conn.out.bulk(pool), pool);
+    }
     if conn.alias_max > 0 {
         let aliases = &mut conn.extra.get_or_insert_default().aliases_out;
         match aliases.get(parts.topic) {
@@ -384,7 +460,7 @@ pub(super) fn put_publish(
             None if aliases.len() < usize::from(conn.alias_max) => {
                 let alias = aliases.len() as u16 + 1;
                 form.alias = Some((alias, false));
-                let sent = parts.put(&form, conn.max_packet, &mut conn.out, pool);
+                let sent = parts.put(&form, conn.max_packet, conn.out.plain(), pool);
                 if sent {
                     aliases.insert(parts.topic.into(), alias);
                 }
@@ -393,5 +469,5 @@ pub(super) fn put_publish(
             None => {}
         }
     }
-    parts.put(&form, conn.max_packet, &mut conn.out, pool)
+    parts.put(&form, conn.max_packet, conn.out.plain(), pool)
 }

@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 use punctual_codec::{Ack, Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
 use crate::directory::Directory;
-use crate::outbuf::Pool;
-use crate::session::{Names, Session, Will};
+use crate::egress::{Dropped, Pool, Scope};
+use crate::session::{Names, Session, Step, Will};
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::{Config, Nanos, Stats};
@@ -52,6 +52,10 @@ pub(crate) struct Hub {
     pub(crate) timers: Timers,
     pub(crate) outputs: Vec<Output>,
     pub(crate) dirty: Vec<ConnId>,
+    /// Connections with something urgent to say.
+    pub(crate) urgent: Vec<ConnId>,
+    /// Reused for messages that [`crate::egress::Egress::plan`] dropped.
+    pub(crate) dropped: Vec<Dropped>,
     pub(crate) pool: Pool,
     pub(crate) stats: Stats,
     pub(crate) outboxes: Vec<Outbox>,
@@ -61,6 +65,7 @@ pub(crate) struct Hub {
     pub(crate) next_epoch: u64,
     pub(crate) stats_shared: bool,
     pub(crate) queue_full_reported: Nanos,
+    pub(crate) urgency_reported: Nanos,
 }
 
 impl Hub {
@@ -87,6 +92,18 @@ impl Hub {
         }
     }
 
+    /// Notes that a connection has something that goes before plain messages.
+    #[inline]
+    pub(crate) fn mark_urgent(conn: &mut Conn, slot: u32, urgent: &mut Vec<ConnId>) {
+        if !conn.urgent {
+            conn.urgent = true;
+            urgent.push(ConnId {
+                slot,
+                generation: conn.generation,
+            });
+        }
+    }
+
     pub(crate) fn epoch(&mut self) -> u64 {
         self.next_epoch += 1;
         self.next_epoch
@@ -98,15 +115,16 @@ impl Hub {
         let Some(conn) = self.conns.get_mut(slot) else {
             return;
         };
-        let buffer = conn.out.tail(&mut self.pool);
-        let before = buffer.len();
-        if packet.encode(conn.version, buffer).is_err()
-            || buffer.len() - before > conn.max_packet as usize
-        {
-            buffer.truncate(before);
-        } else {
-            self.stats.packets_sent += 1;
-        }
+        let (version, max) = (conn.version, conn.max_packet as usize);
+        let stats = &mut self.stats;
+        conn.out.control(&mut self.pool, |buffer| {
+            let before = buffer.len();
+            if packet.encode(version, buffer).is_err() || buffer.len() - before > max {
+                buffer.truncate(before);
+            } else {
+                stats.packets_sent += 1;
+            }
+        });
         Self::mark_dirty(conn, slot, &mut self.dirty);
     }
 
@@ -122,7 +140,10 @@ impl Hub {
         if let Some(conn) = self.conns.get_mut(slot) {
             let ack = Ack::new(packet_id, reason);
             // An acknowledgement without properties always fits.
-            let _ = ack.encode(kind, conn.version, conn.out.tail(&mut self.pool));
+            let version = conn.version;
+            conn.out.control(&mut self.pool, |buffer| {
+                let _ = ack.encode(kind, version, buffer);
+            });
             self.stats.packets_sent += 1;
             Self::mark_dirty(conn, slot, &mut self.dirty);
         }
@@ -138,25 +159,56 @@ impl Hub {
         outbox.messages.len() < OUTBOX && outbox.bytes < OUTBOX_BYTES
     }
 
+    /// Chooses what a connection is to be written next, and forgets what may
+    /// not be sent any more.
+    #[inline]
+    pub(crate) fn plan(&mut self, slot: u32, scope: Scope, now: Nanos) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let encoding = conn.encoding();
+        let session = conn.session;
+        conn.out.plan(
+            scope,
+            encoding,
+            &self.config.shares,
+            &mut self.pool,
+            &mut self.stats,
+            &mut self.dropped,
+            now,
+        );
+        if self.dropped.is_empty() {
+            return;
+        }
+        for Dropped { packet_id, qos } in self.dropped.drain(..) {
+            if let Some(session) = self.sessions.get_mut(session)
+                && session.window.advance(packet_id, first_step(qos), Step::Done)
+            {
+                self.stats.inflight_messages -= 1;
+            }
+        }
+        if self.sessions.get(session).is_some_and(Self::has_backlog) {
+            self.pump(session, now);
+        }
+    }
+
     /// Forgets a connection and asks the shell to close it after what was
     /// still to be written. The session is left to the caller.
-    pub(crate) fn drop_conn(&mut self, slot: u32) {
+    pub(crate) fn drop_conn(&mut self, slot: u32, now: Nanos) {
         let Some(mut conn) = self.conns.remove(slot) else {
             return;
         };
         self.stats.connections -= 1;
-        let mut tail = Vec::with_capacity(conn.out.len());
-        while !conn.out.is_empty() {
-            let mut slices = [std::io::IoSlice::new(&[]); 16];
-            let filled = conn.out.slices(&mut slices);
-            let before = tail.len();
-            for slice in &slices[..filled] {
-                tail.extend_from_slice(slice);
-            }
-            let n = tail.len() - before;
-            conn.out.advance(n, &mut self.pool);
+        let mut tail = conn.out.take_all(
+            conn.encoding(),
+            &self.config.shares,
+            &mut self.pool,
+            &mut self.stats,
+            now,
+        );
+        if let Some(extra) = &conn.extra {
+            tail.extend_from_slice(&extra.farewell);
         }
-        conn.out.release(&mut self.pool);
         let id = ConnId {
             slot,
             generation: conn.generation,
@@ -172,7 +224,8 @@ impl Hub {
         }
     }
 
-    /// Sends DISCONNECT with a reason, if the client's protocol has that.
+    /// Makes DISCONNECT with a reason the last packet of a connection that is
+    /// about to be dropped, if the client's protocol has that.
     pub(crate) fn send_disconnect(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         let Some(conn) = self.conns.get(slot) else {
             return;
@@ -188,7 +241,16 @@ impl Hub {
             reason,
             properties: properties.as_properties(),
         };
-        self.send(slot, &Packet::Disconnect(disconnect));
+        let (version, max) = (conn.version, conn.max_packet as usize);
+        let mut farewell = Vec::new();
+        let encoded = Packet::Disconnect(disconnect).encode(version, &mut farewell);
+        if let Some(conn) = self.conns.get_mut(slot)
+            && encoded.is_ok()
+            && farewell.len() <= max
+        {
+            conn.extra().farewell = farewell;
+            self.stats.packets_sent += 1;
+        }
     }
 
     /// Detaches and returns the will if it is to be published now; arms its

@@ -134,7 +134,7 @@ impl Hub {
         }
         conn.slow = true;
         self.stats.slow_consumers += 1;
-        let buffered = conn.out.len();
+        let buffered = conn.out.backlog();
         if let Some(session) = self.sessions.get(conn.session) {
             self.outputs.push(Output::Event(Event::SlowConsumer {
                 client_id: session.handle.client_id.clone(),
@@ -149,7 +149,7 @@ impl Hub {
     /// until it has read half of that.
     #[inline]
     pub(crate) fn check_unread(conn: &mut Conn, limit: usize) -> bool {
-        if conn.out.len() < limit {
+        if conn.out.backlog() < limit {
             return false;
         }
         conn.unread = true;
@@ -165,7 +165,7 @@ impl Hub {
         };
         // It is alive, although its packets are not looked at.
         conn.last_received = now;
-        if conn.out.len() <= limit / 2 {
+        if conn.out.backlog() <= limit / 2 {
             conn.unread = false;
             self.resume(vec![id]);
         }
@@ -181,7 +181,7 @@ impl Hub {
             return;
         }
         let limits = &self.config.limits;
-        let drained = conn.out.len() <= limits.send_buffer / 2
+        let drained = conn.out.backlog() <= limits.send_buffer / 2
             && self.sessions.get(conn.session).is_none_or(|session| {
                 session.queue.len() <= limits.max_queued_messages / 4
                     && session.queue.bytes() <= limits.max_queued_bytes / 4

@@ -7,11 +7,13 @@ use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
 use super::{Conn, Hub, count_publish, first_step, put_publish};
 use crate::index::delivered_qos;
 use crate::message::Form;
-use crate::outbuf::Pool;
+use crate::egress::{Class, Entry, LaneLimits, Pool};
 use crate::session::{Delivery, Session, Step};
 use crate::timers::Timer;
 use crate::{Nanos, Stats};
 
+/// Bytes of retained and queued messages that are put into the buffers at once.
+const AHEAD: usize = 64 << 10;
 /// Retained messages fetched for a subscription at once.
 const REPLAY_BATCH: usize = 256;
 
@@ -30,8 +32,10 @@ impl Hub {
             return;
         };
         let limit = self.config.limits.send_buffer;
-        let mut sent = false;
-        while session.window.is_rewound() && conn.out.len() < limit {
+        // What comes now waits behind what is sent of the past.
+        let ahead = limit.min(AHEAD);
+        let (mut sent, mut urgent) = (false, false);
+        while session.window.is_rewound() && conn.out.backlog() < limit {
             let Some(entry) = session.window.next_resend(conn.receive_max) else {
                 break;
             };
@@ -49,7 +53,7 @@ impl Hub {
                         alias: None,
                     };
                     let parts = delivery.message.parts(now);
-                    if put_publish(conn, &mut self.pool, &parts, form) {
+                    if put_publish(conn, &mut self.pool, &parts, form, Class::Normal) {
                         self.stats.publishes_resent += 1;
                     } else {
                         let (id, step) = (entry.packet_id, entry.step);
@@ -60,12 +64,14 @@ impl Hub {
                 }
                 (_, _) => {
                     let ack = Ack::new(entry.packet_id, ReasonCode::Success);
-                    let buffer = conn.out.tail(&mut self.pool);
-                    let _ = ack.encode(PacketType::PubRel, conn.version, buffer);
+                    let version = conn.version;
+                    conn.out.control(&mut self.pool, |buffer| {
+                        let _ = ack.encode(PacketType::PubRel, version, buffer);
+                    });
                 }
             }
         }
-        while conn.out.len() < limit {
+        while conn.out.backlog() < ahead {
             let Some(replay) = session.replays.front_mut() else {
                 break;
             };
@@ -124,20 +130,21 @@ impl Hub {
                 qos,
                 retain: true,
             };
-            sent |= send_delivery(
-                delivery,
-                &mut session.window,
-                session.expiry == 0,
-                conn,
-                &mut self.pool,
-                &mut self.stats,
-                now,
-            );
+            // Not urgent any more, whatever it was when it was published.
+            let mut outlet = Outlet {
+                limits: &self.config.lanes,
+                pool: &mut self.pool,
+                stats: &mut self.stats,
+            };
+            sent |= send_delivery(delivery, Class::Normal, session, conn, &mut outlet, now);
         }
         let (mut taken, mut taken_bytes) = (0, 0);
         if session.replays.is_empty() {
             while let Some(next) = session.queue.front()
-                && conn.out.len() < limit
+                && match next.message.stamp.class().is_urgent() {
+                    true => next.qos > QoS::AtMostOnce || conn.out.has_room(&self.config.lanes),
+                    false => conn.out.backlog() < ahead,
+                }
                 && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
             {
                 let Some(delivery) = session.queue.pop() else {
@@ -149,15 +156,16 @@ impl Hub {
                     self.stats.dropped_expired += 1;
                     continue;
                 }
-                sent |= send_delivery(
-                    delivery,
-                    &mut session.window,
-                    session.expiry == 0,
-                    conn,
-                    &mut self.pool,
-                    &mut self.stats,
-                    now,
-                );
+                let class = delivery.message.stamp.class();
+                let mut outlet = Outlet {
+                    limits: &self.config.lanes,
+                    pool: &mut self.pool,
+                    stats: &mut self.stats,
+                };
+                if send_delivery(delivery, class, session, conn, &mut outlet, now) {
+                    sent = true;
+                    urgent |= class.is_urgent();
+                }
             }
         }
         if taken > 0 {
@@ -165,6 +173,9 @@ impl Hub {
         }
         if sent {
             Self::mark_dirty(conn, slot, &mut self.dirty);
+        }
+        if urgent {
+            Self::mark_urgent(conn, slot, &mut self.urgent);
         }
         if taken > 0 {
             self.forget_queued(taken, taken_bytes);
@@ -181,40 +192,62 @@ impl Hub {
 /// Sends a message that was queued or retained; false if it was dropped.
 fn send_delivery(
     delivery: Delivery,
-    window: &mut crate::session::Window,
-    transient: bool,
+    class: Class,
+    session: &mut Session,
     conn: &mut Conn,
-    pool: &mut Pool,
-    stats: &mut Stats,
+    parts: &mut Outlet<'_>,
     now: Nanos,
 ) -> bool {
     let qos = delivery.qos;
-    let message = delivery.message.clone();
-    let (retain, ids) = (delivery.retain, delivery.subscription_ids.clone());
-    let packet_id = if qos == QoS::AtMostOnce {
-        0
-    } else {
-        window.push(qos, (!transient).then_some(delivery))
+    let packet_id = match qos {
+        QoS::AtMostOnce => 0,
+        _ => {
+            parts.stats.inflight_messages += 1;
+            let kept = (!session.is_transient()).then(|| delivery.clone());
+            session.window.push(qos, kept)
+        }
     };
+    if class.is_urgent() {
+        let stamp = delivery.message.stamp;
+        let entry = Entry {
+            delivery,
+            packet_id,
+            since: now,
+        };
+        conn.class = conn.class.min(class);
+        return conn
+            .out
+            .push(entry, &stamp, parts.limits, parts.pool, parts.stats);
+    }
+    let message = &delivery.message;
     let form = Form {
         v5: conn.version.is_v5(),
         dup: false,
         qos,
-        retain,
+        retain: delivery.retain,
         packet_id,
-        subscription_ids: ids.as_deref().unwrap_or(&[]),
+        subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
         alias: None,
     };
-    if put_publish(conn, pool, &message.parts(now), form) {
+    let stats = &mut *parts.stats;
+    if put_publish(conn, parts.pool, &message.parts(now), form, class) {
         stats.packets_sent += 1;
+        stats.class(class).sent += 1;
         count_publish(stats, qos, message.payload().len());
-        stats.inflight_messages += u64::from(qos != QoS::AtMostOnce);
         true
     } else {
         if qos != QoS::AtMostOnce {
-            window.advance(packet_id, first_step(qos), Step::Done);
+            session.window.advance(packet_id, first_step(qos), Step::Done);
+            stats.inflight_messages -= 1;
         }
         stats.dropped_too_large += 1;
         false
     }
+}
+
+/// Parts of the hub that sending needs.
+struct Outlet<'a> {
+    limits: &'a LaneLimits,
+    pool: &'a mut Pool,
+    stats: &'a mut Stats,
 }

@@ -8,11 +8,15 @@ use punctual_codec::{
     ReasonCode, Version, Will, topic,
 };
 
+use punctual_model::Requirements;
+
+use super::publish::put_remark;
 use super::{AuthAnswer, Fail, Next, Shard};
 use crate::directory::ClaimError;
 use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
 use crate::message::put_forwarded;
 use crate::session::Session;
+use crate::urgency;
 use crate::timers::Timer;
 use crate::{Config, Message, Nanos};
 
@@ -340,6 +344,7 @@ impl Shard {
         session.expiry = wish.session_expiry;
         session.will = will.map(Box::new);
         session.sweep_at = Nanos::MAX;
+        session.classes = wish.classes;
         let rights_changed = session.username != username || permissions.is_some();
         session.username = username.clone();
         session.handle.set_permissions(permissions.clone());
@@ -363,6 +368,9 @@ impl Shard {
         conn.max_packet = wish.max_packet;
         conn.alias_max = wish.alias_max;
         conn.problem_information = wish.problem_information;
+        if !wish.default.is_empty() {
+            conn.extra().default = wish.default;
+        }
         let peer = conn.meta.peer;
         hub.stats.clients_connected += 1;
         if wish.keep_alive > 0 {
@@ -395,6 +403,9 @@ impl Shard {
             }
             if let Some((method, data)) = auth {
                 put_auth(&mut properties, &method, &data);
+            }
+            if let Some(remark) = &wish.remark {
+                put_remark(&mut properties, remark);
             }
         }
         let connack = ConnAck {
@@ -499,6 +510,11 @@ struct Wish {
     alias_max: u16,
     problem_information: bool,
     response_information: bool,
+    /// Requirements of all publications.
+    default: Requirements,
+    classes: u8,
+    /// What could not be understood of them, or of the will's.
+    remark: Option<String>,
 }
 
 impl Wish {
@@ -544,7 +560,18 @@ impl Wish {
             }
         }
         let number = |id| properties.number(id);
+        let mut remark = None;
+        let mut note = |error: String| remark = Some(error);
+        let stated = |properties| urgency::stated(properties).map_err(|e| e.to_string());
+        let default = stated(properties).map_err(&mut note);
+        let classes = urgency::classes(properties).map_err(&mut note);
+        if let Some(will) = &connect.will {
+            let _ = stated(will.properties).map_err(&mut note);
+        }
         Ok(Self {
+            default: default.unwrap_or_default(),
+            classes: classes.unwrap_or(urgency::ALL_CLASSES),
+            remark,
             session_expiry: wanted.min(limits.max_session_expiry),
             keep_alive,
             receive_max: number(PropertyId::ReceiveMaximum)

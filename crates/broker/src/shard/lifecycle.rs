@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 
 use super::{Fail, Shard};
+use crate::egress::Stamp;
+use crate::urgency::{self, UrgencyRights};
 use crate::Nanos;
 use crate::hub::{ConnId, Event, Output, State};
 use crate::session::Will;
@@ -126,7 +128,7 @@ impl Shard {
         };
         let (session_slot, peer) = (conn.session, conn.meta.peer);
         let connected = matches!(conn.state, State::Connected);
-        hub.drop_conn(slot);
+        hub.drop_conn(slot, now);
         self.share_stats_soon(now);
         let hub = &mut self.hub;
         if !connected {
@@ -228,15 +230,26 @@ impl Shard {
     }
 
     fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
-        let message = will.message.published_at(now);
-        let topic = message.topic();
+        let topic = will.message.topic();
+        let permissions = self.hub.sessions.get(session).and_then(|session| {
+            self.hub
+                .directory
+                .permissions(session.username.as_deref(), &session.handle.client_id)
+        });
         let allowed = !topic.starts_with("$SYS/")
-            && self.hub.sessions.get(session).is_none_or(|session| {
-                self.hub
-                    .directory
-                    .permissions(session.username.as_deref(), &session.handle.client_id)
-                    .is_none_or(|permissions| permissions.may_publish(topic))
-            });
+            && permissions
+                .as_ref()
+                .is_none_or(|permissions| permissions.may_publish(topic));
+        let config = &self.hub.config;
+        let rule = urgency::of_topic(&config.rules, topic);
+        // What cannot be understood was told to the client with CONNACK.
+        let stated = urgency::stated(will.message.properties()).unwrap_or_default();
+        let (urgency, refused) = urgency::decide(&stated, rule, || {
+            permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic))
+        });
+        let stamp = Stamp::new(config.discipline, &urgency, now);
+        let message = will.message.published_at(now, stamp);
+        self.hub.stats.refused_urgency += u64::from(refused);
         if allowed {
             self.publish_message(&message, now);
         } else {

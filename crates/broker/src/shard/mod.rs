@@ -22,7 +22,7 @@ use crate::directory::Directory;
 use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Received, Remote, RemoteMessage, State,
 };
-use crate::outbuf::{OutBuf, Pool};
+use crate::egress::{Class, Egress, Pool, Rank, Scope};
 use crate::route::RouteCache;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
@@ -123,7 +123,7 @@ impl Shard {
             _ => None,
         };
         Self {
-            routes: RouteCache::new(config.limits.topic_cache),
+            routes: RouteCache::new(config.limits.topic_cache, config.rules.clone()),
             hub: Hub {
                 index,
                 directory,
@@ -135,6 +135,8 @@ impl Shard {
                 timers,
                 outputs: Vec::new(),
                 dirty: Vec::new(),
+                urgent: Vec::new(),
+                dropped: Vec::new(),
                 pool: Pool::default(),
                 stats: Stats::default(),
                 outboxes,
@@ -143,6 +145,7 @@ impl Shard {
                 next_epoch: 0,
                 stats_shared: true,
                 queue_full_reported: Nanos(0),
+                urgency_reported: Nanos(0),
             },
             sys,
             alias_topic: Vec::new(),
@@ -153,6 +156,7 @@ impl Shard {
     /// Replaces the settings. Bounds apply to what comes; nothing that exists
     /// is cut.
     pub fn set_config(&mut self, config: Arc<Config>) {
+        self.routes.set_rules(config.rules.clone());
         self.hub.config = config;
     }
 
@@ -166,6 +170,8 @@ impl Shard {
             state: State::Opening,
             version: Version::V311,
             dirty: false,
+            urgent: false,
+            class: Class::Bulk,
             congested: false,
             slow: false,
             congested_until: now,
@@ -183,7 +189,7 @@ impl Shard {
             route: 0,
             route_allowed: false,
             alias_max: 0,
-            out: OutBuf::default(),
+            out: Egress::default(),
             permissions: None,
             connected_at: now,
             meta: Box::new(meta),
@@ -259,7 +265,9 @@ impl Shard {
             consumed: 0,
             needed: 0,
             flow: Flow::Closed,
+            urgent: false,
         };
+        let urgent = self.hub.stats.publishes_received_urgent;
         let limits = &self.hub.config.limits;
         let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
         let send_buffer = limits.send_buffer;
@@ -326,6 +334,7 @@ impl Shard {
         }
         self.hub.stats.packets_received += packets;
         self.hub.stats.bytes_received += received.consumed as u64;
+        received.urgent = self.hub.stats.publishes_received_urgent != urgent;
         self.share_stats_soon(now);
         received
     }
@@ -483,8 +492,24 @@ impl Shard {
         if conn.generation != id.generation {
             return;
         }
-        conn.out.advance(n, &mut hub.pool);
+        conn.out.advance(
+            n,
+            &hub.config.shares,
+            &mut hub.pool,
+            &mut hub.stats,
+            now,
+        );
         hub.stats.bytes_sent += n as u64;
+        self.after_sending(id, now);
+    }
+
+    /// A connection has room for more.
+    #[inline]
+    fn after_sending(&mut self, id: ConnId, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get_mut(id.slot) else {
+            return;
+        };
         let (session, under_pressure) = (conn.session, conn.congested || conn.slow);
         let unread = conn.unread;
         if hub.sessions.get(session).is_some_and(Hub::has_backlog) {
@@ -498,14 +523,95 @@ impl Shard {
         }
     }
 
-    /// What waits to be written to a connection: fills in the first slices and
-    /// returns how many there are.
+    /// What waits to be written to a connection, in the order of transmission:
+    /// fills in the first slices and returns how many there are. What can still
+    /// be overtaken is chosen anew with every call.
     #[inline]
-    pub fn pending<'a>(&'a self, id: ConnId, slices: &mut [std::io::IoSlice<'a>]) -> usize {
+    pub fn pending<'a>(
+        &'a mut self,
+        id: ConnId,
+        scope: Scope,
+        now: Nanos,
+        slices: &mut [std::io::IoSlice<'a>],
+    ) -> usize {
+        self.hub.plan(id.slot, scope, now);
         match self.hub.conns.get(id.slot) {
-            Some(conn) if conn.generation == id.generation => conn.out.slices(slices),
+            Some(conn) if conn.generation == id.generation => conn.out.slices(scope, slices),
             _ => 0,
         }
+    }
+
+    /// Most urgent class of messages that a connection was sent.
+    #[inline]
+    pub fn class(&self, id: ConnId) -> Class {
+        match self.hub.conns.get(id.slot) {
+            Some(conn) if conn.generation == id.generation => conn.class,
+            _ => Class::Bulk,
+        }
+    }
+
+    /// Rank of what a connection is to be sent next; `None` if nothing waits.
+    pub fn rank(&mut self, id: ConnId) -> Option<Rank> {
+        self.hub.conn(id)?.out.rank()
+    }
+
+    /// For transports that carry datagrams: moves whole packets, together at
+    /// most `max` bytes and messages of one class only, to the end of `out`.
+    /// Returns the class; `None` if nothing waits. [`Self::sent`] is not called
+    /// for them. A packet above `max` is dropped and counted.
+    pub fn next_packets(
+        &mut self,
+        id: ConnId,
+        max: usize,
+        out: &mut Vec<u8>,
+        now: Nanos,
+    ) -> Option<Class> {
+        let from = out.len();
+        loop {
+            self.hub.conn(id)?;
+            self.hub.plan(id.slot, Scope::All, now);
+            let hub = &mut self.hub;
+            let conn = hub.conns.get_mut(id.slot)?;
+            let (shares, pool) = (&hub.config.shares, &mut hub.pool);
+            let class = conn
+                .out
+                .next_packets(max, out, shares, pool, &mut hub.stats, now);
+            if class.is_none() && !conn.out.is_empty() {
+                continue;
+            }
+            let n = (out.len() - from) as u64;
+            hub.stats.bytes_sent += n;
+            self.after_sending(id, now);
+            return class;
+        }
+    }
+
+    /// Moves the connections that got something urgent to say since the last
+    /// call to the end of `list`, the most urgent first.
+    pub fn take_urgent(&mut self, list: &mut Vec<ConnId>) {
+        let hub = &mut self.hub;
+        let from = list.len();
+        for id in hub.urgent.drain(..) {
+            if let Some(conn) = hub.conns.get_mut(id.slot)
+                && conn.generation == id.generation
+            {
+                conn.urgent = false;
+                list.push(id);
+            }
+        }
+        if list.len() - from > 1 {
+            let conns = &mut hub.conns;
+            list[from..].sort_by_cached_key(|id| {
+                let rank = conns.get_mut(id.slot).and_then(|conn| conn.out.rank());
+                rank.map_or((u8::MAX, u64::MAX), |rank| (rank.class as u8, rank.key))
+            });
+        }
+    }
+
+    /// Whether [`Self::take_urgent`] has something.
+    #[inline]
+    pub fn has_urgent(&self) -> bool {
+        !self.hub.urgent.is_empty()
     }
 
     /// Moves the connections that got something to write since the last call

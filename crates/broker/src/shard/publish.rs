@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use punctual_codec::{
-    DecodeError, Frame, PacketType, PropertyId, QoS, RawPublish, ReasonCode, topic,
+    Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, QoS,
+    RawPublish, ReasonCode, topic,
 };
+use punctual_model::Requirements;
 use smallvec::SmallVec;
 
 use super::{Fail, Next, Shard};
+use crate::egress::{Stamp, Urgency};
 use crate::hub::{ConnId, Event, Hub, Output, Publication, Remote, State};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
+use crate::urgency::{self, UrgencyRights};
 use crate::{Message, Nanos, QueueFull};
 
 /// Time between two log events about full queues.
@@ -191,6 +195,14 @@ impl Shard {
             properties
         };
         let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable;
+        let rule = routes.get(route).rule;
+        let user = raw.properties.contains(PropertyId::UserProperty);
+        let mut remark = None;
+        let stamp = if user || rule.is_some() || conn_states(hub, id) {
+            stamp(hub, id, route, topic_bytes, raw.properties, rule, &mut remark, now)
+        } else {
+            Stamp::PLAIN
+        };
         let mut publication = Publication {
             parts: Parts {
                 topic: topic_bytes,
@@ -202,9 +214,10 @@ impl Shard {
             qos: raw.qos,
             retain: raw.retain,
             publisher: number,
-            frame: (plain && raw.payload.len() < crate::outbuf::SHARE_FROM && frame.is_minimal())
+            frame: (plain && raw.payload.len() < crate::egress::SHARE_FROM && frame.is_minimal())
                 .then_some((frame.bytes, v5)),
             expires: expiry(raw.properties, now),
+            stamp,
             promised: false,
             message: None,
         };
@@ -223,7 +236,7 @@ impl Shard {
             };
         }
         let matched = &routes.get(route).matched;
-        if raw.payload.len() >= crate::outbuf::SHARE_FROM && !matched.is_empty() {
+        if raw.payload.len() >= crate::egress::SHARE_FROM && !matched.is_empty() {
             publication.parts.shared =
                 Some(bytes::Bytes::copy_from_slice(publication.parts.payload));
         }
@@ -232,7 +245,7 @@ impl Shard {
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
         if let Some(retained) = &mut retained {
-            retained.set(publication.message());
+            retained.set(publication.message().to_be_retained());
         }
         if raw.qos == QoS::AtMostOnce {
             return Ok(pause_or_go_on(hub, id));
@@ -242,6 +255,9 @@ impl Shard {
         } else {
             ReasonCode::Success
         };
+        if let Some(remark) = remark {
+            return Ok(acknowledge_with(hub, id, &raw, session_slot, reason, &remark));
+        }
         Ok(acknowledge(hub, id, &raw, session_slot, reason))
     }
 
@@ -260,7 +276,8 @@ impl Shard {
     ) -> Option<Run> {
         let Self { hub, routes, .. } = self;
         let conn = hub.conns.get(id.slot)?;
-        if !matches!(conn.state, State::Connected) || !conn.route_allowed {
+        let states = conn.extra.as_ref().is_some_and(|e| !e.default.is_empty());
+        if !matches!(conn.state, State::Connected) || !conn.route_allowed || states {
             return None;
         }
         let v5 = conn.v5();
@@ -285,6 +302,9 @@ impl Shard {
         }
         let (route, publisher) = (conn.route, conn.number);
         if routes.find(topic, route, &hub.directory) != Some(route) {
+            return None;
+        }
+        if routes.get(route).rule.is_some() {
             return None;
         }
         let matched = &routes.get(route).matched;
@@ -319,7 +339,7 @@ impl Shard {
         if message.retain {
             let mut retained = hub.directory.retained_mut();
             if has_retained_room(hub, &retained, &publication) {
-                retained.set(message.clone());
+                retained.set(message.to_be_retained());
             } else {
                 hub.stats.refused_retained_full += 1;
             }
@@ -331,6 +351,80 @@ impl Shard {
         let matched = &routes.get(route).matched;
         // Without anyone to refuse it to, a full queue is a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, false);
+    }
+}
+
+/// Whether CONNECT stated an urgency for all publications.
+#[inline]
+fn conn_states(hub: &Hub, id: ConnId) -> bool {
+    let conn = hub.conns.get(id.slot);
+    conn.and_then(|conn| conn.extra.as_ref())
+        .is_some_and(|extra| !extra.default.is_empty())
+}
+
+/// How urgent a publication is. What is wrong with what it states becomes a
+/// remark for the publisher.
+#[expect(clippy::too_many_arguments, reason = "parts of one publication")]
+fn stamp(
+    hub: &mut Hub,
+    id: ConnId,
+    route: u64,
+    topic: &[u8],
+    properties: Properties<'_>,
+    rule: Option<Urgency>,
+    remark: &mut Option<String>,
+    now: Nanos,
+) -> Stamp {
+    let Some(conn) = hub.conns.get_mut(id.slot) else {
+        return Stamp::PLAIN;
+    };
+    let stated = urgency::stated(properties).unwrap_or_else(|error| {
+        *remark = Some(error.to_string());
+        Requirements::NONE
+    });
+    let default = conn.extra.as_ref().map_or(Requirements::NONE, |e| e.default);
+    let requirements = stated.or(default);
+    let permissions = conn.permissions.clone();
+    let (urgency, refused) = urgency::decide(&requirements, rule, || {
+        let Some(permissions) = permissions else {
+            return UrgencyRights::ALL;
+        };
+        let cached = &mut conn.extra().rights;
+        match cached {
+            Some((known, rights)) if *known == route => *rights,
+            _ => {
+                let topic = std::str::from_utf8(topic).unwrap_or_default();
+                cached.insert((route, permissions.urgency(topic))).1
+            }
+        }
+    });
+    if remark.is_some() {
+        hub.stats.bad_requirements += 1;
+    }
+    if refused {
+        hub.stats.refused_urgency += 1;
+        *remark = Some("no right to state this urgency on this topic".to_owned());
+    }
+    if let Some(why) = remark {
+        report_urgency(hub, id, why, now);
+    }
+    let stamp = Stamp::new(hub.config.discipline, &urgency, now);
+    hub.stats.publishes_received_urgent += u64::from(stamp.class().is_urgent());
+    stamp
+}
+
+/// Tells the log, now and then, that what a publisher states is not followed.
+fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
+    if now < hub.urgency_reported {
+        return;
+    }
+    hub.urgency_reported = now + REPORT_INTERVAL;
+    let session = hub.conns.get(id.slot).map(|conn| conn.session);
+    if let Some(session) = session.and_then(|slot| hub.sessions.get(slot)) {
+        hub.outputs.push(Output::Event(Event::UrgencyIgnored {
+            client_id: session.handle.client_id.clone(),
+            reason: why.to_owned(),
+        }));
     }
 }
 
@@ -409,6 +503,56 @@ fn acknowledge(
         }
     }
     pause_or_go_on(hub, id)
+}
+
+/// Like [`acknowledge`], and tells an MQTT 5 publisher why what it stated is
+/// not followed.
+fn acknowledge_with(
+    hub: &mut Hub,
+    id: ConnId,
+    raw: &RawPublish<'_>,
+    session: u32,
+    reason: ReasonCode,
+    remark: &str,
+) -> Next {
+    let told = hub
+        .conns
+        .get(id.slot)
+        .is_some_and(|conn| conn.v5() && conn.problem_information);
+    let kind = match raw.qos {
+        QoS::AtLeastOnce => PacketType::PubAck,
+        QoS::ExactlyOnce => PacketType::PubRec,
+        QoS::AtMostOnce => return pause_or_go_on(hub, id),
+    };
+    if !told {
+        return acknowledge(hub, id, raw, session, reason);
+    }
+    if kind == PacketType::PubRec
+        && let Some(session) = hub.sessions.get_mut(session)
+    {
+        let incoming = session.incoming.get_or_insert_default();
+        incoming.insert(raw.packet_id);
+    }
+    let mut properties = PropertyBuf::new();
+    put_remark(&mut properties, remark);
+    let ack = Ack {
+        packet_id: raw.packet_id,
+        reason,
+        properties: properties.as_properties(),
+    };
+    let packet = match kind {
+        PacketType::PubAck => Packet::PubAck(ack),
+        _ => Packet::PubRec(ack),
+    };
+    hub.send(id.slot, &packet);
+    pause_or_go_on(hub, id)
+}
+
+/// Says that a message or a client is served as well as can be, and why not
+/// better.
+pub(super) fn put_remark(properties: &mut PropertyBuf, remark: &str) {
+    let _ = properties.push_user("rt-status", "best-effort");
+    let _ = properties.push_user("rt-reason", remark);
 }
 
 #[inline]

@@ -1,0 +1,789 @@
+//! What one connection is sent, and in which order.
+//!
+//! Control packets go first, then messages by [`Rank`]: lanes 0 and 1 sorted,
+//! lanes 2 and 3 in the order of arrival, with a minimum share for lanes 1 to 3
+//! ([`Shares`]). Lanes 2 and 3, and control packets, are buffers of encoded
+//! packets. A message of lanes 0 or 1 is encoded when it is written; what a
+//! socket did not take goes back to its lane, except for the packet of which it
+//! took a part. So an urgent message waits for at most one packet, however much
+//! lies in the buffers.
+//!
+//! A connection without urgent messages pays for this with a comparison: its
+//! bytes are written straight from the one buffer that it has.
+
+mod lane;
+mod outbuf;
+mod rank;
+mod shares;
+
+pub use rank::{
+    Class, Discipline, Edf, Fifo, FixedPriority, Policy, Rank, Stamp, Urgency, deadline_monotonic,
+};
+pub use shares::Shares;
+
+pub(crate) use lane::Lane;
+pub(crate) use outbuf::{OutBuf, Pool, SHARE_FROM};
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use punctual_codec::QoS;
+
+use crate::message::Form;
+use crate::session::Delivery;
+use crate::stats::Stats;
+use crate::Nanos;
+use shares::{Credits, Heads};
+
+/// Bytes that are chosen at once when there is a choice.
+const ROUND: usize = 64 << 10;
+/// Pieces of a plan: more than a shell writes at once.
+const PIECES: usize = 32;
+/// Lanes that had room for more entries are not pooled.
+const POOLED_ENTRIES: usize = 1024;
+/// Bytes of a PUBLISH beside what its message holds, at most.
+const OVERHEAD: usize = 64;
+
+/// An urgent message that waits.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) delivery: Delivery,
+    /// 0 with QoS 0.
+    pub(crate) packet_id: u16,
+    /// When it began to wait.
+    pub(crate) since: Nanos,
+}
+
+impl Entry {
+    /// Whether it can be given up: nobody was promised that it is kept.
+    fn may_go(&self) -> bool {
+        self.delivery.qos == QoS::AtMostOnce
+    }
+
+    fn size(&self) -> usize {
+        self.delivery.message.size() + OVERHEAD
+    }
+}
+
+/// An entry that is encoded, and what it takes to put it back.
+#[derive(Debug)]
+struct Sending {
+    entry: Entry,
+    class: Class,
+    key: u64,
+    arrival: u64,
+    len: usize,
+}
+
+/// Where the bytes of a piece are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Control,
+    Express,
+    Plain,
+    Bulk,
+}
+
+/// Consecutive bytes of one part.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    part: Part,
+    len: usize,
+    /// Lane that they count for.
+    class: Option<Class>,
+}
+
+/// What a connection has beside its plain buffer while it has something else
+/// to send.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    control: OutBuf,
+    bulk: OutBuf,
+    urgent: [Lane<Entry>; 2],
+    urgent_bytes: usize,
+    /// Urgent messages encoded for the write that is under way, and after it
+    /// the rest of the one that was cut.
+    express: OutBuf,
+    sending: VecDeque<Sending>,
+    /// What the last call of [`Egress::plan`] chose, in order.
+    plan: VecDeque<Piece>,
+    credits: Credits,
+}
+
+impl Lanes {
+    fn is_empty(&self) -> bool {
+        self.control.is_empty()
+            && self.bulk.is_empty()
+            && self.express.is_empty()
+            && self.urgent.iter().all(Lane::is_empty)
+    }
+
+    /// Whether they may be pooled: they hold little memory.
+    fn is_small(&self) -> bool {
+        self.urgent.iter().all(|lane| lane.capacity() <= POOLED_ENTRIES)
+    }
+
+    fn buffer(&mut self, part: Part) -> Option<&mut OutBuf> {
+        match part {
+            Part::Control => Some(&mut self.control),
+            Part::Express => Some(&mut self.express),
+            Part::Bulk => Some(&mut self.bulk),
+            Part::Plain => None,
+        }
+    }
+
+    fn add(&mut self, part: Part, len: usize, class: Option<Class>) {
+        match self.plan.back_mut() {
+            Some(piece) if piece.part == part && piece.class == class => piece.len += len,
+            _ => self.plan.push_back(Piece { part, len, class }),
+        }
+    }
+}
+
+/// What an urgent message has to be to be encoded for a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Encoding {
+    pub(crate) v5: bool,
+    pub(crate) max_packet: u32,
+}
+
+/// How much of what waits is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything.
+    All,
+    /// What goes before plain messages: the rest of a packet, control packets,
+    /// messages of lanes 0 and 1.
+    Urgent,
+}
+
+/// Bounds of lanes 0 and 1 of one connection, together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneLimits {
+    /// Messages with QoS 0; those with QoS 1 and 2 are bounded by the window.
+    pub messages: usize,
+    /// Bytes of messages.
+    pub bytes: usize,
+    /// Who goes when they are full.
+    pub overflow: Overflow,
+}
+
+impl Default for LaneLimits {
+    fn default() -> Self {
+        Self {
+            messages: 10_000,
+            bytes: 4 << 20,
+            overflow: Overflow::default(),
+        }
+    }
+}
+
+/// Policy for full lanes 0 and 1. With either, a message never goes while one
+/// of lower priority stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overflow {
+    /// The oldest message of the lowest priority goes.
+    #[default]
+    EvictOldest,
+    /// The new message goes, unless others have a lower priority.
+    RefuseNew,
+}
+
+/// A message that left the egress without being sent, and has to be taken out
+/// of the window of messages in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    pub(crate) packet_id: u16,
+    pub(crate) qos: QoS,
+}
+
+/// The outgoing packets of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Egress {
+    plain: OutBuf,
+    /// Bytes of control packets at the front of `plain`.
+    lead: usize,
+    lanes: Option<Box<Lanes>>,
+}
+
+impl Egress {
+    /// Bytes that wait, those of urgent messages included.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        let others = self.lanes.as_ref().map_or(0, |lanes| {
+            lanes.control.len() + lanes.bulk.len() + lanes.express.len() + lanes.urgent_bytes
+        });
+        self.plain.len() + others
+    }
+
+    /// Bytes that wait in the order of arrival: not of urgent messages.
+    #[inline]
+    pub(crate) fn backlog(&self) -> usize {
+        let others = self
+            .lanes
+            .as_ref()
+            .map_or(0, |lanes| lanes.control.len() + lanes.bulk.len());
+        self.plain.len() + others
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.lanes.as_ref().is_none_or(|lanes| lanes.is_empty())
+    }
+
+    /// The buffer for whole packets of class Normal.
+    #[inline]
+    pub(crate) fn plain(&mut self) -> &mut OutBuf {
+        &mut self.plain
+    }
+
+    /// The buffer for whole packets of class Bulk.
+    pub(crate) fn bulk(&mut self, pool: &mut Pool) -> &mut OutBuf {
+        &mut self.lanes(pool).bulk
+    }
+
+    fn lanes(&mut self, pool: &mut Pool) -> &mut Lanes {
+        self.lanes
+            .get_or_insert_with(|| pool.lanes.pop().unwrap_or_default())
+    }
+
+    /// Appends a control packet with `write`, ahead of all messages.
+    #[inline]
+    pub(crate) fn control(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
+        // In front of nothing, the plain buffer does as well.
+        if self.lanes.is_none() && self.lead == self.plain.len() {
+            let buffer = self.plain.tail(pool);
+            let before = buffer.len();
+            write(buffer);
+            self.lead += buffer.len() - before;
+        } else {
+            let lanes = self
+                .lanes
+                .get_or_insert_with(|| pool.lanes.pop().unwrap_or_default());
+            write(lanes.control.tail(pool));
+        }
+    }
+
+    /// Adds an urgent message. When its lanes are full, `limits` say who has
+    /// to go.
+    pub(crate) fn push(
+        &mut self,
+        entry: Entry,
+        stamp: &Stamp,
+        limits: &LaneLimits,
+        pool: &mut Pool,
+        stats: &mut Stats,
+    ) -> bool {
+        let lanes = self.lanes(pool);
+        let size = entry.size();
+        let class = stamp.class();
+        let full = |lanes: &Lanes| {
+            let waiting: usize = lanes.urgent.iter().map(Lane::len).sum();
+            waiting >= limits.messages || lanes.urgent_bytes + size > limits.bytes
+        };
+        while entry.may_go() && full(lanes) {
+            let Some((worst, victim)) = lanes.give_up(stamp.rank, limits.overflow) else {
+                stats.class(class).dropped_full += 1;
+                return false;
+            };
+            lanes.urgent_bytes -= victim.size();
+            stats.class(worst).dropped_full += 1;
+            stats.class(worst).waiting -= 1;
+        }
+        match lanes.urgent[class as usize & 1].push(stamp.rank.key, entry) {
+            Ok(()) => {
+                lanes.urgent_bytes += size;
+                stats.class(class).waiting += 1;
+                true
+            }
+            Err(_) => {
+                stats.class(class).dropped_full += 1;
+                false
+            }
+        }
+    }
+
+    /// Whether lanes 0 and 1 have room for another message.
+    pub(crate) fn has_room(&self, limits: &LaneLimits) -> bool {
+        self.lanes.as_ref().is_none_or(|lanes| {
+            let waiting: usize = lanes.urgent.iter().map(Lane::len).sum();
+            waiting < limits.messages && lanes.urgent_bytes < limits.bytes
+        })
+    }
+
+    /// Rank of what goes next; control packets count as the most urgent.
+    pub(crate) fn rank(&mut self) -> Option<Rank> {
+        const FIRST: Rank = Rank {
+            class: Class::RealTime,
+            key: 0,
+        };
+        if self.lead > 0 {
+            return Some(FIRST);
+        }
+        if let Some(lanes) = &mut self.lanes {
+            if !lanes.control.is_empty() || !lanes.express.is_empty() {
+                return Some(FIRST);
+            }
+            for class in [Class::RealTime, Class::Priority] {
+                if let Some((key, _)) = lanes.urgent[class as usize].peek() {
+                    return Some(Rank { class, key });
+                }
+            }
+        }
+        let class = if !self.plain.is_empty() {
+            Class::Normal
+        } else if self.lanes.as_ref().is_some_and(|l| !l.bulk.is_empty()) {
+            Class::Bulk
+        } else {
+            return None;
+        };
+        Some(Rank { class, key: 0 })
+    }
+
+    /// Chooses what is written next. To be called before [`Self::slices`].
+    /// Messages that may not be sent any more are dropped; those among them
+    /// with QoS above 0 are added to `dropped`.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "parts of the hub, borrowed apart")]
+    pub(crate) fn plan(
+        &mut self,
+        scope: Scope,
+        encoding: Encoding,
+        shares: &Shares,
+        pool: &mut Pool,
+        stats: &mut Stats,
+        dropped: &mut Vec<Dropped>,
+        now: Nanos,
+    ) {
+        if self.lanes.is_some() {
+            self.plan_lanes(scope, encoding, shares, pool, stats, dropped, now);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "parts of the hub, borrowed apart")]
+    fn plan_lanes(
+        &mut self,
+        scope: Scope,
+        encoding: Encoding,
+        shares: &Shares,
+        pool: &mut Pool,
+        stats: &mut Stats,
+        dropped: &mut Vec<Dropped>,
+        now: Nanos,
+    ) {
+        self.recall(pool);
+        let Some(lanes) = &mut self.lanes else { return };
+        // The packet that was written in part comes first.
+        let bulk_cut = lanes.bulk.cut();
+        let plain_cut = match self.lead {
+            0 => self.plain.cut(),
+            lead => lead,
+        };
+        let control_first = lanes.control.cut() > 0;
+        let control = lanes.control.len();
+        let firsts = [
+            (Part::Express, lanes.express.len()),
+            (Part::Bulk, bulk_cut),
+            (Part::Control, if control_first { control } else { 0 }),
+            (Part::Plain, plain_cut),
+            (Part::Control, if control_first { 0 } else { control }),
+        ];
+        for (part, len) in firsts {
+            if len > 0 {
+                lanes.add(part, len, None);
+            }
+        }
+        let mut credits = lanes.credits;
+        let mut plain = self.plain.place(plain_cut);
+        let mut bulk = lanes.bulk.place(bulk_cut);
+        let mut plain_left = self.plain.len() - plain_cut;
+        let mut bulk_left = lanes.bulk.len() - bulk_cut;
+        let mut chosen = 0;
+        while chosen < ROUND && lanes.plan.len() < PIECES {
+            let heads: Heads = [
+                lanes.urgent[0].peek().map(|(_, entry)| entry.size()),
+                lanes.urgent[1].peek().map(|(_, entry)| entry.size()),
+                self.plain.next_packet(&mut plain.clone()),
+                lanes.bulk.next_packet(&mut bulk.clone()),
+            ];
+            let nothing_urgent = heads[0].is_none() && heads[1].is_none();
+            if nothing_urgent && scope == Scope::Urgent {
+                break;
+            }
+            if nothing_urgent && (bulk_left == 0 || shares.0[3] == 0) {
+                if plain_left > 0 {
+                    lanes.add(Part::Plain, plain_left, Some(Class::Normal));
+                }
+                if bulk_left > 0 {
+                    lanes.add(Part::Bulk, bulk_left, Some(Class::Bulk));
+                }
+                break;
+            }
+            let Some(class) = credits.pick(shares, &heads) else {
+                break;
+            };
+            let len = match class {
+                Class::Normal => {
+                    let len = self.plain.next_packet(&mut plain).unwrap_or(0);
+                    plain_left -= len;
+                    lanes.add(Part::Plain, len, Some(class));
+                    len
+                }
+                Class::Bulk => {
+                    let len = lanes.bulk.next_packet(&mut bulk).unwrap_or(0);
+                    bulk_left -= len;
+                    lanes.add(Part::Bulk, len, Some(class));
+                    len
+                }
+                Class::RealTime | Class::Priority => {
+                    match lanes.encode_next(class, encoding, pool, stats, dropped, now) {
+                        Some(len) => {
+                            lanes.add(Part::Express, len, Some(class));
+                            len
+                        }
+                        None => continue,
+                    }
+                }
+            };
+            credits.sent(shares, &heads, class, len);
+            chosen += len;
+        }
+    }
+
+    /// Puts urgent messages that were encoded, and of which nothing was
+    /// written, back into their lanes.
+    fn recall(&mut self, pool: &mut Pool) {
+        let Some(lanes) = &mut self.lanes else { return };
+        lanes.plan.clear();
+        if lanes.sending.is_empty() {
+            return;
+        }
+        let whole: usize = lanes.sending.iter().map(|sending| sending.len).sum();
+        let cut = lanes.express.len() - whole;
+        while let Some(sending) = lanes.sending.pop_back() {
+            lanes.urgent_bytes += sending.entry.size();
+            lanes.urgent[sending.class as usize & 1].push_back(
+                sending.key,
+                sending.arrival,
+                sending.entry,
+            );
+        }
+        lanes.express.keep_front(cut, pool);
+    }
+
+    /// The first slices to be written, as [`Self::plan`] chose; returns how
+    /// many were filled in.
+    #[inline]
+    pub(crate) fn slices<'a>(&'a self, scope: Scope, slices: &mut [IoSlice<'a>]) -> usize {
+        let Some(lanes) = &self.lanes else {
+            // Without lanes nothing is urgent but control packets.
+            let limit = match scope {
+                Scope::All => usize::MAX,
+                Scope::Urgent => self.lead,
+            };
+            return self.plain.slices(0, limit, slices);
+        };
+        let mut filled = 0;
+        let mut skips = [0; 4];
+        for piece in &lanes.plan {
+            let buffer = match piece.part {
+                Part::Control => &lanes.control,
+                Part::Express => &lanes.express,
+                Part::Bulk => &lanes.bulk,
+                Part::Plain => &self.plain,
+            };
+            let skip = &mut skips[piece.part as usize];
+            filled += buffer.slices(*skip, piece.len, &mut slices[filled..]);
+            *skip += piece.len;
+        }
+        filled
+    }
+
+    /// Notes that the first `n` bytes of [`Self::slices`] were written.
+    #[inline]
+    pub(crate) fn advance(
+        &mut self,
+        n: usize,
+        shares: &Shares,
+        pool: &mut Pool,
+        stats: &mut Stats,
+        now: Nanos,
+    ) {
+        if self.lanes.is_some() {
+            return self.advance_lanes(n, shares, pool, stats, now);
+        }
+        self.plain.advance(n, pool);
+        self.lead = self.lead.saturating_sub(n);
+    }
+
+    fn advance_lanes(
+        &mut self,
+        mut n: usize,
+        shares: &Shares,
+        pool: &mut Pool,
+        stats: &mut Stats,
+        now: Nanos,
+    ) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let mut express = 0;
+        while let Some(piece) = lanes.plan.pop_front() {
+            let written = piece.len.min(n);
+            n -= written;
+            if let Some(class) = piece.class
+                && written > 0
+            {
+                let waits = |empty: bool| (!empty).then_some(OVERHEAD);
+                let heads: Heads = [
+                    waits(lanes.urgent[0].is_empty()),
+                    waits(lanes.urgent[1].is_empty()),
+                    waits(self.plain.is_empty()),
+                    waits(lanes.bulk.is_empty()),
+                ];
+                lanes.credits.sent(shares, &heads, class, written);
+            }
+            match lanes.buffer(piece.part) {
+                Some(buffer) => {
+                    buffer.advance(written, pool);
+                    if piece.part == Part::Express && piece.class.is_some() {
+                        express += written;
+                    }
+                }
+                None => {
+                    self.plain.advance(written, pool);
+                    self.lead = self.lead.saturating_sub(written);
+                }
+            }
+        }
+        // What was written of urgent messages, be it in part, has left.
+        while express > 0
+            && let Some(sending) = lanes.sending.pop_front()
+        {
+            express = express.saturating_sub(sending.len);
+            stats.departed(&sending.entry, now);
+        }
+        if lanes.is_empty() {
+            self.give_lanes_back(pool);
+            return;
+        }
+        self.recall(pool);
+        if let Some(lanes) = &mut self.lanes
+            && lanes.urgent[0].is_empty()
+        {
+            lanes.credits.lane_0_is_empty();
+        }
+    }
+
+    fn give_lanes_back(&mut self, pool: &mut Pool) {
+        if let Some(mut lanes) = self.lanes.take() {
+            lanes.credits = Credits::default();
+            lanes.plan.clear();
+            pool.give_lanes(lanes);
+        }
+    }
+
+    /// Everything that is still to be written, in order.
+    pub(crate) fn take_all(
+        &mut self,
+        encoding: Encoding,
+        shares: &Shares,
+        pool: &mut Pool,
+        stats: &mut Stats,
+        now: Nanos,
+    ) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len());
+        let mut dropped = Vec::new();
+        while !self.is_empty() {
+            self.plan(Scope::All, encoding, shares, pool, stats, &mut dropped, now);
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let filled = self.slices(Scope::All, &mut slices);
+            let before = all.len();
+            for slice in &slices[..filled] {
+                all.extend_from_slice(slice);
+            }
+            let n = all.len() - before;
+            if n == 0 && dropped.is_empty() {
+                break;
+            }
+            dropped.clear();
+            self.advance(n, shares, pool, stats, now);
+        }
+        self.release(pool, stats);
+        all
+    }
+
+    /// Drops everything and gives the memory back.
+    pub(crate) fn release(&mut self, pool: &mut Pool, stats: &mut Stats) {
+        self.plain.release(pool);
+        self.lead = 0;
+        if let Some(lanes) = &mut self.lanes {
+            lanes.control.release(pool);
+            lanes.bulk.release(pool);
+            lanes.express.release(pool);
+            lanes.sending.clear();
+            for class in [Class::RealTime, Class::Priority] {
+                while lanes.urgent[class as usize].pop().is_some() {
+                    stats.class(class).waiting -= 1;
+                }
+            }
+            lanes.urgent_bytes = 0;
+            self.give_lanes_back(pool);
+        }
+    }
+
+    /// Takes whole packets, `max` bytes of them at most and messages of one
+    /// class only, to the end of `out`. To be called after [`Self::plan`].
+    /// Returns the class; that of control packets alone is the most urgent.
+    pub(crate) fn next_packets(
+        &mut self,
+        max: usize,
+        out: &mut Vec<u8>,
+        shares: &Shares,
+        pool: &mut Pool,
+        stats: &mut Stats,
+        now: Nanos,
+    ) -> Option<Class> {
+        let (mut bytes, mut class) = (0, None);
+        let mut fits = |len: usize| {
+            let fits = bytes + len <= max;
+            bytes += if fits { len } else { 0 };
+            fits
+        };
+        let mut place = self.plain.place(0);
+        let mut first = None;
+        match &self.lanes {
+            None => {
+                let mut left = self.lead;
+                while let Some(len) = self.plain.next_packet(&mut place) {
+                    let control = left > 0;
+                    left = left.saturating_sub(len);
+                    first = first.or(Some(len));
+                    if !fits(len) {
+                        break;
+                    }
+                    if !control {
+                        class = Some(Class::Normal);
+                    }
+                }
+            }
+            Some(lanes) => {
+                let mut bulk = lanes.bulk.place(0);
+                let mut control = lanes.control.place(0);
+                let mut express = lanes.sending.iter();
+                'pieces: for piece in &lanes.plan {
+                    if class.is_some() && piece.class != class {
+                        break;
+                    }
+                    let mut left = piece.len;
+                    while left > 0 {
+                        let len = match piece.part {
+                            Part::Plain => self.plain.next_packet(&mut place),
+                            Part::Bulk => lanes.bulk.next_packet(&mut bulk),
+                            Part::Control => lanes.control.next_packet(&mut control),
+                            Part::Express => express.next().map(|sending| sending.len),
+                        };
+                        let Some(len) = len else { break 'pieces };
+                        first = first.or(Some(len));
+                        if !fits(len) {
+                            break 'pieces;
+                        }
+                        class = class.or(piece.class);
+                        left = left.saturating_sub(len);
+                    }
+                }
+            }
+        }
+        let first = first?;
+        if bytes == 0 {
+            // No datagram can carry it.
+            stats.dropped_too_large += 1;
+            self.advance(first, shares, pool, stats, now);
+            return None;
+        }
+        let from = out.len();
+        let mut slices = [IoSlice::new(&[]); 2 * PIECES];
+        let filled = self.slices(Scope::All, &mut slices);
+        for slice in &slices[..filled] {
+            let missing = bytes - (out.len() - from);
+            out.extend_from_slice(&slice[..slice.len().min(missing)]);
+        }
+        self.advance(out.len() - from, shares, pool, stats, now);
+        Some(class.unwrap_or(Class::RealTime))
+    }
+}
+
+impl Lanes {
+    /// Removes the oldest of the least urgent messages, if it is one that has
+    /// to go before a message with that rank.
+    fn give_up(&mut self, rank: Rank, overflow: Overflow) -> Option<(Class, Entry)> {
+        for worst in [Class::Priority, Class::RealTime] {
+            let lane = &mut self.urgent[worst as usize];
+            let Some(key) = lane.worst_key() else {
+                continue;
+            };
+            let order = (worst, key).cmp(&(rank.class, rank.key));
+            if order.is_lt() || (order.is_eq() && overflow == Overflow::RefuseNew) {
+                return None;
+            }
+            if let Some((_, entry)) = lane.give_up(Entry::may_go) {
+                return Some((worst, entry));
+            }
+        }
+        None
+    }
+
+    /// Encodes the next message of a lane that may still be sent; `None` if it
+    /// was dropped instead.
+    fn encode_next(
+        &mut self,
+        class: Class,
+        encoding: Encoding,
+        pool: &mut Pool,
+        stats: &mut Stats,
+        dropped: &mut Vec<Dropped>,
+        now: Nanos,
+    ) -> Option<usize> {
+        let (key, arrival, entry) = self.urgent[class as usize & 1].pop()?;
+        self.urgent_bytes -= entry.size();
+        let delivery = &entry.delivery;
+        let message = &delivery.message;
+        let late = message.stamp.drop_late && message.stamp.deadline < now;
+        let before = self.express.len();
+        let form = Form {
+            v5: encoding.v5,
+            dup: false,
+            qos: delivery.qos,
+            retain: delivery.retain,
+            packet_id: entry.packet_id,
+            subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+            alias: None,
+        };
+        if late {
+            stats.class(class).dropped_late += 1;
+        } else if message.is_expired(now) {
+            stats.dropped_expired += 1;
+        } else if message
+            .parts(now)
+            .put(&form, encoding.max_packet, &mut self.express, pool)
+        {
+            let len = self.express.len() - before;
+            self.sending.push_back(Sending {
+                entry,
+                class,
+                key,
+                arrival,
+                len,
+            });
+            return Some(len);
+        } else {
+            stats.dropped_too_large += 1;
+        }
+        stats.class(class).waiting -= 1;
+        if delivery.qos != QoS::AtMostOnce {
+            dropped.push(Dropped {
+                packet_id: entry.packet_id,
+                qos: delivery.qos,
+            });
+        }
+        None
+    }
+}

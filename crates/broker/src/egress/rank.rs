@@ -1,0 +1,322 @@
+//! How urgent a message is, and what that means for its place.
+//!
+//! A publisher states a priority or a deadline, or a configured rule does; a
+//! [`Policy`] turns that into a [`Rank`]: a traffic class, which is a lane of
+//! the egress scheduler, and a key inside the lane. Smaller is more urgent.
+
+use crate::Nanos;
+
+/// Traffic class of a message, most urgent first. The class is the lane that a
+/// message waits in, and what the network below is told by marking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u8)]
+pub enum Class {
+    /// Messages with a real-time requirement: `rt-priority`, `rt-deadline`.
+    RealTime = 0,
+    /// Messages with a `priority`, stated or by a rule.
+    Priority = 1,
+    /// Everything else.
+    #[default]
+    Normal = 2,
+    /// Topics that a rule calls bulk.
+    Bulk = 3,
+}
+
+impl Class {
+    /// All, most urgent first.
+    pub const ALL: [Self; 4] = [Self::RealTime, Self::Priority, Self::Normal, Self::Bulk];
+
+    /// The word for it in configuration, topics and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RealTime => "realtime",
+            Self::Priority => "priority",
+            Self::Normal => "normal",
+            Self::Bulk => "bulk",
+        }
+    }
+
+    /// Whether its messages are sorted before those of lower classes, rather
+    /// than appended.
+    #[inline]
+    pub(crate) const fn is_urgent(self) -> bool {
+        matches!(self, Self::RealTime | Self::Priority)
+    }
+}
+
+/// Place of a message among all that wait: class, then key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank {
+    /// Lane.
+    pub class: Class,
+    /// Order inside the lane; equal keys are served in the order of arrival.
+    pub key: u64,
+}
+
+/// What is stated about a message. Anything stated makes it urgent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Urgency {
+    /// `rt-priority`: 0..=7, 7 most urgent.
+    pub rt_priority: Option<u8>,
+    /// `rt-deadline`: from the publication, in nanoseconds.
+    pub deadline: Option<Nanos>,
+    /// `priority`: 0 most urgent.
+    pub priority: Option<u64>,
+    /// `rt-late = drop`: a message past its deadline is not sent any more.
+    pub drop_late: bool,
+    /// A rule calls the topic bulk.
+    pub bulk: bool,
+}
+
+impl Urgency {
+    /// Class of a message of which this is stated. A real-time requirement
+    /// outweighs a priority.
+    #[inline]
+    pub const fn class(&self) -> Class {
+        if self.rt_priority.is_some() || self.deadline.is_some() {
+            Class::RealTime
+        } else if self.priority.is_some() {
+            Class::Priority
+        } else if self.bulk {
+            Class::Bulk
+        } else {
+            Class::Normal
+        }
+    }
+}
+
+/// Deadlines up to which a message without `rt-priority` has priority 7, 6, ...
+/// in nanoseconds: deadline monotonic.
+const BANDS: [u64; 7] = [
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    30_000_000,
+    100_000_000,
+    300_000_000,
+    1_000_000_000,
+];
+
+/// Priority 0..=7 that stands for a relative deadline where none is stated.
+pub fn deadline_monotonic(deadline: Nanos) -> u8 {
+    7 - BANDS.partition_point(|band| *band < deadline.0) as u8
+}
+
+/// Relative deadline that stands for an `rt-priority` where none is stated:
+/// the longest that has this priority by [`deadline_monotonic`].
+fn implied_deadline(priority: u8) -> Nanos {
+    let band = usize::from(7 - priority.min(7));
+    Nanos(BANDS.get(band).copied().unwrap_or(10 * BANDS[6]))
+}
+
+/// A scheduling discipline: it ranks messages.
+pub trait Policy {
+    /// Rank of a message published at `now`.
+    fn rank(&self, urgency: &Urgency, now: Nanos) -> Rank;
+}
+
+/// Real-time messages by `rt-priority`, then by absolute deadline; messages
+/// with a `priority` by that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FixedPriority;
+
+/// Real-time messages by absolute deadline; messages with a `priority` by
+/// that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Edf;
+
+/// Everything in the order of arrival: no classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fifo;
+
+/// Bits of a fixed-priority key that hold the absolute deadline: 73 years.
+const DEADLINE_BITS: u32 = 61;
+
+impl Policy for FixedPriority {
+    #[inline]
+    fn rank(&self, urgency: &Urgency, now: Nanos) -> Rank {
+        let class = urgency.class();
+        let key = match class {
+            Class::RealTime => {
+                let stated = urgency.rt_priority;
+                let priority = stated
+                    .or(urgency.deadline.map(deadline_monotonic))
+                    .unwrap_or(0)
+                    .min(7);
+                let latest = (1 << DEADLINE_BITS) - 1;
+                let deadline = urgency.deadline.map_or(latest, |d| (now + d).0.min(latest));
+                u64::from(7 - priority) << DEADLINE_BITS | deadline
+            }
+            Class::Priority => urgency.priority.unwrap_or(u64::MAX),
+            Class::Normal | Class::Bulk => 0,
+        };
+        Rank { class, key }
+    }
+}
+
+impl Policy for Edf {
+    #[inline]
+    fn rank(&self, urgency: &Urgency, now: Nanos) -> Rank {
+        let class = urgency.class();
+        let key = match class {
+            Class::RealTime => {
+                let implied = || implied_deadline(urgency.rt_priority.unwrap_or(0));
+                (now + urgency.deadline.unwrap_or_else(implied)).0
+            }
+            Class::Priority => urgency.priority.unwrap_or(u64::MAX),
+            Class::Normal | Class::Bulk => 0,
+        };
+        Rank { class, key }
+    }
+}
+
+impl Policy for Fifo {
+    #[inline]
+    fn rank(&self, _: &Urgency, _: Nanos) -> Rank {
+        Rank {
+            class: Class::Normal,
+            key: 0,
+        }
+    }
+}
+
+/// The disciplines that can be configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Discipline {
+    /// [`FixedPriority`].
+    #[default]
+    FixedPriority,
+    /// [`Edf`].
+    Edf,
+    /// [`Fifo`].
+    Fifo,
+}
+
+impl Policy for Discipline {
+    #[inline]
+    fn rank(&self, urgency: &Urgency, now: Nanos) -> Rank {
+        match self {
+            Self::FixedPriority => FixedPriority.rank(urgency, now),
+            Self::Edf => Edf.rank(urgency, now),
+            Self::Fifo => Fifo.rank(urgency, now),
+        }
+    }
+}
+
+/// A message's rank and what happens when it is late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Its place.
+    pub rank: Rank,
+    /// Absolute deadline; [`Nanos::MAX`] for none.
+    pub deadline: Nanos,
+    /// Whether it is dropped rather than sent after its deadline.
+    pub drop_late: bool,
+}
+
+impl Stamp {
+    /// Of a plain message.
+    pub const PLAIN: Self = Self {
+        rank: Rank {
+            class: Class::Normal,
+            key: 0,
+        },
+        deadline: Nanos::MAX,
+        drop_late: false,
+    };
+
+    /// Of a message published at `now` of which `urgency` is stated.
+    #[inline]
+    pub fn new(discipline: Discipline, urgency: &Urgency, now: Nanos) -> Self {
+        Self {
+            rank: discipline.rank(urgency, now),
+            deadline: urgency.deadline.map_or(Nanos::MAX, |d| now + d),
+            drop_late: urgency.drop_late,
+        }
+    }
+
+    /// Traffic class.
+    #[inline]
+    pub const fn class(&self) -> Class {
+        self.rank.class
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn realtime(priority: Option<u8>, deadline: Option<u64>) -> Urgency {
+        Urgency {
+            rt_priority: priority,
+            deadline: deadline.map(Nanos),
+            ..Urgency::default()
+        }
+    }
+
+    #[test]
+    fn the_class_follows_from_what_is_stated() {
+        let priority = Urgency {
+            priority: Some(3),
+            ..Urgency::default()
+        };
+        let bulk = Urgency {
+            bulk: true,
+            ..Urgency::default()
+        };
+        assert_eq!(Urgency::default().class(), Class::Normal);
+        assert_eq!(priority.class(), Class::Priority);
+        assert_eq!(bulk.class(), Class::Bulk);
+        assert_eq!(realtime(Some(0), None).class(), Class::RealTime);
+        assert_eq!(realtime(None, Some(1)).class(), Class::RealTime);
+    }
+
+    #[test]
+    fn shorter_deadlines_imply_higher_priorities() {
+        let bands = [1, 2, 9, 30, 99, 200, 1000, 5000].map(Nanos::from_millis);
+        assert_eq!(bands.map(deadline_monotonic), [7, 6, 5, 4, 3, 2, 1, 0]);
+        for priority in 0..=7 {
+            assert_eq!(deadline_monotonic(implied_deadline(priority)), priority);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn fixed_priority_compares_priorities_then_deadlines(
+            p in 0..8u8, q in 0..8u8, d in 1..1u64 << 40, e in 1..1u64 << 40, now in 0..1u64 << 50,
+        ) {
+            let now = Nanos(now);
+            let a = FixedPriority.rank(&realtime(Some(p), Some(d)), now);
+            let b = FixedPriority.rank(&realtime(Some(q), Some(e)), now);
+            prop_assert_eq!(a.cmp(&b), q.cmp(&p).then(d.cmp(&e)));
+        }
+
+        #[test]
+        fn edf_compares_deadlines(
+            p in 0..8u8, q in 0..8u8, d in 1..1u64 << 40, e in 1..1u64 << 40, now in 0..1u64 << 50,
+        ) {
+            let now = Nanos(now);
+            let a = Edf.rank(&realtime(Some(p), Some(d)), now);
+            let b = Edf.rank(&realtime(Some(q), Some(e)), now);
+            prop_assert_eq!(a.cmp(&b), d.cmp(&e));
+        }
+
+        /// Messages of which the same is stated keep their order.
+        #[test]
+        fn later_messages_never_rank_before_earlier_ones(
+            p in proptest::option::of(0..8u8),
+            d in proptest::option::of(1..1u64 << 40),
+            v in proptest::option::of(any::<u64>()),
+            now in 0..1u64 << 50,
+            wait in 0..1u64 << 40,
+        ) {
+            let urgency = Urgency { priority: v, ..realtime(p, d) };
+            for discipline in [Discipline::FixedPriority, Discipline::Edf, Discipline::Fifo] {
+                let first = discipline.rank(&urgency, Nanos(now));
+                let second = discipline.rank(&urgency, Nanos(now + wait));
+                prop_assert!(first <= second);
+            }
+        }
+    }
+}
