@@ -1,9 +1,9 @@
 //! What can be set, with its default, unit and policy. Every bound of the
 //! broker is one of these fields.
 
+use crate::Nanos;
 use crate::egress::{Discipline, LaneLimits, Shares};
 use crate::urgency::UrgencyRule;
-use crate::Nanos;
 
 /// Settings of a broker. All sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use punctual_codec::QoS;
 use smallvec::SmallVec;
 
 use crate::directory::{Directory, SessionHandle};
-use crate::urgency::{self, UrgencyRule};
 use crate::egress::Urgency;
 use crate::index::{Generation, Subscriber, generation_slot};
+use crate::urgency::{self, UrgencyRule};
 
 /// One receiver of a message.
 #[derive(Debug, Clone)]

@@ -259,7 +259,10 @@ impl Queue {
         let unacknowledged = usize::from(delivery.qos == QoS::AtMostOnce);
         if rank.class.is_urgent() {
             let lanes = waiting.urgent.get_or_insert_default();
-            if lanes[rank.class as usize & 1].push(rank.key, delivery).is_err() {
+            if lanes[rank.class as usize & 1]
+                .push(rank.key, delivery)
+                .is_err()
+            {
                 // Sixteen million wait: a bound of messages that high is none.
                 return;
             }
@@ -272,9 +275,7 @@ impl Queue {
 
     pub(crate) fn pop(&mut self) -> Option<Delivery> {
         let waiting = self.0.as_mut()?;
-        let delivery = waiting
-            .pop_urgent()
-            .or_else(|| waiting.plain.pop_front())?;
+        let delivery = waiting.pop_urgent().or_else(|| waiting.plain.pop_front())?;
         self.forget(&delivery);
         Some(delivery)
     }

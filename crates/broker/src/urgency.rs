@@ -59,7 +59,9 @@ pub struct UrgencyRule {
 
 /// The urgency that the rules give to a topic.
 pub(crate) fn of_topic(rules: &[UrgencyRule], name: &str) -> Option<Urgency> {
-    let rule = rules.iter().find(|rule| topic::matches(&rule.filter, name))?;
+    let rule = rules
+        .iter()
+        .find(|rule| topic::matches(&rule.filter, name))?;
     Some(rule.urgency)
 }
 
@@ -161,7 +163,10 @@ mod tests {
         assert_eq!(urgency.priority, Some(3));
         let properties = user(&[("rt-deadline", "soon")]);
         let error = stated(properties.as_properties()).unwrap_err().to_string();
-        assert!(error.contains("rt-deadline") && error.contains("soon"), "{error}");
+        assert!(
+            error.contains("rt-deadline") && error.contains("soon"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -29,10 +29,10 @@ use std::io::IoSlice;
 
 use punctual_codec::QoS;
 
+use crate::Nanos;
 use crate::message::Form;
 use crate::session::Delivery;
 use crate::stats::Stats;
-use crate::Nanos;
 use shares::{Credits, Heads};
 
 /// Bytes that are chosen at once when there is a choice.
@@ -120,7 +120,9 @@ impl Lanes {
 
     /// Whether they may be pooled: they hold little memory.
     fn is_small(&self) -> bool {
-        self.urgent.iter().all(|lane| lane.capacity() <= POOLED_ENTRIES)
+        self.urgent
+            .iter()
+            .all(|lane| lane.capacity() <= POOLED_ENTRIES)
     }
 
     fn buffer(&mut self, part: Part) -> Option<&mut OutBuf> {
@@ -344,7 +346,10 @@ impl Egress {
     /// Messages that may not be sent any more are dropped; those among them
     /// with QoS above 0 are added to `dropped`.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "parts of the hub, borrowed apart")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "parts of the hub, borrowed apart"
+    )]
     pub(crate) fn plan(
         &mut self,
         scope: Scope,
@@ -360,7 +365,10 @@ impl Egress {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "parts of the hub, borrowed apart")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "parts of the hub, borrowed apart"
+    )]
     fn plan_lanes(
         &mut self,
         scope: Scope,

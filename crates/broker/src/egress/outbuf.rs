@@ -30,6 +30,7 @@ const POOL_BYTES: usize = 8 << 20;
 pub(crate) struct Pool {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
+    #[expect(clippy::vec_box, reason = "they go to connections as boxes")]
     pub(super) lanes: Vec<Box<super::Lanes>>,
 }
 

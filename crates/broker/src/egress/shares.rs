@@ -6,18 +6,19 @@
 //! 0 is shielded: such a packet is sent only between two packets of lane 0, so
 //! whoever finds lane 0 empty waits for no more than the packet under way.
 //!
-//! What follows, for bytes `W` sent while a lane has something to send and
-//! packets of at most `L` bytes: lane i from 1 gets at least `share_i W - 2L`,
-//! and lane 0 at least `(1 - sum of shares) W - 3L`. With shares that sum up to
-//! less than one, nobody starves.
+//! What follows, for bytes `W` sent while a lane has something to send, packets
+//! of at most `L` bytes, and shares that sum up to at most a half: lane i from
+//! 1 gets at least `share_i W - 3L`, and lane 0 at least
+//! `(1 - sum of shares) W - 3L`. So nobody starves.
 
 use super::Class;
 
 /// Least credit, in bytes, that a lane may save up: a frame.
 const MIN_CAP: i64 = 1500;
 
-/// Minimum shares of what a receiver is sent, in per mille, by class. The one
-/// of [`Class::RealTime`] is not used: it comes first anyway.
+/// Minimum shares of what a receiver is sent, in per mille, by class; together
+/// at most 500. The one of [`Class::RealTime`] is not used: it comes first
+/// anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares(pub [u16; 4]);
 
@@ -48,8 +49,8 @@ impl Credits {
         }
         let mut chosen = first;
         let mut most = i64::MIN;
-        for lane in first.max(1)..4 {
-            let Some(size) = heads[lane] else { continue };
+        for (lane, size) in heads.iter().enumerate().skip(first.max(1)) {
+            let Some(size) = *size else { continue };
             let earned = self.earned[lane];
             let entitled = shares.0[lane] > 0 && lane != first && earned >= 1000 * size as i64;
             let shielded = first == 0 && self.before_realtime <= 0;
@@ -132,7 +133,7 @@ mod tests {
         #[test]
         fn everybody_gets_the_share(
             sizes in sizes(),
-            shares in [0..1u16, 0..300u16, 0..300u16, 0..300u16],
+            shares in [0..1u16, 0..167u16, 0..167u16, 0..167u16],
             total in 100_000..3_000_000usize,
         ) {
             prop_assume!(sizes.iter().any(|lane| !lane.is_empty()));
@@ -145,7 +146,7 @@ mod tests {
             for lane in 1..4 {
                 if !sizes[lane].is_empty() {
                     let share = all * usize::from(shares.0[lane]) / 1000;
-                    prop_assert!(sent[lane] + 2 * largest >= share, "lane {lane}: {sent:?}");
+                    prop_assert!(sent[lane] + 3 * largest >= share, "lane {lane}: {sent:?}");
                 }
             }
             if !sizes[0].is_empty() {
@@ -179,7 +180,11 @@ mod tests {
 
     #[test]
     fn without_shares_the_order_is_strict() {
-        let sent = run(&Shares([0; 4]), [vec![], vec![90], vec![80], vec![70]], 10_000);
+        let sent = run(
+            &Shares([0; 4]),
+            [vec![], vec![90], vec![80], vec![70]],
+            10_000,
+        );
         assert_eq!((sent[2], sent[3]), (0, 0));
     }
 }

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use punctual_codec::QoS;
 
 use super::{Conn, Hub};
+use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
 use crate::message::{Form, Parts};
-use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::route::Target;
 use crate::session::{Delivery, Step};
 use crate::shard::Extent;
@@ -60,7 +60,9 @@ impl Publication<'_> {
             ..
         } = self;
         message
-            .get_or_insert_with(|| Message::from_parts(parts, *qos, *retain, *expires, *publisher, *stamp))
+            .get_or_insert_with(|| {
+                Message::from_parts(parts, *qos, *retain, *expires, *publisher, *stamp)
+            })
             .clone()
     }
 
@@ -242,7 +244,10 @@ impl Hub {
             self.stats.dropped_slow_consumer += run.messages;
             return None;
         }
-        conn.out.plain().tail(&mut self.pool).extend_from_slice(bytes);
+        conn.out
+            .plain()
+            .tail(&mut self.pool)
+            .extend_from_slice(bytes);
         self.stats.packets_sent += run.messages;
         self.stats.publishes_sent_qos0 += run.messages;
         self.stats.publish_bytes_sent += run.payload as u64;

@@ -182,7 +182,9 @@ impl Hub {
         }
         for Dropped { packet_id, qos } in self.dropped.drain(..) {
             if let Some(session) = self.sessions.get_mut(session)
-                && session.window.advance(packet_id, first_step(qos), Step::Done)
+                && session
+                    .window
+                    .advance(packet_id, first_step(qos), Step::Done)
             {
                 self.stats.inflight_messages -= 1;
             }

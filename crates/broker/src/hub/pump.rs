@@ -5,9 +5,9 @@ use std::sync::Arc;
 use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
 
 use super::{Conn, Hub, count_publish, first_step, put_publish};
+use crate::egress::{Class, Entry, LaneLimits, Pool};
 use crate::index::delivered_qos;
 use crate::message::Form;
-use crate::egress::{Class, Entry, LaneLimits, Pool};
 use crate::session::{Delivery, Session, Step};
 use crate::timers::Timer;
 use crate::{Nanos, Stats};
@@ -237,7 +237,9 @@ fn send_delivery(
         true
     } else {
         if qos != QoS::AtMostOnce {
-            session.window.advance(packet_id, first_step(qos), Step::Done);
+            session
+                .window
+                .advance(packet_id, first_step(qos), Step::Done);
             stats.inflight_messages -= 1;
         }
         stats.dropped_too_large += 1;

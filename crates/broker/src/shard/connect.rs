@@ -16,8 +16,8 @@ use crate::directory::ClaimError;
 use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
 use crate::message::put_forwarded;
 use crate::session::Session;
-use crate::urgency;
 use crate::timers::Timer;
+use crate::urgency;
 use crate::{Config, Message, Nanos};
 
 impl Shard {

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 
 use super::{Fail, Shard};
-use crate::egress::Stamp;
-use crate::urgency::{self, UrgencyRights};
 use crate::Nanos;
+use crate::egress::Stamp;
 use crate::hub::{ConnId, Event, Output, State};
 use crate::session::Will;
 use crate::timers::Timer;
+use crate::urgency::{self, UrgencyRights};
 
 impl Shard {
     /// The network connection was closed, or failed, below the broker.

@@ -19,10 +19,10 @@ use punctual_codec::{
 };
 
 use crate::directory::Directory;
+use crate::egress::{Class, Egress, Pool, Rank, Scope};
 use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Received, Remote, RemoteMessage, State,
 };
-use crate::egress::{Class, Egress, Pool, Rank, Scope};
 use crate::route::RouteCache;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
@@ -492,13 +492,8 @@ impl Shard {
         if conn.generation != id.generation {
             return;
         }
-        conn.out.advance(
-            n,
-            &hub.config.shares,
-            &mut hub.pool,
-            &mut hub.stats,
-            now,
-        );
+        conn.out
+            .advance(n, &hub.config.shares, &mut hub.pool, &mut hub.stats, now);
         hub.stats.bytes_sent += n as u64;
         self.after_sending(id, now);
     }

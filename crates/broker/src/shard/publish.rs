@@ -199,7 +199,16 @@ impl Shard {
         let user = raw.properties.contains(PropertyId::UserProperty);
         let mut remark = None;
         let stamp = if user || rule.is_some() || conn_states(hub, id) {
-            stamp(hub, id, route, topic_bytes, raw.properties, rule, &mut remark, now)
+            stamp(
+                hub,
+                id,
+                route,
+                topic_bytes,
+                raw.properties,
+                rule,
+                &mut remark,
+                now,
+            )
         } else {
             Stamp::PLAIN
         };
@@ -256,7 +265,14 @@ impl Shard {
             ReasonCode::Success
         };
         if let Some(remark) = remark {
-            return Ok(acknowledge_with(hub, id, &raw, session_slot, reason, &remark));
+            return Ok(acknowledge_with(
+                hub,
+                id,
+                &raw,
+                session_slot,
+                reason,
+                &remark,
+            ));
         }
         Ok(acknowledge(hub, id, &raw, session_slot, reason))
     }
@@ -382,7 +398,10 @@ fn stamp(
         *remark = Some(error.to_string());
         Requirements::NONE
     });
-    let default = conn.extra.as_ref().map_or(Requirements::NONE, |e| e.default);
+    let default = conn
+        .extra
+        .as_ref()
+        .map_or(Requirements::NONE, |e| e.default);
     let requirements = stated.or(default);
     let permissions = conn.permissions.clone();
     let (urgency, refused) = urgency::decide(&requirements, rule, || {

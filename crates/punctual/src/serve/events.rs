@@ -40,6 +40,11 @@ pub(super) fn log(events: Receiver<Event>) {
                 queued,
                 "client does not keep up; its QoS 0 messages are dropped until it has caught up"
             ),
+            Event::UrgencyIgnored { client_id, reason } => tracing::warn!(
+                client = %client_id,
+                reason,
+                "what the client states about urgency is not followed"
+            ),
             Event::QueueFull { client_id, queued } => tracing::warn!(
                 client = %client_id,
                 queued,
