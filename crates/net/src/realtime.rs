@@ -1,20 +1,154 @@
-//! Making a thread's timing predictable: fixed priority, a CPU of its own,
-//! memory that is not paged out. Each step that lacks a privilege is reported
-//! and skipped.
+//! Making the shard threads' timing predictable: fixed priority, a CPU each,
+//! memory that is there before it is needed and is not paged out.
+//!
+//! Each step is independent: one that lacks a privilege is skipped and reported
+//! as [`Refused`], with the remedy, once for all threads. Sources: sched(7),
+//! mlock(2), mallopt(3).
 
+use std::fmt;
+use std::hint::black_box;
 use std::io;
+use std::time::Duration;
 
-/// Priority of shard threads under SCHED_FIFO: above ordinary threads, below
-/// the kernel's own (50) so that interrupts are still served.
-const PRIORITY: libc::c_int = 40;
+/// Stack of a shard thread that is touched ahead: several times what its
+/// deepest call needs.
+const STACK: usize = 256 << 10;
 
-/// Gives the calling thread SCHED_FIFO.
+/// Piece of memory in which the heap is touched ahead.
+const PIECE: usize = 1 << 20;
+
+/// What shard threads are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RealtimeOptions {
+    /// SCHED_FIFO priority, 1 to 98: above all ordinary threads. The kernel's
+    /// own interrupt threads have 50.
+    pub priority: u8,
+    /// Whether each thread is bound to a CPU.
+    pub pin: bool,
+    /// Bytes of heap that each thread has in memory before it serves, and that
+    /// are not given back.
+    pub heap: usize,
+    /// How long a thread looks for the next event without sleeping, after the
+    /// last one. Zero: not at all.
+    pub busy_poll: Duration,
+}
+
+/// What of it was obtained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RealtimeStatus {
+    /// All memory of the process is locked.
+    pub memory_locked: bool,
+    /// By shard.
+    pub shards: Vec<ShardStatus>,
+}
+
+/// What one shard's thread obtained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardStatus {
+    /// Its SCHED_FIFO priority.
+    pub priority: Option<u8>,
+    /// The CPU that it is bound to.
+    pub cpu: Option<usize>,
+    /// Bytes of its heap that were touched ahead.
+    pub heap: usize,
+}
+
+/// One line: what was obtained, and on how many shards.
+impl fmt::Display for RealtimeStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.shards.len();
+        let priorities = self.shards.iter().filter_map(|shard| shard.priority);
+        let cpus: Vec<String> = self
+            .shards
+            .iter()
+            .filter_map(|shard| Some(shard.cpu?.to_string()))
+            .collect();
+        match priorities.clone().max() {
+            Some(priority) => {
+                let count = priorities.count();
+                write!(f, "SCHED_FIFO {priority} for {count} of {total} shards")?;
+            }
+            None => write!(f, "no real-time priority for {total} shards")?,
+        }
+        match cpus.as_slice() {
+            [] => write!(f, ", no CPU of their own")?,
+            cpus => write!(f, ", CPU {}", cpus.join(", "))?,
+        }
+        let locked = if self.memory_locked { "" } else { "not " };
+        write!(f, ", memory {locked}locked")?;
+        let heap: usize = self.shards.iter().map(|shard| shard.heap).sum();
+        write!(f, ", {} MiB of heap ready", heap >> 20)
+    }
+}
+
+/// A step that was not possible, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}; {remedy}")]
+pub struct Refused {
+    what: &'static str,
+    remedy: &'static str,
+    source: io::Error,
+}
+
+/// Prepares the process, before its threads are started: keeps freed memory,
+/// takes large blocks from the heap as well, and locks all memory, now and
+/// later.
+///
+/// # Errors
+/// If memory cannot be locked (CAP_IPC_LOCK or RLIMIT_MEMLOCK); the rest is done.
+pub fn prepare_process() -> Result<(), Refused> {
+    keep_freed_memory();
+    // SAFETY: takes flags only.
+    match unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } {
+        0 => Ok(()),
+        _ => Err(Refused {
+            what: "real time: memory is not locked, it may be paged out",
+            source: io::Error::last_os_error(),
+            remedy: "give the process CAP_IPC_LOCK, or raise LimitMEMLOCK (systemd) or ulimit -l \
+                     to unlimited",
+        }),
+    }
+}
+
+/// Gives the calling thread what `options` say, as thread `n`; then what it got
+/// and what it did not get.
+pub fn prepare_thread(options: &RealtimeOptions, n: usize) -> (ShardStatus, Vec<Refused>) {
+    let mut status = ShardStatus::default();
+    let mut refused = Vec::new();
+    if options.pin {
+        match pin(n) {
+            Ok(cpu) => status.cpu = Some(cpu),
+            Err(source) => refused.push(Refused {
+                what: "real time: the shards have no CPU each",
+                source,
+                remedy: "allow the process its CPUs (CPUAffinity in systemd, taskset, cpuset), or \
+                         set realtime.pin = false",
+            }),
+        }
+    }
+    // Before the priority: touching memory takes milliseconds.
+    touch_stack();
+    touch_heap(options.heap);
+    status.heap = options.heap;
+    match set_fifo(options.priority) {
+        Ok(()) => status.priority = Some(options.priority),
+        Err(source) => refused.push(Refused {
+            what: "real time: the shards have no real-time priority",
+            source,
+            remedy: "give the process CAP_SYS_NICE, or a LimitRTPRIO (systemd) or ulimit -r of at \
+                     least realtime.priority",
+        }),
+    }
+    (status, refused)
+}
+
+/// Gives the calling thread SCHED_FIFO at `priority`.
 ///
 /// # Errors
 /// Without CAP_SYS_NICE or a sufficient RLIMIT_RTPRIO.
-pub fn set_fifo() -> io::Result<()> {
+pub fn set_fifo(priority: u8) -> io::Result<()> {
     let parameters = libc::sched_param {
-        sched_priority: PRIORITY,
+        sched_priority: priority.into(),
     };
     // SAFETY: the pointer is to a live sched_param; 0 names the calling thread.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) } {
@@ -24,11 +158,11 @@ pub fn set_fifo() -> io::Result<()> {
 }
 
 /// Binds the calling thread to the `n`-th CPU that the process may use, modulo
-/// their number.
+/// their number, and returns which that is.
 ///
 /// # Errors
 /// As sched_setaffinity(2).
-pub fn pin(n: usize) -> io::Result<()> {
+pub fn pin(n: usize) -> io::Result<usize> {
     let size = size_of::<libc::cpu_set_t>();
     // SAFETY: cpu_set_t is plain data for which all zeros is the empty set.
     let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -42,27 +176,40 @@ pub fn pin(n: usize) -> io::Result<()> {
     if cpus.is_empty() {
         return Err(io::Error::other("no CPU may be used"));
     }
+    let cpu = cpus[n % cpus.len()];
     // SAFETY: as above.
     let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the CPU came out of a set of the same size.
-    unsafe { libc::CPU_SET(cpus[n % cpus.len()], &mut one) };
+    unsafe { libc::CPU_SET(cpu, &mut one) };
     // SAFETY: `one` is live and of the size given.
     match unsafe { libc::sched_setaffinity(0, size, &one) } {
-        0 => Ok(()),
+        0 => Ok(cpu),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Locks all memory of the process, now and later.
-///
-/// # Errors
-/// Without CAP_IPC_LOCK or a sufficient RLIMIT_MEMLOCK.
-pub fn lock_memory() -> io::Result<()> {
-    // SAFETY: takes flags only.
-    match unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+/// Makes the allocator keep what is freed, and take large blocks from the heap
+/// too, where they are in memory already, not from the kernel one by one.
+fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt changes settings of the allocator under its own lock.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, -1);
+        libc::mallopt(libc::M_MMAP_MAX, 0);
     }
+}
+
+/// Has pages for the deepest calls to come.
+#[inline(never)]
+fn touch_stack() {
+    black_box(&mut [1_u8; STACK]);
+}
+
+/// Has pages for `bytes` of this thread's heap: what was touched and freed is
+/// what the allocator hands out next.
+fn touch_heap(bytes: usize) {
+    let pieces = (0..bytes.div_ceil(PIECE)).map(|_| vec![1_u8; PIECE]);
+    drop(black_box(pieces.collect::<Vec<_>>()));
 }
 
 /// Raises the limit of open files to what the process may have, and returns it.
@@ -82,4 +229,97 @@ pub fn raise_file_limit() -> u64 {
         return before;
     }
     limit.rlim_cur
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Page faults of the calling thread so far that needed no disk.
+    fn faults() -> i64 {
+        // SAFETY: all zeros is a valid rusage.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a live rusage.
+        let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+        assert_eq!(failed, 0);
+        usage.ru_minflt
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn memory_that_was_touched_ahead_costs_no_page_fault() {
+        keep_freed_memory();
+        let work = || -> i64 {
+            let before = faults();
+            let blocks: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 64 << 10]).collect();
+            black_box(blocks);
+            faults() - before
+        };
+        let cold = thread::spawn(work).join().unwrap();
+        let warm = thread::spawn(move || {
+            touch_heap(8 << 20);
+            work()
+        });
+        let warm = warm.join().unwrap();
+        assert!(warm < cold / 4, "{warm} faults instead of {cold}");
+    }
+
+    #[test]
+    fn the_status_is_a_line_that_says_what_is_missing() {
+        let shard = |priority, cpu| ShardStatus {
+            priority,
+            cpu,
+            heap: 16 << 20,
+        };
+        let full = RealtimeStatus {
+            memory_locked: true,
+            shards: vec![shard(Some(40), Some(2)), shard(Some(40), Some(3))],
+        };
+        assert_eq!(
+            full.to_string(),
+            "SCHED_FIFO 40 for 2 of 2 shards, CPU 2, 3, memory locked, 32 MiB of heap ready"
+        );
+        let nothing = RealtimeStatus {
+            memory_locked: false,
+            shards: vec![shard(None, None)],
+        };
+        assert_eq!(
+            nothing.to_string(),
+            "no real-time priority for 1 shards, no CPU of their own, memory not locked, \
+             16 MiB of heap ready"
+        );
+    }
+
+    #[test]
+    fn a_thread_gets_one_of_the_cpus_it_may_use() {
+        let pinned = thread::spawn(|| {
+            let cpu = pin(7).unwrap();
+            // SAFETY: takes no arguments.
+            (cpu, unsafe { libc::sched_getcpu() })
+        });
+        let (cpu, running) = pinned.join().unwrap();
+        assert_eq!(i32::try_from(cpu), Ok(running));
+    }
+
+    #[test]
+    fn what_is_refused_is_said_with_a_remedy_and_the_rest_is_done() {
+        let options = RealtimeOptions {
+            // No such priority: refused to everybody.
+            priority: 100,
+            pin: true,
+            heap: PIECE,
+            busy_poll: Duration::ZERO,
+        };
+        let (status, refused) = thread::spawn(move || prepare_thread(&options, 0))
+            .join()
+            .unwrap();
+        assert_eq!(status.priority, None);
+        assert!(status.cpu.is_some());
+        assert_eq!(status.heap, PIECE);
+        let [refused] = refused.as_slice() else {
+            panic!("{refused:?}");
+        };
+        assert!(refused.to_string().contains("CAP_SYS_NICE"), "{refused}");
+    }
 }

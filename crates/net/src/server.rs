@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
@@ -16,7 +17,7 @@ use punctual_codec::ReasonCode;
 
 use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
 use crate::mailbox::{Mail, Mailbox};
-use crate::realtime;
+use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
 use crate::worker::{Clock, WAKE, Worker};
 
 /// Authentications that may wait; further clients are told 0x89.
@@ -50,8 +51,9 @@ pub struct ServerOptions {
     pub broker: Config,
     /// Shard threads, 1..=256.
     pub shards: u16,
-    /// SCHED_FIFO, a CPU each and locked memory for the shard threads.
-    pub realtime: bool,
+    /// What the shard threads get to be predictable; `None`: they are ordinary
+    /// threads.
+    pub realtime: Option<RealtimeOptions>,
     /// Bounds on accepting.
     pub accept: AcceptPolicy,
     /// Bytes of incomplete packets of all connections.
@@ -137,6 +139,7 @@ pub struct Server {
     workers: Vec<JoinHandle<()>>,
     authenticator: Authenticators,
     events: Option<Receiver<Event>>,
+    realtime: Option<RealtimeStatus>,
 }
 
 impl Server {
@@ -193,12 +196,16 @@ impl Server {
             &authenticator,
             &mailboxes,
         )?;
-        if options.realtime
-            && let Err(error) = realtime::lock_memory()
-        {
-            tracing::warn!(%error, "memory is not locked; CAP_IPC_LOCK or LimitMEMLOCK is missing");
+        let mut realtime = options.realtime.map(|_| RealtimeStatus::default());
+        if let Some(status) = &mut realtime {
+            match realtime::prepare_process() {
+                Ok(()) => status.memory_locked = true,
+                Err(refused) => tracing::warn!("{refused}"),
+            }
         }
+        let busy_poll = options.realtime.map_or(Duration::ZERO, |r| r.busy_poll);
 
+        let (prepared, preparations) = sync_channel(usize::from(shards));
         let mut workers = Vec::new();
         for (index, poll) in polls.into_iter().enumerate() {
             let worker = Worker {
@@ -214,18 +221,39 @@ impl Server {
                 events: event_sender.clone(),
                 max_unread: options.max_receive_bytes / usize::from(shards),
                 shutdown_timeout: options.shutdown_timeout,
+                busy_poll: Nanos(u64::try_from(busy_poll.as_nanos()).unwrap_or(u64::MAX)),
             };
             let realtime = options.realtime;
+            let prepared = prepared.clone();
             workers.push(
                 thread::Builder::new()
                     .name(format!("shard-{index}"))
                     .spawn(move || {
-                        if realtime {
-                            make_realtime(index);
+                        if let Some(realtime) = realtime {
+                            // There is room for every shard, and the one who
+                            // asks waits for all of them.
+                            let _ =
+                                prepared.send((index, realtime::prepare_thread(&realtime, index)));
                         }
+                        drop(prepared);
                         worker.run();
                     })?,
             );
+        }
+        drop(prepared);
+        if let Some(status) = &mut realtime {
+            status
+                .shards
+                .resize_with(usize::from(shards), Default::default);
+            let mut said = Vec::new();
+            for (index, (shard, refused)) in preparations {
+                status.shards[index] = shard;
+                said.extend(refused.iter().map(ToString::to_string));
+            }
+            said.sort();
+            said.dedup();
+            said.iter().for_each(|refused| tracing::warn!("{refused}"));
+            tracing::info!("real time: {status}");
         }
 
         let shared = Arc::new(Shared {
@@ -266,6 +294,7 @@ impl Server {
             workers,
             authenticator,
             events: Some(events),
+            realtime,
         })
     }
 
@@ -287,6 +316,11 @@ impl Server {
     /// The clock of the broker's times.
     pub fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// What the shard threads obtained, if real time was asked for.
+    pub fn realtime(&self) -> Option<&RealtimeStatus> {
+        self.realtime.as_ref()
     }
 
     /// Clients connected now.
@@ -386,19 +420,6 @@ impl Handle {
         if let Some(mailbox) = self.mailboxes.get(shard) {
             mailbox.post(Mail::Call(Box::new(call)));
         }
-    }
-}
-
-fn make_realtime(index: usize) {
-    if let Err(error) = realtime::pin(index) {
-        tracing::warn!(%error, shard = index, "the shard has no CPU of its own");
-    }
-    if let Err(error) = realtime::set_fifo() {
-        tracing::warn!(
-            %error,
-            shard = index,
-            "no real-time priority; CAP_SYS_NICE or LimitRTPRIO is missing"
-        );
     }
 }
 

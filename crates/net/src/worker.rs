@@ -122,6 +122,8 @@ pub(crate) struct Worker {
     pub(crate) events: SyncSender<Event>,
     pub(crate) max_unread: usize,
     pub(crate) shutdown_timeout: Nanos,
+    /// How long to look for events without sleeping, after the last one.
+    pub(crate) busy_poll: Nanos,
 }
 
 struct State {
@@ -170,11 +172,13 @@ impl Worker {
         let mut stop_at = None;
         let mut load = Load::default();
         let mut next_linger_check = Nanos::MAX;
+        let mut busy_until = Nanos(0);
         loop {
             let before = self.clock.now();
             load.busy_until(before, &self.directory, &self.counters, self.index);
             let timeout = match self.next_turn(&state, before, stop_at, next_linger_check) {
                 Some(at) if at <= before => Some(Duration::ZERO),
+                _ if before < busy_until => Some(Duration::ZERO),
                 at => {
                     alarm.set(at.unwrap_or(Nanos::MAX), before);
                     None
@@ -192,6 +196,9 @@ impl Worker {
             }
             let now = self.clock.now();
             load.idle_until(now);
+            if !events.is_empty() {
+                busy_until = now + self.busy_poll;
+            }
             for event in &events {
                 self.note(&mut state, event, now);
             }

@@ -21,6 +21,10 @@ const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
+const fn micros(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
 const fn days(n: u64) -> Duration {
     Duration::from_secs(n * 86_400)
 }
@@ -155,8 +159,9 @@ section! {
         /// Number of threads that serve clients. "auto": one for each CPU that
         /// the process may use.
         shards: Auto<u16> = Auto::Auto, in 1 => 256, since "0.1", Restart;
-        /// Whether these threads get a CPU each, SCHED_FIFO and locked memory.
-        /// Without the privilege a warning is logged and work goes on.
+        /// Whether these threads get a CPU each, SCHED_FIFO and locked memory, as
+        /// [realtime] says. Without the privilege a warning is logged and work
+        /// goes on.
         realtime: bool = false, since "0.1", Restart;
         /// Directory for what is to outlive a restart. This version stores nothing
         /// yet, and warns when the key is set: sessions and retained messages end
@@ -333,6 +338,25 @@ section! {
         /// publish to it are held back.
         send_buffer: Size = Size::mib(1), in Size::kib(4) => Size::gib(1),
             since "0.1", Reload;
+    }
+}
+
+section! {
+    /// What server.realtime (--realtime) gives the threads that serve clients, and
+    /// with it all memory of the process locked. What lacks a privilege is skipped
+    /// with a warning that names the privilege.
+    Realtime ["realtime"] {
+        /// SCHED_FIFO priority. Interrupt threads of the kernel have 50.
+        priority: u8 = 40, in 1 => 98, since "0.1", Restart;
+        /// Whether each thread is bound to a CPU of its own.
+        pin: bool = true, since "0.1", Restart;
+        /// Memory of each thread that is there before it is needed.
+        heap: Size = Size::mib(16), in Size(0) => Size::mib(48), since "0.1", Restart;
+        /// How long a thread looks for the next message without sleeping, after
+        /// the last one. It saves the time of waking up, and costs the CPU: give
+        /// the broker CPUs that nobody else uses.
+        busy_poll: Switch<Duration> = Switch::Off, in micros(1) => millis(1),
+            since "0.1", Restart;
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
 pub(crate) use self::import::import;
 pub(crate) use self::keys::{
-    Anonymous, Auth, Limits, Listener, Log, LogFormat, LogLevel, Mqtt, Queue, Server,
+    Anonymous, Auth, Limits, Listener, Log, LogFormat, LogLevel, Mqtt, Queue, Realtime, Server,
 };
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
@@ -52,6 +52,8 @@ pub(crate) struct Config {
     pub(crate) mqtt: Mqtt,
     /// Slow and absent clients.
     pub(crate) queue: Queue,
+    /// Predictable threads.
+    pub(crate) realtime: Realtime,
     /// The log.
     pub(crate) log: Log,
 }
@@ -65,6 +67,7 @@ impl Default for Config {
             limits: Limits::default(),
             mqtt: Mqtt::default(),
             queue: Queue::default(),
+            realtime: Realtime::default(),
             log: Log::default(),
         }
     }
@@ -139,6 +142,7 @@ impl Config {
         entries.extend(of(&self.limits, Limits::NAME));
         entries.extend(of(&self.mqtt, Mqtt::NAME));
         entries.extend(of(&self.queue, Queue::NAME));
+        entries.extend(of(&self.realtime, Realtime::NAME));
         entries.extend(of(&self.log, Log::NAME));
         entries
     }
@@ -158,6 +162,7 @@ impl Config {
             limits: section(&mut table, reader),
             mqtt: section(&mut table, reader),
             queue: section(&mut table, reader),
+            realtime: section(&mut table, reader),
             log: section(&mut table, reader),
         };
         for (key, node) in table {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::environment;
 use super::include;
-use super::keys::{Auth, Limits, Listener, Log, Mqtt, Queue, Server};
+use super::keys::{Auth, Limits, Listener, Log, Mqtt, Queue, Realtime, Server};
 use super::schema::{Effect, Key, Section};
 
 /// A section, described.
@@ -28,7 +28,7 @@ fn described<S: Section>(header: String) -> Described {
 }
 
 /// All sections in the order in which the reference has them.
-fn sections() -> [Described; 7] {
+fn sections() -> [Described; 8] {
     fn table<S: Section>() -> Described {
         described::<S>(format!("[{}]", S::NAME))
     }
@@ -39,6 +39,7 @@ fn sections() -> [Described; 7] {
         table::<Limits>(),
         table::<Mqtt>(),
         table::<Queue>(),
+        table::<Realtime>(),
         table::<Log>(),
     ]
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use punctual_broker::{Config as Broker, Limits as BrokerLimits, Nanos, QueueFull};
 
+use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
 
 use super::Config;
@@ -70,6 +71,20 @@ impl Config {
             check_passwords: self.auth.password_file.is_some(),
             ..Broker::default()
         }
+    }
+
+    /// What the threads that serve clients get, where real time is asked for.
+    pub(crate) fn realtime(&self) -> Option<RealtimeOptions> {
+        let keys = &self.realtime;
+        self.server.realtime.then(|| RealtimeOptions {
+            priority: keys.priority,
+            pin: keys.pin,
+            heap: number(keys.heap.0),
+            busy_poll: match keys.busy_poll {
+                Switch::On(time) => time,
+                Switch::Off => Duration::ZERO,
+            },
+        })
     }
 
     /// Bound on the incomplete packets of all clients.
@@ -146,6 +161,17 @@ mod tests {
     #[test]
     fn the_documented_defaults_are_those_of_the_broker() {
         assert_eq!(Config::default().broker(), Broker::default());
+    }
+
+    #[test]
+    fn threads_get_what_is_set() {
+        let mut config = Config::default();
+        assert_eq!(config.realtime(), None);
+        config.server.realtime = true;
+        config.realtime.busy_poll = Switch::On(Duration::from_micros(50));
+        let realtime = config.realtime().unwrap();
+        assert_eq!((realtime.priority, realtime.pin), (40, true));
+        assert_eq!(realtime.busy_poll, Duration::from_micros(50));
     }
 
     #[test]

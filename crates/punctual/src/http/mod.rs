@@ -31,6 +31,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use punctual_broker::{Directory, Stats};
+use punctual_net::realtime::RealtimeStatus;
 use punctual_net::{Clock, Counters, Server};
 use tokio::sync::watch;
 
@@ -48,6 +49,8 @@ struct App {
     counters: Arc<Counters>,
     clock: Clock,
     started: Instant,
+    /// What the shards obtained, if real time was asked for.
+    realtime: Option<RealtimeStatus>,
     /// URL of each listener, in the order of the counters.
     listeners: Vec<String>,
     /// What each shard counted when it was last asked: what is shown of a
@@ -121,6 +124,7 @@ impl Opened {
             counters: server.counters().clone(),
             clock: server.clock(),
             started: Instant::now(),
+            realtime: server.realtime().cloned(),
             listeners,
             config: RwLock::new(Values::started(config)),
             hosts: Hosts::new(config.server.http_names.as_deref().unwrap_or_default()),

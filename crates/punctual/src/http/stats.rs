@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use punctual_broker::Stats;
 use punctual_codec::{PacketType, ReasonCode};
+use punctual_net::realtime::RealtimeStatus;
 use serde::Serialize;
 
 use super::App;
@@ -32,8 +33,41 @@ pub(super) struct Snapshot {
     pub(super) network: Network,
     /// Of the process.
     pub(super) process: Process,
+    /// What the shards obtained, if real time was asked for.
+    pub(super) realtime: Option<Realtime>,
     /// Since the start.
     pub(super) uptime_seconds: u64,
+}
+
+/// What `server.realtime` has led to.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Realtime {
+    /// All memory of the process is locked.
+    pub(super) memory_locked: bool,
+    /// By shard.
+    pub(super) shards: Vec<RealtimeShard>,
+}
+
+/// What one shard's thread has.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct RealtimeShard {
+    /// Priority under SCHED_FIFO; 0: an ordinary thread.
+    pub(super) priority: u8,
+    /// The CPU that it is bound to.
+    pub(super) cpu: Option<usize>,
+}
+
+impl From<&RealtimeStatus> for Realtime {
+    fn from(status: &RealtimeStatus) -> Self {
+        let shards = status.shards.iter().map(|shard| RealtimeShard {
+            priority: shard.priority.unwrap_or(0),
+            cpu: shard.cpu,
+        });
+        Self {
+            memory_locked: status.memory_locked,
+            shards: shards.collect(),
+        }
+    }
 }
 
 /// Numbers of the shell around the shards.
@@ -78,6 +112,7 @@ impl Snapshot {
             retained: (messages as u64, bytes as u64),
             network: Network::now(app),
             process: Process::now(),
+            realtime: app.realtime.as_ref().map(Realtime::from),
             uptime_seconds: app.started.elapsed().as_secs(),
         }
     }
@@ -141,6 +176,9 @@ pub(super) struct Answer {
     retained: Retained,
     network: Network,
     process: Process,
+    /// Absent without `server.realtime`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    realtime: Option<Realtime>,
 }
 
 #[derive(Serialize)]
@@ -164,6 +202,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<An
         },
         network: snapshot.network,
         process: snapshot.process,
+        realtime: snapshot.realtime,
     }))
 }
 

@@ -25,7 +25,7 @@ fn server() -> Server {
         }],
         broker: punctual_broker::Config::default(),
         shards: 2,
-        realtime: false,
+        realtime: None,
         accept: AcceptPolicy {
             max_connections: usize::MAX,
             rate: 0,

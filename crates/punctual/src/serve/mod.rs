@@ -65,7 +65,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         listeners,
         broker: config.broker(),
         shards,
-        realtime: config.server.realtime,
+        realtime: config.realtime(),
         accept: accept_policy(&config),
         max_receive_bytes: config.max_receive_bytes(),
         shutdown_timeout: nanos(config.server.shutdown_timeout),

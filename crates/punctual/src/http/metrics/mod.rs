@@ -16,7 +16,7 @@ use self::exposition::{Exposition, Kind};
 use super::App;
 use super::error::ApiError;
 use super::query::Query;
-use super::stats::{Network, Snapshot, VERSION};
+use super::stats::{Network, Realtime, Snapshot, VERSION};
 use Kind::{Counter, Gauge};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -69,6 +69,9 @@ fn write(snapshot: &Snapshot) -> String {
         bytes,
     );
     network(&snapshot.network, &mut out);
+    if let Some(status) = &snapshot.realtime {
+        realtime(status, &mut out);
+    }
     process(snapshot, &mut out);
     out.finish()
 }
@@ -127,6 +130,24 @@ fn network(network: &Network, out: &mut Exposition) {
         Gauge,
         "Longest turn of a shard's event loop since the start.",
         network.event_loop_drift_max_seconds,
+    );
+}
+
+/// What of `server.realtime` was obtained; nothing where it is off.
+fn realtime(realtime: &Realtime, out: &mut Exposition) {
+    out.family(
+        "punctual_shard_realtime_priority",
+        Gauge,
+        "Priority of a shard's thread under SCHED_FIFO; 0: an ordinary thread.",
+    );
+    for (shard, status) in realtime.shards.iter().enumerate() {
+        out.sample(&[("shard", &shard.to_string())], status.priority);
+    }
+    out.one(
+        "punctual_memory_locked",
+        Gauge,
+        "Whether all memory of the process is locked.",
+        u8::from(realtime.memory_locked),
     );
 }
 
