@@ -5,6 +5,7 @@ mod generate;
 mod passwd;
 mod pubsub;
 mod serve;
+mod top;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -36,6 +37,8 @@ enum Command {
     Sub(Box<pubsub::SubArguments>),
     /// Add, change and remove users in a password file.
     Passwd(passwd::Arguments),
+    /// Watch a running broker.
+    Top(top::Arguments),
     /// Measure brokers.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -56,6 +59,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Sub(arguments) => return pubsub::subscribe(&arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
         Command::Config(command) => config::run(command),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Bench(command) => command
             .run(&["bench"], &mut io::stdout().lock())
             .map_err(Failure::from),

@@ -8,3 +8,4 @@ mod broker;
 mod management;
 mod metrics;
 mod mqtt;
+mod top;
