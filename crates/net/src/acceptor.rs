@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
-use punctual_broker::{ConnMeta, Nanos};
+use punctual_broker::{Class, ConnMeta, Nanos};
 
 use crate::Counters;
+use crate::TcpOptions;
 use crate::layer::LayerConfig;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
 use crate::worker::{Clock, WAKE};
@@ -63,6 +64,7 @@ pub(crate) struct Acceptor {
     pub(crate) mailboxes: Arc<[Mailbox]>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
+    pub(crate) tcp: TcpOptions,
 }
 
 impl Acceptor {
@@ -177,9 +179,10 @@ impl Acceptor {
                 return;
             }
         };
-        // Without these the connection works, only later.
-        let _ = stream.set_nodelay(true);
-        let _ = stream.set_nonblocking(true);
+        if let Err(error) = self.tcp.accepted(&stream) {
+            tracing::warn!(%error, "a connection cannot be set up");
+            return;
+        }
         let allow_anonymous = policy
             .allow_anonymous
             .unwrap_or_else(|| is_loopback(peer.ip()));
@@ -211,6 +214,9 @@ impl Acceptor {
             unread: Vec::new(),
             unwritten: Vec::new(),
             identity: policy.identity,
+            // It has the listener's mark.
+            class: Class::Normal,
+            tuned: false,
         })));
     }
 }

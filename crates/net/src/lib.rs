@@ -10,8 +10,10 @@ mod alarm;
 pub mod layer;
 mod load;
 mod mailbox;
+pub mod marking;
 pub mod realtime;
 mod server;
+mod tcp;
 pub mod tls;
 mod worker;
 
@@ -20,4 +22,5 @@ pub use mailbox::Identity;
 pub use server::{
     Authenticator, Counters, Handle, ListenerOptions, Server, ServerOptions, StartError,
 };
+pub use tcp::TcpOptions;
 pub use worker::Clock;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use mio::Waker;
-use punctual_broker::{AuthAnswer, ConnId, ConnMeta, Nanos, RemoteMessage, Shard};
+use punctual_broker::{AuthAnswer, Class, ConnId, ConnMeta, Nanos, RemoteMessage, Shard};
 
 use crate::layer::Layer;
 
@@ -42,6 +42,10 @@ pub(crate) struct Connection {
     pub(crate) unwritten: Vec<u8>,
     /// User name from the client certificate is to be used.
     pub(crate) identity: Identity,
+    /// The class that the socket is marked with.
+    pub(crate) class: Class,
+    /// The socket is set up for what is urgent.
+    pub(crate) tuned: bool,
 }
 
 /// Which part of a client certificate is the user name.

@@ -11,13 +11,15 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use punctual_broker::{
-    AccessControl, AuthAnswer, AuthRequest, Config, Directory, Event, Nanos, Shard,
+    AccessControl, AuthAnswer, AuthRequest, Class, Config, Directory, Event, Nanos, Shard,
 };
 use punctual_codec::ReasonCode;
 
 use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
 use crate::mailbox::{Mail, Mailbox};
+use crate::marking::{Mark, Marking};
 use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
+use crate::tcp::TcpOptions;
 use crate::worker::{Clock, WAKE, Worker};
 
 /// Authentications that may wait; further clients are told 0x89.
@@ -54,6 +56,10 @@ pub struct ServerOptions {
     /// What the shard threads get to be predictable; `None`: they are ordinary
     /// threads.
     pub realtime: Option<RealtimeOptions>,
+    /// Options of clients' sockets.
+    pub tcp: TcpOptions,
+    /// What the packets of each class carry.
+    pub marking: Marking,
     /// Bounds on accepting.
     pub accept: AcceptPolicy,
     /// Bytes of incomplete packets of all connections.
@@ -149,23 +155,28 @@ impl Server {
     /// See [`StartError`].
     pub fn start(options: ServerOptions) -> Result<Self, StartError> {
         realtime::raise_file_limit();
+        let (marking, less) = options.marking.allowed();
+        if let Some(why) = less {
+            tracing::warn!("{why}");
+        }
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for listener in &options.listeners {
-            let socket = listen(listener.address).map_err(|source| StartError::Listen {
-                address: listener.address,
-                remedy: match source.kind() {
-                    io::ErrorKind::AddrInUse => {
-                        "another program listens there: stop it or choose another port"
-                    }
-                    io::ErrorKind::PermissionDenied => {
-                        "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
-                    }
-                    io::ErrorKind::AddrNotAvailable => "the address is not one of this machine",
-                    _ => "choose another address",
-                },
-                source,
-            })?;
+            let socket =
+                listen(listener.address, &marking).map_err(|source| StartError::Listen {
+                    address: listener.address,
+                    remedy: match source.kind() {
+                        io::ErrorKind::AddrInUse => {
+                            "another program listens there: stop it or choose another port"
+                        }
+                        io::ErrorKind::PermissionDenied => {
+                            "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
+                        }
+                        io::ErrorKind::AddrNotAvailable => "the address is not one of this machine",
+                        _ => "choose another address",
+                    },
+                    source,
+                })?;
             addresses.push(socket.local_addr()?);
             listeners.push(socket);
         }
@@ -221,6 +232,8 @@ impl Server {
                 events: event_sender.clone(),
                 max_unread: options.max_receive_bytes / usize::from(shards),
                 shutdown_timeout: options.shutdown_timeout,
+                tcp: options.tcp,
+                marking,
                 busy_poll: Nanos(u64::try_from(busy_poll.as_nanos()).unwrap_or(u64::MAX)),
             };
             let realtime = options.realtime;
@@ -277,6 +290,7 @@ impl Server {
             mailboxes: mailboxes.clone(),
             counters: counters.clone(),
             clock,
+            tcp: options.tcp,
         };
         let acceptor = thread::Builder::new()
             .name("acceptor".into())
@@ -423,7 +437,9 @@ impl Handle {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Opens a listener. Its answers to connections (SYN/ACK), and the connections
+/// until they are sent something urgent, have the mark of class `Normal`.
+fn listen(address: SocketAddr, marking: &Marking) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(
         Domain::for_address(address),
@@ -436,6 +452,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         // The unspecified address stands for IPv4 too, whatever the system's
         // default is.
         socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    if marking.mark(Class::Normal) != Mark::NONE {
+        marking.apply(&socket, Class::Normal)?;
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

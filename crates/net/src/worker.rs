@@ -20,13 +20,14 @@ use std::time::{Duration, Instant};
 use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use punctual_broker::{AuthRequest, ConnId, Event, Flow, Nanos, Output, Scope, Shard};
+use punctual_broker::{AuthRequest, Class, ConnId, Event, Flow, Nanos, Output, Scope, Shard};
 
-use crate::Counters;
 use crate::alarm::{ALARM, Alarm};
 use crate::layer::{Layer, Received as LayerReceived};
 use crate::load::Load;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
+use crate::marking::Marking;
+use crate::{Counters, TcpOptions};
 
 /// Shared read buffer: how much is read from one socket in one turn.
 const READ: usize = 256 << 10;
@@ -97,6 +98,10 @@ struct Link {
     listed: bool,
     /// What was read last had something urgent in it.
     urgent: bool,
+    /// The class that the socket is marked with.
+    class: Class,
+    /// The socket is set up for what is urgent.
+    tuned: bool,
 }
 
 /// A connection that the broker has forgotten and whose last bytes are still
@@ -122,6 +127,8 @@ pub(crate) struct Worker {
     pub(crate) events: SyncSender<Event>,
     pub(crate) max_unread: usize,
     pub(crate) shutdown_timeout: Nanos,
+    pub(crate) tcp: TcpOptions,
+    pub(crate) marking: Marking,
     /// How long to look for events without sleeping, after the last one.
     pub(crate) busy_poll: Nanos,
 }
@@ -351,6 +358,8 @@ impl Worker {
             unread,
             unwritten,
             identity,
+            class,
+            tuned,
         } = connection;
         let mut stream = TcpStream::from_std(stream);
         let listener = meta.listener;
@@ -386,6 +395,8 @@ impl Worker {
             paused: false,
             listed: refeed,
             urgent: false,
+            class,
+            tuned,
         }));
         if refeed {
             state.ready.push(id.slot);
@@ -618,6 +629,8 @@ impl Worker {
             unread: link.unread,
             unwritten,
             identity: link.identity,
+            class: link.class,
+            tuned: link.tuned,
         })));
     }
 
@@ -697,6 +710,10 @@ impl Worker {
         let Some(link) = state.link(id).filter(|link| !link.blocked) else {
             return;
         };
+        let class = self.shard.class(id);
+        if class != link.class {
+            link.classify(class, &self.marking, &self.tcp);
+        }
         let result = match link.layer {
             None if link.wire.is_empty() => flush_plain(&mut self.shard, link, scope, now),
             _ => flush_layered(&mut self.shard, link, scope, now),
@@ -796,6 +813,21 @@ fn flush_layered(shard: &mut Shard, link: &mut Link, scope: Scope, now: Nanos) -
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Link {
+    /// Sets the socket up for what it is about to send.
+    #[cold]
+    fn classify(&mut self, class: Class, marking: &Marking, tcp: &TcpOptions) {
+        // What was allowed at the start cannot fail on an open socket, and a
+        // broken one shows when it is written to.
+        let _ = marking.change(&self.stream, self.class, class);
+        self.class = class;
+        if !self.tuned && matches!(class, Class::RealTime | Class::Priority) {
+            self.tuned = true;
+            tcp.urgent(&self.stream);
         }
     }
 }

@@ -35,7 +35,8 @@ pub(crate) struct Conn {
     pub(crate) dirty: bool,
     /// In the list of connections with something urgent to say.
     pub(crate) urgent: bool,
-    /// Most urgent class it was sent.
+    /// Most urgent class it was sent, at least normal; bulk if it takes nothing
+    /// else.
     pub(crate) class: Class,
     pub(crate) congested: bool,
     pub(crate) slow: bool,

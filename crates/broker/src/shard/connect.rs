@@ -13,6 +13,7 @@ use punctual_model::Requirements;
 use super::publish::put_remark;
 use super::{AuthAnswer, Fail, Next, Shard};
 use crate::directory::ClaimError;
+use crate::egress::Class;
 use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
 use crate::message::put_forwarded;
 use crate::session::Session;
@@ -358,6 +359,9 @@ impl Shard {
             return Ok(());
         };
         conn.state = State::Connected;
+        if wish.classes == 1 << Class::Bulk as u8 {
+            conn.class = Class::Bulk;
+        }
         conn.session = slot;
         conn.number = number;
         conn.permissions = permissions;

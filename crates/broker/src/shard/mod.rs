@@ -171,7 +171,7 @@ impl Shard {
             version: Version::V311,
             dirty: false,
             urgent: false,
-            class: Class::Bulk,
+            class: Class::Normal,
             congested: false,
             slow: false,
             congested_until: now,
@@ -536,12 +536,13 @@ impl Shard {
         }
     }
 
-    /// Most urgent class of messages that a connection was sent.
+    /// Most urgent class that a connection was sent, at least normal; bulk if it
+    /// takes nothing else. It never becomes less urgent.
     #[inline]
     pub fn class(&self, id: ConnId) -> Class {
         match self.hub.conns.get(id.slot) {
             Some(conn) if conn.generation == id.generation => conn.class,
-            _ => Class::Bulk,
+            _ => Class::Normal,
         }
     }
 

@@ -8,6 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use punctual_net::marking::{Dscp, MOST_PRIORITY};
+
 use super::address::{ListenAddress, Transport};
 use super::schema::section;
 use super::units::Size;
@@ -338,6 +340,64 @@ section! {
         /// publish to it are held back.
         send_buffer: Size = Size::mib(1), in Size::kib(4) => Size::gib(1),
             since "0.1", Reload;
+    }
+}
+
+section! {
+    /// What is kept out of the kernel's buffers of TCP connections, where nothing
+    /// can overtake any more, so that it waits in the broker, where it can. Nagle's
+    /// algorithm is always off.
+    Tcp ["tcp"] {
+        /// How much every connection may hand to the kernel ahead of what the
+        /// network takes. "off": as much as the send buffer has room for.
+        notsent_lowat: Switch<Size> = Switch::Off, in Size::kib(4) => Size::gib(1),
+            since "0.1", Restart;
+        /// The same for connections that have been sent an urgent message (classes
+        /// real time and priority). An urgent message waits at most for this much
+        /// of what was sent to the same client before it.
+        urgent_notsent_lowat: Switch<Size> = Switch::On(Size::kib(16)),
+            in Size::kib(4) => Size::gib(1), since "0.1", Restart;
+        /// Send buffer of these connections: what is unsent or unacknowledged. A
+        /// small one also keeps the queues of slow devices and switches short, and
+        /// limits throughput to its size in each round trip. "auto": Linux adapts
+        /// it to the path.
+        urgent_send_buffer: Auto<Size> = Auto::Auto, in Size::kib(4) => Size::gib(1),
+            since "0.1", Restart;
+        /// How long sent bytes may stay unacknowledged before the connection is
+        /// given up. "off": as long as the system tries, about 15 minutes, unless
+        /// keep-alive ends it earlier.
+        user_timeout: Switch<Duration> = Switch::Off, in seconds(1) => days(1),
+            since "0.1", Restart;
+    }
+}
+
+section! {
+    /// What the packets of each traffic class carry: the DSCP in the IP header, for
+    /// switches and routers, and the SO_PRIORITY, for the queues of this host. Real
+    /// time: messages with rt-priority or rt-deadline. Priority: messages with
+    /// priority. Bulk: topics that a rule calls bulk. A TCP connection is marked with
+    /// the most urgent class that it has been sent.
+    Marking ["marking"] {
+        /// Whether anything is marked.
+        enabled: bool = true, since "0.1", Restart;
+        /// DSCP of real time.
+        dscp_realtime: Dscp = Dscp::EF, since "0.1", Restart;
+        /// DSCP of priority.
+        dscp_priority: Dscp = Dscp::CS5, since "0.1", Restart;
+        /// DSCP of everything else, of answers to new connections as well.
+        dscp_normal: Dscp = Dscp::CS0, since "0.1", Restart;
+        /// DSCP of bulk. "LE" lets a network that knows it send everything else
+        /// first.
+        dscp_bulk: Dscp = Dscp::CS0, since "0.1", Restart;
+        /// SO_PRIORITY of real time. Linux' default queue sends 6 and 7 first, then
+        /// 0 and 4, then 1, 2, 3 and 5. More than 6 needs CAP_NET_ADMIN.
+        so_priority_realtime: u8 = 6, in 0 => MOST_PRIORITY, since "0.1", Restart;
+        /// SO_PRIORITY of priority.
+        so_priority_priority: u8 = 6, in 0 => MOST_PRIORITY, since "0.1", Restart;
+        /// SO_PRIORITY of everything else.
+        so_priority_normal: u8 = 0, in 0 => MOST_PRIORITY, since "0.1", Restart;
+        /// SO_PRIORITY of bulk.
+        so_priority_bulk: u8 = 2, in 0 => MOST_PRIORITY, since "0.1", Restart;
     }
 }
 

@@ -29,7 +29,8 @@ pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
 pub(crate) use self::import::import;
 pub(crate) use self::keys::{
-    Anonymous, Auth, Limits, Listener, Log, LogFormat, LogLevel, Mqtt, Queue, Realtime, Server,
+    Anonymous, Auth, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mqtt, Queue, Realtime,
+    Server, Tcp,
 };
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
@@ -52,6 +53,10 @@ pub(crate) struct Config {
     pub(crate) mqtt: Mqtt,
     /// Slow and absent clients.
     pub(crate) queue: Queue,
+    /// Buffers of TCP connections.
+    pub(crate) tcp: Tcp,
+    /// Classes on the wire.
+    pub(crate) marking: Marking,
     /// Predictable threads.
     pub(crate) realtime: Realtime,
     /// The log.
@@ -67,6 +72,8 @@ impl Default for Config {
             limits: Limits::default(),
             mqtt: Mqtt::default(),
             queue: Queue::default(),
+            tcp: Tcp::default(),
+            marking: Marking::default(),
             realtime: Realtime::default(),
             log: Log::default(),
         }
@@ -142,6 +149,8 @@ impl Config {
         entries.extend(of(&self.limits, Limits::NAME));
         entries.extend(of(&self.mqtt, Mqtt::NAME));
         entries.extend(of(&self.queue, Queue::NAME));
+        entries.extend(of(&self.tcp, Tcp::NAME));
+        entries.extend(of(&self.marking, Marking::NAME));
         entries.extend(of(&self.realtime, Realtime::NAME));
         entries.extend(of(&self.log, Log::NAME));
         entries
@@ -162,6 +171,8 @@ impl Config {
             limits: section(&mut table, reader),
             mqtt: section(&mut table, reader),
             queue: section(&mut table, reader),
+            tcp: section(&mut table, reader),
+            marking: section(&mut table, reader),
             realtime: section(&mut table, reader),
             log: section(&mut table, reader),
         };

@@ -10,6 +10,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use punctual_net::marking::Dscp;
+
 /// One value as it was written, before it is known what it should be.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Scalar {
@@ -244,6 +246,33 @@ impl Setting for SocketAddr {
     }
 }
 
+impl Setting for Dscp {
+    fn expects() -> String {
+        "a DSCP by name such as \"EF\", \"CS5\" or \"AF41\", or by number from 0 to 63".into()
+    }
+
+    /// The environment has no types: `46` is a number there, and "46" is one
+    /// nowhere else.
+    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
+        let text = match (scalar.integer(), scalar) {
+            (Some(number), _) => number.to_string(),
+            (None, Scalar::Text(text) | Scalar::Untyped(text)) => text.clone(),
+            _ => return Err(Unreadable::Kind),
+        };
+        text.parse()
+            .map_err(|error: punctual_net::marking::DscpError| {
+                Unreadable::Because(format!("this is not a DSCP; {}", error.remedy))
+            })
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(match self.name() {
+            Some(name) => quote(name),
+            None => self.number().to_string(),
+        })
+    }
+}
+
 /// A key that may be left out, and then has no value.
 impl<T: Setting> Setting for Option<T> {
     fn expects() -> String {
@@ -462,6 +491,27 @@ mod tests {
         assert!(text::<bool>("true").is_err());
         assert!(u8::read(&Scalar::Integer(256)).is_err());
         assert!(u8::read(&Scalar::Integer(-1)).is_err());
+    }
+
+    #[test]
+    fn code_points_are_named_or_numbered() {
+        assert_eq!(text("EF"), Ok(Dscp::EF));
+        assert_eq!(text("cs5"), Ok(Dscp::CS5));
+        assert_eq!(Dscp::read(&Scalar::Integer(46)), Ok(Dscp::EF));
+        assert_eq!(Dscp::read(&Scalar::Untyped("46".into())), Ok(Dscp::EF));
+        assert_eq!(Dscp::EF.show().as_deref(), Some("\"EF\""));
+        let unnamed = Dscp::read(&Scalar::Integer(45)).unwrap();
+        assert_eq!(unnamed.show().as_deref(), Some("45"));
+        for wrong in [
+            Scalar::Integer(184),
+            Scalar::Integer(-1),
+            Scalar::Text("AF".into()),
+        ] {
+            let Err(Unreadable::Because(reason)) = Dscp::read(&wrong) else {
+                panic!("{wrong} was taken for a DSCP");
+            };
+            assert!(reason.contains("write"), "{reason}");
+        }
     }
 
     #[test]

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use punctual_broker::{Config as Broker, Limits as BrokerLimits, Nanos, QueueFull};
-
+use punctual_broker::{Class, Config as Broker, Limits as BrokerLimits, Nanos, QueueFull};
+use punctual_net::TcpOptions;
+use punctual_net::marking::{Mark, Marking};
 use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
 
 use super::Config;
 use super::keys::{Listener, TlsVersion, WhenFull};
 use super::units::Size;
-use super::value::{Limit, Switch};
+use super::value::{Auto, Limit, Switch};
 
 impl Config {
     /// The broker's part. Values are in range, so nothing is cut; a number that
@@ -71,6 +72,54 @@ impl Config {
             check_passwords: self.auth.password_file.is_some(),
             ..Broker::default()
         }
+    }
+
+    /// Options of clients' sockets.
+    pub(crate) fn tcp(&self) -> TcpOptions {
+        let unsent = |limit| match limit {
+            Switch::On(size) => Some(bytes(size)),
+            Switch::Off => None,
+        };
+        TcpOptions {
+            notsent_lowat: unsent(self.tcp.notsent_lowat),
+            urgent_notsent_lowat: unsent(self.tcp.urgent_notsent_lowat),
+            urgent_send_buffer: match self.tcp.urgent_send_buffer {
+                Auto::Fixed(size) => Some(bytes(size)),
+                Auto::Auto => None,
+            },
+            user_timeout: match self.tcp.user_timeout {
+                Switch::On(timeout) => Some(timeout),
+                Switch::Off => None,
+            },
+        }
+    }
+
+    /// What the packets of each class carry.
+    pub(crate) fn marking(&self) -> Marking {
+        let keys = &self.marking;
+        if !keys.enabled {
+            return Marking::NONE;
+        }
+        let marks = [
+            (
+                Class::RealTime,
+                keys.dscp_realtime,
+                keys.so_priority_realtime,
+            ),
+            (
+                Class::Priority,
+                keys.dscp_priority,
+                keys.so_priority_priority,
+            ),
+            (Class::Normal, keys.dscp_normal, keys.so_priority_normal),
+            (Class::Bulk, keys.dscp_bulk, keys.so_priority_bulk),
+        ];
+        let none = Marking::NONE;
+        marks
+            .into_iter()
+            .fold(none, |marking, (class, dscp, priority)| {
+                marking.with(class, Mark { dscp, priority })
+            })
     }
 
     /// What the threads that serve clients get, where real time is asked for.
@@ -161,6 +210,30 @@ mod tests {
     #[test]
     fn the_documented_defaults_are_those_of_the_broker() {
         assert_eq!(Config::default().broker(), Broker::default());
+    }
+
+    #[test]
+    fn the_documented_marks_are_those_of_the_table() {
+        let mut config = Config::default();
+        assert_eq!(config.marking(), Marking::default());
+        config.marking.enabled = false;
+        assert_eq!(config.marking(), Marking::NONE);
+    }
+
+    #[test]
+    fn sockets_get_what_is_set() {
+        let mut config = Config::default();
+        config.tcp.notsent_lowat = Switch::On(Size::kib(128));
+        config.tcp.urgent_notsent_lowat = Switch::Off;
+        config.tcp.urgent_send_buffer = Auto::Fixed(Size::kib(64));
+        config.tcp.user_timeout = Switch::On(Duration::from_secs(30));
+        let expected = TcpOptions {
+            notsent_lowat: Some(131_072),
+            urgent_notsent_lowat: None,
+            urgent_send_buffer: Some(65_536),
+            user_timeout: Some(Duration::from_secs(30)),
+        };
+        assert_eq!(config.tcp(), expected);
     }
 
     #[test]

@@ -26,6 +26,8 @@ fn server() -> Server {
         broker: punctual_broker::Config::default(),
         shards: 2,
         realtime: None,
+        tcp: punctual_net::TcpOptions::default(),
+        marking: punctual_net::marking::Marking::default(),
         accept: AcceptPolicy {
             max_connections: usize::MAX,
             rate: 0,

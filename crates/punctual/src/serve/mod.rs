@@ -66,6 +66,8 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         broker: config.broker(),
         shards,
         realtime: config.realtime(),
+        tcp: config.tcp(),
+        marking: config.marking(),
         accept: accept_policy(&config),
         max_receive_bytes: config.max_receive_bytes(),
         shutdown_timeout: nanos(config.server.shutdown_timeout),

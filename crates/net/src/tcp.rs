@@ -1,0 +1,126 @@
+//! Options of TCP sockets: what keeps messages out of the kernel's buffers, so
+//! that the broker still decides which goes first.
+//!
+//! `TCP_NODELAY` is always on: the broker flushes once per turn, and Nagle's
+//! algorithm would hold the last segment back until the peer's delayed
+//! acknowledgement, 40 ms later. Everything else is in [`TcpOptions`].
+//! Sources: tcp(7), socket(7), RFC 5482.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+/// How the sockets of clients are set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// Bytes that every connection may hand to the kernel ahead of what the
+    /// network takes; the rest waits in the broker. `None`: as much as the
+    /// send buffer has room for.
+    pub notsent_lowat: Option<u32>,
+    /// The same for connections that have been sent an urgent message (classes
+    /// `RealTime` and `Priority`).
+    pub urgent_notsent_lowat: Option<u32>,
+    /// Send buffer of these connections, bytes: also bounds what is on its way,
+    /// in the queues of devices and switches. `None`: Linux adapts it to the
+    /// path; a fixed one ends that for good.
+    pub urgent_send_buffer: Option<u32>,
+    /// How long sent bytes may stay unacknowledged before the connection is
+    /// given up. `None`: the system's, about 15 minutes.
+    pub user_timeout: Option<Duration>,
+}
+
+impl TcpOptions {
+    /// Sets up a connection that was accepted. Without an option that the
+    /// system refuses it works, only later.
+    ///
+    /// # Errors
+    /// If it cannot be used without blocking.
+    pub(crate) fn accepted(&self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let _ = stream.set_nodelay(true);
+        let socket = SockRef::from(stream);
+        if let Some(bytes) = self.notsent_lowat {
+            let _ = socket.set_tcp_notsent_lowat(bytes);
+        }
+        if self.user_timeout.is_some() {
+            let _ = socket.set_tcp_user_timeout(self.user_timeout);
+        }
+        Ok(())
+    }
+
+    /// Sets up a connection that is sent urgent messages, once for its life.
+    pub(crate) fn urgent(&self, stream: &impl AsFd) {
+        let socket = SockRef::from(stream);
+        if let Some(bytes) = self.urgent_notsent_lowat {
+            let _ = socket.set_tcp_notsent_lowat(bytes);
+        }
+        if let Some(bytes) = self.urgent_send_buffer {
+            // The kernel doubles the value for its own bookkeeping.
+            let _ = socket.set_send_buffer_size(bytes as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn accepted() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0, client)
+    }
+
+    #[test]
+    fn nagle_is_off_whatever_is_configured() {
+        let (stream, _client) = accepted();
+        TcpOptions::default().accepted(&stream).unwrap();
+        assert!(stream.nodelay().unwrap());
+    }
+
+    #[test]
+    fn what_is_configured_reaches_the_socket() {
+        let (stream, _client) = accepted();
+        let options = TcpOptions {
+            notsent_lowat: Some(131_072),
+            urgent_notsent_lowat: Some(16_384),
+            urgent_send_buffer: Some(65_536),
+            user_timeout: Some(Duration::from_secs(20)),
+        };
+        options.accepted(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), 131_072);
+        let timeout = socket.tcp_user_timeout().unwrap();
+        assert_eq!(timeout, Some(Duration::from_secs(20)));
+        options.urgent(&stream);
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), 16_384);
+        assert_eq!(socket.send_buffer_size().unwrap(), 131_072);
+    }
+
+    #[test]
+    fn an_unsent_limit_leaves_the_rest_with_the_writer() {
+        use std::io::Write;
+        let written = |options: TcpOptions| {
+            let (mut stream, client) = accepted();
+            options.accepted(&stream).unwrap();
+            let chunk = [0; 4096];
+            let mut total = 0;
+            // The peer does not read, so what it has no window for stays unsent.
+            while let Ok(n) = stream.write(&chunk) {
+                total += n;
+            }
+            drop(client);
+            total
+        };
+        let unlimited = written(TcpOptions::default());
+        let limited = written(TcpOptions {
+            notsent_lowat: Some(16_384),
+            ..TcpOptions::default()
+        });
+        assert!(limited < unlimited, "{limited} of {unlimited}");
+    }
+}

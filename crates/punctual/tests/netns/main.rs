@@ -1,0 +1,14 @@
+//! What leaves the host, seen from the other end of a cable: DSCP and
+//! `SO_PRIORITY` of real packets in network namespaces that each test makes.
+//!
+//! Needs root, `ip`, `tc` and `nft`; without them a test prints why and passes,
+//! unless PUNCTUAL_REQUIRE_NETNS is set.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+mod broker;
+mod capture;
+mod mqtt;
+mod network;
+
+mod marking;
