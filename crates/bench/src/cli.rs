@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use crate::compare::CompareArgs;
 use crate::error::{Error, Result};
 use crate::floor::Floor;
+use crate::link::LinkArgs;
 use crate::load::{self, Options, Pace, Report, Scenario};
 use crate::priomqtt::{self, PriomqttArgs};
 use crate::sys;
@@ -27,7 +28,10 @@ pub enum BenchCommand {
     /// Repeat the experiments of the PrioMQTT paper: a factory cell on a 100 Mbit/s network,
     /// against Mosquitto. Takes root, for network namespaces
     Priomqtt(Box<PriomqttArgs>),
-    /// A station of that cell; told what to do on standard input
+    /// How long an urgent message waits behind bulk on a slow link, with and without what is to
+    /// shorten that, and with Mosquitto. Takes root, for network namespaces
+    Link(LinkArgs),
+    /// A station of the factory cell; told what to do on standard input
     #[command(name = priomqtt::STATION_COMMAND, hide = true)]
     PriomqttStation,
 }
@@ -45,6 +49,7 @@ impl BenchCommand {
             Self::Floor(args) => args.run(out),
             Self::Compare(args) => args.run(own_words, out),
             Self::Priomqtt(args) => args.run(own_words, out),
+            Self::Link(args) => args.run(own_words, out),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
         }
     }

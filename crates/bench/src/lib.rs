@@ -1,6 +1,6 @@
 //! Benchmarks of MQTT brokers: an open-loop load generator, a floor to compare with, the
-//! comparison of several brokers in one run, and the experiments of the PrioMQTT paper in network
-//! namespaces.
+//! comparison of several brokers in one run, and in network namespaces the experiments of the
+//! PrioMQTT paper and of urgent messages behind bulk on a slow link.
 //!
 //! The generator and the floor share their own few lines of MQTT and nothing with the broker's
 //! codec, so that the yardstick does not bend with what it measures. Linux only (epoll, CPU
@@ -12,6 +12,7 @@ mod error;
 mod floor;
 mod http;
 mod io;
+mod link;
 mod load;
 pub mod netns;
 mod priomqtt;
@@ -27,6 +28,7 @@ pub use compare::CompareArgs;
 pub use error::{Error, Result};
 pub use floor::{Floor, HIGH_WATER};
 pub use http::http_get;
+pub use link::LinkArgs;
 pub use load::{
     BrokerCost, IdleCost, LARGEST_PAYLOAD, LEAST_PAYLOAD, Latency, Options, Pace, Report, Scenario,
     run,

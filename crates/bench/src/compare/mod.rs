@@ -5,7 +5,7 @@
 //! meets all of them.
 
 mod cases;
-mod document;
+pub(crate) mod document;
 pub(crate) mod machine;
 pub(crate) mod peers;
 mod results;

@@ -1,0 +1,224 @@
+//! How long an urgent message waits behind bulk on a slow link: to the same client, and to
+//! another client behind the same link.
+//!
+//! Three namespaces: publishers, broker, receivers. Only the cable from the broker to the
+//! receivers is slow, so everything that queues does so in the broker or below it, in its
+//! host's kernel. One publisher sends the bulk at once; when a tenth of it has arrived, another
+//! one publishes the urgent message. Each configuration leaves out one thing that keeps the
+//! queue where it can be overtaken.
+
+mod brokers;
+mod report;
+mod round;
+
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use self::brokers::{Found, PORT, VARIANTS};
+use self::report::{Report, Waits};
+use self::round::{Case, Rounds};
+use crate::compare::document;
+use crate::compare::machine::Machine;
+use crate::error::{Error, Result};
+use crate::netns::{Namespace, Queue};
+use crate::sys;
+
+/// The broker's host, towards the publishers and towards the receivers.
+const BROKER: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 71, 0, 1)),
+    IpAddr::V4(Ipv4Addr::new(10, 72, 0, 1)),
+];
+
+/// The hosts of the clients, in the same order.
+const CLIENTS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 71, 0, 2)),
+    IpAddr::V4(Ipv4Addr::new(10, 72, 0, 2)),
+];
+
+/// Rounds of each case before those that count: connections have to learn the link's rate.
+const WARM_UP: u32 = 3;
+
+/// Fewest bulk messages of a round: one that is under way cannot be overtaken.
+const FEWEST: u32 = 20;
+
+/// `SCHED_FIFO` priorities of broker and clients: other programs are not the subject.
+const BROKER_FIFO: u8 = 40;
+const CLIENTS_FIFO: u8 = 30;
+
+/// Options of `bench link`.
+#[derive(Args, Debug)]
+pub struct LinkArgs {
+    /// Configurations to measure [default: all whose program is found]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    brokers: Vec<String>,
+    /// Rounds of each case that count
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// Rate of the link, Mbit/s
+    #[arg(long, value_name = "MBIT/S", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: u32,
+    /// Bytes of bulk payload in front of the urgent message
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(10_000..=100_000_000))]
+    bulk: u32,
+    /// Payload bytes of each bulk message
+    #[arg(long, value_name = "BYTES", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(16..=60_000))]
+    message: u32,
+    /// The broker's network device has one queue instead of Linux' three by priority
+    #[arg(long)]
+    one_queue: bool,
+    /// Core for the broker
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    broker_core: usize,
+    /// Core for the clients
+    #[arg(long, value_name = "CORE", default_value_t = 1)]
+    clients_core: usize,
+    /// Directory for configurations and logs; programs are looked for in its bin/
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    directory: PathBuf,
+    /// Markdown file whose generated part is replaced
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
+    /// File for all samples as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl LinkArgs {
+    /// Runs the experiment; progress goes to standard error, the table to `out`. `own_words`
+    /// lead from this program's name to its bench subcommands.
+    ///
+    /// # Errors
+    /// Without the privilege to make namespaces, if a named broker is not found, or if a round
+    /// does not end.
+    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+        fs::create_dir_all(&self.directory).map_err(Error::io(format!(
+            "cannot create {}",
+            self.directory.display()
+        )))?;
+        let messages = self.bulk.div_ceil(self.message);
+        if messages < FEWEST {
+            return Err(Error::Config {
+                field: "--bulk",
+                value: self.bulk.to_string(),
+                remedy: format!(
+                    "give at least {} bytes: {FEWEST} messages of --message {}",
+                    FEWEST * self.message,
+                    self.message
+                ),
+            });
+        }
+        let brokers = self.find_brokers(own_words)?;
+        let machine = Machine::read();
+        let context = "cannot give the clients their core and priority";
+        sys::pin_to_core(self.clients_core).map_err(Error::io(context))?;
+        sys::set_fifo(CLIENTS_FIFO).map_err(Error::io(context))?;
+        let mut results = Vec::new();
+        for broker in &brokers {
+            results.push((broker, self.measure(broker)?));
+        }
+        let report = Report {
+            machine: &machine,
+            rounds: self.rounds,
+            rate: self.rate,
+            bulk: self.bulk,
+            message: self.message,
+            one_queue: self.one_queue,
+            results: &results,
+        };
+        let markdown = report.markdown();
+        writeln!(out, "{markdown}").map_err(Error::io("cannot write the table"))?;
+        if let Some(path) = &self.document {
+            document::update(path, &markdown)?;
+        }
+        if let Some(path) = &self.json {
+            fs::write(path, format!("{:#}\n", report.json()))
+                .map_err(Error::io(format!("cannot write {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    fn find_brokers(&self, own_words: &[&str]) -> Result<Vec<Found>> {
+        let known = || VARIANTS.map(|variant| variant.name).join(", ");
+        let missing = |name: &str, remedy: String| Error::Config {
+            field: "--brokers",
+            value: name.to_owned(),
+            remedy,
+        };
+        let named = |name: &str| self.brokers.iter().any(|asked| asked == name);
+        if let Some(unknown) = self
+            .brokers
+            .iter()
+            .find(|name| VARIANTS.iter().all(|variant| variant.name != name.as_str()))
+        {
+            return Err(missing(unknown, format!("choose from {}", known())));
+        }
+        let bin = self.directory.join("bin");
+        let mut found = Vec::new();
+        for variant in VARIANTS {
+            if !self.brokers.is_empty() && !named(variant.name) {
+                continue;
+            }
+            match variant.find(&bin, own_words) {
+                Some(broker) => found.push(broker),
+                None if named(variant.name) => {
+                    let remedy = format!("install it in PATH or {}", bin.display());
+                    return Err(missing(variant.name, remedy));
+                }
+                None => eprintln!("{}: not found, left out", variant.name),
+            }
+        }
+        Ok(found)
+    }
+
+    /// All cases with one broker, each with a process and connections of its own.
+    fn measure(&self, broker: &Found) -> Result<Vec<(Case, Waits)>> {
+        Case::ALL
+            .into_iter()
+            .map(|case| {
+                let waits = self.measure_case(broker, case)?;
+                eprintln!("{} | {} | {waits}", broker.variant.name, case.title());
+                Ok((case, waits))
+            })
+            .collect()
+    }
+
+    fn measure_case(&self, broker: &Found, case: Case) -> Result<Waits> {
+        let host = Namespace::new("broker")?;
+        let publishers = Namespace::new("publishers")?;
+        let receivers = Namespace::new("receivers")?;
+        host.cable("fast", &publishers, "eth0")?;
+        host.cable("slow", &receivers, "eth0")?;
+        let ends = [("fast", &publishers), ("slow", &receivers)];
+        for (i, (device, clients)) in ends.into_iter().enumerate() {
+            host.address(device, BROKER[i], 24)?;
+            clients.address("eth0", CLIENTS[i], 24)?;
+        }
+        let queue = if self.one_queue {
+            Queue::Fifo
+        } else {
+            Queue::ByPriority
+        };
+        host.shape("slow", u64::from(self.rate) * 1_000_000, queue)?;
+        let _running = broker.start(&host, &self.directory, self.broker_core, BROKER_FIFO)?;
+
+        let mut rounds = Rounds::connect(
+            case,
+            (&publishers, SocketAddr::new(BROKER[0], PORT)),
+            (&receivers, SocketAddr::new(BROKER[1], PORT)),
+            self.bulk.div_ceil(self.message),
+            self.message as usize,
+        )?;
+        let mut waits = Waits::default();
+        for round in 0..WARM_UP + self.rounds {
+            let measured = rounds.run(round)?;
+            if round >= WARM_UP {
+                waits.add(measured);
+            }
+        }
+        Ok(waits)
+    }
+}
