@@ -245,7 +245,7 @@ impl Client {
         self.driver.finish();
         let deadline = Instant::now() + LINGER;
         while Instant::now() < deadline && self.driver.drain() {
-            self.wait(Some(deadline)).await?;
+            self.wait(Some(self.driver.until(deadline))).await?;
         }
         Ok(())
     }

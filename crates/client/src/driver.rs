@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use punctual_codec::{PropertyBuf, ReasonCode, SubscribeOptions};
 
 use crate::client::Options;
+use crate::endpoint::Scheme;
 use crate::marking::Class;
 use crate::transport::{self, Transport};
 use crate::{Core, Error, Event, Message, RealTimeProperties as _, Token};
@@ -94,6 +95,7 @@ impl Driver {
 
     /// Takes a transport that was opened for it.
     pub(crate) fn attach(&mut self, transport: Box<dyn Transport>) -> Result<(), Error> {
+        self.core.carry(transport.max_packet());
         self.transport = Some(transport);
         self.core.connect(self.epoch.elapsed())
     }
@@ -130,6 +132,9 @@ impl Driver {
         let result = self.core.publish(message, now);
         self.wants_room = matches!(result, Err(Error::Full));
         self.try_flush();
+        if let Some(transport) = &mut self.transport {
+            transport.mark(Class::Normal);
+        }
         result
     }
 
@@ -221,6 +226,12 @@ impl Driver {
         let Some(transport) = &mut self.transport else {
             return Err(Error::NotConnected);
         };
+        if let Err(error) = transport.tick() {
+            return Err(self.explain(error));
+        }
+        let Some(transport) = &mut self.transport else {
+            return Err(Error::NotConnected);
+        };
         match transport.read(&mut self.buffer) {
             Ok(0) => {
                 let end = io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed it");
@@ -232,8 +243,11 @@ impl Driver {
                 Ok(Turn::Again)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let timeout = self.core.timeout().map(|at| self.epoch + at);
-                Ok(Turn::Wait(timeout))
+                let core = self.core.timeout().map(|at| self.epoch + at);
+                Ok(Turn::Wait(match (core, transport.timeout()) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                }))
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Turn::Again),
             Err(error) => Err(self.explain(error)),
@@ -245,6 +259,12 @@ impl Driver {
         let endpoint = &self.options.endpoint;
         if self.core.is_connected() || error.get_ref().is_some_and(|e| e.is::<rustls::Error>()) {
             return transport::explain_io(error, endpoint);
+        }
+        if endpoint.scheme == Scheme::Udp {
+            return Error::Unreachable {
+                endpoint: endpoint.to_string(),
+                source: error,
+            };
         }
         let hint = match endpoint.scheme.is_tls() {
             true if endpoint.tls.cert_file.is_none() => "does it want a client certificate?",
@@ -341,12 +361,21 @@ impl Driver {
         }
     }
 
+    /// When to look at the connection again while it ends.
+    pub(crate) fn until(&self, deadline: Instant) -> Instant {
+        let timeout = self.transport.as_ref().and_then(|t| t.timeout());
+        timeout.map_or(deadline, |timeout| timeout.min(deadline))
+    }
+
     /// Reads what the server still sends, so that closing is no reset, which
     /// might overtake the DISCONNECT. False when the server has closed, too.
     pub(crate) fn drain(&mut self) -> bool {
         let Some(transport) = &mut self.transport else {
             return false;
         };
+        if transport.tick().is_err() {
+            return false;
+        }
         loop {
             match transport.read(&mut self.buffer) {
                 Ok(0) => return false,

@@ -19,13 +19,16 @@ pub enum Scheme {
     Ws,
     /// WebSocket over TLS; `wss://`. Port 8084.
     Wss,
+    /// UDP, not encrypted; `udp://`. Port 1883. A packet has to fit into a
+    /// datagram.
+    Udp,
 }
 
 impl Scheme {
     /// The port servers use when none is given.
     pub fn default_port(self) -> u16 {
         match self {
-            Self::Tcp => 1883,
+            Self::Tcp | Self::Udp => 1883,
             Self::Tls => 8883,
             Self::Ws => 8083,
             Self::Wss => 8084,
@@ -48,6 +51,7 @@ impl Scheme {
             Self::Tls => "mqtts",
             Self::Ws => "ws",
             Self::Wss => "wss",
+            Self::Udp => "udp",
         }
     }
 }
@@ -92,7 +96,7 @@ pub struct Endpoint {
     pub scheme: Scheme,
     /// Host name or IP address, an IPv6 address without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP or UDP port.
     pub port: u16,
     /// Path of the WebSocket, beginning with a slash.
     pub path: String,
@@ -100,6 +104,9 @@ pub struct Endpoint {
     pub bind: Option<IpAddr>,
     /// For the schemes with TLS.
     pub tls: TlsOptions,
+    /// Bytes of the largest datagram over UDP, if not what an Ethernet frame
+    /// holds.
+    pub max_datagram: Option<u16>,
     /// Marks on the packets sent there, by class.
     pub marking: Marking,
     /// Time for a transport to be ready, from the name look-up (which itself
@@ -123,6 +130,7 @@ impl Endpoint {
             path: "/mqtt".into(),
             bind: None,
             tls: TlsOptions::default(),
+            max_datagram: None,
             marking: Marking::default(),
             timeout: Duration::from_secs(10),
         }
@@ -173,14 +181,21 @@ impl Url {
     pub fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |remedy: &'static str| Error::misuse("URL", url, remedy);
         let Some((scheme, after)) = url.split_once("://") else {
-            return Err(wrong("must begin with mqtt://, mqtts://, ws:// or wss://"));
+            return Err(wrong(
+                "must begin with mqtt://, mqtts://, ws://, wss:// or udp://",
+            ));
         };
         let scheme = match scheme {
             "mqtt" | "tcp" => Scheme::Tcp,
             "mqtts" | "tls" | "ssl" => Scheme::Tls,
             "ws" => Scheme::Ws,
             "wss" => Scheme::Wss,
-            _ => return Err(wrong("must begin with mqtt://, mqtts://, ws:// or wss://")),
+            "udp" => Scheme::Udp,
+            _ => {
+                return Err(wrong(
+                    "must begin with mqtt://, mqtts://, ws://, wss:// or udp://",
+                ));
+            }
         };
         let (authority, rest) = match after.split_once('/') {
             Some((authority, rest)) => (authority, Some(rest.to_owned())),

@@ -31,6 +31,18 @@ pub enum Class {
     Bulk = 3,
 }
 
+/// The class of that number; beyond the last it is the last.
+impl From<u8> for Class {
+    fn from(number: u8) -> Self {
+        match number {
+            0 => Self::RealTime,
+            1 => Self::Priority,
+            2 => Self::Normal,
+            _ => Self::Bulk,
+        }
+    }
+}
+
 impl Class {
     /// The class of a message with these requirements.
     pub fn of(requirements: &Requirements) -> Self {
@@ -128,10 +140,11 @@ impl Marker {
         // A mark that cannot be set is one that the network does not see; the
         // message goes all the same. The priority comes second, because a type
         // of service sets one of its own.
-        let _ = match self.ipv6 {
-            true => socket.set_tclass_v6(field),
-            false => socket.set_tos_v4(field),
-        };
+        // An IPv6 socket may speak to an IPv4 address.
+        let _ = socket.set_tos_v4(field);
+        if self.ipv6 {
+            let _ = socket.set_tclass_v6(field);
+        }
         let _ = socket.set_priority(priority.into());
     }
 }

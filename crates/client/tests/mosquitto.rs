@@ -19,6 +19,7 @@ fn options(scheme: Scheme, broker: &Broker) -> Options {
     let mut endpoint = Endpoint::new(scheme, "localhost");
     endpoint.port = match scheme {
         Scheme::Tcp => broker.tcp,
+        Scheme::Udp => panic!("mosquitto has no UDP"),
         Scheme::Tls => broker.tls,
         Scheme::Ws => broker.ws,
         Scheme::Wss => broker.wss,

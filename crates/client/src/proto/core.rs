@@ -159,6 +159,13 @@ impl Core {
         Ok(())
     }
 
+    /// The transport carries no packets of more than that many bytes; they are
+    /// refused like those that the server does not take. Without bound if it
+    /// is never said.
+    pub fn carry(&mut self, most: Option<usize>) {
+        self.output.carry(most);
+    }
+
     /// The transport is gone, or is being given up. Requests to subscribe and
     /// unsubscribe without answer are forgotten; unacknowledged messages are
     /// kept for the next connection.

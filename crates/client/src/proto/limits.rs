@@ -35,6 +35,12 @@ impl Limits {
         }
     }
 
+    /// No packet above that many bytes can be carried.
+    pub(super) fn carry(&mut self, most: Option<usize>) {
+        let most = most.and_then(|most| u32::try_from(most).ok());
+        self.maximum_packet_size = self.maximum_packet_size.min(most.unwrap_or(u32::MAX));
+    }
+
     /// Whether a packet of that many bytes may be sent [MQTT-3.2.2-15].
     pub(super) fn packet(&self, bytes: usize) -> Result<(), ReasonCode> {
         match bytes as u64 > u64::from(self.maximum_packet_size) {

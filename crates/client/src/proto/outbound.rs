@@ -18,6 +18,8 @@ pub const OUTPUT_LIMIT: usize = 256 * 1024;
 pub(super) struct Outbound {
     version: Version,
     pub(super) limits: Limits,
+    /// Bytes of the largest packet that the transport can carry.
+    carries: Option<usize>,
     aliases: Outgoing,
     bytes: Vec<u8>,
     /// How many of `bytes` have been sent.
@@ -29,6 +31,7 @@ impl Outbound {
         Self {
             version,
             limits: Limits::from_connack(Properties::EMPTY),
+            carries: None,
             aliases: Outgoing::default(),
             bytes: Vec::new(),
             sent: 0,
@@ -43,10 +46,16 @@ impl Outbound {
         self.sent = 0;
     }
 
+    /// The transport of the connection carries packets of so many bytes.
+    pub(super) fn carry(&mut self, most: Option<usize>) {
+        self.carries = most;
+    }
+
     /// Takes over what the server said in CONNACK; at most `automatic` topics
     /// are given an alias of our own accord.
     pub(super) fn accept(&mut self, connack: Properties<'_>, automatic: u16) {
         self.limits = Limits::from_connack(connack);
+        self.limits.carry(self.carries);
         self.aliases = Outgoing::new(self.limits.topic_alias_maximum, automatic);
     }
 

@@ -1,23 +1,25 @@
-//! Byte streams to a server, behind one trait: TCP, TLS, WebSocket and
-//! WebSocket over TLS.
+//! Ways to a server, behind one trait: TCP, TLS, WebSocket, WebSocket over TLS
+//! and UDP.
 //!
 //! Name look-up, connecting and handshakes block, up to the endpoint's
 //! time-out; after that nothing does.
 
 mod socket;
 mod tls;
+mod udp;
 mod websocket;
 
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Scheme};
 use crate::marking::Class;
 use crate::{Error, Version};
 use socket::Socket;
 use tls::Stream;
 pub(crate) use tls::explain_io;
+use udp::Datagrams;
 use websocket::WebSocketStream;
 
 /// An open, non-blocking connection that carries packets in order. Its file
@@ -31,7 +33,8 @@ pub trait Transport: AsFd + Send {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Takes some bytes, which may wait inside; [`flush`](Self::flush) sends
-    /// them.
+    /// them. What is written at a time is whole packets, except for what is
+    /// left of the ones before.
     ///
     /// # Errors
     /// `WouldBlock` when it takes none now; anything else is the end.
@@ -53,6 +56,24 @@ pub trait Transport: AsFd + Send {
     /// Bytes written from now on are of that class, for the marks on the
     /// network's packets. A hint: what is under way may get them, too.
     fn mark(&mut self, class: Class);
+
+    /// Bytes of the largest packet that it can carry, if there is a bound.
+    fn max_packet(&self) -> Option<usize> {
+        None
+    }
+
+    /// When [`tick`](Self::tick) has something to do, if it ever has.
+    fn timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Does what is due; what came of it can be read.
+    ///
+    /// # Errors
+    /// As for [`flush`](Self::flush).
+    fn tick(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Opens a connection, blocking.
@@ -60,6 +81,9 @@ pub trait Transport: AsFd + Send {
 /// # Errors
 /// `Unreachable`, `Tls`, `TimedOut`, `ApiMisuse`.
 pub fn open(endpoint: &Endpoint, version: Version) -> Result<Box<dyn Transport>, Error> {
+    if endpoint.scheme == Scheme::Udp {
+        return Ok(Box::new(Datagrams::open(endpoint)?));
+    }
     // Files that cannot be read are reported before anything is connected.
     let tls = match endpoint.scheme.is_tls() {
         true => Some(tls::session(endpoint)?),

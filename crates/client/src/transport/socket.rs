@@ -25,20 +25,8 @@ impl Socket {
             endpoint: endpoint.to_string(),
             source,
         };
-        let addresses = (endpoint.host.as_str(), endpoint.port)
-            .to_socket_addrs()
-            .map_err(|source| Error::UnknownHost {
-                host: endpoint.host.clone(),
-                source,
-            })?;
+        let usable = addresses(endpoint)?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        let usable: Vec<SocketAddr> = addresses
-            .filter(|address| {
-                endpoint
-                    .bind
-                    .is_none_or(|bind| bind.is_ipv4() == address.is_ipv4())
-            })
-            .collect();
         for (tried, address) in usable.iter().enumerate() {
             // What time is left is shared by the addresses that are left, so
             // that one that never answers does not hide the others.
@@ -92,6 +80,23 @@ impl Socket {
             _ => error,
         })
     }
+}
+
+/// The addresses of the endpoint's host that can be connected to from where it
+/// is to be.
+pub(super) fn addresses(endpoint: &Endpoint) -> Result<Vec<SocketAddr>, Error> {
+    let addresses = (endpoint.host.as_str(), endpoint.port)
+        .to_socket_addrs()
+        .map_err(|source| Error::UnknownHost {
+            host: endpoint.host.clone(),
+            source,
+        })?;
+    let usable = addresses.filter(|address| {
+        endpoint
+            .bind
+            .is_none_or(|bind| bind.is_ipv4() == address.is_ipv4())
+    });
+    Ok(usable.collect())
 }
 
 fn connect_to(

@@ -20,15 +20,20 @@ pub(super) struct Connection {
     #[arg(short = 'h', long, value_name = "HOST", default_value = "localhost")]
     #[arg(help_heading = "Connection", conflicts_with = "url")]
     host: String,
-    /// Connect to this port. Default: 1883, with TLS 8883, with --ws 8083,
-    /// with both 8084.
+    /// Connect to this port. Default: 1883, also with --udp; with TLS 8883,
+    /// with --ws 8083, with both 8084.
     #[arg(short, long, help_heading = "Connection", conflicts_with = "url")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Host, port, user, password and topic in one:
-    /// `mqtt(s)://[user[:password]@]host[:port]/topic`, or `ws(s)://…`
+    /// `mqtt(s)://[user[:password]@]host[:port]/topic`, or `ws(s)://…`,
+    /// `udp://…`
     #[arg(short = 'L', long, help_heading = "Connection")]
     url: Option<String>,
+    /// Send datagrams (UDP), not encrypted: nothing waits for what was lost.
+    /// A message has to fit into one.
+    #[arg(long, help_heading = "Connection", conflicts_with_all = ["url", "ws"])]
+    udp: bool,
     /// Connect through a WebSocket.
     #[arg(long, help_heading = "Connection")]
     ws: bool,
@@ -175,6 +180,11 @@ impl Connection {
 
     fn endpoint(&self, url: Option<Url>) -> Result<Endpoint, Failed> {
         let authorities = self.cafile.is_some() || self.capath.is_some();
+        if self.udp && (authorities || self.tls_use_os_certs) {
+            return Err(Failed::usage(
+                "--udp has no TLS: leave --cafile, --capath and --tls-use-os-certs out, or --udp",
+            ));
+        }
         let mut endpoint = match url {
             Some(url) => url.endpoint,
             None => {
@@ -185,6 +195,7 @@ impl Connection {
                     (false, true) => Scheme::Ws,
                     (true, true) => Scheme::Wss,
                 };
+                let scheme = if self.udp { Scheme::Udp } else { scheme };
                 let host = self.host.trim_start_matches('[').trim_end_matches(']');
                 if host.is_empty() {
                     return Err(Failed::usage("the host after -h is empty"));
