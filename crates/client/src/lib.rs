@@ -38,6 +38,7 @@ mod marking;
 mod message;
 pub mod proto;
 mod realtime;
+pub mod sidecar;
 pub mod transport;
 
 pub use client::{Backoff, Client, Options, Waker};

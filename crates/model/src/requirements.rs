@@ -173,6 +173,29 @@ impl Requirements {
         }
     }
 
+    /// Takes a requirement of a configuration or a command line: a key of the
+    /// user properties, of which all but `priority` may be without `rt-`.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set), and for keys that are no requirements.
+    pub fn set_named(&mut self, key: &str, value: &str) -> Result<(), RequirementError> {
+        let known = match key.starts_with("rt-") || key == MESSAGE_PRIORITY {
+            true => self.set(key.as_bytes(), value.as_bytes())?,
+            false => self.set(format!("rt-{key}").as_bytes(), value.as_bytes())?,
+        };
+        match known {
+            true => Ok(()),
+            false => {
+                let remedy = format!("is no requirement; there are {KEYS}");
+                Err(RequirementError::new(
+                    key.as_bytes(),
+                    value.as_bytes(),
+                    remedy,
+                ))
+            }
+        }
+    }
+
     /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
         *self == Self::NONE
@@ -258,19 +281,7 @@ impl FromStr for Requirements {
                     remedy,
                 ));
             };
-            let (key, value) = (key.trim(), value.trim());
-            let known = match key.starts_with("rt-") || key == MESSAGE_PRIORITY {
-                true => requirements.set(key.as_bytes(), value.as_bytes())?,
-                false => requirements.set(format!("rt-{key}").as_bytes(), value.as_bytes())?,
-            };
-            if !known {
-                let remedy = format!("is no requirement; there are {KEYS}");
-                return Err(RequirementError::new(
-                    key.as_bytes(),
-                    value.as_bytes(),
-                    remedy,
-                ));
-            }
+            requirements.set_named(key.trim(), value.trim())?;
         }
         Ok(requirements)
     }

@@ -5,6 +5,7 @@ mod generate;
 mod passwd;
 mod pubsub;
 mod serve;
+mod sidecar;
 mod top;
 
 use std::error::Error;
@@ -35,6 +36,9 @@ enum Command {
     Pub(Box<pubsub::PubArguments>),
     /// Subscribe to topics and print messages, with the flags of mosquitto_sub.
     Sub(Box<pubsub::SubArguments>),
+    /// Give priorities, deadlines and UDP to MQTT clients that cannot be
+    /// changed.
+    Sidecar(sidecar::Arguments),
     /// Add, change and remove users in a password file.
     Passwd(passwd::Arguments),
     /// Watch a running broker.
@@ -57,6 +61,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Pub(arguments) => return pubsub::publish(&arguments),
         Command::Sub(arguments) => return pubsub::subscribe(&arguments),
+        Command::Sidecar(arguments) => sidecar::run(&arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),

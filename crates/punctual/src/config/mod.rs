@@ -23,7 +23,7 @@ mod wiring;
 
 use std::path::Path;
 
-pub(crate) use self::address::ListenAddress;
+pub(crate) use self::address::{ListenAddress, Transport};
 pub(crate) use self::arguments::{Arguments, readable};
 pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
