@@ -1,5 +1,6 @@
 //! What leaves the host, seen from the other end of a cable: DSCP and
-//! `SO_PRIORITY` of real packets in network namespaces that each test makes.
+//! `SO_PRIORITY` of real packets, and their order on a slow link, in network
+//! namespaces that each test makes.
 //!
 //! Needs root, `ip`, `tc` and `nft`; without them a test prints why and passes,
 //! unless PUNCTUAL_REQUIRE_NETNS is set.
@@ -12,3 +13,4 @@ mod mqtt;
 mod network;
 
 mod marking;
+mod order;

@@ -78,6 +78,22 @@ fn a_receiver_of_several_classes_is_marked_with_the_most_urgent() {
 }
 
 #[test]
+fn a_connection_for_bulk_alone_is_marked_as_bulk() {
+    let Some(network) = Network::build() else {
+        return;
+    };
+    let _broker = Broker::start(&network.broker, "[marking]\ndscp_bulk = \"LE\"\n");
+    for address in BROKER {
+        let mut capture = Capture::start(&network.clients);
+        let properties = [("rt-classes", "3")];
+        let client = Client::connect_with(&network.clients, address, "bulk", &properties);
+        let port = client.port();
+        let answer = capture.find(|packet| packet.to == port && !packet.payload.is_empty());
+        assert_eq!(answer.dscp, 1, "{answer:?}");
+    }
+}
+
+#[test]
 fn the_table_can_be_changed_and_switched_off() {
     let Some(network) = Network::build() else {
         return;

@@ -19,12 +19,23 @@ pub(crate) struct Client {
 impl Client {
     /// Connects from `host` to the broker at `address`.
     pub(crate) fn connect(host: &Namespace, address: IpAddr, id: &str) -> Self {
+        Self::connect_with(host, address, id, &[])
+    }
+
+    /// Connects with user properties.
+    pub(crate) fn connect_with(
+        host: &Namespace,
+        address: IpAddr,
+        id: &str,
+        properties: &[(&str, &str)],
+    ) -> Self {
         let to = SocketAddr::new(address, PORT);
         let stream = host.enter(|| TcpStream::connect(to)).unwrap().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = Self { stream };
         let mut body = text("MQTT");
-        body.extend([5, 2, 0, 0, 0]);
+        body.extend([5, 2, 0, 0]);
+        body.extend(user_properties(properties));
         body.extend(text(id));
         client.send(0x10, &body);
         let (first, body) = client.receive();
@@ -44,24 +55,22 @@ impl Client {
 
     /// Publishes at QoS 0 with user properties.
     pub(crate) fn publish(&mut self, topic: &str, properties: &[(&str, &str)], payload: &str) {
-        let mut encoded = Vec::new();
-        for (key, value) in properties {
-            encoded.push(0x26);
-            encoded.extend(text(key));
-            encoded.extend(text(value));
-        }
         let mut body = text(topic);
-        body.extend(length(encoded.len()));
-        body.extend(encoded);
+        body.extend(user_properties(properties));
         body.extend(payload.as_bytes());
         self.send(0x30, &body);
     }
 
     /// Waits for a message that ends with `payload`.
     pub(crate) fn expect(&mut self, payload: &str) {
+        assert!(self.next_ends_with(payload));
+    }
+
+    /// Waits for a message; whether it ends with `payload`.
+    pub(crate) fn next_ends_with(&mut self, payload: &str) -> bool {
         let (first, body) = self.receive();
         assert_eq!(first >> 4, 3, "PUBLISH");
-        assert!(body.ends_with(payload.as_bytes()), "{body:?}");
+        body.ends_with(payload.as_bytes())
     }
 
     /// The client's port.
@@ -93,6 +102,16 @@ impl Client {
         self.stream.read_exact(&mut body).unwrap();
         (first, body)
     }
+}
+
+fn user_properties(properties: &[(&str, &str)]) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    for (key, value) in properties {
+        encoded.push(0x26);
+        encoded.extend(text(key));
+        encoded.extend(text(value));
+    }
+    [length(encoded.len()), encoded].concat()
 }
 
 fn text(text: &str) -> Vec<u8> {
