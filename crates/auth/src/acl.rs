@@ -48,6 +48,8 @@ pub struct Acl {
 struct Section {
     rules: Rules,
     rt: Option<RtRights>,
+    /// `rt` lines with a filter, in the order of the file.
+    rt_topics: Vec<(Box<str>, RtRights)>,
 }
 
 #[derive(Debug, Clone)]
@@ -171,7 +173,21 @@ impl ClientAcl {
         !denied(own) && (own.grants_any(Access::READ) || !denied(&rights.patterns))
     }
 
-    /// What the `rt` lines allow the client to ask for; `None` if no such line applies to it.
+    /// What the `rt` lines allow the client to state about messages on a topic: the first line whose
+    /// filter matches, and for what it does not say the lines without a filter.
+    pub fn rt_rights_on(&self, topic: &str) -> RtRights {
+        let Some(rights) = &self.0 else {
+            return RtRights::default();
+        };
+        let general = rights.own.rt.unwrap_or_default();
+        let mut lines = rights.own.rt_topics.iter();
+        match lines.find(|(filter, _)| matches(filter, topic)) {
+            Some((_, own)) => own.or(general),
+            None => general,
+        }
+    }
+
+    /// What the `rt` lines without a filter allow the client to ask for; `None` if there is none.
     pub fn rt_rights(&self) -> Option<RtRights> {
         self.0.as_ref().and_then(|rights| rights.own.rt)
     }

@@ -28,6 +28,7 @@ fn the_acl_example_works_without_warnings() {
         max_priority: Some(5),
         max_bandwidth: Some(2_000_000),
         max_flows: Some(10),
+        ..RtRights::default()
     };
     assert_eq!(robot.rt_rights(), Some(rights));
 }

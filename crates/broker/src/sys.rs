@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use punctual_codec::{Properties, QoS};
 
+use crate::egress::Class;
 use crate::{Config, Directory, Message, Nanos, Stats};
 
 /// Time constants of the load averages, in minutes.
@@ -74,6 +75,25 @@ impl SysTopics {
         number("publish/messages/dropped", stats.dropped());
         number("publish/bytes/received", stats.publish_bytes_received);
         number("publish/bytes/sent", stats.publish_bytes_sent);
+        for (class, of) in Class::ALL.iter().zip(&stats.classes) {
+            let mut number = |name: &str, value: u64| {
+                let topic = format!("$SYS/rt/egress/{}/{name}", class.name());
+                topics.push((topic, value.to_string()));
+            };
+            number("sent", of.sent);
+            if class.is_urgent() {
+                number("waiting", of.waiting);
+                number("dropped/full", of.dropped_full);
+                number("dropped/late", of.dropped_late);
+                number("missed", of.missed);
+                let micros = |nanos: Nanos| nanos.0.div_ceil(1000);
+                number("wait/mean", micros(of.wait.mean()));
+                number("wait/p50", micros(of.wait.percentile(500)));
+                number("wait/p99", micros(of.wait.percentile(990)));
+                number("wait/p99.9", micros(of.wait.percentile(999)));
+                number("wait/max", micros(of.wait.max));
+            }
+        }
         topics.push(("$SYS/broker/version".into(), config.version.clone()));
         let uptime = (now - self.started).as_secs();
         topics.push(("$SYS/broker/uptime".into(), format!("{uptime} seconds")));

@@ -18,12 +18,15 @@
 //! | `cut b`, `cut b unnoticed` | the network breaks |
 //! | `wait 5s` | time passes |
 //! | `raw a c000` | `a` sends these bytes |
+//! | `pub a t x user=priority:0`, `conn a user=rt-late:drop` | a user property; repeatable |
 //! | `idle` | all gauges of the broker are zero |
 //! | `idle_queues` | those of queues and messages in flight are |
 
 use std::collections::{BTreeMap, VecDeque};
 
-use punctual_broker::{Config, Nanos, QueueFull};
+use punctual_broker::{
+    Config, Discipline, Nanos, Overflow, QueueFull, Shares, Urgency, UrgencyRule,
+};
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
     Ack, Connect, Disconnect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS,
@@ -88,6 +91,45 @@ impl<'a> Words<'a> {
             _ => QoS::AtMostOnce,
         }
     }
+}
+
+/// Adds the user properties that the words state.
+fn put_user(words: &Words<'_>, key: &str, properties: &mut PropertyBuf) -> Outcome {
+    let texts = words.words.iter().filter_map(|word| {
+        word.strip_prefix(key)
+            .and_then(|rest| rest.strip_prefix('='))
+    });
+    for text in texts {
+        let (name, value) = text.split_once(':').ok_or("user=name:value")?;
+        properties
+            .push_user(name, value)
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// A rule of the form `alarm/#:priority=0`, or `log/#:bulk`.
+fn rule(text: &str) -> Result<UrgencyRule, String> {
+    let (filter, stated) = text.split_once(':').ok_or("rule=filter:requirements")?;
+    let urgency = match stated {
+        "bulk" => Urgency {
+            bulk: true,
+            ..Urgency::default()
+        },
+        stated => {
+            let value = stated
+                .strip_prefix("priority=")
+                .ok_or("priority=N or bulk")?;
+            Urgency {
+                priority: Some(u64::from(number(value)?)),
+                ..Urgency::default()
+            }
+        }
+    };
+    Ok(UrgencyRule {
+        filter: filter.into(),
+        urgency,
+    })
 }
 
 fn number(text: &str) -> Result<u32, String> {
@@ -246,6 +288,27 @@ impl Scenario {
                 "user_properties" => limits.max_user_properties = count()?,
                 "aliases" => limits.topic_alias_maximum = number(value)? as u16,
                 "rm" => limits.receive_maximum = number(value)? as u16,
+                "egress" => {
+                    config.discipline = match value {
+                        "fixed" => Discipline::FixedPriority,
+                        "edf" => Discipline::Edf,
+                        "fifo" => Discipline::Fifo,
+                        _ => return Err(format!("no discipline {value:?}")),
+                    };
+                }
+                "rule" => config.rules.push(rule(value)?),
+                "lanes" => config.lanes.messages = count()?,
+                "overflow" => {
+                    config.lanes.overflow = match value {
+                        "evict" => Overflow::EvictOldest,
+                        "refuse" => Overflow::RefuseNew,
+                        _ => return Err(format!("no overflow policy {value:?}")),
+                    };
+                }
+                "shares" => {
+                    let share = number(value)? as u16;
+                    config.shares = Shares([0, share, share, share]);
+                }
                 "qos" => config.maximum_qos = number(value)? as u8,
                 "qos0_offline" => config.queue_qos0_offline = true,
                 "mail" => mail = duration(value)?,
@@ -282,7 +345,9 @@ impl Scenario {
                 properties.push_number(id, value);
             }
         }
+        put_user(words, "user", &mut properties)?;
         let mut will_properties = PropertyBuf::new();
+        put_user(words, "will_user", &mut will_properties)?;
         for (key, id) in [
             ("will_delay", PropertyId::WillDelayInterval),
             ("will_expiry", PropertyId::MessageExpiryInterval),
@@ -433,6 +498,7 @@ impl Scenario {
                 properties.push_number(property, value);
             }
         }
+        put_user(words, "user", &mut properties)?;
         let topic = match words.at(2)? {
             "-" => "",
             topic => topic,

@@ -153,9 +153,25 @@ impl Parser {
             return Err(self.error("rt key", rest, "is missing", remedy));
         }
         let number = self.number;
-        let rights: &mut RtRights = self.section().rt.get_or_insert_default();
-        rest.split_ascii_whitespace()
-            .try_for_each(|item| rights.set(item, number))
+        let mut items = rest.split_ascii_whitespace().peekable();
+        // A filter has no `=`; one that has can be told by its `/`, which no
+        // key has.
+        let is_filter = |item: &&str| {
+            let key = item.split_once('=').map_or(*item, |(key, _)| key);
+            key == *item || key.contains('/')
+        };
+        let Some(filter) = items.next_if(is_filter) else {
+            let rights: &mut RtRights = self.section().rt.get_or_insert_default();
+            return items.try_for_each(|item| rights.set(item, number));
+        };
+        check_filter(filter).map_err(|problem| {
+            let remedy = "write a topic filter, or nothing to have the line hold for all topics";
+            self.error("topic filter", filter, problem, remedy)
+        })?;
+        let mut rights = RtRights::default();
+        items.try_for_each(|item| rights.set(item, number))?;
+        self.section().rt_topics.push((filter.into(), rights));
+        Ok(())
     }
 
     fn section(&mut self) -> &mut Section {

@@ -3,7 +3,9 @@
 use crate::FileError;
 
 /// Keys of an `rt` line, as the remedies name them.
-const KEYS: &str = "write max-priority, max-bandwidth or max-flows";
+const KEYS: &str = "write max-priority, priority, max-bandwidth or max-flows";
+/// What switches a kind of requirement off.
+const NONE: &str = "none";
 
 /// Limits on the real-time requirements that a user may set, from the `rt` lines of the user's
 /// section. `None` means that the file sets no such limit.
@@ -11,6 +13,12 @@ const KEYS: &str = "write max-priority, max-bandwidth or max-flows";
 pub struct RtRights {
     /// Highest `rt-priority`, 0 to 7.
     pub max_priority: Option<u8>,
+    /// No `rt-priority` and no `rt-deadline` at all: `max-priority=none`.
+    pub no_real_time: bool,
+    /// Most urgent, that is lowest, `priority`: 0 for any.
+    pub min_priority: Option<u64>,
+    /// No `priority` at all: `priority=none`.
+    pub no_priority: bool,
     /// Most bandwidth of all the user's flows together, in bit/s; at least 1.
     pub max_bandwidth: Option<u64>,
     /// Most flows with requirements at the same time; 0 for none.
@@ -18,6 +26,20 @@ pub struct RtRights {
 }
 
 impl RtRights {
+    /// These, and where they say nothing those of `general`.
+    pub(super) fn or(self, general: Self) -> Self {
+        let own_real_time = self.max_priority.is_some() || self.no_real_time;
+        let own_priority = self.min_priority.is_some() || self.no_priority;
+        Self {
+            max_priority: self.max_priority.or(general.max_priority),
+            no_real_time: self.no_real_time || (general.no_real_time && !own_real_time),
+            min_priority: self.min_priority.or(general.min_priority),
+            no_priority: self.no_priority || (general.no_priority && !own_priority),
+            max_bandwidth: self.max_bandwidth.or(general.max_bandwidth),
+            max_flows: self.max_flows.or(general.max_flows),
+        }
+    }
+
     /// Takes in one `key=value` of an `rt` line.
     pub(super) fn set(&mut self, item: &str, line: usize) -> Result<(), FileError> {
         let Some((key, value)) = item.split_once('=') else {
@@ -30,15 +52,36 @@ impl RtRights {
             ));
         };
         match key {
+            "max-priority" if value == NONE && self.max_priority.is_none() => {
+                self.no_real_time = true;
+                Ok(())
+            }
+            "priority" if value == NONE && self.min_priority.is_none() => {
+                self.no_priority = true;
+                Ok(())
+            }
+            "priority" => {
+                let remedy = "0 (most urgent) to 18446744073709551615, or none";
+                let parsed = value.parse().ok().filter(|_| !self.no_priority);
+                fill(
+                    &mut self.min_priority,
+                    "priority",
+                    value,
+                    parsed,
+                    line,
+                    remedy,
+                )
+            }
             "max-priority" => {
-                let parsed = value.parse().ok().filter(|priority| *priority <= 7);
+                let parsed = value.parse().ok();
+                let parsed = parsed.filter(|priority| *priority <= 7 && !self.no_real_time);
                 fill(
                     &mut self.max_priority,
                     "max-priority",
                     value,
                     parsed,
                     line,
-                    "0 to 7",
+                    "0 to 7, or none",
                 )
             }
             "max-bandwidth" => {

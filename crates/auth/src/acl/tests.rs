@@ -41,6 +41,39 @@ fn only_error(text: &str) -> FileError {
 }
 
 #[test]
+fn rt_lines_may_name_topics() {
+    let acl = Acl::parse(
+        "user robot
+         rt priority=100 max-priority=none
+         rt alarm/# priority=0 max-priority=7
+         rt alarm/test priority=none
+         rt log/+ priority=none
+         user guest
+         rt priority=none max-priority=none",
+    )
+    .unwrap();
+    let on = |user, topic| acl.for_client(Some(user), "c").rt_rights_on(topic);
+    let robot = on("robot", "state");
+    assert_eq!((robot.min_priority, robot.no_real_time), (Some(100), true));
+    for topic in ["alarm/fire", "alarm/test"] {
+        let alarm = on("robot", topic);
+        assert_eq!((alarm.min_priority, alarm.max_priority), (Some(0), Some(7)));
+        assert!(!alarm.no_real_time && !alarm.no_priority);
+    }
+    assert!(on("robot", "log/1").no_priority);
+    assert!(on("robot", "log/1").no_real_time);
+    assert!(on("guest", "alarm/fire").no_priority);
+    assert_eq!(on("someone", "alarm/fire"), RtRights::default());
+    for wrong in [
+        "rt alarm/#/x priority=1",
+        "rt a priority=-1",
+        "rt a priority=none priority=1",
+    ] {
+        assert!(Acl::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn the_example_file_of_mosquitto_means_what_it_says() {
     let acl = acl(
         "# This affects access control for clients with no username.\n\
@@ -369,12 +402,14 @@ fn rt_lines_belong_to_their_section() {
         max_priority: Some(7),
         max_bandwidth: Some(2_000_000),
         max_flows: Some(10),
+        ..RtRights::default()
     };
     assert_eq!(rt(Some("arm")), Some(all));
     let two = RtRights {
         max_priority: Some(0),
         max_bandwidth: Some(1),
         max_flows: None,
+        ..RtRights::default()
     };
     assert_eq!(rt(Some("leg")), Some(two));
     assert_eq!(

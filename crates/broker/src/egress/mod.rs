@@ -104,6 +104,8 @@ pub(crate) struct Lanes {
     /// Urgent messages encoded for the write that is under way, and after it
     /// the rest of the one that was cut.
     express: OutBuf,
+    /// Class of that one.
+    cut: Option<Class>,
     sending: VecDeque<Sending>,
     /// What the last call of [`Egress::plan`] chose, in order.
     plan: VecDeque<Piece>,
@@ -389,16 +391,20 @@ impl Egress {
         };
         let control_first = lanes.control.cut() > 0;
         let control = lanes.control.len();
-        let firsts = [
-            (Part::Express, lanes.express.len()),
-            (Part::Bulk, bulk_cut),
-            (Part::Control, if control_first { control } else { 0 }),
-            (Part::Plain, plain_cut),
-            (Part::Control, if control_first { 0 } else { control }),
-        ];
-        for (part, len) in firsts {
+        let normal = (self.lead == 0).then_some(Class::Normal);
+        let (first, second) = match control_first {
+            true => (control, 0),
+            false => (0, control),
+        };
+        for (part, len, class) in [
+            (Part::Express, lanes.express.len(), lanes.cut),
+            (Part::Bulk, bulk_cut, Some(Class::Bulk)),
+            (Part::Control, first, None),
+            (Part::Plain, plain_cut, normal),
+            (Part::Control, second, None),
+        ] {
             if len > 0 {
-                lanes.add(part, len, None);
+                lanes.add(part, len, class);
             }
         }
         let mut credits = lanes.credits;
@@ -533,6 +539,8 @@ impl Egress {
         now: Nanos,
     ) {
         let Some(lanes) = &mut self.lanes else { return };
+        let sending: usize = lanes.sending.iter().map(|sending| sending.len).sum();
+        let cut = lanes.express.len() - sending;
         let mut express = 0;
         while let Some(piece) = lanes.plan.pop_front() {
             let written = piece.len.min(n);
@@ -552,7 +560,7 @@ impl Egress {
             match lanes.buffer(piece.part) {
                 Some(buffer) => {
                     buffer.advance(written, pool);
-                    if piece.part == Part::Express && piece.class.is_some() {
+                    if piece.part == Part::Express {
                         express += written;
                     }
                 }
@@ -563,10 +571,12 @@ impl Egress {
             }
         }
         // What was written of urgent messages, be it in part, has left.
+        express = express.saturating_sub(cut);
         while express > 0
             && let Some(sending) = lanes.sending.pop_front()
         {
             express = express.saturating_sub(sending.len);
+            lanes.cut = Some(sending.class);
             stats.departed(&sending.entry, now);
         }
         if lanes.is_empty() {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use punctual_net::marking::{Dscp, MOST_PRIORITY};
 
 use super::address::{ListenAddress, Transport};
+use super::rule::Rule;
 use super::schema::section;
 use super::units::Size;
 use super::value::{Auto, Limit, Scalar, Setting, Switch, Unreadable, quote, words};
@@ -73,6 +74,28 @@ words! {
         DropNew = "drop-new",
         /// The slow client is disconnected.
         Disconnect = "disconnect",
+    }
+}
+
+words! {
+    /// How messages are ordered by urgency.
+    EgressPolicy {
+        /// By `rt-priority`, then by deadline.
+        FixedPriority = "fixed-priority",
+        /// By deadline.
+        Edf = "edf",
+        /// Not at all: in the order of arrival.
+        Fifo = "fifo",
+    }
+}
+
+words! {
+    /// Which urgent message goes when a client's lanes are full.
+    EgressOverflow {
+        /// The oldest of the lowest priority.
+        EvictOldest = "evict-oldest",
+        /// The new one, unless others have a lower priority.
+        RefuseNew = "refuse-new",
     }
 }
 
@@ -417,6 +440,42 @@ section! {
         /// the broker CPUs that nobody else uses.
         busy_poll: Switch<Duration> = Switch::Off, in micros(1) => millis(1),
             since "0.1", Restart;
+    }
+}
+
+section! {
+    /// In which order messages are sent. Messages with a real-time requirement
+    /// (user properties rt-priority, rt-deadline) go first, then those with a
+    /// priority (user property priority, 0 most urgent), then plain ones, then
+    /// bulk.
+    Egress ["egress"] {
+        /// Order of messages with a real-time requirement. "fixed-priority": by
+        /// rt-priority, then by deadline. "edf": by deadline. "fifo": every
+        /// message in the order of arrival, whatever is stated.
+        policy: EgressPolicy = EgressPolicy::FixedPriority, since "0.2", Reload;
+        /// Urgency of messages whose publisher states none, by topic; the first
+        /// rule whose filter matches applies. Requirements as in user
+        /// properties, where rt- may be left out: "alarm/#: priority=0",
+        /// "axis/+/set: rt-priority=7, deadline=2ms"; or "log/#: bulk".
+        rules: Vec<Rule> = Vec::new(), since "0.2", Reload;
+        /// Least part, in per cent, of what one client is sent that messages
+        /// with a priority get while messages with a requirement wait. The
+        /// three shares are at most 50 together.
+        min_share_priority: u8 = 10, in 0 => 50, since "0.2", Reload;
+        /// The same for plain messages.
+        min_share_normal: u8 = 5, in 0 => 50, since "0.2", Reload;
+        /// The same for bulk.
+        min_share_bulk: u8 = 1, in 0 => 50, since "0.2", Reload;
+        /// Largest number of QoS 0 messages with a priority or a requirement
+        /// that wait for one connection. Those with QoS 1 and 2 have the bounds
+        /// of the session.
+        max_waiting_messages: u32 = 10_000, in 1 => 16_000_000, since "0.2", Reload;
+        /// Largest size of these messages.
+        max_waiting_bytes: Size = Size::mib(4), in Size::kib(1) => MUCH, since "0.2", Reload;
+        /// Which of them goes when there are more. A message never goes while
+        /// one of lower priority stays. "evict-oldest": the oldest of the lowest
+        /// priority. "refuse-new": the new one, unless others are lower.
+        overflow: EgressOverflow = EgressOverflow::EvictOldest, since "0.2", Reload;
     }
 }
 

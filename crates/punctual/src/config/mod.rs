@@ -15,6 +15,7 @@ mod include;
 mod keys;
 mod problem;
 mod reference;
+mod rule;
 mod schema;
 mod units;
 mod validate;
@@ -29,8 +30,8 @@ pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
 pub(crate) use self::import::import;
 pub(crate) use self::keys::{
-    Anonymous, Auth, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mqtt, Queue, Realtime,
-    Server, Tcp,
+    Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mqtt, Queue,
+    Realtime, Server, Tcp,
 };
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
@@ -59,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) marking: Marking,
     /// Predictable threads.
     pub(crate) realtime: Realtime,
+    /// In which order messages are sent.
+    pub(crate) egress: Egress,
     /// The log.
     pub(crate) log: Log,
 }
@@ -72,6 +75,7 @@ impl Default for Config {
             limits: Limits::default(),
             mqtt: Mqtt::default(),
             queue: Queue::default(),
+            egress: Egress::default(),
             tcp: Tcp::default(),
             marking: Marking::default(),
             realtime: Realtime::default(),
@@ -149,6 +153,7 @@ impl Config {
         entries.extend(of(&self.limits, Limits::NAME));
         entries.extend(of(&self.mqtt, Mqtt::NAME));
         entries.extend(of(&self.queue, Queue::NAME));
+        entries.extend(of(&self.egress, Egress::NAME));
         entries.extend(of(&self.tcp, Tcp::NAME));
         entries.extend(of(&self.marking, Marking::NAME));
         entries.extend(of(&self.realtime, Realtime::NAME));
@@ -171,6 +176,7 @@ impl Config {
             limits: section(&mut table, reader),
             mqtt: section(&mut table, reader),
             queue: section(&mut table, reader),
+            egress: section(&mut table, reader),
             tcp: section(&mut table, reader),
             marking: section(&mut table, reader),
             realtime: section(&mut table, reader),

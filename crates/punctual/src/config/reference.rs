@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use super::environment;
 use super::include;
-use super::keys::{Auth, Limits, Listener, Log, Marking, Mqtt, Queue, Realtime, Server, Tcp};
+use super::keys::{
+    Auth, Egress, Limits, Listener, Log, Marking, Mqtt, Queue, Realtime, Server, Tcp,
+};
 use super::schema::{Effect, Key, Section};
 
 /// A section, described.
@@ -28,7 +30,7 @@ fn described<S: Section>(header: String) -> Described {
 }
 
 /// All sections in the order in which the reference has them.
-fn sections() -> [Described; 10] {
+fn sections() -> [Described; 11] {
     fn table<S: Section>() -> Described {
         described::<S>(format!("[{}]", S::NAME))
     }
@@ -39,6 +41,7 @@ fn sections() -> [Described; 10] {
         table::<Limits>(),
         table::<Mqtt>(),
         table::<Queue>(),
+        table::<Egress>(),
         table::<Tcp>(),
         table::<Marking>(),
         table::<Realtime>(),

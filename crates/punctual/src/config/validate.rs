@@ -41,6 +41,22 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
         }
     }
     whole_seconds(config, reader);
+    let egress = &config.egress;
+    let shares = [
+        egress.min_share_priority,
+        egress.min_share_normal,
+        egress.min_share_bulk,
+    ];
+    let sum: u8 = shares.iter().sum();
+    if sum > 50 {
+        report(
+            reader,
+            "egress.min_share_priority",
+            shares[0].show(),
+            &format!("the three shares are {sum} per cent together"),
+            "lower min_share_priority, min_share_normal or min_share_bulk: at most 50 together",
+        );
+    }
     if let Limit::At(bytes) = config.limits.max_queued_bytes
         && bytes < config.limits.max_packet_size
     {

@@ -79,7 +79,7 @@ pub(crate) fn quote(text: &str) -> String {
 }
 
 /// A TOML list of strings.
-fn quote_all(items: &[String]) -> String {
+pub(crate) fn quote_all(items: &[String]) -> String {
     let items: Vec<_> = items.iter().map(|item| quote(item)).collect();
     format!("[{}]", items.join(", "))
 }

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use punctual_broker::{Class, Config as Broker, Limits as BrokerLimits, Nanos, QueueFull};
+use punctual_broker::{
+    Class, Config as Broker, Discipline, LaneLimits, Limits as BrokerLimits, Nanos, Overflow,
+    QueueFull, Shares, UrgencyRule,
+};
 use punctual_net::TcpOptions;
 use punctual_net::marking::{Mark, Marking};
 use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
 
 use super::Config;
-use super::keys::{Listener, TlsVersion, WhenFull};
+use super::keys::{EgressOverflow, EgressPolicy, Listener, TlsVersion, WhenFull};
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
 
@@ -70,6 +73,34 @@ impl Config {
             assign_client_ids: self.mqtt.empty_client_id,
             response_information: self.mqtt.response_information.clone(),
             check_passwords: self.auth.password_file.is_some(),
+            discipline: match self.egress.policy {
+                EgressPolicy::FixedPriority => Discipline::FixedPriority,
+                EgressPolicy::Edf => Discipline::Edf,
+                EgressPolicy::Fifo => Discipline::Fifo,
+            },
+            shares: Shares([
+                0,
+                10 * u16::from(self.egress.min_share_priority),
+                10 * u16::from(self.egress.min_share_normal),
+                10 * u16::from(self.egress.min_share_bulk),
+            ]),
+            lanes: LaneLimits {
+                messages: number(self.egress.max_waiting_messages.into()),
+                bytes: number(self.egress.max_waiting_bytes.0),
+                overflow: match self.egress.overflow {
+                    EgressOverflow::EvictOldest => Overflow::EvictOldest,
+                    EgressOverflow::RefuseNew => Overflow::RefuseNew,
+                },
+            },
+            rules: self
+                .egress
+                .rules
+                .iter()
+                .map(|rule| UrgencyRule {
+                    filter: rule.filter.clone(),
+                    urgency: rule.urgency(),
+                })
+                .collect(),
             ..Broker::default()
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use punctual_auth::{Acl, ClientAcl, FileError, PasswordFile, Verdict};
-use punctual_broker::{AccessControl, AuthAnswer, AuthRequest, Permissions};
+use punctual_broker::{AccessControl, AuthAnswer, AuthRequest, Permissions, UrgencyRights};
 use punctual_codec::ReasonCode;
 use punctual_net::Authenticator;
 
@@ -96,5 +96,13 @@ impl Permissions for ClientRights {
 
     fn may_subscribe(&self, filter: &str) -> bool {
         self.0.may_subscribe(filter)
+    }
+
+    fn urgency(&self, topic: &str) -> UrgencyRights {
+        let rights = self.0.rt_rights_on(topic);
+        UrgencyRights {
+            max_rt_priority: (!rights.no_real_time).then(|| rights.max_priority.unwrap_or(7)),
+            min_priority: (!rights.no_priority).then(|| rights.min_priority.unwrap_or(0)),
+        }
     }
 }

@@ -9,6 +9,8 @@ pub(super) enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Counts by size, cumulative.
+    Histogram,
 }
 
 /// Text that grows family by family.
@@ -25,13 +27,20 @@ impl Exposition {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     /// A sample of the current family.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.part("", labels, value);
+    }
+
+    /// A sample of the current family, which has several with suffixes.
+    pub(super) fn part(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(self.name);
+        self.text.push_str(suffix);
         for (i, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.text, "{}{label}=\"", if i == 0 { '{' } else { ',' });
             for c in text.chars() {

@@ -96,6 +96,24 @@ const FAMILIES: &[Family] = &[
         ),
     ),
     family(
+        "punctual_urgent_messages_received_total",
+        Counter,
+        "PUBLISH packets received with a priority or a requirement.",
+        One("publishes_received_urgent"),
+    ),
+    family(
+        "punctual_urgency_ignored_total",
+        Counter,
+        "PUBLISH packets whose stated urgency was not followed, by reason.",
+        Each(
+            "reason",
+            &[
+                ("not_understood", "bad_requirements"),
+                ("not_authorized", "refused_urgency"),
+            ],
+        ),
+    ),
+    family(
         "punctual_payload_received_bytes_total",
         Counter,
         "Payload of the PUBLISH packets received.",

@@ -3,6 +3,7 @@
 //! Names are in base units, counters end in `_total`, labels have few values
 //! that do not depend on clients.
 
+mod classes;
 mod exposition;
 mod families;
 
@@ -47,6 +48,7 @@ fn write(snapshot: &Snapshot) -> String {
         out.sample(&[("shard", &shard.to_string())], u8::from(*up));
     }
     families::write(&snapshot.broker, &mut out);
+    classes::write(&snapshot.broker, &mut out);
     out.family(
         "punctual_disconnects_total",
         Counter,

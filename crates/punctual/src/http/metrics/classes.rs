@@ -1,0 +1,76 @@
+//! What is counted by traffic class: waiting, sent, dropped, missed.
+
+use punctual_broker::{Class, ClassStats, Nanos, Stats, Wait};
+
+use super::exposition::{Exposition, Kind};
+
+pub(super) fn write(stats: &Stats, out: &mut Exposition) {
+    let classes = || {
+        let all = Class::ALL.iter().zip(&stats.classes);
+        all.map(|(class, stats)| (class.name(), stats))
+    };
+    let mut family = |name, kind, help: &str, value: fn(&ClassStats) -> u64| {
+        out.family(name, kind, help);
+        for (class, stats) in classes() {
+            out.sample(&[("class", class)], value(stats));
+        }
+    };
+    family(
+        "punctual_egress_sent_total",
+        Kind::Counter,
+        "Messages sent, by traffic class.",
+        |class| class.sent,
+    );
+    family(
+        "punctual_egress_waiting_messages",
+        Kind::Gauge,
+        "Messages with a priority or a requirement that wait for their connections.",
+        |class| class.waiting,
+    );
+    family(
+        "punctual_deadline_misses_total",
+        Kind::Counter,
+        "Messages sent after their deadline.",
+        |class| class.missed,
+    );
+    out.family(
+        "punctual_egress_dropped_total",
+        Kind::Counter,
+        "Messages with a priority or a requirement dropped before they were sent: the \
+         connection's lanes were full, or the message was late and rt-late is drop.",
+    );
+    for (class, stats) in classes() {
+        for (reason, count) in [("full", stats.dropped_full), ("late", stats.dropped_late)] {
+            out.sample(&[("class", class), ("reason", reason)], count);
+        }
+    }
+    out.family(
+        "punctual_egress_wait_seconds",
+        Kind::Histogram,
+        "Time that messages with a priority or a requirement waited in the broker.",
+    );
+    for (class, stats) in classes() {
+        histogram(out, ("class", class), &stats.wait);
+    }
+    out.family(
+        "punctual_egress_priority_wait_seconds",
+        Kind::Histogram,
+        "The same by the value of priority; 15 stands for 15 and more.",
+    );
+    for (priority, wait) in stats.priorities.iter().enumerate() {
+        if wait.count > 0 {
+            histogram(out, ("priority", &priority.to_string()), wait);
+        }
+    }
+}
+
+fn histogram(out: &mut Exposition, label: (&str, &str), wait: &Wait) {
+    let seconds = |nanos: Nanos| nanos.0 as f64 / 1e9;
+    for (bound, count) in wait.cumulative() {
+        let bound = seconds(bound).to_string();
+        out.part("_bucket", &[label, ("le", &bound)], count);
+    }
+    out.part("_bucket", &[label, ("le", "+Inf")], wait.count);
+    out.part("_sum", &[label], seconds(Nanos(wait.sum)));
+    out.part("_count", &[label], wait.count);
+}

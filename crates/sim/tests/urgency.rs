@@ -1,0 +1,186 @@
+//! What is urgent overtakes what is not, as far as that is stated, allowed and
+//! possible. A receiver that stops reading lets messages pile up in the broker:
+//! with `window=100` the network takes 100 bytes, the rest waits.
+
+use punctual_sim::Scenario;
+
+fn everywhere(settings: &str, script: &str) {
+    for shards in [1, 2] {
+        let mut s = Scenario::run(&format!("broker shards={shards} {settings}"));
+        s.go_on(script);
+    }
+}
+
+#[test]
+fn priorities_overtake_plain_messages() {
+    everywhere(
+        "shares=0",
+        "conn b window=100; sub b #; stop b; pub a log 1 size=300; pub a log 2 size=300
+         pub a alarm x user=priority:7; pub a alarm y user=priority:3; pub a alarm z user=priority:7
+         pub a log 3; read b
+         expect b log 1; expect b alarm y; expect b alarm x; expect b alarm z
+         expect b log 2; expect b log 3; none b; drop a; drop b; idle",
+    );
+}
+
+#[test]
+fn requirements_come_before_priorities() {
+    everywhere(
+        "shares=0",
+        "conn b window=50; sub b #; stop b; pub a log 1 size=200
+         pub a t 2 user=priority:0; pub a t 3 user=rt-priority:1; pub a t 4 user=rt-deadline:1ms
+         pub a t 5 user=rt-priority:7; read b
+         expect b log 1; expect b t 4; expect b t 5; expect b t 3; expect b t 2; none b",
+    );
+}
+
+#[test]
+fn edf_goes_by_deadline_alone() {
+    everywhere(
+        "shares=0 egress=edf",
+        "conn b window=50; sub b #; stop b; pub a log 1 size=200
+         pub a t 2 user=rt-priority:7 user=rt-deadline:9s; pub a t 3 user=rt-deadline:5s
+         wait 3s; pub a t 4 user=rt-deadline:1s; read b
+         expect b log 1; expect b t 4; expect b t 3; expect b t 2; none b",
+    );
+}
+
+#[test]
+fn fifo_knows_no_urgency() {
+    everywhere(
+        "egress=fifo",
+        "conn b window=50; sub b #; stop b; pub a log 1 size=200; pub a t 2
+         pub a t 3 user=priority:0; pub a t 4 user=rt-priority:7; read b
+         expect b log 1; expect b t 2; expect b t 3; expect b t 4; none b",
+    );
+}
+
+#[test]
+fn rules_make_topics_urgent_and_bulk() {
+    everywhere(
+        "shares=0 rule=log/#:bulk rule=alarm/#:priority=0 rule=#:priority=9",
+        "conn b window=50; sub b #; stop b; pub a log/1 1 size=200; pub a log/2 2; pub a x 3
+         pub a alarm/a 4; pub a y 5 user=priority:4; conn c v3; pub c alarm/b 6; read b
+         expect b log/1 1; expect b alarm/a 4; expect b alarm/b 6; expect b y 5; expect b x 3
+         expect b log/2 2; none b; drop a; drop b; drop c; idle",
+    );
+}
+
+#[test]
+fn connect_and_will_state_urgency() {
+    everywhere(
+        "shares=0",
+        "conn b window=50; sub b #; conn a user=priority:5 will=w:4 will_user=priority:1; stop b
+         conn c; pub c t 1 size=200; pub c t 2; pub a t 3; cut a; read b
+         expect b t 1; expect b w 4; expect b t 3; expect b t 2; none b",
+    );
+}
+
+#[test]
+fn acknowledged_messages_overtake_others() {
+    everywhere(
+        "shares=0",
+        "conn b window=100; sub b # q1; stop b
+         pub a log 1 q1 size=300; pub a log 2 q1 size=300; pub a alarm x q1 user=priority:0; read b
+         expect b log 1 q1; expect b alarm x q1; expect b log 2 q1; none b
+         drop a; drop b; idle",
+    );
+}
+
+#[test]
+fn queued_messages_leave_by_urgency() {
+    everywhere(
+        "",
+        "conn b rm=1 hold resume expiry=100; sub b # q1
+         pub a log 1 q1; pub a log 2 q1; pub a t 3 q1 user=priority:8; pub a t 4 q1 user=priority:2
+         expect b log 1 q1; none b; ack b; expect b t 4 q1; ack b; expect b t 3 q1; ack b
+         expect b log 2 q1; none b; drop b; pub a log 5 q1; pub a t 6 q1 user=rt-priority:0
+         conn b resume expiry=100; expect b t 6 q1; expect b log 5 q1; none b
+         drop a; drop b expiry=0; idle",
+    );
+}
+
+#[test]
+fn late_messages_are_dropped_if_wished() {
+    everywhere(
+        "",
+        "conn b window=50; sub b #; stop b; pub a log 1 size=200
+         pub a t 2 user=rt-deadline:1s user=rt-late:drop; pub a t 3 user=rt-deadline:1s
+         pub a t 4 user=priority:0 expiry=1; wait 2s; read b
+         expect b log 1; expect b t 3; none b; drop a; drop b; idle",
+    );
+}
+
+#[test]
+fn a_late_acknowledged_message_frees_its_place() {
+    everywhere(
+        "",
+        "conn b window=50 rm=2; sub b # q1; stop b; pub a log 1 q1 size=200
+         pub a t 2 q1 user=rt-deadline:1s user=rt-late:drop; wait 2s; pub a log 3 q1; read b
+         expect b log 1 q1; expect b log 3 q1; none b; drop a; drop b; idle",
+    );
+}
+
+#[test]
+fn full_lanes_keep_the_most_urgent() {
+    let fill = "conn b window=50; sub b #; stop b; pub a log 1 size=200
+                pub a t 2 user=priority:5; pub a t 3 user=priority:5; pub a t 4 user=priority:1
+                pub a t 5 user=priority:5; pub a t 6 user=rt-priority:0; pub a t 7 user=priority:9
+                read b; expect b log 1; expect b t 6; expect b t 4";
+    everywhere(
+        "lanes=3 overflow=evict shares=0",
+        &format!("{fill}; expect b t 5; none b; drop a; drop b; idle"),
+    );
+    everywhere(
+        "lanes=3 overflow=refuse shares=0",
+        &format!("{fill}; expect b t 3; none b; drop a; drop b; idle"),
+    );
+}
+
+#[test]
+fn shares_keep_plain_messages_going() {
+    everywhere(
+        "shares=160",
+        "conn b window=50; sub b #; stop b; pub a log 1 size=200; pub a log 2 size=100
+         pub a t 3 user=priority:0 size=1000 times=12; read b; expect b log 1
+         expect b t 3 size=1000; expect b log 2",
+    );
+}
+
+#[test]
+fn acknowledgements_do_not_wait() {
+    everywhere(
+        "",
+        "conn b window=50; sub b #; stop b; pub a log 1 size=5000; pub b own 2 q1 nowait; read b
+         expect b log 1; expect b own 2; none b",
+    );
+}
+
+#[test]
+fn large_messages_are_not_cut_by_urgent_ones() {
+    everywhere(
+        "shares=0",
+        "conn b window=700; sub b #; stop b; pub a log 1 size=50000; pub a log 2 size=20000
+         pub a log 3 size=9000 user=priority:1; pub a log 4 user=priority:0; read b
+         expect b log 1; expect b log 4; expect b log 3; expect b log 2; none b",
+    );
+}
+
+#[test]
+fn a_connection_may_choose_its_classes() {
+    everywhere(
+        "",
+        "conn b user=rt-classes:0,1; sub b #; conn c user=rt-classes:2,3; sub c #
+         pub a t 1; pub a t 2 user=priority:0; pub a t 3 q1 user=rt-priority:1
+         expect b t 2; expect b t 3; none b; expect c t 1; none c",
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_carried_and_told() {
+    everywhere(
+        "",
+        "conn b; sub b #; pub a t 1 q1 user=priority:high; expect b t 1
+         pub a t 2 user=rt-deadline:soon; expect b t 2; pub a t 3 q2 user=rt-what:1; expect b t 3",
+    );
+}
