@@ -164,6 +164,10 @@ impl Parser {
             let rights: &mut RtRights = self.section().rt.get_or_insert_default();
             return items.try_for_each(|item| rights.set(item, number));
         };
+        if items.peek().is_none() {
+            let remedy = "write key=value, after a topic filter or without one";
+            return Err(self.error("rt key", filter, "has no value", remedy));
+        }
         check_filter(filter).map_err(|problem| {
             let remedy = "write a topic filter, or nothing to have the line hold for all topics";
             self.error("topic filter", filter, problem, remedy)

@@ -450,7 +450,7 @@ fn bad_rt_items_name_line_key_and_remedy() {
             "max-prio=3",
             "rt key",
             "max-prio",
-            "max-priority, max-bandwidth or max-flows",
+            "max-priority, priority, max-bandwidth or max-flows",
         ),
         ("=3", "rt key", "", "max-priority"),
         ("max-flows", "rt key", "max-flows", "key=value"),
