@@ -745,11 +745,16 @@ fn promise_room(
     let full = plain().find(|target| !promise(target, 0)).or_else(|| {
         // A session may be a receiver by itself, be it with QoS 0, and as a
         // member of groups.
-        chosen().enumerate().find_map(|(at, target)| {
-            let before = all().chain(chosen().take(at));
-            let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
-            (!promise(target, copies.count())).then_some(target)
-        })
+        let kept = |(_, target): &(usize, &&Target)| target.qos != QoS::AtMostOnce;
+        members
+            .iter()
+            .enumerate()
+            .filter(kept)
+            .find_map(|(at, target)| {
+                let before = all().chain(members[..at].iter().copied());
+                let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
+                (!promise(target, copies.count())).then_some(*target)
+            })
     });
     let Some(full) = full else {
         return Ok(());
