@@ -125,33 +125,33 @@ impl Requirements {
             let number = parse_integer(value).filter(|number| *number <= most);
             number.ok_or_else(|| wrong(remedy.into()))
         };
-        let filled = match std::str::from_utf8(key).unwrap_or_default() {
-            MESSAGE_PRIORITY => {
+        let filled = match key {
+            b"priority" => {
                 const RANGE: &str = "must be 0 (most urgent) to 18446744073709551615";
                 put(&mut self.message_priority, number(u64::MAX, RANGE))
             }
-            DEADLINE => put(&mut self.deadline, positive()),
-            PERIOD => put(&mut self.period, positive()),
-            PRIORITY => {
+            b"rt-deadline" => put(&mut self.deadline, positive()),
+            b"rt-period" => put(&mut self.period, positive()),
+            b"rt-priority" => {
                 const RANGE: &str = "must be 0 to 7 (most urgent)";
                 let priority = number(MAX_PRIORITY.into(), RANGE);
                 put(&mut self.priority, priority.map(|number| number as u8))
             }
-            SIZE => {
+            b"rt-size" => {
                 const RANGE: &str = "must be a number of bytes, 0 to 268435455";
                 let size = number(268_435_455, RANGE);
                 put(&mut self.size, size.map(|number| number as u32))
             }
-            TRANSMISSION_TIME => put(&mut self.transmission_time, positive()),
-            BANDWIDTH => {
+            b"rt-transmission-time" => put(&mut self.transmission_time, positive()),
+            b"rt-bandwidth" => {
                 let bandwidth = match parse_bandwidth(value) {
                     Ok(0) => Err(wrong("must be above 0".into())),
                     other => other.map_err(wrong),
                 };
                 put(&mut self.bandwidth, bandwidth)
             }
-            JITTER => put(&mut self.jitter, duration()),
-            LATE => {
+            b"rt-jitter" => put(&mut self.jitter, duration()),
+            b"rt-late" => {
                 let late = match value {
                     b"deliver" => Ok(Late::Deliver),
                     b"drop" => Ok(Late::Drop),
@@ -159,8 +159,8 @@ impl Requirements {
                 };
                 put(&mut self.late, late)
             }
-            CLASSES_KEY | SEQUENCE_KEY => return Ok(false),
-            "rt-status" | "rt-bound" | "rt-reason" | "rt-flow" => {
+            b"rt-classes" | b"rt-sequence" => return Ok(false),
+            b"rt-status" | b"rt-bound" | b"rt-reason" | b"rt-flow" => {
                 Err(wrong("is an answer of the broker; leave it out".into()))
             }
             _ => Err(wrong(

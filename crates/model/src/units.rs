@@ -136,6 +136,15 @@ impl<'a> Decimal<'a> {
             }
             _ => (&[][..], rest),
         };
+        if fraction.is_empty() {
+            let digits = parse_integer(whole);
+            // More than 64 bits are too many without a fraction.
+            return Some(Self {
+                digits: digits.map(u128::from),
+                places: 0,
+                unit,
+            });
+        }
         let zeros = fraction.iter().rev().take_while(|d| **d == b'0').count();
         let fraction = &fraction[..fraction.len() - zeros];
         let mut digits = whole.iter().chain(fraction);
@@ -160,6 +169,9 @@ impl<'a> Decimal<'a> {
         }
         let value = self.digits.and_then(|d| d.checked_mul(scale.into()));
         let value = value.ok_or(TOO_LARGE)?;
+        if self.places == 0 {
+            return u64::try_from(value).map_err(|_| TOO_LARGE.into());
+        }
         let divisor = 10_u128.pow(self.places as u32);
         if value % divisor != 0 {
             return Err(too_fine.into());
