@@ -12,5 +12,6 @@ mod capture;
 mod mqtt;
 mod network;
 
+mod clients;
 mod marking;
 mod order;
