@@ -2,7 +2,8 @@
 //! accepted only if everyone who is to receive it has room, so room is promised
 //! to it before it is delivered to anyone. Within a shard nothing happens in
 //! between; for a session of another shard the promise is a reservation, which
-//! that shard gives back when it delivers.
+//! that shard gives back when it delivers. The bytes of all sessions are
+//! reserved in both cases, because all shards share them.
 //!
 //! Invariant: with policy `refuse`, what waits in a session and what is
 //! reserved in it never exceed its bounds, nor all sessions theirs.
@@ -45,15 +46,29 @@ impl Hub {
     }
 
     /// Whether a message of `size` bytes with QoS above 0 can be kept for a
-    /// local session, or sent at once. `copies` of it are promised to the same
-    /// session already; `promised` counts the bytes that will be queued for all.
+    /// local session now, or sent at once.
     #[inline]
-    pub(crate) fn has_room(
+    pub(crate) fn has_room(&self, target: &Target, size: usize) -> bool {
+        let Some(session) = self.session_of(target) else {
+            return true;
+        };
+        if self.sends_at_once(session) {
+            return true;
+        }
+        let total = self.directory.queued_bytes.load(Ordering::Relaxed);
+        self.fits(session, size, 0) && total + size <= self.config.limits.max_total_queued_bytes
+    }
+
+    /// Promises room for a message with QoS above 0 in a local session, of
+    /// which `copies` copies go there before. What it will take in the queue is
+    /// added to the bytes of all sessions right away, and to `reserved`.
+    #[inline]
+    pub(crate) fn promise(
         &self,
         target: &Target,
         size: usize,
         copies: usize,
-        promised: &mut usize,
+        reserved: &mut usize,
     ) -> bool {
         let Some(session) = self.session_of(target) else {
             return true;
@@ -61,16 +76,33 @@ impl Hub {
         if copies == 0 && self.sends_at_once(session) {
             return true;
         }
+        let total = self
+            .directory
+            .queued_bytes
+            .fetch_add(size, Ordering::Relaxed);
+        *reserved += size;
+        self.fits(session, size, copies)
+            && total + size <= self.config.limits.max_total_queued_bytes
+    }
+
+    /// Gives back what was reserved and not used.
+    #[inline]
+    pub(crate) fn release(&self, reserved: usize) {
+        if reserved > 0 {
+            self.directory
+                .queued_bytes
+                .fetch_sub(reserved, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a session's queue takes another message after `copies` of it.
+    fn fits(&self, session: &Session, size: usize, copies: usize) -> bool {
         let limits = &self.config.limits;
         let handle = &session.handle;
         let messages = session.queue.len() + handle.reserved.load(Ordering::Acquire) as usize;
         let bytes = session.queue.bytes() + handle.reserved_bytes.load(Ordering::Acquire);
-        let total = self.directory.queued_bytes.load(Ordering::Relaxed);
-        let fits = messages + copies < limits.max_queued_messages
+        messages + copies < limits.max_queued_messages
             && bytes + (copies + 1) * size <= limits.max_queued_bytes
-            && total + *promised + size <= limits.max_total_queued_bytes;
-        *promised += size;
-        fits
     }
 
     /// Whether a session of another shard seems to have room.
@@ -100,16 +132,15 @@ impl Hub {
             && total + size <= limits.max_total_queued_bytes;
         if !fits {
             self.give_back(handle, size);
+            self.release(size);
         }
         fits
     }
 
-    /// Ends a reservation.
+    /// Ends a reservation in a session; its bytes among those of all sessions
+    /// stay, for the message that comes in its place or [`Self::release`].
     pub(crate) fn give_back(&self, handle: &SessionHandle, size: usize) {
         handle.reserved.fetch_sub(1, Ordering::AcqRel);
         handle.reserved_bytes.fetch_sub(size, Ordering::AcqRel);
-        self.directory
-            .queued_bytes
-            .fetch_sub(size, Ordering::Relaxed);
     }
 }

@@ -177,6 +177,23 @@ fn copies_with_qos_0_count() {
     );
 }
 
+/// A message that waits with QoS 0 does not take the room that the same message
+/// was promised elsewhere.
+#[test]
+fn waiting_qos_0_does_not_take_what_is_promised() {
+    for shards in [1, 2] {
+        let mut s = Scenario::run(&format!(
+            "broker shards={shards} total_bytes=1000 qos0_offline
+             conn b shard=1 resume expiry=100; sub b t; drop b
+             conn c shard=1 resume expiry=100; sub c t q1; drop c
+             pub a t 1 q1 size=600"
+        ));
+        let queued = s.world().directory().totals().queued_bytes;
+        assert!((601..=1000).contains(&queued), "{queued}");
+        s.go_on("conn b resume; none b; conn c resume; expect c t 1 q1");
+    }
+}
+
 /// Room that is promised here is not promised again there.
 #[test]
 fn promises_add_up_over_shards() {

@@ -29,6 +29,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) stamp: Stamp,
     /// Whether there is room for it wherever its QoS is above 0.
     pub(crate) promised: bool,
+    /// Bytes reserved among those of all sessions, for those that keep it here.
+    pub(crate) reserved: usize,
     /// Made when someone has to keep the message.
     pub(crate) message: Option<Arc<Message>>,
 }
@@ -44,6 +46,7 @@ impl Publication<'_> {
             expires: message.expires,
             stamp: message.stamp,
             promised: false,
+            reserved: 0,
             message: Some(message.clone()),
         }
     }
@@ -335,17 +338,17 @@ impl Hub {
     ) -> Option<u32> {
         let size = publication.size();
         let promised = publication.promised && qos != QoS::AtMostOnce;
-        if !promised && !self.has_room(target, size, 0, &mut 0) {
+        if !promised && !self.has_room(target, size) {
             match self.config.queue_full {
                 QueueFull::DropOldest => {
-                    while !self.has_room(target, size, 0, &mut 0)
+                    while !self.has_room(target, size)
                         && let Some(session) = self.sessions.get_mut(target.slot)
                         && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
                     {
                         self.forget_queued(1, oldest.message.size());
                         self.stats.dropped_queue_full += 1;
                     }
-                    if !self.has_room(target, size, 0, &mut 0) {
+                    if !self.has_room(target, size) {
                         self.stats.dropped_queue_full += 1;
                         self.sessions.get(target.slot)?.share_queue_len();
                         return None;
@@ -375,6 +378,12 @@ impl Hub {
             retain,
         };
         let expires = delivery.message.expires;
+        let reserved = if promised {
+            publication.reserved.min(size)
+        } else {
+            0
+        };
+        publication.reserved -= reserved;
         let session = self.sessions.get_mut(target.slot)?;
         session.queue.push(delivery);
         session.share_queue_len();
@@ -382,7 +391,7 @@ impl Hub {
         self.stats.queued_bytes += size as u64;
         self.directory
             .queued_bytes
-            .fetch_add(size, Ordering::Relaxed);
+            .fetch_add(size - reserved, Ordering::Relaxed);
         if session.conn.is_none() && session.sweep_by(expires) {
             let timer = Timer::Sweep {
                 slot: target.slot,

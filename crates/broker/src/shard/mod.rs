@@ -868,15 +868,17 @@ impl Shard {
         now: Nanos,
     ) {
         let hub = &mut self.hub;
+        let mut publication = crate::hub::Publication::from_message(message, now);
+        publication.promised = promised;
         if promised && message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
+            publication.reserved = message.size();
             hub.give_back(&target.session, message.size());
             if hub.session_of(target).is_none() {
                 hub.stats.dropped_session_ended += 1;
             }
         }
-        let mut publication = crate::hub::Publication::from_message(message, now);
-        publication.promised = promised;
-        let _ = self.hub.deliver(&mut publication, target, now);
+        let _ = hub.deliver(&mut publication, target, now);
+        hub.release(publication.reserved);
     }
 
     /// Authentication Method and Data of an AUTH packet.

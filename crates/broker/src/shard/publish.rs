@@ -228,6 +228,7 @@ impl Shard {
             expires: expiry(raw.properties, now),
             stamp,
             promised: false,
+            reserved: 0,
             message: None,
         };
         // Held until the message is stored, so that who subscribes meanwhile on
@@ -629,7 +630,7 @@ fn deliver_all(
         }
     }
     if acknowledged && refusable {
-        promise_room(hub, matched, &members, publication, now)?;
+        publication.reserved = promise_room(hub, matched, &members, publication, now)?;
         publication.promised = true;
     }
     for (shard, targets) in &matched.shards {
@@ -682,6 +683,7 @@ fn deliver_all(
             );
         }
     }
+    hub.release(publication.reserved);
     Ok(())
 }
 
@@ -707,14 +709,15 @@ fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
     publication.qos.min(target.qos) != QoS::AtMostOnce
 }
 
-/// Promises room to a message wherever it is to be kept, or nowhere.
+/// Promises room to a message wherever it is to be kept, or nowhere. Returns
+/// the bytes reserved for sessions of this shard.
 fn promise_room(
     hub: &mut Hub,
     matched: &Matched,
     members: &[&Target],
     publication: &Publication<'_>,
     now: Nanos,
-) -> Result<(), ()> {
+) -> Result<usize, ()> {
     let size = publication.size();
     let all = || {
         matched
@@ -728,14 +731,14 @@ fn promise_room(
             target.qos != QoS::AtMostOnce && !own
         })
     };
-    let chosen = || {
-        let kept = members.iter().filter(|t| t.qos != QoS::AtMostOnce);
-        kept.copied()
+    let kept = || {
+        let members = members.iter().enumerate();
+        members.filter(|(_, target)| target.qos != QoS::AtMostOnce)
     };
-    let (mut checked, mut promised) = (0, 0);
+    let (mut checked, mut reserved) = (0, 0);
     let mut promise = |target: &Target, copies: usize| {
         let room = if target.session.shard == hub.index {
-            hub.has_room(target, size, copies, &mut promised)
+            hub.promise(target, size, copies, &mut reserved)
         } else {
             hub.reserve(&target.session, size)
         };
@@ -743,27 +746,28 @@ fn promise_room(
         room
     };
     let full = plain().find(|target| !promise(target, 0)).or_else(|| {
-        // A session may be a receiver by itself, be it with QoS 0, and as a
-        // member of groups.
-        let kept = |(_, target): &(usize, &&Target)| target.qos != QoS::AtMostOnce;
-        members
-            .iter()
-            .enumerate()
-            .filter(kept)
-            .find_map(|(at, target)| {
-                let before = all().chain(members[..at].iter().copied());
-                let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
-                (!promise(target, copies.count())).then_some(*target)
-            })
+        // A session may be a receiver by itself and as a member of groups. A
+        // copy with QoS 0 counts too: it may fill the buffer that the next is
+        // to be sent from.
+        kept().find_map(|(at, target)| {
+            let before = all().chain(members[..at].iter().copied());
+            let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
+            (!promise(target, copies.count())).then_some(*target)
+        })
     });
     let Some(full) = full else {
-        return Ok(());
+        return Ok(reserved);
     };
-    for target in plain().chain(chosen()).take(checked) {
+    for target in plain()
+        .chain(kept().map(|(_, target)| *target))
+        .take(checked)
+    {
         if target.session.shard != hub.index {
             hub.give_back(&target.session, size);
+            hub.release(size);
         }
     }
+    hub.release(reserved);
     report_full(hub, full, now);
     Err(())
 }
@@ -793,7 +797,7 @@ fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Opt
         if !is_kept(target, publication) {
             true
         } else if target.session.shard == hub.index {
-            hub.has_room(target, size, 0, &mut 0)
+            hub.has_room(target, size)
         } else {
             hub.may_have_room(&target.session, size)
         }
