@@ -52,9 +52,14 @@ impl Hub {
         let Some(session) = self.session_of(target) else {
             return true;
         };
-        if self.sends_at_once(session) {
+        self.sends_at_once(session) || self.queue_has_room(target, size)
+    }
+
+    /// Whether a message of `size` bytes can wait in a local session.
+    pub(crate) fn queue_has_room(&self, target: &Target, size: usize) -> bool {
+        let Some(session) = self.session_of(target) else {
             return true;
-        }
+        };
         let total = self.directory.queued_bytes.load(Ordering::Relaxed);
         self.fits(session, size, 0) && total + size <= self.config.limits.max_total_queued_bytes
     }

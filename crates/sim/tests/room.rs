@@ -131,6 +131,19 @@ fn policies() {
     );
 }
 
+/// When the last message that waits was dropped for a new one, that one still
+/// has to fit the queue: it is not sent at once.
+#[test]
+fn dropping_the_oldest_keeps_the_bounds() {
+    let mut s = Scenario::run(
+        "broker policy=oldest queue_bytes=80000
+         conn b resume expiry=100; sub b t q1; drop b; pub a t 1 q1 size=9900 times=8
+         conn b resume expiry=100 window=10; stop b; pub a t 2 q1 size=90000",
+    );
+    let queued = s.world().directory().totals().queued_bytes;
+    assert!(queued <= 80_000, "{queued}");
+}
+
 /// Groups drop by policy too, rather than for lack of a member.
 #[test]
 fn groups_follow_the_policy() {

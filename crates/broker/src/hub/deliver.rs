@@ -338,17 +338,17 @@ impl Hub {
     ) -> Option<u32> {
         let size = publication.size();
         let promised = publication.promised && qos != QoS::AtMostOnce;
-        if !promised && !self.has_room(target, size) {
+        if !promised && !self.queue_has_room(target, size) {
             match self.config.queue_full {
                 QueueFull::DropOldest => {
-                    while !self.has_room(target, size)
+                    while !self.queue_has_room(target, size)
                         && let Some(session) = self.sessions.get_mut(target.slot)
                         && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
                     {
                         self.forget_queued(1, oldest.message.size());
                         self.stats.dropped_queue_full += 1;
                     }
-                    if !self.has_room(target, size) {
+                    if !self.queue_has_room(target, size) {
                         self.stats.dropped_queue_full += 1;
                         self.sessions.get(target.slot)?.share_queue_len();
                         return None;
