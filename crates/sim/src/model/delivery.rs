@@ -228,7 +228,19 @@ impl Model {
             let publication = &self.publications[copy.publication];
             let last = session.order.get(&order_key(publication, copy.qos));
             let late = last.is_some_and(|last| *last > copy.publication);
-            (publication.refused, late, !copy.required, copy.publication)
+            // What has to arrive comes first; a full queue may have dropped the
+            // live copy, but not the replay.
+            let required = match copy.source {
+                Source::Group(group) => self.groups[group].required,
+                _ => copy.required,
+            };
+            (
+                publication.refused,
+                late,
+                !required,
+                copy.source != Source::Replay,
+                copy.publication,
+            )
         });
         found
             .into_iter()
