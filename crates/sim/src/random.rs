@@ -10,7 +10,7 @@ mod peer;
 
 use std::collections::HashMap;
 
-use punctual_broker::{Config, Nanos, QueueFull, Stats};
+use punctual_broker::{ClientInfo, Config, Nanos, QueueFull, Stats};
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
     Connect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode, Split,
@@ -638,12 +638,17 @@ impl Run {
         self.peers[at].lost();
     }
 
-    fn check_bounds(&mut self) -> Result<(), Violation> {
-        let limits = &self.config.limits;
+    fn clients(&mut self) -> Vec<ClientInfo> {
         let mut infos = Vec::new();
         for shard in self.world.shards() {
             let _ = shard.scan_clients(Default::default(), u32::MAX, |c| infos.push(c.info()));
         }
+        infos
+    }
+
+    fn check_bounds(&mut self) -> Result<(), Violation> {
+        let infos = self.clients();
+        let limits = &self.config.limits;
         // A publisher may have handed in one message more before it is held
         // back, and one is in pieces of 64 KiB at most.
         let slack = 70_000 + 12_000 * self.peers.len();
@@ -696,7 +701,9 @@ impl Run {
             }
             let stats = self.stats();
             let settled = self.peers.iter().all(|peer| peer.check_settled().is_ok());
-            if settled && stats.queued_messages + stats.inflight_messages == 0 {
+            // An answer may overtake messages.
+            let sent = self.clients().iter().all(|client| client.buffered == 0);
+            if settled && sent && stats.queued_messages + stats.inflight_messages == 0 {
                 quiet += 1;
             } else {
                 quiet = 0;
