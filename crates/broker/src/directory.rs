@@ -131,7 +131,7 @@ impl Directory {
     }
 
     pub(crate) fn share_stats(&self, shard: u16, stats: &Stats) {
-        lock(&self.stats[usize::from(shard)]).clone_from(stats);
+        lock(&self.stats[usize::from(shard)]).follow(stats);
     }
 
     /// Tells how busy a shard is, in per mille of its core.

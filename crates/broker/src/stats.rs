@@ -35,6 +35,18 @@ macro_rules! counters {
                 }
             }
 
+            /// Becomes what a later state of itself is, without allocation.
+            pub(crate) fn follow(&mut self, later: &Self) {
+                $(self.$name = later.$name;)*
+                for (reason, count) in &later.disconnects {
+                    *self.disconnects.entry(*reason).or_default() = *count;
+                }
+                for (own, later) in self.classes.iter_mut().zip(&later.classes) {
+                    own.follow(later);
+                }
+                self.priorities.clone_from(&later.priorities);
+            }
+
             /// All plain counters and gauges by name.
             pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)*].into_iter()
@@ -146,6 +158,20 @@ pub struct ClassStats {
 }
 
 impl ClassStats {
+    fn follow(&mut self, later: &Self) {
+        let Self {
+            waiting,
+            sent,
+            dropped_full,
+            dropped_late,
+            missed,
+            wait,
+        } = self;
+        (*waiting, *sent, *missed) = (later.waiting, later.sent, later.missed);
+        (*dropped_full, *dropped_late) = (later.dropped_full, later.dropped_late);
+        wait.clone_from(&later.wait);
+    }
+
     fn add(&mut self, other: &Self) {
         self.waiting += other.waiting;
         self.sent += other.sent;

@@ -14,7 +14,7 @@ const SUB: usize = 8;
 const BUCKETS: usize = SUB * (LAST - FIRST + 1) as usize;
 
 /// Waiting times of messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Messages.
     pub count: u64,
@@ -23,6 +23,21 @@ pub struct Wait {
     /// Longest.
     pub max: Nanos,
     buckets: Box<[u32; BUCKETS]>,
+}
+
+impl Clone for Wait {
+    fn clone(&self) -> Self {
+        Self {
+            buckets: self.buckets.clone(),
+            ..*self
+        }
+    }
+
+    /// Without allocation, for what is copied again and again.
+    fn clone_from(&mut self, other: &Self) {
+        (self.count, self.sum, self.max) = (other.count, other.sum, other.max);
+        *self.buckets = *other.buckets;
+    }
 }
 
 impl Default for Wait {
