@@ -1,6 +1,8 @@
 //! Counters of one shard. Plain numbers on the data path; copies are shared
 //! with other threads a few times a second.
 
+use punctual_codec::ReasonCode;
+
 use crate::Nanos;
 use crate::egress::{Class, Entry};
 use crate::wait::Wait;
@@ -183,6 +185,11 @@ impl ClassStats {
 }
 
 impl Stats {
+    /// Counts a connection that the broker ends.
+    pub(crate) fn count_disconnect(&mut self, reason: ReasonCode) {
+        *self.disconnects.entry(reason.byte()).or_default() += 1;
+    }
+
     #[inline]
     pub(crate) fn class(&mut self, class: Class) -> &mut ClassStats {
         &mut self.classes[class as usize]

@@ -31,7 +31,10 @@ impl Shard {
         now: Nanos,
     ) -> Result<Next, Fail> {
         if frame.kind != PacketType::Connect {
-            return Err(Fail::silent("first packet is not CONNECT"));
+            return Err(Fail::new(
+                ReasonCode::ProtocolError,
+                "first packet is not CONNECT",
+            ));
         }
         self.hub.stats.connects_received += 1;
         let version = Connect::peek_version(frame.body);
@@ -41,11 +44,11 @@ impl Shard {
         let connect = match Connect::decode(frame.body) {
             Ok(connect) => connect,
             Err(error) => {
-                let known = version.is_some() || error == DecodeError::UnsupportedVersion;
-                let refusal = Refusal::new(error.reason(), error.to_string());
-                if known {
-                    self.refuse_connect(id, &refusal);
+                if version.is_none() && error != DecodeError::UnsupportedVersion {
+                    return Err(error.into());
                 }
+                let refusal = Refusal::new(error.reason(), error.to_string());
+                self.refuse_connect(id, &refusal);
                 return Err(Fail::silent(refusal.why));
             }
         };
@@ -110,16 +113,19 @@ impl Shard {
         let Some(conn) = self.hub.conn(id) else {
             return Ok(Next::Closed);
         };
-        if frame.kind != PacketType::Auth || conn.auth_method().is_none() {
-            return Err(Fail::silent("packet other than AUTH before CONNACK"));
+        let wrong = |why| Err(Fail::new(ReasonCode::ProtocolError, why));
+        match frame.kind {
+            PacketType::Auth if conn.auth_method().is_some() => {}
+            PacketType::Disconnect => return Err(Fail::silent("client left before CONNACK")),
+            _ => return wrong("packet other than AUTH before CONNACK"),
         }
         let auth = Auth::decode(frame.body, conn.version)?;
         if auth.reason != ReasonCode::ContinueAuthentication {
-            return Err(Fail::silent("AUTH with another reason than 0x18"));
+            return wrong("AUTH with another reason than 0x18");
         }
         let (method, data) = Self::auth_fields(&auth)?;
         if conn.auth_method() != Some(&*method) {
-            return Err(Fail::silent("AUTH with another method than CONNECT"));
+            return wrong("AUTH with another method than CONNECT");
         }
         let State::Authenticating(body) = &conn.state else {
             return Ok(Next::Closed);
@@ -253,10 +259,7 @@ impl Shard {
     fn refuse_connect(&mut self, id: ConnId, refusal: &Refusal) {
         let hub = &mut self.hub;
         hub.stats.refused_connects += 1;
-        *hub.stats
-            .disconnects
-            .entry(refusal.reason.byte())
-            .or_default() += 1;
+        hub.stats.count_disconnect(refusal.reason);
         let Some(conn) = hub.conn(id) else {
             return;
         };

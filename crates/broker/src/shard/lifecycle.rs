@@ -28,13 +28,19 @@ impl Shard {
             return;
         };
         let connected = matches!(conn.state, State::Connected);
-        if let Some(reason) = fail.reason {
-            *self.hub.stats.disconnects.entry(reason.byte()).or_default() += 1;
-            if connected {
-                self.hub.send_disconnect(id.slot, reason, &fail.why);
-            }
+        match fail.reason {
+            Some(reason) if connected => self.dismiss(id.slot, reason, &fail.why),
+            Some(reason) => self.hub.stats.count_disconnect(reason),
+            None => {}
         }
         self.end_connection(id.slot, &fail.why, true, now);
+    }
+
+    /// Tells a client why the broker is about to end its connection, and counts
+    /// the reason.
+    fn dismiss(&mut self, slot: u32, reason: ReasonCode, why: &str) {
+        self.hub.stats.count_disconnect(reason);
+        self.hub.send_disconnect(slot, reason, why);
     }
 
     /// Ends a client's connection for a reason of the operator's. False if it
@@ -47,8 +53,7 @@ impl Shard {
         let Some(slot) = conn else {
             return false;
         };
-        self.hub.send_disconnect(slot, reason, "");
-        *self.hub.stats.disconnects.entry(reason.byte()).or_default() += 1;
+        self.dismiss(slot, reason, "");
         self.end_connection(slot, reason.name(), true, now);
         true
     }
@@ -80,8 +85,7 @@ impl Shard {
                 continue;
             };
             if matches!(conn.state, State::Connected) {
-                self.hub
-                    .send_disconnect(slot, ReasonCode::ServerShuttingDown, "");
+                self.dismiss(slot, ReasonCode::ServerShuttingDown, "");
             }
             self.end_connection(slot, "server shutting down", true, now);
         }
@@ -195,8 +199,7 @@ impl Shard {
         let client_id = session.handle.client_id.clone();
         if let Some(old) = session.conn {
             self.hub.stats.sessions_taken_over += 1;
-            self.hub
-                .send_disconnect(old, ReasonCode::SessionTakenOver, "");
+            self.dismiss(old, ReasonCode::SessionTakenOver, "");
             self.end_connection(old, "session taken over", true, now);
         }
         if clean_start && self.hub.session_named(&client_id).is_some() {
@@ -211,7 +214,7 @@ impl Shard {
         };
         // Connected only if its queue overflowed and policy ends it for that.
         if let Some(conn) = session.conn {
-            hub.send_disconnect(conn, ReasonCode::QuotaExceeded, "queue is full");
+            self.dismiss(conn, ReasonCode::QuotaExceeded, "queue is full");
             self.end_connection(conn, "queue is full", true, now);
             return;
         }

@@ -36,7 +36,8 @@ const SHARE_STATS: Nanos = Nanos::from_millis(200);
 /// Why a connection is to be ended by the broker.
 #[derive(Debug, Clone)]
 pub(crate) struct Fail {
-    /// Reason for DISCONNECT; `None` closes without a word.
+    /// Reason for DISCONNECT, which is counted even where the client cannot be
+    /// told; `None` if the reason was counted or the client left by itself.
     reason: Option<ReasonCode>,
     why: std::borrow::Cow<'static, str>,
 }
@@ -227,7 +228,10 @@ impl Shard {
             if opening {
                 self.fail(
                     oldest,
-                    &Fail::silent("too many connections without CONNECT"),
+                    &Fail::new(
+                        ReasonCode::QuotaExceeded,
+                        "too many connections without CONNECT",
+                    ),
                     now,
                 );
                 return;
@@ -769,7 +773,8 @@ impl Shard {
                     .conn(id)
                     .is_some_and(|conn| !matches!(conn.state, State::Connected))
                 {
-                    self.fail(id, &Fail::silent("no CONNECT in time"), now);
+                    let fail = Fail::new(ReasonCode::MaximumConnectTime, "no CONNECT in time");
+                    self.fail(id, &fail, now);
                 }
             }
             Timer::KeepAlive { slot, generation } => {
