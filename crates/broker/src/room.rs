@@ -25,7 +25,7 @@ impl Hub {
     }
 
     /// Whether a message with QoS above 0 would be sent at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sends_at_once(&self, session: &Session) -> bool {
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
         conn.is_some_and(|conn| {

@@ -119,8 +119,9 @@ pub(crate) struct Route {
     slot: u8,
     generation: Generation,
     pub(crate) matched: Arc<Matched>,
-    /// Urgency of messages whose publisher states none.
-    pub(crate) rule: Option<Urgency>,
+    /// Urgency of messages whose publisher states none. Boxed: few topics have
+    /// one.
+    pub(crate) rule: Option<Box<Urgency>>,
 }
 
 impl Route {
@@ -238,7 +239,7 @@ impl RouteCache {
             slot,
             generation,
             matched: Arc::new(matched),
-            rule: urgency::of_topic(&self.rules, topic),
+            rule: urgency::of_topic(&self.rules, topic).map(Box::new),
         };
         self.weight += route.weight();
         self.routes.push(route);

@@ -252,19 +252,26 @@ impl Egress {
     }
 
     /// Appends a control packet with `write`, ahead of all messages.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn control(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
         // In front of nothing, the plain buffer does as well.
-        if self.lanes.is_none() && self.lead == self.plain.len() {
-            let buffer = self.plain.tail(pool);
-            let before = buffer.len();
-            write(buffer);
-            self.lead += buffer.len() - before;
-        } else {
-            let lanes = self
-                .lanes
-                .get_or_insert_with(|| pool.lanes.pop().unwrap_or_default());
-            write(lanes.control.tail(pool));
+        let alone = self.lanes.is_none() && self.lead == self.plain.len();
+        let buffer = match alone {
+            true => self.plain.tail(pool),
+            false => self.control_buffer(pool),
+        };
+        let before = buffer.len();
+        write(buffer);
+        let written = buffer.len() - before;
+        self.lead += if alone { written } else { 0 };
+    }
+
+    #[inline(never)]
+    fn control_buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
+        self.lanes(pool);
+        match &mut self.lanes {
+            Some(lanes) => lanes.control.tail(pool),
+            None => self.plain.tail(pool),
         }
     }
 

@@ -132,18 +132,26 @@ impl OutBuf {
     }
 
     /// The buffer to append whole packets to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tail(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
-        if self.buffer.capacity() == 0 {
-            self.buffer = pool.take();
-        } else if self.next_mark <= self.sent {
-            self.mark = self.mark.max(self.next_mark);
-            self.next_mark = self.buffer.len();
-            if self.mark >= COMPACT_FROM && self.mark * 2 >= self.buffer.len() {
-                self.compact();
-            }
+        if self.next_mark <= self.sent {
+            self.prepare(pool);
         }
         &mut self.buffer
+    }
+
+    /// Sees to memory and marks, now and then.
+    #[inline(never)]
+    fn prepare(&mut self, pool: &mut Pool) {
+        if self.buffer.capacity() == 0 {
+            self.buffer = pool.take();
+            return;
+        }
+        self.mark = self.mark.max(self.next_mark);
+        self.next_mark = self.buffer.len();
+        if self.mark >= COMPACT_FROM && self.mark * 2 >= self.buffer.len() {
+            self.compact();
+        }
     }
 
     /// Appends `data` without copying it.

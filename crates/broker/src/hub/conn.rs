@@ -62,6 +62,8 @@ pub(crate) struct Conn {
     /// Route of the last publication, and whether it was allowed.
     pub(crate) route: u64,
     pub(crate) route_allowed: bool,
+    /// Whether CONNECT stated requirements for all publications.
+    pub(crate) states: bool,
     pub(crate) alias_max: u16,
     pub(crate) out: Egress,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,

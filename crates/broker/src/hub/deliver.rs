@@ -174,6 +174,7 @@ impl Hub {
     }
 
     /// Adds a message to the urgent lanes of a connection.
+    #[inline(never)]
     pub(super) fn push_urgent(
         &mut self,
         slot: u32,

@@ -377,6 +377,7 @@ impl Shard {
         conn.problem_information = wish.problem_information;
         if !wish.default.is_empty() {
             conn.extra().default = wish.default;
+            conn.states = true;
         }
         let peer = conn.meta.peer;
         hub.stats.clients_connected += 1;

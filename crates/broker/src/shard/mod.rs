@@ -189,6 +189,7 @@ impl Shard {
             max_packet: u32::MAX,
             route: 0,
             route_allowed: false,
+            states: false,
             alias_max: 0,
             out: Egress::default(),
             permissions: None,

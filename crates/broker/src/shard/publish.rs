@@ -135,6 +135,9 @@ impl Shard {
             }
         };
         let topic_name = routes.get(route).topic();
+        let mut stamp = Stamp::PLAIN;
+        let mut remark = None;
+        let states = conn.states || raw.properties.contains(PropertyId::UserProperty);
         if conn.route != route {
             conn.route = route;
             conn.route_allowed = !topic_name.starts_with("$SYS/")
@@ -195,23 +198,16 @@ impl Shard {
             properties
         };
         let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable;
-        let rule = routes.get(route).rule;
-        let user = raw.properties.contains(PropertyId::UserProperty);
-        let mut remark = None;
-        let stamp = if user || rule.is_some() || conn_states(hub, id) {
-            stamp(
-                hub,
-                id,
+        let rule = &routes.get(route).rule;
+        if states || rule.is_some() {
+            let stated = Stated {
                 route,
-                topic_bytes,
-                raw.properties,
-                rule,
-                &mut remark,
-                now,
-            )
-        } else {
-            Stamp::PLAIN
-        };
+                topic: topic_bytes,
+                properties: raw.properties,
+                rule: rule.as_deref().copied(),
+            };
+            (stamp, remark) = decide_stamp(hub, id, &stated, now);
+        }
         let mut publication = Publication {
             parts: Parts {
                 topic: topic_bytes,
@@ -293,8 +289,7 @@ impl Shard {
     ) -> Option<Run> {
         let Self { hub, routes, .. } = self;
         let conn = hub.conns.get(id.slot)?;
-        let states = conn.extra.as_ref().is_some_and(|e| !e.default.is_empty());
-        if !matches!(conn.state, State::Connected) || !conn.route_allowed || states {
+        if !matches!(conn.state, State::Connected) || !conn.route_allowed || conn.states {
             return None;
         }
         let v5 = conn.v5();
@@ -371,66 +366,60 @@ impl Shard {
     }
 }
 
-/// Whether CONNECT stated an urgency for all publications.
-#[inline]
-fn conn_states(hub: &Hub, id: ConnId) -> bool {
-    let conn = hub.conns.get(id.slot);
-    conn.and_then(|conn| conn.extra.as_ref())
-        .is_some_and(|extra| !extra.default.is_empty())
+/// What bears on the urgency of a publication.
+struct Stated<'a> {
+    route: u64,
+    topic: &'a [u8],
+    properties: Properties<'a>,
+    rule: Option<Urgency>,
 }
 
-/// How urgent a publication is. What is wrong with what it states becomes a
-/// remark for the publisher.
-#[expect(clippy::too_many_arguments, reason = "parts of one publication")]
-fn stamp(
+/// How urgent a publication is, and what is wrong with what it states, for the
+/// publisher.
+#[inline(never)]
+fn decide_stamp(
     hub: &mut Hub,
     id: ConnId,
-    route: u64,
-    topic: &[u8],
-    properties: Properties<'_>,
-    rule: Option<Urgency>,
-    remark: &mut Option<String>,
+    stated: &Stated<'_>,
     now: Nanos,
-) -> Stamp {
+) -> (Stamp, Option<String>) {
     let Some(conn) = hub.conns.get_mut(id.slot) else {
-        return Stamp::PLAIN;
+        return (Stamp::PLAIN, None);
     };
-    let stated = urgency::stated(properties).unwrap_or_else(|error| {
-        *remark = Some(error.to_string());
+    let mut remark = None;
+    let own = urgency::stated(stated.properties).unwrap_or_else(|error| {
+        remark = Some(error.to_string());
         Requirements::NONE
     });
     let default = conn
         .extra
         .as_ref()
         .map_or(Requirements::NONE, |e| e.default);
-    let requirements = stated.or(default);
     let permissions = conn.permissions.clone();
-    let (urgency, refused) = urgency::decide(&requirements, rule, || {
+    let (urgency, refused) = urgency::decide(&own.or(default), stated.rule, || {
         let Some(permissions) = permissions else {
             return UrgencyRights::ALL;
         };
         let cached = &mut conn.extra().rights;
         match cached {
-            Some((known, rights)) if *known == route => *rights,
+            Some((known, rights)) if *known == stated.route => *rights,
             _ => {
-                let topic = std::str::from_utf8(topic).unwrap_or_default();
-                cached.insert((route, permissions.urgency(topic))).1
+                let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
+                cached.insert((stated.route, permissions.urgency(topic))).1
             }
         }
     });
-    if remark.is_some() {
-        hub.stats.bad_requirements += 1;
-    }
+    hub.stats.bad_requirements += u64::from(remark.is_some());
     if refused {
         hub.stats.refused_urgency += 1;
-        *remark = Some("no right to state this urgency on this topic".to_owned());
+        remark = Some("no right to state this urgency on this topic".to_owned());
     }
-    if let Some(why) = remark {
+    if let Some(why) = &remark {
         report_urgency(hub, id, why, now);
     }
     let stamp = Stamp::new(hub.config.discipline, &urgency, now);
     hub.stats.publishes_received_urgent += u64::from(stamp.class().is_urgent());
-    stamp
+    (stamp, remark)
 }
 
 /// Tells the log, now and then, that what a publisher states is not followed.
