@@ -238,7 +238,8 @@ impl Driver {
                 Err(self.explain(end))
             }
             Ok(n) => {
-                let now = self.epoch.elapsed();
+                let waited = transport.waited().unwrap_or_default();
+                let now = self.epoch.elapsed().saturating_sub(waited);
                 self.core.receive(&self.buffer[..n], now);
                 Ok(Turn::Again)
             }

@@ -107,6 +107,10 @@ pub struct Endpoint {
     /// Bytes of the largest datagram over UDP, if not what an Ethernet frame
     /// holds.
     pub max_datagram: Option<u16>,
+    /// Whether the kernel is asked when bytes arrived, so that
+    /// [`Delivery::received`](crate::Delivery::received) does not have the time
+    /// in it that they waited to be read.
+    pub kernel_times: bool,
     /// Marks on the packets sent there, by class.
     pub marking: Marking,
     /// Time for a transport to be ready, from the name look-up (which itself
@@ -131,6 +135,7 @@ impl Endpoint {
             bind: None,
             tls: TlsOptions::default(),
             max_datagram: None,
+            kernel_times: false,
             marking: Marking::default(),
             timeout: Duration::from_secs(10),
         }

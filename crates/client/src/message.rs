@@ -95,8 +95,10 @@ pub struct Delivery {
     pub dup: bool,
     /// Packet identifier; 0 exactly for QoS 0.
     pub packet_id: u16,
-    /// When its last byte was read, on the clock of the [`Core`](crate::Core)'s
-    /// owner; [`Client`](crate::Client)'s counts from
+    /// When its last byte was read (or, with
+    /// [`Endpoint::kernel_times`](crate::Endpoint::kernel_times), arrived at
+    /// this machine), on the clock of the [`Core`](crate::Core)'s owner;
+    /// [`Client`](crate::Client)'s counts from
     /// [`Client::epoch`](crate::Client::epoch).
     pub received: Duration,
 }

@@ -4,6 +4,7 @@
 //! Name look-up, connecting and handshakes block, up to the endpoint's
 //! time-out; after that nothing does.
 
+mod arrival;
 mod socket;
 mod tls;
 mod udp;
@@ -11,7 +12,7 @@ mod websocket;
 
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::endpoint::{Endpoint, Scheme};
 use crate::marking::Class;
@@ -56,6 +57,11 @@ pub trait Transport: AsFd + Send {
     /// Bytes written from now on are of that class, for the marks on the
     /// network's packets. A hint: what is under way may get them, too.
     fn mark(&mut self, class: Class);
+
+    /// How long the bytes that were read last had waited, if the kernel says.
+    fn waited(&self) -> Option<Duration> {
+        None
+    }
 
     /// Bytes of the largest packet that it can carry, if there is a bound.
     fn max_packet(&self) -> Option<usize> {

@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use super::arrival::Arrival;
 use crate::Error;
 use crate::endpoint::Endpoint;
 use crate::marking::{Class, Marker};
@@ -14,6 +15,7 @@ use crate::marking::{Class, Marker};
 pub(super) struct Socket {
     stream: TcpStream,
     marker: Marker,
+    arrival: Arrival,
     /// While it blocks.
     deadline: Option<Instant>,
 }
@@ -34,7 +36,9 @@ impl Socket {
             let share = left / (usable.len() - tried) as u32;
             match connect_to(*address, endpoint, share) {
                 Ok(stream) => {
+                    let arrival = Arrival::new(&stream, endpoint.kernel_times);
                     return Ok(Self {
+                        arrival: arrival.map_err(Error::Lost)?,
                         marker: Marker::new(endpoint.marking, *address),
                         stream,
                         deadline: Some(deadline),
@@ -51,6 +55,10 @@ impl Socket {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         self.stream.set_nonblocking(true)
+    }
+
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.arrival.waited()
     }
 
     pub(super) fn mark(&mut self, class: Class) {
@@ -128,7 +136,10 @@ impl Read for Socket {
         if let Some(left) = self.patience()? {
             self.stream.set_read_timeout(Some(left))?;
         }
-        let result = self.stream.read(buf);
+        let Self {
+            stream, arrival, ..
+        } = self;
+        let result = arrival.receive(stream, buf, |buf| (&*stream).read(buf));
         self.in_time(result)
     }
 }

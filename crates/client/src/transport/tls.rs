@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -121,6 +122,10 @@ impl Transport for Stream {
 
     fn mark(&mut self, class: Class) {
         self.socket.mark(class);
+    }
+
+    fn waited(&self) -> Option<Duration> {
+        self.socket.waited()
     }
 }
 

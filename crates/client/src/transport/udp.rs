@@ -15,6 +15,7 @@ use punctual_udp::{Client, ClientConfig, ClientState, MAX_DATAGRAM_V4, MAX_DATAG
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::Transport;
+use super::arrival::Arrival;
 use super::socket::addresses;
 use crate::Error;
 use crate::endpoint::Endpoint;
@@ -34,6 +35,7 @@ pub(super) struct Datagrams {
     /// A datagram that the system did not take.
     unsent: Option<Transmit<()>>,
     buffer: Box<[u8]>,
+    arrival: Arrival,
     /// Further addresses of the server, the next one last.
     others: Vec<SocketAddr>,
     /// CONNECT, to be said again at another address.
@@ -61,6 +63,7 @@ impl Datagrams {
             true => MAX_DATAGRAM_V4,
             false => MAX_DATAGRAM_V6,
         };
+        let arrival = Arrival::new(&socket, endpoint.kernel_times).map_err(Error::Lost)?;
         let config = ClientConfig {
             max_datagram: endpoint.max_datagram.map_or(longest, usize::from),
             ..ClientConfig::default()
@@ -74,6 +77,7 @@ impl Datagrams {
             class: Class::Normal,
             unsent: None,
             buffer: vec![0; DATAGRAM].into_boxed_slice(),
+            arrival,
             others,
             connect: Vec::new(),
             finished: false,
@@ -189,7 +193,13 @@ impl Transport for Datagrams {
                 }
                 _ => {}
             }
-            match self.socket.recv(&mut self.buffer) {
+            let Self {
+                socket,
+                arrival,
+                buffer,
+                ..
+            } = self;
+            match arrival.receive(socket, buffer, |buf| socket.recv(buf)) {
                 Ok(n) => {
                     let now = self.now();
                     self.client.handle(&self.buffer[..n], now);
@@ -250,6 +260,10 @@ impl Transport for Datagrams {
 
     fn mark(&mut self, class: Class) {
         self.class = class;
+    }
+
+    fn waited(&self) -> Option<Duration> {
+        self.arrival.waited()
     }
 
     fn max_packet(&self) -> Option<usize> {

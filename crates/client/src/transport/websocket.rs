@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use tungstenite::client::{IntoClientRequest as _, client_with_config};
 use tungstenite::handshake::HandshakeError;
@@ -162,5 +163,9 @@ impl Transport for WebSocketStream {
 
     fn mark(&mut self, class: Class) {
         self.socket.get_mut().mark(class);
+    }
+
+    fn waited(&self) -> Option<Duration> {
+        self.socket.get_ref().waited()
     }
 }
