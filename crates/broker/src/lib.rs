@@ -39,8 +39,8 @@ pub use access::{AccessControl, Permissions};
 pub use config::{Config, Limits, QueueFull};
 pub use directory::{Directory, Totals};
 pub use egress::{
-    Class, Discipline, Edf, Fifo, FixedPriority, LaneLimits, Overflow, Policy, Rank, Scope, Shares,
-    Stamp, Urgency, deadline_monotonic,
+    Class, Discipline, Edf, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank, Scope,
+    Shares, Stamp, Urgency, deadline_monotonic,
 };
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,

@@ -2,6 +2,7 @@
 //! flight, retained, or on its way to another shard. Stored once however many
 //! receivers it has.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,11 +11,44 @@ use punctual_codec::{Properties, PropertyId, PropertySet, Publish, QoS, varint_l
 use crate::Nanos;
 use crate::egress::{OutBuf, Pool, SHARE_FROM, Stamp};
 
+/// Messages of one shard that are used again.
+const REUSED: usize = 1024;
+
+/// Bytes of a message.
+#[derive(Debug, Clone)]
+enum Data {
+    /// Small, and used again for a later message.
+    Own(Vec<u8>),
+    /// Large, and shared by those it is written to.
+    Shared(Bytes),
+}
+
+impl Data {
+    fn new(bytes: Vec<u8>, payload: usize) -> Self {
+        match payload >= SHARE_FROM {
+            true => Self::Shared(bytes.into()),
+            false => Self::Own(bytes),
+        }
+    }
+}
+
+impl std::ops::Deref for Data {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
 /// A message, immutable once made.
 #[derive(Debug)]
 pub struct Message {
     /// Topic, forwarded properties and payload, one after the other.
-    data: Bytes,
+    data: Data,
     topic_len: u32,
     properties_len: u32,
     /// Quality of service it was published with.
@@ -48,7 +82,7 @@ impl Message {
         let properties_len = (data.len() - topic.len()) as u32;
         data.extend_from_slice(payload);
         Arc::new(Self {
-            data: Bytes::from(data),
+            data: Data::new(data, payload.len()),
             topic_len: topic.len() as u32,
             properties_len,
             qos,
@@ -70,7 +104,7 @@ impl Message {
     ) -> Arc<Self> {
         let data = [parts.topic, parts.properties, parts.payload].concat();
         Arc::new(Self {
-            data: Bytes::from(data),
+            data: Data::new(data, parts.payload.len()),
             topic_len: parts.topic.len() as u32,
             properties_len: parts.properties.len() as u32,
             qos,
@@ -179,8 +213,61 @@ impl Message {
             properties: &self.data[topic_len..end],
             expiry: (self.expires < Nanos::MAX).then(|| (self.expires - now).as_secs_ceil() as u32),
             payload: &self.data[end..],
-            shared: (self.data.len() - end >= SHARE_FROM).then(|| self.data.slice(end..)),
+            shared: match &self.data {
+                Data::Shared(data) => Some(data.slice(end..)),
+                Data::Own(_) => None,
+            },
         }
+    }
+}
+
+/// Small messages that nobody holds any more are made into new ones, so that
+/// keeping one costs no allocation as long as they are given up in the order
+/// in which they were made.
+#[derive(Debug, Default)]
+pub(crate) struct Messages(VecDeque<Arc<Message>>);
+
+impl Messages {
+    /// Copies a publication that is being routed.
+    pub(crate) fn make(
+        &mut self,
+        parts: &Parts<'_>,
+        qos: QoS,
+        retain: bool,
+        expires: Nanos,
+        publisher: u64,
+        stamp: Stamp,
+    ) -> Arc<Message> {
+        if parts.payload.len() < SHARE_FROM
+            && let Some(mut arc) = self.0.pop_front()
+        {
+            if let Some(message) = Arc::get_mut(&mut arc)
+                && let Data::Own(data) = &mut message.data
+            {
+                data.clear();
+                data.extend_from_slice(parts.topic);
+                data.extend_from_slice(parts.properties);
+                data.extend_from_slice(parts.payload);
+                message.topic_len = parts.topic.len() as u32;
+                message.properties_len = parts.properties.len() as u32;
+                message.qos = qos;
+                message.retain = retain;
+                message.expires = expires;
+                message.publisher = publisher;
+                message.stamp = stamp;
+                self.0.push_back(arc.clone());
+                return arc;
+            }
+            // Someone holds it still; perhaps not the next time.
+            if self.0.len() < REUSED {
+                self.0.push_back(arc);
+            }
+        }
+        let message = Message::from_parts(parts, qos, retain, expires, publisher, stamp);
+        if matches!(message.data, Data::Own(_)) && self.0.len() < REUSED {
+            self.0.push_back(message.clone());
+        }
+        message
     }
 }
 

@@ -92,6 +92,8 @@ struct Case {
     payload: usize,
     /// User properties, as applications attach them.
     properties: bool,
+    /// User property `priority`.
+    priority: Option<&'static str>,
     /// Whether the publisher says its topic once, and an alias from then on.
     publisher_alias: bool,
     /// Whether receivers take aliases.
@@ -107,6 +109,7 @@ const PLAIN: Case = Case {
     batch: 1,
     payload: 64,
     properties: false,
+    priority: None,
     publisher_alias: false,
     receiver_aliases: false,
     subscription_id: false,
@@ -170,12 +173,19 @@ impl Shell {
 
     /// Writes what connections of that version have to say.
     fn flush(&mut self, version: Version) {
+        self.shard.take_urgent(&mut self.dirty);
+        let urgent = self.dirty.len();
         self.shard.take_dirty(&mut self.dirty);
         for at in 0..self.dirty.len() {
             let id = self.dirty[at];
             self.written.clear();
             let mut slices = [IoSlice::new(&[]); 8];
-            let (scope, now) = (Scope::All, self.now);
+            let scope = if at < urgent {
+                Scope::Urgent
+            } else {
+                Scope::All
+            };
+            let now = self.now;
             let filled = self.shard.pending(id, scope, now, &mut slices);
             for slice in &slices[..filled] {
                 self.written.extend_from_slice(slice);
@@ -243,6 +253,9 @@ fn publications(case: &Case, topic: &str) -> Vec<u8> {
     if case.properties {
         properties.push_user("unit", "°C").unwrap();
         properties.push_user("place", "hall 3").unwrap();
+    }
+    if let Some(priority) = case.priority {
+        properties.push_user("priority", priority).unwrap();
     }
     if case.publisher_alias {
         properties.push_number(PropertyId::TopicAlias, 1);
@@ -384,6 +397,25 @@ fn qos_0_to_many_does_not_allocate() {
         };
         check(&[many, Case { batch: 20, ..many }]);
     }
+}
+
+/// Messages with a priority are sorted, not just appended.
+#[test]
+fn priorities_do_not_allocate() {
+    let urgent = Case {
+        priority: Some("3"),
+        ..PLAIN
+    };
+    let acknowledged = Case {
+        qos: QoS::AtLeastOnce,
+        ..urgent
+    };
+    let many = |case| Case {
+        receivers: 50,
+        batch: 10,
+        ..case
+    };
+    check(&[urgent, many(urgent), acknowledged, many(acknowledged)]);
 }
 
 /// What is not forwarded byte for byte: another protocol version, properties,

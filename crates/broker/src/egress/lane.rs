@@ -15,11 +15,10 @@ use std::collections::BinaryHeap;
 const SLOT_BITS: u32 = 24;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 
-/// Entries that one lane can hold.
-pub(crate) const MAX_ENTRIES: usize = 1 << SLOT_BITS;
-
+/// A lane of urgent messages: smallest key first, FIFO among equals. Bounded by
+/// [`Lane::MAX_ENTRIES`]; its users have smaller bounds.
 #[derive(Debug)]
-pub(crate) struct Lane<T> {
+pub struct Lane<T> {
     /// Key, then arrival and slot.
     heap: BinaryHeap<Reverse<(u64, u64)>>,
     /// Largest key first, and among equals the earliest arrival. Entries that
@@ -44,20 +43,27 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
+    /// Entries that one lane can hold.
+    pub const MAX_ENTRIES: usize = 1 << SLOT_BITS;
+
+    /// Entries it holds.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether it holds none.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds an entry behind those with the same key; hands it back if there
-    /// are [`MAX_ENTRIES`].
+    /// Adds an entry behind those with the same key.
+    ///
+    /// # Errors
+    /// Hands it back if there are [`Lane::MAX_ENTRIES`].
     #[inline]
-    pub(crate) fn push(&mut self, key: u64, value: T) -> Result<(), T> {
+    pub fn push(&mut self, key: u64, value: T) -> Result<(), T> {
         if self.is_empty() {
             self.arrivals = 0;
             self.heap.clear();
@@ -68,7 +74,7 @@ impl<T> Lane<T> {
     }
 
     /// Puts an entry back where [`Self::pop`] took it from.
-    pub(crate) fn push_back(&mut self, key: u64, arrival: u64, value: T) {
+    pub fn push_back(&mut self, key: u64, arrival: u64, value: T) {
         // There was room for it before it was taken.
         let _ = self.insert(key, arrival, value);
         self.arrivals = self.arrivals.max(arrival);
@@ -77,7 +83,7 @@ impl<T> Lane<T> {
     fn insert(&mut self, key: u64, arrival: u64, value: T) -> Result<(), T> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None if self.slots.len() >= MAX_ENTRIES => return Err(value),
+            None if self.slots.len() >= Self::MAX_ENTRIES => return Err(value),
             None => {
                 self.slots.push((0, None));
                 (self.slots.len() - 1) as u32
@@ -117,7 +123,7 @@ impl<T> Lane<T> {
 
     /// The key and value of the most urgent entry.
     #[inline]
-    pub(crate) fn peek(&mut self) -> Option<(u64, &T)> {
+    pub fn peek(&mut self) -> Option<(u64, &T)> {
         self.clean();
         let Reverse((key, order)) = self.heap.peek()?;
         let value = self.slots[(order & SLOT_MASK) as usize].1.as_ref()?;
@@ -126,7 +132,7 @@ impl<T> Lane<T> {
 
     /// Removes the most urgent entry; returns its key, arrival and value.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(u64, u64, T)> {
+    pub fn pop(&mut self) -> Option<(u64, u64, T)> {
         self.clean();
         let Reverse((key, order)) = self.heap.pop()?;
         let value = self.take(order)?;
@@ -151,7 +157,7 @@ impl<T> Lane<T> {
     }
 
     /// The key of the least urgent entry.
-    pub(crate) fn worst_key(&mut self) -> Option<u64> {
+    pub fn worst_key(&mut self) -> Option<u64> {
         self.rank_worst();
         while let Some((key, Reverse(order))) = self.worst.peek() {
             if self.slots[(order & SLOT_MASK) as usize].0 == *order {
@@ -163,7 +169,7 @@ impl<T> Lane<T> {
     }
 
     /// Removes the oldest of the least urgent entries that `may_go`.
-    pub(crate) fn give_up(&mut self, may_go: impl Fn(&T) -> bool) -> Option<(u64, T)> {
+    pub fn give_up(&mut self, may_go: impl Fn(&T) -> bool) -> Option<(u64, T)> {
         self.rank_worst();
         let mut kept = Vec::new();
         let mut found = None;
@@ -188,12 +194,12 @@ impl<T> Lane<T> {
     }
 
     /// All entries, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|(_, value)| value.as_ref())
     }
 
     /// Removes the entries that are not to be kept.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         for slot in 0..self.slots.len() {
             let (order, value) = &self.slots[slot];
             if value.as_ref().is_some_and(|value| !keep(value)) {
@@ -207,7 +213,7 @@ impl<T> Lane<T> {
     }
 
     /// Entries there has been room for.
-    pub(crate) fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }
 }

@@ -21,7 +21,7 @@ pub use rank::{
 };
 pub use shares::Shares;
 
-pub(crate) use lane::Lane;
+pub use lane::Lane;
 pub(crate) use outbuf::{OutBuf, Pool, SHARE_FROM};
 
 use std::collections::VecDeque;

@@ -8,7 +8,7 @@ use punctual_codec::QoS;
 use super::{Conn, Hub};
 use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
-use crate::message::{Form, Parts};
+use crate::message::{Form, Messages, Parts};
 use crate::route::Target;
 use crate::session::{Delivery, Step};
 use crate::shard::Extent;
@@ -51,7 +51,7 @@ impl Publication<'_> {
         }
     }
 
-    pub(crate) fn message(&mut self) -> Arc<Message> {
+    pub(crate) fn message(&mut self, messages: &mut Messages) -> Arc<Message> {
         let Self {
             parts,
             qos,
@@ -64,7 +64,7 @@ impl Publication<'_> {
         } = self;
         message
             .get_or_insert_with(|| {
-                Message::from_parts(parts, *qos, *retain, *expires, *publisher, *stamp)
+                messages.make(parts, *qos, *retain, *expires, *publisher, *stamp)
             })
             .clone()
     }
@@ -114,7 +114,7 @@ impl Hub {
         let conn = self.conns.get_mut(slot)?;
         if class.is_urgent() {
             let delivery = Delivery {
-                message: publication.message(),
+                message: publication.message(&mut self.messages),
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
@@ -287,7 +287,7 @@ impl Hub {
             && let Some(conn) = self.conns.get_mut(slot)
         {
             let mut delivery = || Delivery {
-                message: publication.message(),
+                message: publication.message(&mut self.messages),
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
@@ -373,7 +373,7 @@ impl Hub {
             }
         }
         let delivery = Delivery {
-            message: publication.message(),
+            message: publication.message(&mut self.messages),
             subscription_ids: target.subscription_ids.clone(),
             qos,
             retain,

@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 use punctual_codec::{Ack, Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
 use crate::directory::Directory;
-use crate::egress::{Dropped, Pool, Scope};
+use crate::egress::{Dropped, Pool, Rank, Scope};
+use crate::message::Messages;
 use crate::session::{Names, Session, Step, Will};
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
@@ -54,9 +55,12 @@ pub(crate) struct Hub {
     pub(crate) dirty: Vec<ConnId>,
     /// Connections with something urgent to say.
     pub(crate) urgent: Vec<ConnId>,
+    /// Reused to put them in order.
+    pub(crate) ranked: Vec<(Rank, usize, ConnId)>,
     /// Reused for messages that [`crate::egress::Egress::plan`] dropped.
     pub(crate) dropped: Vec<Dropped>,
     pub(crate) pool: Pool,
+    pub(crate) messages: Messages,
     pub(crate) stats: Stats,
     pub(crate) outboxes: Vec<Outbox>,
     /// Publishers that wait for congested receivers of other shards.

@@ -23,6 +23,7 @@ use crate::egress::{Class, Egress, Pool, Rank, Scope};
 use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Received, Remote, RemoteMessage, State,
 };
+use crate::message::Messages;
 use crate::route::RouteCache;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
@@ -137,8 +138,10 @@ impl Shard {
                 outputs: Vec::new(),
                 dirty: Vec::new(),
                 urgent: Vec::new(),
+                ranked: Vec::new(),
                 dropped: Vec::new(),
                 pool: Pool::default(),
+                messages: Messages::default(),
                 stats: Stats::default(),
                 outboxes,
                 remote_waiters: Vec::new(),
@@ -591,22 +594,20 @@ impl Shard {
     /// call to the end of `list`, the most urgent first.
     pub fn take_urgent(&mut self, list: &mut Vec<ConnId>) {
         let hub = &mut self.hub;
-        let from = list.len();
         for id in hub.urgent.drain(..) {
             if let Some(conn) = hub.conns.get_mut(id.slot)
                 && conn.generation == id.generation
             {
                 conn.urgent = false;
-                list.push(id);
+                if let Some(rank) = conn.out.rank() {
+                    hub.ranked.push((rank, hub.ranked.len(), id));
+                }
             }
         }
-        if list.len() - from > 1 {
-            let conns = &mut hub.conns;
-            list[from..].sort_by_cached_key(|id| {
-                let rank = conns.get_mut(id.slot).and_then(|conn| conn.out.rank());
-                rank.map_or((u8::MAX, u64::MAX), |rank| (rank.class as u8, rank.key))
-            });
-        }
+        // In the order of arrival among equals.
+        hub.ranked
+            .sort_unstable_by_key(|(rank, arrival, _)| (*rank, *arrival));
+        list.extend(hub.ranked.drain(..).map(|(_, _, id)| id));
     }
 
     /// Whether [`Self::take_urgent`] has something.

@@ -251,7 +251,7 @@ impl Shard {
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
         if let Some(retained) = &mut retained {
-            retained.set(publication.message().to_be_retained());
+            retained.set(publication.message(&mut hub.messages).to_be_retained());
         }
         if raw.qos == QoS::AtMostOnce {
             return Ok(pause_or_go_on(hub, id));
@@ -633,7 +633,7 @@ fn deliver_all(
             }
         } else {
             let congested = targets.iter().any(is_congested);
-            let message = publication.message();
+            let message = publication.message(&mut hub.messages);
             let targets = targets.clone();
             post(
                 hub,
@@ -656,7 +656,7 @@ fn deliver_all(
                 hub.wait_for(publisher, receiver);
             }
         } else {
-            let message = publication.message();
+            let message = publication.message(&mut hub.messages);
             let target = member.clone();
             let congested = is_congested(member);
             post(
