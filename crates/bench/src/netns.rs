@@ -5,7 +5,7 @@
 //! by a run that panics or is killed. Needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN) and the
 //! programs `ip` and `tc` (Debian: iproute2). Sources: setns(2), veth(4), tc-htb(8).
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -74,7 +74,7 @@ impl Namespace {
     pub fn place(&self, command: &mut Command) {
         let handle = self.handle.clone();
         // SAFETY: between fork and exec there is one system call; nothing allocates or locks.
-        unsafe { command.pre_exec(move || set(&handle)) };
+        unsafe { command.pre_exec(move || move_into(&handle)) };
     }
 
     /// Runs `work` on a thread in this namespace: sockets that it opens belong here for good.
@@ -86,7 +86,7 @@ impl Namespace {
     /// If `work` does.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let result = thread::scope(|scope| {
-            let inside = scope.spawn(|| set(&self.handle).map(|()| work()));
+            let inside = scope.spawn(|| move_into(&self.handle).map(|()| work()));
             inside
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -113,6 +113,18 @@ impl Namespace {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             Err(Error::io(context())(io::Error::other(said)))
         }
+    }
+
+    /// Sets a kernel parameter of this namespace: a path below /proc/sys, such as
+    /// `net/ipv4/tcp_congestion_control`.
+    ///
+    /// # Errors
+    /// If there is no such parameter or it does not take the value.
+    pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
+        let path = format!("/proc/sys/{parameter}");
+        let context = format!("{}: cannot write {value} to {path}", self.label);
+        self.enter(|| fs::write(path, value))?
+            .map_err(Error::io(context))
     }
 
     /// Runs `ip` with arguments separated by spaces.
@@ -201,7 +213,7 @@ impl Namespace {
 }
 
 /// Moves the calling thread into the namespace.
-fn set(handle: &OwnedFd) -> io::Result<()> {
+fn move_into(handle: &OwnedFd) -> io::Result<()> {
     // SAFETY: setns takes a descriptor that is open and a flag.
     match unsafe { libc::setns(handle.as_raw_fd(), libc::CLONE_NEWNET) } {
         0 => Ok(()),
@@ -269,6 +281,22 @@ mod tests {
                 .unwrap()
                 .contains("pfifo_fast")
         );
+    }
+
+    #[test]
+    fn parameters_are_those_of_one_namespace() {
+        if skip() {
+            return;
+        }
+        const TTL: &str = "net/ipv4/ip_default_ttl";
+        let [a, b] = ["a", "b"].map(|label| Namespace::new(label).unwrap());
+        let read = |host: &Namespace| host.run("cat", &["/proc/sys/net/ipv4/ip_default_ttl"]);
+        let before = read(&b).unwrap();
+        a.set(TTL, "7").unwrap();
+        assert_eq!(read(&a).unwrap(), "7\n");
+        assert_eq!(read(&b).unwrap(), before);
+        let error = a.set(TTL, "much").unwrap_err().to_string();
+        assert!(error.contains("cannot write much"), "{error}");
     }
 
     #[test]

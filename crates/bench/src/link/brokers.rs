@@ -59,9 +59,15 @@ const fn punctual(
     }
 }
 
-/// Every configuration, ours from all to nothing.
-pub(super) const VARIANTS: [Variant; 6] = [
+/// Every configuration, ours from more than the default to nothing.
+pub(super) const VARIANTS: [Variant; 7] = [
     punctual("punctual", "as it comes", "link.toml", ""),
+    punctual(
+        "small-buffer",
+        "and the kernel holds less that is on its way (tcp.urgent_send_buffer = \"16KiB\")",
+        "link-small-buffer.toml",
+        "[tcp]\nurgent_send_buffer = \"16KiB\"\n",
+    ),
     punctual(
         "no-marking",
         "all packets look alike to the device (marking.enabled = false)",

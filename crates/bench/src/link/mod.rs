@@ -70,6 +70,9 @@ pub struct LinkArgs {
     /// The broker's network device has one queue instead of Linux' three by priority
     #[arg(long)]
     one_queue: bool,
+    /// TCP congestion control of the broker's host, such as cubic or bbr [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
     /// Core for the broker
     #[arg(long, value_name = "CORE", default_value_t = 0)]
     broker_core: usize,
@@ -112,7 +115,10 @@ impl LinkArgs {
             });
         }
         let brokers = self.find_brokers(own_words)?;
-        let machine = Machine::read();
+        let mut machine = Machine::read();
+        if let Some(name) = &self.congestion {
+            machine.congestion_control.clone_from(name);
+        }
         let context = "cannot give the clients their core and priority";
         sys::pin_to_core(self.clients_core).map_err(Error::io(context))?;
         sys::set_fifo(CLIENTS_FIFO).map_err(Error::io(context))?;
@@ -203,6 +209,9 @@ impl LinkArgs {
             Queue::ByPriority
         };
         host.shape("slow", u64::from(self.rate) * 1_000_000, queue)?;
+        if let Some(name) = &self.congestion {
+            host.set("net/ipv4/tcp_congestion_control", name)?;
+        }
         let _running = broker.start(&host, &self.directory, self.broker_core, BROKER_FIFO)?;
 
         let mut rounds = Rounds::connect(

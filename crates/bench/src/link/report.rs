@@ -80,7 +80,7 @@ impl Report<'_> {
         let _ = writeln!(
             text,
             "Measured on {} by `punctual bench link`: {}, {} cores, Linux {}, load average {}. \
-             A link of {} Mbit/s with {queue}; {} bytes of bulk in messages of {}; the urgent \
+             A link of {} Mbit/s with {queue}, TCP with {}; {} bytes of bulk in messages of {}; the urgent \
              message has `priority` 0 and 100 bytes and is published when a tenth of the bulk has \
              arrived; {} rounds. From its publication to its receipt, ms: median / 90th percentile \
              / maximum.\n",
@@ -90,6 +90,7 @@ impl Report<'_> {
             machine.kernel,
             machine.load_average,
             self.rate,
+            machine.congestion_control,
             self.bulk,
             self.message,
             self.rounds,
