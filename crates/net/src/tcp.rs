@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -51,6 +51,14 @@ impl TcpOptions {
         Ok(())
     }
 
+    /// Bytes that are handed over in one step on connections that are sent urgent
+    /// messages. The kernel looks at its limit of unsent bytes only where it
+    /// begins a buffer, which has room for up to 64 KiB where the device takes
+    /// super-packets.
+    pub(crate) fn urgent_step(&self) -> usize {
+        self.urgent_notsent_lowat.map_or(usize::MAX, |n| n as usize)
+    }
+
     /// Sets up a connection that is sent urgent messages, once for its life.
     pub(crate) fn urgent(&self, stream: &impl AsFd) {
         let socket = SockRef::from(stream);
@@ -64,10 +72,25 @@ impl TcpOptions {
     }
 }
 
+/// Whether the kernel wants more of a connection, by its limit of unsent bytes;
+/// if not, epoll tells when it does, edge-triggered or not (`tcp_poll` arms it).
+pub(crate) fn takes_more(stream: &impl AsFd) -> bool {
+    let mut asked = libc::pollfd {
+        fd: stream.as_fd().as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: the pointer is to one live pollfd, and zero means not to wait.
+    let ready = unsafe { libc::poll(&mut asked, 1, 0) };
+    // A broken connection shows when it is written to.
+    ready != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::TcpListener;
+    use std::time::Instant;
 
     fn accepted() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -99,6 +122,29 @@ mod tests {
         options.urgent(&stream);
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), 16_384);
         assert_eq!(socket.send_buffer_size().unwrap(), 131_072);
+    }
+
+    #[test]
+    fn the_kernel_says_whether_it_wants_more() {
+        use std::io::{Read, Write};
+        let (mut stream, mut client) = accepted();
+        let options = TcpOptions {
+            notsent_lowat: Some(16_384),
+            ..TcpOptions::default()
+        };
+        options.accepted(&stream).unwrap();
+        assert!(takes_more(&stream));
+        let mut written = 0;
+        while takes_more(&stream) {
+            written += stream.write(&[0; 4096]).unwrap();
+        }
+        // The peer makes room by reading.
+        client.read_exact(&mut vec![0; written]).unwrap();
+        let started = Instant::now();
+        while !takes_more(&stream) {
+            assert!(started.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
     }
 
     #[test]

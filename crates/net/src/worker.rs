@@ -27,6 +27,7 @@ use crate::layer::{Layer, Received as LayerReceived};
 use crate::load::Load;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
 use crate::marking::Marking;
+use crate::tcp::takes_more;
 use crate::{Counters, TcpOptions};
 
 /// Shared read buffer: how much is read from one socket in one turn.
@@ -714,9 +715,14 @@ impl Worker {
         if class != link.class {
             link.classify(class, &self.marking, &self.tcp);
         }
+        let step = if link.tuned {
+            self.tcp.urgent_step()
+        } else {
+            usize::MAX
+        };
         let result = match link.layer {
-            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, scope, now),
-            _ => flush_layered(&mut self.shard, link, scope, now),
+            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, scope, step, now),
+            _ => flush_layered(&mut self.shard, link, scope, step, now),
         };
         if let Err(error) = result {
             self.lose(state, id, &error.to_string(), now);
@@ -740,24 +746,35 @@ impl Worker {
     }
 }
 
-/// Writes a plain connection's bytes straight from the broker's buffers.
-fn flush_plain(shard: &mut Shard, link: &mut Link, scope: Scope, now: Nanos) -> io::Result<()> {
+/// Writes a plain connection's bytes straight from the broker's buffers, at most
+/// `step` of them before it asks whether the kernel wants more.
+fn flush_plain(
+    shard: &mut Shard,
+    link: &mut Link,
+    scope: Scope,
+    step: usize,
+    now: Nanos,
+) -> io::Result<()> {
     loop {
-        let (result, wanted) = {
+        let (result, wanted, cut) = {
             let mut slices = [IoSlice::new(&[]); 32];
             let filled = shard.pending(link.id, scope, now, &mut slices);
-            let wanted: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
-            let result = match filled {
-                0 => return Ok(()),
-                1 => link.stream.write(&slices[0]),
-                _ => link.stream.write_vectored(&slices[..filled]),
-            };
-            (result, wanted)
+            let all: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
+            if filled == 0 {
+                return Ok(());
+            }
+            if filled == 1 || all > step {
+                let piece = &slices[0][..slices[0].len().min(step)];
+                (link.stream.write(piece), piece.len(), piece.len() < all)
+            } else {
+                let result = link.stream.write_vectored(&slices[..filled]);
+                (result, all, false)
+            }
         };
         match result {
             Ok(n) => {
                 shard.sent(link.id, n, now);
-                if n < wanted {
+                if n < wanted || (cut && !takes_more(&link.stream)) {
                     link.blocked = true;
                     return Ok(());
                 }
@@ -773,18 +790,26 @@ fn flush_plain(shard: &mut Shard, link: &mut Link, scope: Scope, now: Nanos) -> 
 }
 
 /// Writes a layered connection's bytes through its layer.
-fn flush_layered(shard: &mut Shard, link: &mut Link, scope: Scope, now: Nanos) -> io::Result<()> {
+fn flush_layered(
+    shard: &mut Shard,
+    link: &mut Link,
+    scope: Scope,
+    step: usize,
+    now: Nanos,
+) -> io::Result<()> {
+    // What is in its wire form cannot be overtaken any more.
+    let ahead = step.min(WIRE);
     loop {
         if let Some(layer) = &mut link.layer
             && layer.established()
         {
-            while link.wire.len() - link.wire_sent < WIRE {
+            while link.wire.len() - link.wire_sent < ahead {
                 let (result, taken) = {
                     let mut slices = [IoSlice::new(&[]); 1];
                     if shard.pending(link.id, scope, now, &mut slices) == 0 {
                         break;
                     }
-                    let piece = &slices[0][..slices[0].len().min(WIRE)];
+                    let piece = &slices[0][..slices[0].len().min(ahead)];
                     (layer.send(piece, &mut link.wire), piece.len())
                 };
                 result.map_err(io::Error::other)?;

@@ -70,6 +70,10 @@ pub struct LinkArgs {
     /// The broker's network device has one queue instead of Linux' three by priority
     #[arg(long)]
     one_queue: bool,
+    /// The device takes TCP super-packets of up to 64 KiB and cuts them itself, as network cards
+    /// do
+    #[arg(long)]
+    super_packets: bool,
     /// TCP congestion control of the broker's host, such as cubic or bbr [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
@@ -133,6 +137,7 @@ impl LinkArgs {
             bulk: self.bulk,
             message: self.message,
             one_queue: self.one_queue,
+            super_packets: self.super_packets,
             results: &results,
         };
         let markdown = report.markdown();
@@ -209,6 +214,9 @@ impl LinkArgs {
             Queue::ByPriority
         };
         host.shape("slow", u64::from(self.rate) * 1_000_000, queue)?;
+        if self.super_packets {
+            host.ip("link set slow gso_max_segs 65535")?;
+        }
         if let Some(name) = &self.congestion {
             host.set("net/ipv4/tcp_congestion_control", name)?;
         }

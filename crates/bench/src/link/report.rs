@@ -64,6 +64,7 @@ pub(super) struct Report<'a> {
     pub(super) bulk: u32,
     pub(super) message: u32,
     pub(super) one_queue: bool,
+    pub(super) super_packets: bool,
     pub(super) results: &'a [(&'a Found, Vec<(Case, Waits)>)],
 }
 
@@ -77,10 +78,15 @@ impl Report<'_> {
         } else {
             "Linux' default queue (three bands by priority)"
         };
+        let segments = if self.super_packets {
+            " that takes super-packets"
+        } else {
+            ""
+        };
         let _ = writeln!(
             text,
             "Measured on {} by `punctual bench link`: {}, {} cores, Linux {}, load average {}. \
-             A link of {} Mbit/s with {queue}, TCP with {}; {} bytes of bulk in messages of {}; the urgent \
+             A link of {} Mbit/s with {queue}{segments}, TCP with {}; {} bytes of bulk in messages of {}; the urgent \
              message has `priority` 0 and 100 bytes and is published when a tenth of the bulk has \
              arrived; {} rounds. From its publication to its receipt, ms: median / 90th percentile \
              / maximum.\n",
@@ -135,6 +141,7 @@ impl Report<'_> {
             "bulk_bytes": self.bulk,
             "message_bytes": self.message,
             "one_queue": self.one_queue,
+            "super_packets": self.super_packets,
             "results": results.collect::<Vec<_>>(),
         })
     }

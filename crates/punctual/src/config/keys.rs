@@ -372,8 +372,9 @@ section! {
     /// algorithm is always off.
     Tcp ["tcp"] {
         /// How much every connection may hand to the kernel ahead of what the
-        /// network takes. "off": as much as the send buffer has room for.
-        notsent_lowat: Switch<Size> = Switch::Off, in Size::kib(4) => Size::gib(1),
+        /// network takes. "off": as much as the send buffer has room for, which
+        /// Linux lets grow to megabytes.
+        notsent_lowat: Switch<Size> = Switch::On(Size::kib(128)), in Size::kib(4) => Size::gib(1),
             since "0.1", Restart;
         /// The same for connections that have been sent an urgent message (classes
         /// real time and priority). An urgent message waits at most for this much
