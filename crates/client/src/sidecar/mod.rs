@@ -93,7 +93,7 @@ pub enum Notice {
     Opened {
         /// Where the client is.
         client: SocketAddr,
-        /// Its identifier; empty if the broker gives one.
+        /// Its identifier; empty if the broker has yet to give one.
         client_id: String,
     },
     /// A client has left, or was closed.

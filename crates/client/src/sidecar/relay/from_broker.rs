@@ -21,6 +21,12 @@ impl Relay {
         }
         let connack = ConnAck::decode(frame.body, Version::V5)?;
         let number = |id| connack.properties.number(id);
+        let assigned = connack
+            .properties
+            .text(PropertyId::AssignedClientIdentifier);
+        if let Some(assigned) = assigned {
+            assigned.clone_into(&mut self.client_id);
+        }
         let maximum = number(PropertyId::MaximumPacketSize);
         if let Some(maximum) = maximum {
             self.carry(maximum as usize);

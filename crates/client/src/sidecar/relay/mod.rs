@@ -193,7 +193,7 @@ impl Relay {
         }
     }
 
-    /// The identifier that the client gave.
+    /// The identifier that the client gave, or was given by the broker.
     pub(super) fn client_id(&self) -> &str {
         &self.client_id
     }

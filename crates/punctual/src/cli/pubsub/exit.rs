@@ -93,6 +93,9 @@ fn remedy(error: &Error) -> Option<&'static str> {
             ReasonCode::ClientIdentifierNotValid => Some("give another client id with -i"),
             _ => None,
         },
+        Error::Unsupported(ReasonCode::PacketTooLarge) => {
+            Some("over UDP a message has to fit into a datagram, over TCP not")
+        }
         Error::TimedOut(_) => Some("is it an MQTT broker, and is it overloaded?"),
         _ => None,
     }
