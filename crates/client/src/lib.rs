@@ -51,4 +51,5 @@ pub use punctual_codec::{
     Properties, PropertyBuf, PropertyId, QoS, ReasonCode, SubscribeOptions, Version,
 };
 pub use punctual_model::{Answer, Late, RequirementError, Requirements, Status};
+pub use punctual_udp::{SequenceReport, SequenceTracker, Stamp};
 pub use realtime::RealTimeProperties;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use punctual_codec::{PropertyBuf, QoS};
 use punctual_model::Requirements;
+use punctual_udp::Stamp;
 
 use crate::RealTimeProperties as _;
 
@@ -76,6 +77,16 @@ impl Message {
         })
     }
 
+    /// The same with a number in its topic's sequence, by which receivers see
+    /// loss and reordering; for those, see
+    /// [`SequenceTracker`](crate::SequenceTracker). Once a message.
+    #[must_use]
+    pub fn sequence(mut self, stamp: Stamp) -> Self {
+        // Some thirty bytes are never too long.
+        let _ = self.properties.push_user(Stamp::KEY, &stamp.to_string());
+        self
+    }
+
     /// The same with all that `requirements` says; what it does not say stays
     /// as it is. They are user properties; to read them, see
     /// [`RealTimeProperties::requirements`](crate::RealTimeProperties::requirements).
@@ -101,4 +112,12 @@ pub struct Delivery {
     /// [`Client`](crate::Client)'s counts from
     /// [`Client::epoch`](crate::Client::epoch).
     pub received: Duration,
+}
+
+impl Delivery {
+    /// Its number in its topic's sequence, if its publisher gave one.
+    pub fn sequence(&self) -> Option<Stamp> {
+        let properties = self.message.properties.as_properties();
+        properties.user_value(Stamp::KEY).and_then(Stamp::parse)
+    }
 }

@@ -5,17 +5,21 @@
 //! so both ends must share a clock, or have theirs synchronised much better
 //! than the times that are to be measured.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
-use punctual_client::{Delivery, Message, RealTimeProperties as _};
+use punctual_client::{Delivery, Message, RealTimeProperties as _, SequenceTracker};
 
 /// The user property: nanoseconds since 1970 in decimal digits.
 pub(super) const PROPERTY: &str = "punctual-time";
 
 /// Longest latency told apart from longer ones, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
+
+/// Sequences followed; further ones are not.
+const SEQUENCES: usize = 1000;
 
 /// Significant digits of what is printed.
 const DIGITS: u8 = 3;
@@ -36,6 +40,8 @@ pub(super) struct Latencies {
     /// Messages with a deadline, and those that came after it.
     deadlines: u64,
     late: u64,
+    /// Of `pub --sequence`, by topic and source.
+    sequences: HashMap<(String, u32), SequenceTracker>,
 }
 
 impl Latencies {
@@ -47,11 +53,19 @@ impl Latencies {
             early: 0,
             deadlines: 0,
             late: 0,
+            sequences: HashMap::new(),
         })
     }
 
     /// Counts a message that was received at `now`.
     pub(super) fn record(&mut self, delivery: &Delivery, now: u64) {
+        if let Some(stamp) = delivery.sequence() {
+            let key = (delivery.message.topic.clone(), stamp.source);
+            let room = self.sequences.len() < SEQUENCES;
+            if room || self.sequences.contains_key(&key) {
+                self.sequences.entry(key).or_default().receive(stamp.number);
+            }
+        }
         match sent_at(&delivery.message) {
             None => self.without += 1,
             Some(sent) if sent > now => self.early += 1,
@@ -78,6 +92,18 @@ impl Latencies {
         }
         if self.deadlines > 0 {
             let _ = write!(line, "  late {} of {}", self.late, self.deadlines);
+        }
+        if !self.sequences.is_empty() {
+            let (mut lost, mut reordered, mut doubled) = (0, 0, 0);
+            for report in self.sequences.values().map(SequenceTracker::report) {
+                lost += report.lost;
+                reordered += report.reordered;
+                doubled += report.doubled;
+            }
+            let _ = write!(
+                line,
+                "  lost {lost}  reordered {reordered}  doubled {doubled}"
+            );
         }
         if self.without > 0 {
             let _ = write!(line, "  without time {}", self.without);
@@ -121,6 +147,7 @@ fn duration(nanos: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use punctual_client::Stamp;
 
     fn sent(property: Option<&str>) -> Delivery {
         let mut message = Message::new("t", "");
@@ -133,6 +160,20 @@ mod tests {
             packet_id: 0,
             received: Duration::ZERO,
         }
+    }
+
+    #[test]
+    fn sequences_are_followed() {
+        let mut latencies = Latencies::new().unwrap();
+        for number in [0, 1, 4, 3, 4] {
+            let mut delivery = sent(Some("1000"));
+            let stamp = Stamp { source: 7, number };
+            delivery.message = delivery.message.sequence(stamp);
+            latencies.record(&delivery, 2_000);
+        }
+        let line = latencies.line();
+        let end = "  lost 1  reordered 1  doubled 1";
+        assert!(line.ends_with(end), "{line}");
     }
 
     #[test]

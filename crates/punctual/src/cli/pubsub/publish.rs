@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use punctual_client::{Error, Event, Message, PropertyBuf, QoS, Token};
+use punctual_client::{Error, Event, Message, PropertyBuf, QoS, Stamp, Token};
 
 use super::connection::{Connection, parse_qos};
 use super::exit::{self, Failed};
@@ -60,6 +60,10 @@ pub(in crate::cli) struct Arguments {
     /// Add the time of sending, for `punctual sub --latency`.
     #[arg(long)]
     latency: bool,
+    /// Number the messages, so that `punctual sub --latency` sees loss and
+    /// reordering.
+    #[arg(long)]
+    sequence: bool,
     /// With -l, do not connect again when the connection is lost.
     #[arg(long)]
     no_reconnect: bool,
@@ -150,11 +154,20 @@ fn publish(arguments: &Arguments) -> Result<(), Failed> {
             "cannot publish to the topic {topic:?}: it must not be empty nor have + or # in it"
         )));
     }
-    if arguments.latency && !connection.version().is_v5() {
-        return Err(Failed::usage(
-            "--latency needs MQTT 5: leave -V out, or say -V 5",
-        ));
+    for (flag, given) in [
+        ("--latency", arguments.latency),
+        ("--sequence", arguments.sequence),
+    ] {
+        if given && !connection.version().is_v5() {
+            return Err(Failed::usage(format!(
+                "{flag} needs MQTT 5: leave -V out, or say -V 5"
+            )));
+        }
     }
+    let source = match arguments.sequence {
+        true => Some(getrandom::u32().map_err(|error| Failed::usage(error.to_string()))?),
+        false => None,
+    };
     let properties = arguments.requirements.add(
         &connection.properties.publish,
         "publish",
@@ -162,7 +175,7 @@ fn publish(arguments: &Arguments) -> Result<(), Failed> {
     )?;
     let payload = payload(arguments)?;
     let mut session = Session::open(options, connection.debug, connection.quiet)?;
-    let source = match payload {
+    let payloads = match payload {
         Some(payload) => Source::Same {
             payload,
             left: arguments.repeat,
@@ -182,7 +195,8 @@ fn publish(arguments: &Arguments) -> Result<(), Failed> {
             properties,
         },
         latency: arguments.latency,
-        source,
+        numbers: source,
+        source: payloads,
         delay: arguments.repeat_delay,
         held: None,
         pending: HashMap::new(),
@@ -228,6 +242,8 @@ fn payload(arguments: &Arguments) -> Result<Option<Vec<u8>>, Failed> {
 struct Publisher {
     template: Message,
     latency: bool,
+    /// What the numbers of messages are told apart from others' by.
+    numbers: Option<u32>,
     source: Source,
     delay: Duration,
     /// A payload that there was no room for.
@@ -286,6 +302,10 @@ impl Publisher {
         };
         if self.latency {
             message.properties = self.stamped();
+        }
+        if let Some(source) = self.numbers {
+            let number = self.count;
+            message = message.sequence(Stamp { source, number });
         }
         match session.client.publish(&message) {
             Ok(token) => {
