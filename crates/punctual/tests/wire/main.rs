@@ -35,6 +35,7 @@ mod shared;
 mod subscribe;
 mod topics;
 mod unsubscribe;
+mod urgency;
 mod utf8;
 mod websocket;
 mod will;

@@ -1,0 +1,78 @@
+//! Urgency by user properties: forwarded unchanged, followed, and answered
+//! where it is not.
+
+use crate::broker::Broker;
+use crate::build::{Connect, Props, Publish, V5, V311, first};
+use crate::conn::{Conn, unique};
+use crate::fixture::pair;
+
+#[test]
+fn what_is_stated_is_forwarded_unchanged() {
+    let (mut subscriber, mut publisher, topic) = pair(V5);
+    let stated = [("priority", "3"), ("unit", "K"), ("rt-deadline", "5ms")];
+    let props = stated
+        .iter()
+        .fold(Props::new(), |props, (name, value)| props.user(name, value));
+    publisher.send(Publish::new(V5, &topic, "p").props(props).encode());
+    let message = subscriber.expect(&topic, "p");
+    assert_eq!(message.props.user(), stated);
+}
+
+#[test]
+fn what_is_not_understood_is_told_with_the_acknowledgement() {
+    let (mut subscriber, mut publisher, topic) = pair(V5);
+    for (number, qos, kind) in [(1, 1, first::PUBACK), (2, 2, first::PUBREC)] {
+        let props = Props::new().user("rt-deadline", "soon");
+        let publish = Publish::new(V5, &topic, "p").qos(qos, number).props(props);
+        publisher.send(publish.encode());
+        let ack = publisher.ack(kind, number);
+        assert_eq!(ack.code, 0, "the message is carried");
+        let told = ack.props.user();
+        assert_eq!(told[0], ("rt-status", "best-effort"));
+        assert_eq!(told[1].0, "rt-reason");
+        assert!(told[1].1.contains("rt-deadline") && told[1].1.contains("soon"));
+        let message = subscriber.expect(&topic, "p");
+        subscriber.acknowledge(&message);
+    }
+}
+
+#[test]
+fn connect_tells_what_it_does_not_understand() {
+    let props = Props::new().user("priority", "high");
+    let connect = Connect::new(V5, unique("c")).props(props);
+    let (_, connack) = Conn::connect(&connect);
+    let told = connack.props.user();
+    assert_eq!(told[0], ("rt-status", "best-effort"));
+    assert!(told[1].1.contains("priority"), "{told:?}");
+}
+
+/// A subscriber that does not read has more waiting for it than the system
+/// takes; what is urgent comes before the end of it.
+#[test]
+fn what_is_urgent_overtakes_what_waits() {
+    let config = "[egress]\nrules = [\"alarm/#: priority=0\"]\n\
+                  [tcp]\nnotsent_lowat = \"16KiB\"\n\
+                  [queue]\nsend_buffer = \"64MiB\"\n";
+    let Some(broker) = Broker::with_config(config) else {
+        return;
+    };
+    let (mut subscriber, _) = Conn::connect_to(&broker, &Connect::new(V311, unique("s")));
+    subscriber.subscribe("#", 0);
+    let (mut publisher, _) = Conn::connect_to(&broker, &Connect::new(V311, unique("p")));
+    let bulk = vec![b'.'; 256 << 10];
+    let count = 100;
+    for _ in 0..count {
+        publisher.send(Publish::new(V311, "log", &bulk).encode());
+    }
+    publisher.ping();
+    publisher.send(Publish::new(V311, "alarm/1", "now").encode());
+    publisher.ping();
+    let mut before = 0;
+    while subscriber.message().topic != "alarm/1" {
+        before += 1;
+    }
+    assert!(before < count, "all {before} bulk messages came before");
+    for _ in before..count {
+        assert_eq!(subscriber.message().topic, "log");
+    }
+}
