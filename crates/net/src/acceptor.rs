@@ -20,6 +20,8 @@ use crate::worker::{Clock, WAKE};
 
 /// Pause after the system refused another file descriptor.
 const EXHAUSTED: Nanos = Nanos::from_millis(100);
+/// Time between two lines in the log about that.
+const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// Connections accepted from one listener in one turn.
 const BATCH: usize = 64;
 
@@ -72,6 +74,7 @@ impl Acceptor {
         let mut events = Events::with_capacity(64);
         let mut ready = vec![false; self.listeners.len()];
         let mut tokens = Bucket::default();
+        let mut exhaustion = Exhaustion::default();
         let mut wait = None;
         let mut next_shard = 0;
         while !self.shared.stop.load(Ordering::Acquire) {
@@ -105,10 +108,13 @@ impl Acceptor {
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             *ready = false;
+                            if exhaustion.ends() {
+                                tracing::info!("connections are accepted again");
+                            }
                         }
                         Err(error) if is_exhaustion(&error) => {
-                            let count = &self.counters.accept_errors;
-                            if count.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+                            self.counters.accept_errors.fetch_add(1, Ordering::Relaxed);
+                            if exhaustion.begins(self.clock.now()) {
                                 tracing::warn!(
                                     %error,
                                     "a connection cannot be accepted; it waits. Raise the \
@@ -241,6 +247,31 @@ pub(crate) fn register(poll: &Poll, listeners: &mut [TcpListener]) -> io::Result
     Ok(())
 }
 
+/// Whether the log says that the system gives no more file descriptors.
+#[derive(Debug, Default)]
+struct Exhaustion {
+    /// Whether the last thing that the log said is that it began.
+    said: bool,
+    /// When that was said last.
+    at: Option<Nanos>,
+}
+
+impl Exhaustion {
+    /// Whether to say that connections have to wait.
+    fn begins(&mut self, now: Nanos) -> bool {
+        let say = self.at.is_none_or(|at| now - at >= REPORT_INTERVAL);
+        if say {
+            (self.said, self.at) = (true, Some(now));
+        }
+        say
+    }
+
+    /// Whether to say that nobody waits any more.
+    fn ends(&mut self) -> bool {
+        std::mem::take(&mut self.said)
+    }
+}
+
 /// A token bucket that holds one second's worth.
 #[derive(Debug, Default)]
 struct Bucket {
@@ -285,6 +316,20 @@ mod tests {
         now = now + Nanos(wait.as_nanos() as u64 + 1_000_000);
         assert_eq!(bucket.wait(10, now), None);
         assert_eq!(bucket.wait(0, now), None);
+    }
+
+    #[test]
+    fn exhaustion_is_said_now_and_then() {
+        let mut exhaustion = Exhaustion::default();
+        let start = Nanos::from_secs(100);
+        assert!(!exhaustion.ends());
+        assert!(exhaustion.begins(start));
+        assert!(!exhaustion.begins(start + Nanos::from_secs(9)));
+        assert!(exhaustion.ends() && !exhaustion.ends());
+        assert!(!exhaustion.begins(start + Nanos::from_secs(9)));
+        assert!(!exhaustion.ends());
+        assert!(exhaustion.begins(start + Nanos::from_secs(10)));
+        assert!(exhaustion.ends());
     }
 
     #[test]
