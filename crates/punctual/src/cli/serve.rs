@@ -27,8 +27,8 @@ pub(super) struct Arguments {
     /// Address of the HTTP interface, or off [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS|off", value_parser = readable::<Switch<SocketAddr>>)]
     http: Option<String>,
-    /// Directory for what is to outlive a restart; this version stores nothing
-    /// yet, and warns.
+    /// Reserved: directory for what is to outlive a restart. This version stores
+    /// nothing, and warns.
     #[arg(long, value_name = "DIR", value_parser = readable::<PathBuf>)]
     data: Option<String>,
     /// Read the configuration from FILE (TOML).

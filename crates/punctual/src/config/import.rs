@@ -69,7 +69,6 @@ struct Importer {
     per_listener: bool,
     /// The most that any `log_type` asks for, as index of [`LEVELS`].
     log_level: Option<(usize, Origin)>,
-    persistence: Option<(bool, Origin)>,
 }
 
 /// Levels of the log, and what Mosquitto calls the types of each.
@@ -182,11 +181,10 @@ impl Importer {
                     "the log goes to standard error; let the service manager send it to {value}"
                 ));
             }
-            "persistence" => self.persistence = Some((boolean()?, origin())),
-            "persistence_location" => {
-                return Err(
-                    "Mosquitto's files are not read; server.data is a directory of its own".into(),
-                );
+            "persistence" => {
+                if boolean()? {
+                    return Err(options::NOTHING_IS_STORED.into());
+                }
             }
             _ => return self.listeners.line(line),
         }
@@ -231,10 +229,6 @@ impl Importer {
         if let Some((level, origin)) = self.log_level.take() {
             let (level, _) = LEVELS[level];
             self.set("log", "level", Scalar::Text(level.into()), origin);
-        }
-        if let Some((true, origin)) = self.persistence.take() {
-            let directory = Scalar::Text("/var/lib/punctual".into());
-            self.set("server", "data", directory, origin);
         }
         let (nodes, notes) = self.listeners.finish(path);
         self.notes.extend(notes);

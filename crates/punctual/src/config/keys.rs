@@ -188,9 +188,9 @@ section! {
         /// [realtime] says. Without the privilege a warning is logged and work
         /// goes on.
         realtime: bool = false, since "0.1", Restart;
-        /// Directory for what is to outlive a restart. This version stores nothing
-        /// yet, and warns when the key is set: sessions and retained messages end
-        /// with the process.
+        /// Reserved: the directory for what is to outlive a restart. This version
+        /// stores nothing, makes no directory, and warns when the key is set:
+        /// sessions, retained messages and messages that wait end with the process.
         data: Option<PathBuf> = None, example "\"/var/lib/punctual\"", since "0.1", Restart;
         /// Address of the HTTP interface (/healthz, /readyz, /metrics, /api/v1).
         /// It asks for no password: keep it on an address that only

@@ -88,12 +88,6 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let http = http
         .map(|http| http.start(&server, urls, &config))
         .transpose()?;
-    if config.server.data.is_some() {
-        tracing::warn!(
-            "server.data is set, but this version stores nothing yet: sessions and retained \
-             messages end with the process"
-        );
-    }
     for listener in &config.listeners {
         if listener.anonymous(&config.auth) == Anonymous::Loopback {
             tracing::info!(

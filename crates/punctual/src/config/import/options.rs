@@ -32,7 +32,8 @@ const PSK: &str = "there is no TLS with pre-shared keys; use certificates";
 const CIPHERS: &str = "ciphers are those that rustls considers secure, and cannot be chosen";
 const NOTHING: &str = "it has no counterpart";
 const JOURNAL: &str = "the log goes to standard error, with the time";
-const WRITTEN_AT_ONCE: &str = "what is stored is not stored at intervals";
+pub(super) const NOTHING_IS_STORED: &str = "this version stores nothing: sessions, retained messages \
+    and messages that wait end with the process";
 const IDS: &str = "the server chooses by itself the ids that it gives";
 const NOT_NEEDED: &str = "it is not needed";
 
@@ -81,8 +82,8 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("auth_plugin", None(PLUGIN)),
     ("auth_plugin_deny_special_chars", None(PLUGIN)),
     ("auto_id_prefix", None(IDS)),
-    ("autosave_interval", None(WRITTEN_AT_ONCE)),
-    ("autosave_on_changes", None(WRITTEN_AT_ONCE)),
+    ("autosave_interval", None(NOTHING_IS_STORED)),
+    ("autosave_on_changes", None(NOTHING_IS_STORED)),
     ("bind_address", Special),
     (
         "bind_interface",
@@ -197,9 +198,9 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("persistence", Special),
     (
         "persistence_file",
-        None("see server.data; Mosquitto's file is not read"),
+        None("Mosquitto's file is not read, and nothing is stored in place of it"),
     ),
-    ("persistence_location", Special),
+    ("persistence_location", None(NOTHING_IS_STORED)),
     (
         "persistent_client_expiration",
         Key("limits", "max_session_expiry", expiry),
