@@ -15,6 +15,9 @@ const STATEMENTS: [(&str, usize); 2] = [("MQTT 5.0", 251), ("MQTT 3.1.1", 141)];
 /// Statement (with its edition) to the tests that name it, as `module::test`.
 type Proofs = BTreeMap<(&'static str, String), BTreeSet<String>>;
 
+/// Tests of what the binary has no settings for: enhanced authentication.
+const OF_THE_CORE: &str = "crates/sim/tests/enhanced_auth.rs";
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -23,8 +26,9 @@ fn root() -> PathBuf {
 fn proofs() -> Proofs {
     let sources = root().join("crates/punctual/tests/wire");
     let mut proofs = Proofs::new();
-    for entry in fs::read_dir(&sources).expect("the tests' sources") {
-        let path = entry.expect("an entry").path();
+    let entries = fs::read_dir(&sources).expect("the tests' sources");
+    let of_the_wire = entries.map(|entry| entry.expect("an entry").path());
+    for path in of_the_wire.chain([root().join(OF_THE_CORE)]) {
         let Some(module) = path.file_stem().and_then(|stem| stem.to_str()) else {
             continue;
         };
