@@ -1,0 +1,18 @@
+//! Bad days of the real binary: what a machine and its network do to a broker
+//! in production. Whatever it is, the broker stays up, says what it did, serves
+//! those who are not concerned, and needs no more memory than it says.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a failing unwrap is a failing test, and figures are worth a line"
+)]
+
+mod broker;
+mod client;
+
+mod clock;
+mod descriptors;
+mod half_open;
+mod log;
+mod never_reads;
