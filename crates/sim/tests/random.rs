@@ -20,7 +20,7 @@ fn the_broker_agrees_with_the_model() {
         }
         return;
     }
-    let seeds = number("PUNCTUAL_SEEDS").unwrap_or(400);
+    let seeds = number("PUNCTUAL_SEEDS").unwrap_or(300);
     let first = number("PUNCTUAL_FROM").unwrap_or(0);
     let end = first.saturating_add(seeds);
     let next = AtomicU64::new(first);
