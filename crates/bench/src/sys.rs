@@ -7,7 +7,6 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::TcpStream;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -136,17 +135,28 @@ pub(crate) fn prepare_child(command: &mut Command, core: Option<usize>, fifo: u8
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Marks what leaves by `stream` (IPv4) with a DiffServ code point, 0 to 63.
-pub(crate) fn mark(stream: &TcpStream, dscp: u8) -> io::Result<()> {
-    let tos = libc::c_int::from(dscp) << 2;
+/// Marks what leaves by `socket` (IPv4) with a DiffServ code point, 0 to 63.
+pub(crate) fn mark(socket: &impl AsRawFd, dscp: u8) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, i32::from(dscp) << 2)
+}
+
+/// Asks for room for so many bytes that arrived and were not read; the system's limit may give
+/// less.
+pub(crate) fn ask_receive_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+}
+
+fn set_option(socket: &impl AsRawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     let size = size_of::<libc::c_int>() as libc::socklen_t;
+    let value: libc::c_int = value;
     // SAFETY: the descriptor is open, and the value is valid and of the size given.
     check(unsafe {
         libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_TOS,
-            (&raw const tos).cast(),
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
             size,
         )
     })

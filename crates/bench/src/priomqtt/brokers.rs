@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use super::cell::{BROKER, Urgency};
+use super::link::Transport;
 use crate::compare::peers::{self, PEERS};
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
@@ -38,6 +39,7 @@ pub(crate) struct Variant {
     arguments: &'static [&'static str],
     /// File name and text of its configuration.
     config: Option<(&'static str, &'static str)>,
+    pub(crate) transport: Transport,
     pub(crate) urgency: Urgency,
     /// It counts its own queue and tells over HTTP.
     pub(crate) has_metrics: bool,
@@ -55,18 +57,34 @@ const PUNCTUAL_COMMON: &str = "[[listener]]\naddress = \"tcp://*:1883\"\nallow_a
     [server]\nhttp = \"127.0.0.1:8080\"\nsys_interval = \"off\"\n\
     [log]\nlevel = \"warn\"\n";
 
+/// A little below the rate of the links, as their queues would fill otherwise.
+const UDP: &str = "[[listener]]\naddress = \"udp://*:1883\"\nallow_anonymous = true\n\
+    rate = \"99Mbit\"\n";
+
 const MOSQUITTO_COMMON: &str = "listener 1883 0.0.0.0\nallow_anonymous true\npersistence false\n\
     max_queued_messages 1000000\nmax_queued_bytes 0\nmax_inflight_messages 0\n\
     log_dest stderr\nlog_type error\n";
 
 /// Every broker that the cell can have.
-pub(crate) const VARIANTS: [Variant; 6] = [
+pub(crate) const VARIANTS: [Variant; 7] = [
+    Variant {
+        name: "punctual-udp",
+        note: "fixed priorities, UDP paced at the rate of the link",
+        peer: "punctual",
+        arguments: &["serve", "--config", "{config}"],
+        config: Some(("punctual-udp.toml", UDP)),
+        transport: Transport::Udp,
+        urgency: Urgency::Priority,
+        has_metrics: true,
+        by_default: true,
+    },
     Variant {
         name: PUNCTUAL,
         note: "fixed priorities, TCP",
         peer: "punctual",
         arguments: &["serve", "--config", "{config}"],
         config: Some(("punctual.toml", "")),
+        transport: Transport::Tcp,
         urgency: Urgency::Priority,
         has_metrics: true,
         by_default: true,
@@ -77,6 +95,7 @@ pub(crate) const VARIANTS: [Variant; 6] = [
         peer: "punctual",
         arguments: &["serve", "--config", "{config}"],
         config: Some(("punctual-edf.toml", "[egress]\npolicy = \"edf\"\n")),
+        transport: Transport::Tcp,
         urgency: Urgency::Deadline,
         has_metrics: true,
         by_default: false,
@@ -87,6 +106,7 @@ pub(crate) const VARIANTS: [Variant; 6] = [
         peer: "punctual",
         arguments: &["serve", "--config", "{config}"],
         config: Some(("punctual-fifo.toml", "[egress]\npolicy = \"fifo\"\n")),
+        transport: Transport::Tcp,
         urgency: Urgency::Priority,
         has_metrics: true,
         by_default: false,
@@ -97,6 +117,7 @@ pub(crate) const VARIANTS: [Variant; 6] = [
         peer: "mosquitto",
         arguments: &["-c", "{config}"],
         config: Some(("mosquitto.conf", "set_tcp_nodelay true\n")),
+        transport: Transport::Tcp,
         urgency: Urgency::Priority,
         has_metrics: false,
         by_default: true,
@@ -107,6 +128,7 @@ pub(crate) const VARIANTS: [Variant; 6] = [
         peer: "mosquitto",
         arguments: &["-c", "{config}"],
         config: Some(("mosquitto-nagle.conf", "set_tcp_nodelay false\n")),
+        transport: Transport::Tcp,
         urgency: Urgency::Priority,
         has_metrics: false,
         by_default: true,
@@ -117,6 +139,7 @@ pub(crate) const VARIANTS: [Variant; 6] = [
         peer: "floor",
         arguments: &["floor", "--listen", "0.0.0.0:1883"],
         config: None,
+        transport: Transport::Tcp,
         urgency: Urgency::Priority,
         has_metrics: false,
         by_default: false,

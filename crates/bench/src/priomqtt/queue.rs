@@ -8,9 +8,12 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::prometheus::{Distribution, Samples};
 
-/// Histogram of the time from a message's arrival in the egress queue to its departure, by
-/// `class` and, where the broker has it, by PrioMQTT `priority`.
-const WAIT: &str = "punctual_egress_wait_seconds";
+/// Histograms of the time from a message's arrival in the egress queue to its departure, each by
+/// a label: class of traffic, and PrioMQTT priority.
+const WAITS: [(&str, &str); 2] = [
+    ("class", "punctual_egress_wait_seconds"),
+    ("priority", "punctual_egress_priority_wait_seconds"),
+];
 
 /// Histogram of the number of entries that a new entry finds waiting, itself included.
 const DEPTH: &str = "punctual_egress_depth_entries";
@@ -71,9 +74,9 @@ impl QueueWatch {
             })
         };
         let mut waits = Vec::new();
-        for label in ["class", "priority"] {
-            for value in after.label_values(&format!("{WAIT}_count"), label) {
-                let waited = between(WAIT, &[(label, value)]);
+        for (label, name) in WAITS {
+            for value in after.label_values(&format!("{name}_count"), label) {
+                let waited = between(name, &[(label, value)]);
                 waits.extend(waited.and_then(|w| Wait::new(format!("{label} {value}"), &w)));
             }
         }
@@ -109,16 +112,19 @@ mod tests {
 
     fn metrics(fast: u32, slow: u32) -> Result<Result<String>> {
         let all = fast + slow;
-        Ok(Ok(format!(
-            "{WAIT}_bucket{{class=\"priority\",priority=\"1\",le=\"0.0001\"}} {fast}\n\
-             {WAIT}_bucket{{class=\"priority\",priority=\"1\",le=\"+Inf\"}} {all}\n\
-             {WAIT}_sum{{class=\"priority\",priority=\"1\"}} {}\n\
-             {WAIT}_count{{class=\"priority\",priority=\"1\"}} {all}\n\
-             {WAIT}_sum{{class=\"bulk\"}} 0\n\
-             {WAIT}_count{{class=\"bulk\"}} 0\n\
-             {DEPTH_MAX} 9\n",
-            f64::from(all) / 10_000.0
-        )))
+        let mut text = String::new();
+        for (label, name) in WAITS {
+            for line in [
+                format!("{name}_bucket{{{label}=\"1\",le=\"0.0001\"}} {fast}\n"),
+                format!("{name}_bucket{{{label}=\"1\",le=\"+Inf\"}} {all}\n"),
+                format!("{name}_sum{{{label}=\"1\"}} {}\n", f64::from(all) / 10_000.0),
+                format!("{name}_count{{{label}=\"1\"}} {all}\n"),
+                format!("{name}_count{{{label}=\"2\"}} 0\n{name}_sum{{{label}=\"2\"}} 0\n"),
+            ] {
+                text.push_str(&line);
+            }
+        }
+        Ok(Ok(format!("{text}{DEPTH_MAX} 9\n")))
     }
 
     #[test]
@@ -129,10 +135,7 @@ mod tests {
         let [class, priority] = &report.waits[..] else {
             panic!("{report:?}");
         };
-        assert_eq!(
-            (class.of.as_str(), class.messages),
-            ("class priority", 10.0)
-        );
+        assert_eq!((class.of.as_str(), class.messages), ("class 1", 10.0));
         assert_eq!(priority.of, "priority 1");
         assert!((priority.mean_us - 100.0).abs() < 1e-6, "{report:?}");
         assert!(priority.p99_us <= 100.0, "{report:?}");

@@ -8,6 +8,7 @@ use std::{env, thread};
 
 use super::brokers::{Found, HTTP, Placement};
 use super::cell::{BROKER, BULK_FLOW, COUPLES, Plan, Station, Traffic};
+use super::link::Transport;
 use super::network::{Network, Switches};
 use super::queue::QueueWatch;
 use super::results::{Bulk, CoupleResult, Faults, RunResult};
@@ -53,7 +54,7 @@ impl Setup<'_> {
         thread::sleep(SETTLE);
         let mut workers = Vec::new();
         for (station, namespace) in network.stations() {
-            workers.push(Worker::start(self, station, namespace, &plan)?);
+            workers.push(Worker::start(self, broker, station, namespace, &plan)?);
         }
         for worker in &mut workers {
             worker.expect_ready()?;
@@ -105,6 +106,7 @@ struct Worker {
 impl Worker {
     fn start(
         setup: &Setup<'_>,
+        broker: &Found,
         station: Station,
         namespace: &Namespace,
         plan: &Plan,
@@ -134,6 +136,12 @@ impl Worker {
         let assignment = Assignment {
             name,
             broker: BROKER,
+            // A bulk flow over UDP would be loss, not load.
+            transport: if is_bulk {
+                Transport::Tcp
+            } else {
+                broker.variant.transport
+            },
             flows: plan.flows.clone(),
             publishes: plan.published_by(station),
             receives: plan.received_by(station),

@@ -7,23 +7,18 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{BufRead, Write};
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 
+use super::link::{Link, VERSION};
 use super::talk::{self, Answer, Assignment, Outcome, Received, Schedule, Sent};
 use crate::error::{Error, Result};
-use crate::io::{Flushed, Got, Outbox, READ_CHUNK, Tail};
-use crate::load::client::Handshake;
+use crate::io::{Flushed, Got, READ_CHUNK};
 use crate::load::meter::Recorder;
 use crate::load::publisher::Publisher;
 use crate::load::scenario::PublisherPace;
 use crate::load::stamp::{STAMP_LEN, Stamp};
 use crate::load::track::{Track, Verdict};
 use crate::sys::{self, Epoll, Interest};
-use crate::wire::{self, Frame, PublishTemplate, Version, kind};
-
-/// All run MQTT 5: the older version has no user properties to carry a priority.
-const VERSION: Version = Version::V5;
+use crate::wire::{self, Frame, PublishTemplate, kind};
 
 /// Without an arrival for so long after the end, what is missing counts as lost.
 const SILENCE_NS: u64 = 500_000_000;
@@ -62,9 +57,7 @@ pub(crate) fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(
 struct Station {
     name: String,
     epoll: Epoll,
-    stream: TcpStream,
-    tail: Tail,
-    out: Outbox,
+    link: Link,
     blocked: bool,
     shared: Vec<u8>,
     flows: Vec<FlowState>,
@@ -100,18 +93,10 @@ impl Station {
         let filters: Vec<String> = receives
             .map(|&flow| topic(flow).map(|flow| flow.topic.clone()))
             .collect::<Result<_>>()?;
-        let (stream, _) = Handshake {
-            address: assignment.broker,
-            version: VERSION,
-            client_id: &assignment.name,
-            filters: &filters,
-            qos: 0,
-        }
-        .run()?;
-        sys::mark(&stream, assignment.dscp).map_err(Error::io("cannot mark a socket"))?;
+        let link = Link::connect(assignment, &filters)?;
         let epoll = Epoll::new().map_err(Error::io("cannot create an epoll instance"))?;
         epoll
-            .add(stream.as_raw_fd(), 0, Interest::READ)
+            .add(link.fd(), 0, Interest::READ)
             .map_err(Error::io("cannot watch a connection"))?;
 
         let mut flows: Vec<FlowState> = Vec::new();
@@ -154,9 +139,7 @@ impl Station {
         Ok(Self {
             name: assignment.name.clone(),
             epoll,
-            stream,
-            tail: Tail::default(),
-            out: Outbox::default(),
+            link,
             blocked: false,
             shared: vec![0; READ_CHUNK],
             flows,
@@ -189,7 +172,7 @@ impl Station {
             let now = sys::now_ns();
             if now >= schedule.end {
                 let silent = now.saturating_sub(self.last_arrival);
-                let empty = self.out.pending() == 0;
+                let empty = !self.link.is_pending();
                 if (silent >= SILENCE_NS && empty) || now - schedule.end >= DRAIN_MOST_NS {
                     return Ok(());
                 }
@@ -231,7 +214,7 @@ impl Station {
     }
 
     fn read(&mut self) -> Result<()> {
-        let len = match self.tail.read(&self.stream, &mut self.shared) {
+        let len = match self.link.read(&mut self.shared) {
             Got::Bytes(len) => len,
             Got::Nothing => return Ok(()),
             Got::Closed => return Err(self.failure("closed the connection")),
@@ -239,7 +222,7 @@ impl Station {
         let now = sys::now_ns();
         let shared = std::mem::take(&mut self.shared);
         let used = self.packets(&shared[..len], now)?;
-        self.tail.keep(&shared[used..len]);
+        self.link.keep(&shared[used..len]);
         self.shared = shared;
         Ok(())
     }
@@ -339,20 +322,20 @@ impl Station {
         }
         if let Some(publisher) = &mut self.flows[index as usize].publisher {
             let count = (BULK_CHUNK / publisher.wire_len()).max(1) as u64;
-            publisher.put(self.out.buffer(), None, count, now, 0);
+            publisher.put(self.link.buffer(), None, count, now, 0);
         }
         self.flush()
     }
 
     fn publish(&mut self, index: u32, time: u64, extra: u64) -> Result<()> {
         if let Some(publisher) = &mut self.flows[index as usize].publisher {
-            publisher.put(self.out.buffer(), None, 1, time, extra);
+            publisher.put(self.link.buffer(), None, 1, time, extra);
         }
         self.flush()
     }
 
     fn flush(&mut self) -> Result<()> {
-        let blocked = match self.out.flush(&self.stream) {
+        let blocked = match self.link.flush() {
             Flushed::All => false,
             Flushed::Blocked => true,
             Flushed::Closed => return Err(self.failure("closed the connection")),
@@ -364,7 +347,7 @@ impl Station {
                 write: blocked,
             };
             self.epoll
-                .change(self.stream.as_raw_fd(), 0, interest)
+                .change(self.link.fd(), 0, interest)
                 .map_err(Error::io("cannot watch a connection"))?;
         }
         Ok(())

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cell::Flow;
+use super::link::Transport;
 use crate::error::{Error, Result};
 
 /// What a station is to do. The first line that it gets.
@@ -19,6 +20,7 @@ pub(crate) struct Assignment {
     /// Its client identifier.
     pub(crate) name: String,
     pub(crate) broker: SocketAddr,
+    pub(crate) transport: Transport,
     /// All flows of the cell; the index is carried in every message.
     pub(crate) flows: Vec<Flow>,
     /// Those that it publishes.

@@ -8,6 +8,7 @@
 
 mod config;
 mod passwd;
+mod priomqtt;
 mod reload;
 
 use std::ffi::OsStr;

@@ -63,7 +63,12 @@ pub(crate) fn cumulative(title: &str, curves: &[Curve], from_us: f64, to_us: f64
         let _ = writeln!(svg, "<path class=\"curve s{index}\" d=\"{path}\"/>");
     }
     let names = curves.iter().map(|curve| curve.name.as_str());
-    legend(&mut svg, names, LEFT + 12.0, true);
+    // The lower right is free: all curves have ended at the top by then.
+    let at = (
+        WIDTH - RIGHT - 150.0,
+        TOP + plot_height() - 16.0 * curves.len() as f64,
+    );
+    legend(&mut svg, names, at, true);
     svg.push_str("</svg>\n");
     svg
 }
@@ -108,10 +113,11 @@ pub(crate) fn bars(title: &str, series: &[String], groups: &[Group]) -> String {
             escape(&group.name)
         );
     }
+    let names = series.iter().map(String::as_str);
     legend(
         &mut svg,
-        series.iter().map(String::as_str),
-        LEFT + plot_width() / 2.0,
+        names,
+        (LEFT + plot_width() / 2.0, TOP + 14.0),
         false,
     );
     svg.push_str("</svg>\n");
@@ -153,9 +159,14 @@ fn horizontal(svg: &mut String, y: f64, label: &str) {
     );
 }
 
-fn legend<'a>(svg: &mut String, names: impl Iterator<Item = &'a str>, x: f64, lines: bool) {
+fn legend<'a>(
+    svg: &mut String,
+    names: impl Iterator<Item = &'a str>,
+    (x, top): (f64, f64),
+    lines: bool,
+) {
     for (index, name) in names.enumerate() {
-        let y = TOP + 14.0 + 16.0 * index as f64;
+        let y = top + 16.0 * index as f64;
         let sign = if lines {
             format!("<path class=\"curve s{index}\" d=\"M{x:.1} {y:.1}h22\"/>")
         } else {

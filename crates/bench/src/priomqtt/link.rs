@@ -1,0 +1,281 @@
+//! A station's way to the broker: TCP, or MQTT over UDP.
+//!
+//! Both take whole packets and give whole packets. Over TCP this crate speaks by itself; over UDP
+//! the datagrams are made by `punctual-udp`, because their format is that crate's. Once subscribed
+//! a station sends and receives QoS 0 only, so there is nothing to repeat and no timer to serve.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use punctual_udp::{Client, ClientConfig, ClientState};
+use serde::{Deserialize, Serialize};
+
+use super::talk::Assignment;
+use crate::error::{Error, Result};
+use crate::io::{Flushed, Got, Outbox, Tail};
+use crate::load::client::Handshake;
+use crate::sys;
+use crate::wire::{self, Frame, Version, kind};
+
+/// All run MQTT 5: the older version has no user properties to carry a priority.
+pub(crate) const VERSION: Version = Version::V5;
+
+/// Longest wait for CONNACK and SUBACK over UDP.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pause between looks at the timers while such an answer is awaited.
+const ANSWER_POLL: Duration = Duration::from_millis(50);
+
+/// Bytes asked of the kernel for datagrams that arrive while the station is busy.
+const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
+
+/// Longest datagram that can come.
+const LONGEST_DATAGRAM: usize = 65_536;
+
+/// What stations and broker speak below MQTT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// A connection on which the handshake is done.
+pub(crate) enum Link {
+    Tcp(Tcp),
+    Udp(Box<Udp>),
+}
+
+pub(crate) struct Tcp {
+    stream: TcpStream,
+    tail: Tail,
+    out: Outbox,
+}
+
+pub(crate) struct Udp {
+    socket: UdpSocket,
+    client: Client,
+    /// Packets that were not yet given to `client`.
+    staged: Vec<u8>,
+    /// A datagram that the socket did not take.
+    stuck: Option<Vec<u8>>,
+    datagram: Vec<u8>,
+}
+
+impl Link {
+    /// Connects and subscribes.
+    pub(crate) fn connect(assignment: &Assignment, filters: &[String]) -> Result<Self> {
+        let context = |what: &str| format!("{what} (client {})", assignment.name);
+        match assignment.transport {
+            Transport::Tcp => {
+                let (stream, _) = Handshake {
+                    address: assignment.broker,
+                    version: VERSION,
+                    client_id: &assignment.name,
+                    filters,
+                    qos: 0,
+                }
+                .run()?;
+                sys::mark(&stream, assignment.dscp)
+                    .map_err(Error::io(context("cannot mark a socket")))?;
+                Ok(Self::Tcp(Tcp {
+                    stream,
+                    tail: Tail::default(),
+                    out: Outbox::default(),
+                }))
+            }
+            Transport::Udp => Udp::connect(assignment, filters).map(|udp| Self::Udp(Box::new(udp))),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(tcp) => tcp.stream.as_raw_fd(),
+            Self::Udp(udp) => udp.socket.as_raw_fd(),
+        }
+    }
+
+    /// Reads once into `shared`. What of it is not a whole packet has to be given back with
+    /// [`Link::keep`].
+    pub(crate) fn read(&mut self, shared: &mut [u8]) -> Got {
+        match self {
+            Self::Tcp(tcp) => tcp.tail.read(&tcp.stream, shared),
+            Self::Udp(udp) => udp.read(shared),
+        }
+    }
+
+    pub(crate) fn keep(&mut self, rest: &[u8]) {
+        match self {
+            Self::Tcp(tcp) => tcp.tail.keep(rest),
+            // Datagrams hold whole packets.
+            Self::Udp(_) => {}
+        }
+    }
+
+    /// The buffer to append packets to.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        match self {
+            Self::Tcp(tcp) => tcp.out.buffer(),
+            Self::Udp(udp) => &mut udp.staged,
+        }
+    }
+
+    /// Hands what was appended to the kernel.
+    pub(crate) fn flush(&mut self) -> Flushed {
+        match self {
+            Self::Tcp(tcp) => tcp.out.flush(&tcp.stream),
+            Self::Udp(udp) => udp.flush(),
+        }
+    }
+
+    /// Whether something was appended that the kernel does not have.
+    pub(crate) fn is_pending(&self) -> bool {
+        match self {
+            Self::Tcp(tcp) => tcp.out.pending() > 0,
+            Self::Udp(udp) => !udp.staged.is_empty() || udp.stuck.is_some(),
+        }
+    }
+}
+
+impl Udp {
+    fn connect(assignment: &Assignment, filters: &[String]) -> Result<Self> {
+        let name = &assignment.name;
+        let context = |what: &str| format!("{what} (client {name}, UDP)");
+        let open = || {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            socket.connect(assignment.broker)?;
+            socket.set_read_timeout(Some(ANSWER_POLL))?;
+            sys::mark(&socket, assignment.dscp)?;
+            sys::ask_receive_buffer(&socket, RECEIVE_BUFFER)?;
+            Ok(socket)
+        };
+        let socket = open().map_err(Error::io(context("cannot open a socket")))?;
+        let mut nonce = [0; 8];
+        getrandom::fill(&mut nonce)
+            .map_err(|e| Error::io(context("no random bytes"))(std::io::Error::other(e)))?;
+        let mut udp = Self {
+            socket,
+            client: Client::new(ClientConfig::default(), nonce),
+            staged: Vec::new(),
+            stuck: None,
+            datagram: vec![0; LONGEST_DATAGRAM],
+        };
+        let refused = |what: String| Error::Broker {
+            client: name.clone(),
+            what,
+        };
+        wire::put_connect(&mut udp.staged, VERSION, name);
+        let body = udp.exchange(kind::CONNACK).map_err(refused)?;
+        match wire::connack(&body, VERSION) {
+            Some(connack) if connack.code == 0 => {}
+            other => return Err(refused(format!("refused the connection: {other:02x?}"))),
+        }
+        if !filters.is_empty() {
+            wire::put_subscribe(&mut udp.staged, VERSION, 1, filters, 0);
+            let body = udp.exchange(kind::SUBACK).map_err(refused)?;
+            let granted = body.len().checked_sub(filters.len());
+            let granted = granted.and_then(|at| body.get(at..)).unwrap_or(&[]);
+            if granted.is_empty() || granted.iter().any(|&code| code != 0) {
+                return Err(refused(format!("granted {granted:02x?} at QoS 0")));
+            }
+        }
+        udp.socket
+            .set_nonblocking(true)
+            .map_err(Error::io(context("cannot set a socket non-blocking")))?;
+        Ok(udp)
+    }
+
+    /// Sends what is staged and waits for a packet of that kind; returns its body.
+    fn exchange(&mut self, expected: u8) -> std::result::Result<Vec<u8>, String> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let mut shared = vec![0; LONGEST_DATAGRAM];
+        while Instant::now() < deadline {
+            if self.flush() == Flushed::Closed {
+                return Err(self.why_closed());
+            }
+            let len = match self.read(&mut shared) {
+                Got::Bytes(len) => len,
+                Got::Nothing => 0,
+                Got::Closed => return Err(self.why_closed()),
+            };
+            let mut rest = &shared[..len];
+            while let Frame::Packet { first, body, end } = wire::frame(rest) {
+                if first >> 4 == expected {
+                    return Ok(rest[body..end].to_vec());
+                }
+                rest = &rest[end..];
+            }
+            self.client.handle_timeout(now());
+        }
+        Err("did not answer over UDP".to_owned())
+    }
+
+    fn why_closed(&self) -> String {
+        match self.client.state() {
+            ClientState::Closed(why) => format!("is gone: {why}"),
+            _ => "cannot be reached over UDP".to_owned(),
+        }
+    }
+
+    fn read(&mut self, shared: &mut [u8]) -> Got {
+        match self.socket.recv(&mut self.datagram) {
+            Ok(len) => self.client.handle(&self.datagram[..len], now()),
+            Err(e) if is_nothing(e.kind()) => return Got::Nothing,
+            Err(_) => return Got::Closed,
+        }
+        if let ClientState::Closed(_) = self.client.state() {
+            return Got::Closed;
+        }
+        let received = self.client.received();
+        let len = received.len();
+        let Some(place) = shared.get_mut(..len) else {
+            return Got::Closed;
+        };
+        place.copy_from_slice(received);
+        self.client.take_received(len);
+        if len == 0 {
+            Got::Nothing
+        } else {
+            Got::Bytes(len)
+        }
+    }
+
+    fn flush(&mut self) -> Flushed {
+        if !self.staged.is_empty() {
+            let sent = self.client.send(&self.staged, 0, now());
+            self.staged.clear();
+            if sent.is_err() {
+                return Flushed::Closed;
+            }
+        }
+        loop {
+            let next = self.stuck.take();
+            let next = next.or_else(|| Some(self.client.poll_transmit()?.data));
+            let Some(datagram) = next else {
+                return Flushed::All;
+            };
+            match self.socket.send(&datagram) {
+                Ok(_) => {}
+                Err(e) if is_nothing(e.kind()) => {
+                    self.stuck = Some(datagram);
+                    return Flushed::Blocked;
+                }
+                Err(_) => return Flushed::Closed,
+            }
+        }
+    }
+}
+
+fn is_nothing(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::TimedOut
+    )
+}
+
+/// The time as `punctual-udp` counts it.
+fn now() -> Duration {
+    Duration::from_nanos(sys::now_ns())
+}

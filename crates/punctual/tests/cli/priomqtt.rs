@@ -1,0 +1,53 @@
+//! The factory cell with this very program as broker, stations and coordinator.
+
+use std::env;
+use std::fs;
+
+use punctual_bench::netns::Namespace;
+use serde_json::Value;
+use tempfile::tempdir;
+
+use crate::run;
+
+/// True, with the reason printed, where namespaces cannot be made and need not be.
+fn skip() -> bool {
+    match Namespace::check() {
+        Ok(()) => false,
+        Err(error) if env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none() => {
+            eprintln!("skipped: {error}");
+            true
+        }
+        Err(error) => panic!("PUNCTUAL_REQUIRE_NETNS is set, but {error}"),
+    }
+}
+
+#[test]
+fn the_cell_served_by_this_program_loses_nothing() {
+    if skip() {
+        return;
+    }
+    let directory = tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let run = run([
+        "bench",
+        "priomqtt",
+        "--short",
+        "--unpinned",
+        "--only",
+        "rtt",
+        "--duration",
+        "0.3",
+        "--brokers",
+        "punctual",
+        "--directory",
+        path,
+    ]);
+    // `--short` fails by itself when a message is lost, repeated or out of order.
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(run.out.contains("(Table 3)"), "{}", run.out);
+    let json = fs::read_to_string(directory.path().join("priomqtt.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let faults = &json["cases"][0]["runs"][0]["faults"];
+    assert!(faults["expected"].as_u64().unwrap() > 0);
+    assert_eq!(json["brokers"][0]["version"], env!("CARGO_PKG_VERSION"));
+}
