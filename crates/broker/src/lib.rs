@@ -17,6 +17,7 @@
 
 mod access;
 mod config;
+mod depth;
 mod directory;
 mod egress;
 mod hub;
@@ -37,6 +38,7 @@ mod wait;
 
 pub use access::{AccessControl, Permissions};
 pub use config::{Config, Limits, QueueFull};
+pub use depth::Depth;
 pub use directory::{Directory, Totals};
 pub use egress::{
     Class, Discipline, Edf, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank, Scope,

@@ -4,6 +4,7 @@
 use punctual_codec::ReasonCode;
 
 use crate::Nanos;
+use crate::depth::Depth;
 use crate::egress::{Class, Entry};
 use crate::wait::Wait;
 
@@ -157,6 +158,8 @@ pub struct ClassStats {
     pub missed: u64,
     /// Time that messages of lanes 0 and 1 waited.
     pub wait: Wait,
+    /// With how many of their class.
+    pub depth: Depth,
 }
 
 impl ClassStats {
@@ -168,10 +171,12 @@ impl ClassStats {
             dropped_late,
             missed,
             wait,
+            depth,
         } = self;
         (*waiting, *sent, *missed) = (later.waiting, later.sent, later.missed);
         (*dropped_full, *dropped_late) = (later.dropped_full, later.dropped_late);
         wait.clone_from(&later.wait);
+        depth.clone_from(&later.depth);
     }
 
     fn add(&mut self, other: &Self) {
@@ -181,6 +186,14 @@ impl ClassStats {
         self.dropped_late += other.dropped_late;
         self.missed += other.missed;
         self.wait.add(&other.wait);
+        self.depth.add(&other.depth);
+    }
+
+    /// Counts a message that begins to wait in lanes 0 and 1.
+    #[inline]
+    pub(crate) fn arrived(&mut self) {
+        self.waiting += 1;
+        self.depth.record(self.waiting);
     }
 }
 

@@ -70,8 +70,8 @@ pub struct PriomqttArgs {
     /// Experiments to run [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Brokers: punctual-udp, punctual, punctual-edf, punctual-fifo, mosquitto, mosquitto-nagle,
-    /// floor [default: punctual-udp, punctual, mosquitto, mosquitto-nagle]
+    /// Brokers: punctual, punctual-udp, punctual-edf, punctual-fifo, mosquitto, mosquitto-nagle,
+    /// floor [default: punctual, mosquitto, mosquitto-nagle]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     brokers: Vec<String>,
     /// Payload bytes of the round-trip experiments [default: 100,500,1000; short: 1000]

@@ -16,10 +16,10 @@ const WAITS: [(&str, &str); 2] = [
 ];
 
 /// Histogram of the number of entries that a new entry finds waiting, itself included.
-const DEPTH: &str = "punctual_egress_depth_entries";
+const DEPTH: &str = "punctual_egress_depth_messages";
 
 /// Largest number of entries that have waited at one time.
-const DEPTH_MAX: &str = "punctual_egress_depth_entries_max";
+const DEPTH_MAX: &str = "punctual_egress_depth_messages_max";
 
 /// Looks at the broker's numbers at the beginning and at the end.
 #[derive(Debug)]
@@ -117,7 +117,10 @@ mod tests {
             for line in [
                 format!("{name}_bucket{{{label}=\"1\",le=\"0.0001\"}} {fast}\n"),
                 format!("{name}_bucket{{{label}=\"1\",le=\"+Inf\"}} {all}\n"),
-                format!("{name}_sum{{{label}=\"1\"}} {}\n", f64::from(all) / 10_000.0),
+                format!(
+                    "{name}_sum{{{label}=\"1\"}} {}\n",
+                    f64::from(all) / 10_000.0
+                ),
                 format!("{name}_count{{{label}=\"1\"}} {all}\n"),
                 format!("{name}_count{{{label}=\"2\"}} 0\n{name}_sum{{{label}=\"2\"}} 0\n"),
             ] {

@@ -304,7 +304,7 @@ impl Egress {
         match lanes.urgent[class as usize & 1].push(stamp.rank.key, entry) {
             Ok(()) => {
                 lanes.urgent_bytes += size;
-                stats.class(class).waiting += 1;
+                stats.class(class).arrived();
                 true
             }
             Err(_) => {

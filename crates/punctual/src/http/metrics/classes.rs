@@ -53,6 +53,28 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
         histogram(out, ("class", class), &stats.wait);
     }
     out.family(
+        "punctual_egress_depth_messages",
+        Kind::Histogram,
+        "How many messages of their class waited, counted each time one was added.",
+    );
+    for (class, stats) in classes() {
+        let (class, depth) = (("class", class), &stats.depth);
+        for (bound, count) in depth.cumulative() {
+            out.part("_bucket", &[class, ("le", &bound.to_string())], count);
+        }
+        out.part("_bucket", &[class, ("le", "+Inf")], depth.count);
+        out.part("_sum", &[class], depth.sum);
+        out.part("_count", &[class], depth.count);
+    }
+    out.family(
+        "punctual_egress_depth_messages_max",
+        Kind::Gauge,
+        "Most messages that waited at one time since the start.",
+    );
+    for (class, stats) in classes() {
+        out.sample(&[("class", class)], stats.depth.max);
+    }
+    out.family(
         "punctual_egress_priority_wait_seconds",
         Kind::Histogram,
         "The same by the value of priority; 15 stands for 15 and more.",
