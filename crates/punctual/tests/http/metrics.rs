@@ -24,14 +24,18 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
             let declared = lines.next().unwrap().strip_prefix("# TYPE ").unwrap();
             let (same, declared) = declared.split_once(' ').unwrap();
             assert_eq!(same, family);
-            assert!(["counter", "gauge"].contains(&declared), "{declared}");
+            let known = ["counter", "gauge", "histogram"];
+            assert!(known.contains(&declared), "{declared}");
             (name, kind, count) = (family.to_owned(), declared.to_owned(), 0);
             assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
             continue;
         }
         let (sample, value) = line.rsplit_once(' ').unwrap();
         let (family, labels) = sample.split_once('{').unwrap_or((sample, "}"));
-        assert_eq!(family, name);
+        let parts = ["_bucket", "_sum", "_count"];
+        let part = parts.iter().find_map(|part| family.strip_suffix(part));
+        let part = part.filter(|_| kind == "histogram");
+        assert_eq!(part.unwrap_or(family), name);
         assert!(labels.ends_with('}'), "{line}");
         let value: f64 = value.parse().unwrap();
         assert!(value >= 0.0, "{line}");

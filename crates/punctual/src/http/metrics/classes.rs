@@ -74,15 +74,20 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
     for (class, stats) in classes() {
         out.sample(&[("class", class)], stats.depth.max);
     }
+    let used = || {
+        let all = stats.priorities.iter().enumerate();
+        all.filter(|(_, wait)| wait.count > 0)
+    };
+    if used().next().is_none() {
+        return;
+    }
     out.family(
         "punctual_egress_priority_wait_seconds",
         Kind::Histogram,
         "The same by the value of priority; 15 stands for 15 and more.",
     );
-    for (priority, wait) in stats.priorities.iter().enumerate() {
-        if wait.count > 0 {
-            histogram(out, ("priority", &priority.to_string()), wait);
-        }
+    for (priority, wait) in used() {
+        histogram(out, ("priority", &priority.to_string()), wait);
     }
 }
 
