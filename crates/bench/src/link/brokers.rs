@@ -76,9 +76,10 @@ pub(super) const VARIANTS: [Variant; 7] = [
     ),
     punctual(
         "no-lowat",
-        "the kernel takes as much as it has room for (tcp.urgent_notsent_lowat = \"off\")",
+        "the kernel takes as much as it has room for (tcp.notsent_lowat and \
+         tcp.urgent_notsent_lowat = \"off\")",
         "link-no-lowat.toml",
-        "[tcp]\nurgent_notsent_lowat = \"off\"\n",
+        "[tcp]\nnotsent_lowat = \"off\"\nurgent_notsent_lowat = \"off\"\n",
     ),
     punctual(
         "no-lanes",
@@ -90,7 +91,8 @@ pub(super) const VARIANTS: [Variant; 7] = [
         "nothing",
         "none of the three",
         "link-nothing.toml",
-        "[marking]\nenabled = false\n[tcp]\nurgent_notsent_lowat = \"off\"\n\
+        "[marking]\nenabled = false\n\
+         [tcp]\nnotsent_lowat = \"off\"\nurgent_notsent_lowat = \"off\"\n\
          [egress]\npolicy = \"fifo\"\n",
     ),
     Variant {

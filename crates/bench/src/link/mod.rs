@@ -74,7 +74,8 @@ pub struct LinkArgs {
     /// do
     #[arg(long)]
     super_packets: bool,
-    /// TCP congestion control of the broker's host, such as cubic or bbr [default: the system's]
+    /// TCP congestion control of the broker's host: reno, or another of the system's
+    /// net.ipv4.tcp_allowed_congestion_control [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
     /// Core for the broker

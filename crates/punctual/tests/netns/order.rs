@@ -54,7 +54,7 @@ fn an_urgent_message_overtakes_the_bulk_to_the_same_client() {
 
 #[test]
 fn in_the_kernels_buffer_nothing_overtakes() {
-    let configuration = "[tcp]\nurgent_notsent_lowat = \"off\"\n";
+    let configuration = "[tcp]\nnotsent_lowat = \"off\"\nurgent_notsent_lowat = \"off\"\n";
     let Some(with_a_full_buffer) = overtaken(configuration) else {
         return;
     };
