@@ -140,3 +140,21 @@ fn the_same_numbers_are_there_as_json() {
     let stats = broker.get("/api/v1/stats").ok();
     assert_eq!(stats["disconnects"]["administrative_action"], 1);
 }
+
+#[test]
+fn what_real_time_has_led_to_is_shown_with_or_without_the_privileges() {
+    let broker = Broker::with_arguments(&["--realtime"]);
+    let realtime = &broker.get("/api/v1/stats").ok()["realtime"];
+    let shards = realtime["shards"].as_array().unwrap();
+    assert_eq!(shards.len(), 2);
+    let metrics = broker.get("/metrics").body;
+    for (number, shard) in shards.iter().enumerate() {
+        let priority = shard["priority"].as_u64().unwrap();
+        assert!(priority == 0 || priority == 40, "{priority}");
+        let sample = format!("punctual_shard_realtime_priority{{shard=\"{number}\"}} {priority}\n");
+        assert!(metrics.contains(&sample), "{metrics}");
+    }
+    let locked = u8::from(realtime["memory_locked"].as_bool().unwrap());
+    let sample = format!("punctual_memory_locked {locked}\n");
+    assert!(metrics.contains(&sample), "{metrics}");
+}
