@@ -58,6 +58,9 @@ pub(crate) struct Conn {
     pub(crate) patience: Nanos,
     pub(crate) keep_alive: u16,
     pub(crate) receive_max: u16,
+    /// QoS 2 messages received on this connection and not released. What an
+    /// earlier connection left does not count (section 4.9).
+    pub(crate) unreleased: u16,
     pub(crate) max_packet: u32,
     /// Route of the last publication, and whether it was allowed.
     pub(crate) route: u64,

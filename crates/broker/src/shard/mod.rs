@@ -189,6 +189,7 @@ impl Shard {
             patience: Nanos(0),
             keep_alive: 0,
             receive_max: u16::MAX,
+            unreleased: 0,
             max_packet: u32::MAX,
             route: 0,
             route_allowed: false,
@@ -482,6 +483,9 @@ impl Shard {
             .get_mut(slot)
             .and_then(|session| session.incoming.as_mut())
             .is_some_and(|incoming| incoming.remove(&ack.packet_id));
+        if known && let Some(conn) = hub.conns.get_mut(id.slot) {
+            conn.unreleased = conn.unreleased.saturating_sub(1);
+        }
         let reason = if known || !v5 {
             ReasonCode::Success
         } else {

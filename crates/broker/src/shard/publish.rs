@@ -147,6 +147,7 @@ impl Shard {
                     .is_none_or(|permissions| permissions.may_publish(topic_name));
         }
         let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
+        let unreleased = conn.unreleased;
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
 
         // QoS 2: a repetition is acknowledged again and not delivered again
@@ -169,7 +170,7 @@ impl Shard {
                         );
                         return Ok(Next::Packet);
                     }
-                    if v5 && incoming.len() >= usize::from(hub.config.limits.receive_maximum) {
+                    if v5 && unreleased >= hub.config.limits.receive_maximum {
                         return Err(Fail::new(
                             ReasonCode::ReceiveMaximumExceeded,
                             "more unreleased QoS 2 messages than Receive Maximum",
@@ -500,18 +501,23 @@ fn acknowledge(
         QoS::ExactlyOnce => {
             let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
             // A refusal in MQTT 5 ends the handshake; before, PUBREL follows.
-            if (!reason.is_error() || !v5)
-                && let Some(session) = hub.sessions.get_mut(session)
-            {
-                session
-                    .incoming
-                    .get_or_insert_default()
-                    .insert(raw.packet_id);
+            if !reason.is_error() || !v5 {
+                await_release(hub, id, raw.packet_id, session);
             }
             hub.send_ack(id.slot, PacketType::PubRec, raw.packet_id, reason);
         }
     }
     pause_or_go_on(hub, id)
+}
+
+/// Notes a QoS 2 message until its PUBREL comes.
+fn await_release(hub: &mut Hub, id: ConnId, packet_id: u16, session: u32) {
+    if let Some(session) = hub.sessions.get_mut(session) {
+        session.incoming.get_or_insert_default().insert(packet_id);
+    }
+    if let Some(conn) = hub.conns.get_mut(id.slot) {
+        conn.unreleased = conn.unreleased.saturating_add(1);
+    }
 }
 
 /// Like [`acknowledge`], and tells an MQTT 5 publisher why what it stated is
@@ -536,11 +542,8 @@ fn acknowledge_with(
     if !told {
         return acknowledge(hub, id, raw, session, reason);
     }
-    if kind == PacketType::PubRec
-        && let Some(session) = hub.sessions.get_mut(session)
-    {
-        let incoming = session.incoming.get_or_insert_default();
-        incoming.insert(raw.packet_id);
+    if kind == PacketType::PubRec {
+        await_release(hub, id, raw.packet_id, session);
     }
     let mut properties = PropertyBuf::new();
     put_remark(&mut properties, remark);
