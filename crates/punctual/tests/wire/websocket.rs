@@ -265,7 +265,6 @@ fn packets_need_not_align_with_frames() {
         for number in 0..5 {
             bytes.extend(Publish::new(level, &topic, number.to_string()).encode());
         }
-        bytes.extend(pingreq());
         for piece in [1, 3, 10, bytes.len()] {
             let Some(mut conn) = client(level, piece) else {
                 return;
@@ -275,7 +274,7 @@ fn packets_need_not_align_with_frames() {
             for number in 0..5 {
                 conn.expect(&topic, number.to_string());
             }
-            assert!(matches!(conn.next(), Packet::PingResp));
+            conn.ping();
         }
     }
 }
