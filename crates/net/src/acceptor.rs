@@ -61,7 +61,8 @@ pub(crate) struct Shared {
 
 pub(crate) struct Acceptor {
     pub(crate) poll: Poll,
-    pub(crate) listeners: Vec<TcpListener>,
+    /// By number of the listener; `None` for those that are not TCP.
+    pub(crate) listeners: Vec<Option<TcpListener>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailboxes: Arc<[Mailbox]>,
     pub(crate) counters: Arc<Counters>,
@@ -100,7 +101,10 @@ impl Acceptor {
                         wait = Some(pause);
                         break;
                     }
-                    match self.listeners[at].accept() {
+                    let Some(listener) = &self.listeners[at] else {
+                        break;
+                    };
+                    match listener.accept() {
                         Ok((stream, peer)) => {
                             tokens.take();
                             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
@@ -227,7 +231,7 @@ impl Acceptor {
     }
 }
 
-fn is_loopback(ip: IpAddr) -> bool {
+pub(crate) fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
@@ -239,10 +243,12 @@ fn is_exhaustion(error: &io::Error) -> bool {
 }
 
 /// Registers listeners with their index as token.
-pub(crate) fn register(poll: &Poll, listeners: &mut [TcpListener]) -> io::Result<()> {
+pub(crate) fn register(poll: &Poll, listeners: &mut [Option<TcpListener>]) -> io::Result<()> {
     for (at, listener) in listeners.iter_mut().enumerate() {
-        poll.registry()
-            .register(listener, Token(at), mio::Interest::READABLE)?;
+        if let Some(listener) = listener {
+            poll.registry()
+                .register(listener, Token(at), mio::Interest::READABLE)?;
+        }
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ pub mod realtime;
 mod server;
 mod tcp;
 pub mod tls;
+mod udp;
 mod worker;
 
 pub use acceptor::{AcceptPolicy, ListenerPolicy};
@@ -23,4 +24,5 @@ pub use server::{
     Authenticator, Counters, Handle, ListenerOptions, Server, ServerOptions, StartError,
 };
 pub use tcp::TcpOptions;
+pub use udp::{UdpCounters, UdpOptions};
 pub use worker::Clock;

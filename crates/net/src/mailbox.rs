@@ -9,6 +9,7 @@ use mio::Waker;
 use punctual_broker::{AuthAnswer, Class, ConnId, ConnMeta, Nanos, RemoteMessage, Shard};
 
 use crate::layer::Layer;
+use crate::udp::UdpMail;
 
 /// Batches of one shard for another that may wait before it keeps the next
 /// ones, and so holds its publishers back.
@@ -24,6 +25,8 @@ pub(crate) enum Mail {
     Authenticated(ConnId, AuthAnswer),
     /// Something to do with the broker, from the management side.
     Call(Call),
+    /// About a connection whose datagrams and session are on different shards.
+    Udp(UdpMail),
     /// End all connections, flush, and return.
     ShutDown,
 }

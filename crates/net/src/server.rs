@@ -20,6 +20,7 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::marking::{Mark, Marking};
 use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
 use crate::tcp::TcpOptions;
+use crate::udp::{Credit, Opened, Udp, UdpCounters, UdpOptions};
 use crate::worker::{Clock, WAKE, Worker};
 
 /// Authentications that may wait; further clients are told 0x89.
@@ -43,6 +44,8 @@ pub struct ListenerOptions {
     pub address: SocketAddr,
     /// How its connections are treated.
     pub policy: ListenerPolicy,
+    /// MQTT over UDP; `None` for TCP and what goes over it.
+    pub udp: Option<UdpOptions>,
 }
 
 /// What a server is started with.
@@ -97,6 +100,8 @@ pub struct Counters {
     pub drift: AtomicU64,
     /// Longest turn of a shard's loop ever, in nanoseconds.
     pub max_drift: AtomicU64,
+    /// What the UDP listeners have counted.
+    pub udp: Arc<UdpCounters>,
 }
 
 impl Counters {
@@ -160,25 +165,35 @@ impl Server {
             tracing::warn!("{why}");
         }
         let mut listeners = Vec::new();
+        let mut datagrams = Vec::new();
         let mut addresses = Vec::new();
-        for listener in &options.listeners {
-            let socket =
-                listen(listener.address, &marking).map_err(|source| StartError::Listen {
-                    address: listener.address,
-                    remedy: match source.kind() {
-                        io::ErrorKind::AddrInUse => {
-                            "another program listens there: stop it or choose another port"
-                        }
-                        io::ErrorKind::PermissionDenied => {
-                            "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
-                        }
-                        io::ErrorKind::AddrNotAvailable => "the address is not one of this machine",
-                        _ => "choose another address",
-                    },
-                    source,
-                })?;
-            addresses.push(socket.local_addr()?);
-            listeners.push(socket);
+        for (index, listener) in options.listeners.iter().enumerate() {
+            let fail = |source: io::Error| StartError::Listen {
+                address: listener.address,
+                remedy: match source.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        "another program listens there: stop it or choose another port"
+                    }
+                    io::ErrorKind::PermissionDenied => {
+                        "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
+                    }
+                    io::ErrorKind::AddrNotAvailable => "the address is not one of this machine",
+                    _ => "choose another address",
+                },
+                source,
+            };
+            if let Some(udp) = &listener.udp {
+                let max = listener.policy.max_connections;
+                let opened = Opened::open(listener.address, udp, index as u16, max, &marking);
+                let opened = opened.map_err(fail)?;
+                addresses.push(opened.local_addr()?);
+                datagrams.push(opened);
+                listeners.push(None);
+            } else {
+                let socket = listen(listener.address, &marking).map_err(fail)?;
+                addresses.push(socket.local_addr()?);
+                listeners.push(Some(socket));
+            }
         }
         let shards = options.shards.clamp(1, 256);
         let clock = Clock::new();
@@ -216,12 +231,34 @@ impl Server {
         }
         let busy_poll = options.realtime.map_or(Duration::ZERO, |r| r.busy_poll);
 
+        let shared = Arc::new(Shared {
+            policies: RwLock::new(
+                options
+                    .listeners
+                    .into_iter()
+                    .map(|listener| Arc::new(listener.policy))
+                    .collect(),
+            ),
+            accept: RwLock::new(options.accept),
+            stop: false.into(),
+        });
+        let credit = Credit::new(shards);
+
         let (prepared, preparations) = sync_channel(usize::from(shards));
         let mut workers = Vec::new();
         for (index, poll) in polls.into_iter().enumerate() {
             let worker = Worker {
                 index: index as u16,
                 shard: Shard::new(directory.clone(), index as u16, config.clone(), clock.now()),
+                // The first shard takes all of them.
+                udp: Udp::new(
+                    std::mem::take(&mut datagrams),
+                    poll.registry(),
+                    credit.clone(),
+                    counters.udp.clone(),
+                    clock.now(),
+                )?,
+                shared: shared.clone(),
                 poll,
                 clock,
                 mailboxes: mailboxes.clone(),
@@ -269,17 +306,6 @@ impl Server {
             tracing::info!("real time: {status}");
         }
 
-        let shared = Arc::new(Shared {
-            policies: RwLock::new(
-                options
-                    .listeners
-                    .into_iter()
-                    .map(|listener| Arc::new(listener.policy))
-                    .collect(),
-            ),
-            accept: RwLock::new(options.accept),
-            stop: false.into(),
-        });
         let poll = Poll::new()?;
         let acceptor_waker = Waker::new(poll.registry(), WAKE)?;
         register(&poll, &mut listeners)?;

@@ -22,12 +22,14 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{AuthRequest, Class, ConnId, Event, Flow, Nanos, Output, Scope, Shard};
 
+use crate::acceptor::Shared;
 use crate::alarm::{ALARM, Alarm};
 use crate::layer::{Layer, Received as LayerReceived};
 use crate::load::Load;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
 use crate::marking::Marking;
 use crate::tcp::takes_more;
+use crate::udp::{UDP, Udp};
 use crate::{Counters, TcpOptions};
 
 /// Shared read buffer: how much is read from one socket in one turn.
@@ -118,6 +120,8 @@ struct Lingering {
 pub(crate) struct Worker {
     pub(crate) index: u16,
     pub(crate) shard: Shard,
+    pub(crate) udp: Udp,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) poll: Poll,
     pub(crate) clock: Clock,
     pub(crate) mailboxes: Arc<[Mailbox]>,
@@ -134,7 +138,7 @@ pub(crate) struct Worker {
     pub(crate) busy_poll: Nanos,
 }
 
-struct State {
+pub(crate) struct State {
     /// Boxed: growing the list moves one word a connection.
     links: Vec<Option<Box<Link>>>,
     lingering: Vec<Option<Lingering>>,
@@ -224,6 +228,7 @@ impl Worker {
                 }
                 state.mail = mail;
             }
+            self.udp_turn(&mut state, now);
             std::mem::swap(&mut reading, &mut state.ready_urgent);
             for slot in reading.drain(..) {
                 self.read(&mut state, slot, now);
@@ -289,6 +294,9 @@ impl Worker {
             return Some(now);
         }
         let mut at = self.shard.next_timeout().unwrap_or(Nanos::MAX).min(linger);
+        if let Some(due) = self.udp.next_turn(now) {
+            at = at.min(due);
+        }
         if let Some(stop_at) = stop_at {
             at = at.min(stop_at);
         }
@@ -307,6 +315,11 @@ impl Worker {
         }
         if token.0 & LINGERING != 0 {
             state.write_lingering(token.0 & !LINGERING);
+            return;
+        }
+        if token.0 & UDP != 0 {
+            let readable = event.is_readable() || event.is_error();
+            self.udp.note(token.0, readable, event.is_writable());
             return;
         }
         let Some(link) = state.links.get_mut(token.0).and_then(Option::as_deref_mut) else {
@@ -346,6 +359,7 @@ impl Worker {
             Mail::Messages(messages) => self.shard.remote(messages.into_iter(), now),
             Mail::Authenticated(id, answer) => self.shard.authenticated(id, answer, now),
             Mail::Call(call) => call(&mut self.shard, now),
+            Mail::Udp(mail) => self.udp_mail(state, mail, now),
             Mail::ShutDown => return true,
         }
         false
@@ -572,7 +586,7 @@ impl Worker {
     }
 
     /// Does what the broker asks for.
-    fn act(&mut self, state: &mut State, now: Nanos) {
+    pub(crate) fn act(&mut self, state: &mut State, now: Nanos) {
         while self.shard.has_outputs() {
             let mut outputs = std::mem::take(&mut state.outputs);
             self.shard.take_outputs(&mut outputs);
@@ -587,11 +601,15 @@ impl Worker {
                                 link.listed = true;
                                 state.ready.push(slot);
                             }
+                        } else {
+                            self.udp_resume(conn, now);
                         }
                     }
                     Output::Handover { conn, shard, meta } => {
                         if let Some(link) = state.remove(conn) {
                             self.hand_over(link, shard, meta);
+                        } else {
+                            self.udp_hand_over(conn, shard, meta);
                         }
                     }
                     Output::Authenticate(request) => {
@@ -638,6 +656,7 @@ impl Worker {
     /// Closes a link after its last bytes, at once if they fit.
     fn close(&mut self, state: &mut State, id: ConnId, tail: Vec<u8>, now: Nanos) {
         let Some(mut link) = state.remove(id) else {
+            self.udp_close(id, tail, now);
             return;
         };
         self.counters.closed(link.listener);
@@ -689,6 +708,7 @@ impl Worker {
             }
         }
         state.dirty = dirty;
+        self.udp_flush(now);
     }
 
     /// Writes what is urgent, the most urgent first.
@@ -704,13 +724,18 @@ impl Worker {
             self.flush_link(state, id, Scope::Urgent, now);
         }
         state.urgent = urgent;
+        self.udp_flush(now);
         self.act(state, now);
     }
 
     fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
-        let Some(link) = state.link(id).filter(|link| !link.blocked) else {
+        let Some(link) = state.link(id) else {
+            self.udp.wants_to_send(&mut self.shard, id);
             return;
         };
+        if link.blocked {
+            return;
+        }
         let class = self.shard.class(id);
         if class != link.class {
             link.classify(class, &self.marking, &self.tcp);

@@ -84,6 +84,7 @@ fn server() -> Server {
                 allow_anonymous: None,
                 max_connections: usize::MAX,
             },
+            udp: None,
         }],
         broker: Config {
             sys_interval: None,

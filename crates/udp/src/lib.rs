@@ -54,8 +54,9 @@ pub const REMEMBERED: usize = 1024;
 pub struct Transmit<P> {
     /// Where to, and for a server from which address.
     pub path: P,
-    /// Traffic class of its packets, as it was given with them; control
-    /// datagrams of this crate have class 0.
+    /// Traffic class of its packets, as it was given with them. Answers that
+    /// are repeated have class 0; what a server says to begin and to end
+    /// connections has class 2.
     pub class: u8,
     /// Its bytes.
     pub data: Vec<u8>,

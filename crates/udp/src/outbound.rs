@@ -110,40 +110,28 @@ impl Outbound {
             self.exactly_once.push_front(id);
         }
         if let Some(key) = key {
-            self.start(key, frame.bytes, frame.kind, qos, class, lifetime, now);
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn start(
-        &mut self,
-        key: Key,
-        packet: &[u8],
-        kind: PacketType,
-        qos: QoS,
-        class: u8,
-        lifetime: Option<Duration>,
-        now: Duration,
-    ) {
-        self.remove(key);
-        let ends = lifetime.map_or(Duration::MAX, |lifetime| now.saturating_add(lifetime));
-        let due = now.saturating_add(self.rtt.timeout(1)).min(ends);
-        self.due.insert((due, key));
-        self.requests.insert(
-            key,
-            Request {
-                packet: packet.into(),
-                kind,
+            let ends = lifetime.map_or(Duration::MAX, |lifetime| now.saturating_add(lifetime));
+            let request = Request {
+                packet: frame.bytes.into(),
+                kind: frame.kind,
                 qos,
                 class,
                 transmissions: 1,
                 first_sent: now,
                 last_sent: now,
-                due,
+                due: now.saturating_add(self.rtt.timeout(1)).min(ends),
                 ends,
                 own: false,
-            },
-        );
+            };
+            self.start(key, request);
+        }
+    }
+
+    /// Begins to wait for the answer to what is being sent.
+    fn start(&mut self, key: Key, request: Request) {
+        self.remove(key);
+        self.due.insert((request.due, key));
+        self.requests.insert(key, request);
     }
 
     fn remove(&mut self, key: Key) -> Option<Request> {
@@ -275,23 +263,19 @@ impl Outbound {
         // ended, PUBREL comes from there.
         if request.qos == QoS::ExactlyOnce && version.is_v5() {
             let [high, low] = id.to_be_bytes();
-            let release = [0x62, 2, high, low];
-            let kind = PacketType::PubRel;
-            self.start(
-                key,
-                &release,
-                kind,
-                QoS::AtMostOnce,
-                request.class,
-                None,
-                now,
-            );
-            if let Some(request) = self.requests.get_mut(&key) {
-                request.own = true;
-                self.due.remove(&(request.due, key));
-                request.due = now;
-                self.due.insert((now, key));
-            }
+            let request = Request {
+                packet: [0x62, 2, high, low].into(),
+                kind: PacketType::PubRel,
+                qos: QoS::AtMostOnce,
+                class: request.class,
+                transmissions: 0,
+                first_sent: now,
+                last_sent: now,
+                due: now,
+                ends: Duration::MAX,
+                own: true,
+            };
+            self.start(key, request);
         }
     }
 }

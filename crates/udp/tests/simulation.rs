@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_broker::{Config, ConnId, ConnMeta, Directory, Flow, Nanos, Output, Shard};
+use punctual_broker::{Config, ConnId, ConnMeta, Directory, Flow, Nanos, Output, Scope, Shard};
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, Publish, QoS, ReasonCode, Split, Subscribe,
     SubscribeOptions, Version, split,
@@ -479,7 +479,8 @@ impl World {
         let mut bytes = Vec::new();
         loop {
             let mut slices = [std::io::IoSlice::new(&[]); 16];
-            let filled = self.shard.pending(conn, &mut slices);
+            let now = nanos(self.now);
+            let filled = self.shard.pending(conn, Scope::All, now, &mut slices);
             if filled == 0 {
                 break;
             }

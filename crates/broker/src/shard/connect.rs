@@ -54,7 +54,7 @@ impl Shard {
         };
         if let Some(conn) = self.hub.conn(id) {
             let max = connect.properties.number(PropertyId::MaximumPacketSize);
-            conn.max_packet = max.unwrap_or(u32::MAX);
+            conn.max_packet = max.unwrap_or(u32::MAX).min(conn.max_packet);
         }
         if connect.version.is_v5() && !frame.is_minimal() {
             let error = DecodeError::Malformed("remaining length");
@@ -372,7 +372,7 @@ impl Shard {
         conn.keep_alive = wish.keep_alive;
         conn.patience = Nanos(u64::from(wish.keep_alive) * 1_500_000_000);
         conn.receive_max = wish.receive_max;
-        conn.max_packet = wish.max_packet;
+        conn.max_packet = wish.max_packet.min(conn.max_packet);
         conn.alias_max = wish.alias_max;
         conn.problem_information = wish.problem_information;
         if !wish.default.is_empty() {

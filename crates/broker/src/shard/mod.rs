@@ -262,6 +262,14 @@ impl Shard {
         }
     }
 
+    /// Bounds the packets to a connection that has just been opened, whatever
+    /// its client says: for transports that carry no larger ones.
+    pub fn bound_packets(&mut self, id: ConnId, max: usize) {
+        if let Some(conn) = self.hub.conn(id) {
+            conn.max_packet = u32::try_from(max).unwrap_or(u32::MAX);
+        }
+    }
+
     /// Clients that are connected here.
     pub fn clients_connected(&self) -> u64 {
         self.hub.stats.clients_connected

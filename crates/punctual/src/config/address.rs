@@ -1,4 +1,4 @@
-//! Where to listen: `tcp://0.0.0.0:1883`, `wss://*:8084/mqtt`.
+//! Where to listen: `tcp://0.0.0.0:1883`, `wss://*:8084/mqtt`, `udp://*:1883`.
 //!
 //! Host names stay names until the socket is opened. `*` stands for every
 //! address of the machine, IPv4 and IPv6.
@@ -20,15 +20,18 @@ pub(crate) enum Transport {
     Ws,
     /// WebSocket over TLS.
     Wss,
+    /// Datagrams of UDP.
+    Udp,
 }
 
 /// Spelling and default port. `mqtt` and `mqtts` are read, and written as `tcp`
 /// and `tls`.
-const SCHEMES: [(&str, Transport, u16); 6] = [
+const SCHEMES: [(&str, Transport, u16); 7] = [
     ("tcp", Transport::Tcp, 1883),
     ("tls", Transport::Tls, 8883),
     ("ws", Transport::Ws, 8083),
     ("wss", Transport::Wss, 8084),
+    ("udp", Transport::Udp, 1883),
     ("mqtt", Transport::Tcp, 1883),
     ("mqtts", Transport::Tls, 8883),
 ];
@@ -52,6 +55,7 @@ impl fmt::Display for Transport {
             Self::Tls => "tls",
             Self::Ws => "ws",
             Self::Wss => "wss",
+            Self::Udp => "udp",
         })
     }
 }
@@ -74,13 +78,13 @@ impl ListenAddress {
     /// Reads a URL; the error says what is wrong with it.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| {
-            format!("the transport is missing; write tcp://{url}, tls://, ws:// or wss://")
+            format!("the transport is missing; write tcp://{url}, tls://, ws://, wss:// or udp://")
         })?;
         let (_, transport, default_port) = SCHEMES
             .into_iter()
             .find(|(name, ..)| name.eq_ignore_ascii_case(scheme))
             .ok_or_else(|| {
-                format!("{scheme} is not a transport; there are tcp, tls, ws and wss")
+                format!("{scheme} is not a transport; there are tcp, tls, ws, wss and udp")
             })?;
         let (authority, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
@@ -182,7 +186,7 @@ impl fmt::Display for ListenAddress {
 impl Setting for ListenAddress {
     fn expects() -> String {
         "an address such as \"tcp://0.0.0.0:1883\", \"tls://[::]:8883\", \
-         \"ws://*:8083/mqtt\" or \"wss://*:8084/mqtt\""
+         \"ws://*:8083/mqtt\", \"wss://*:8084/mqtt\" or \"udp://*:1883\""
             .into()
     }
 
@@ -215,6 +219,7 @@ mod tests {
             ("ws://*:80/", "ws://*:80"),
             ("wss://*:443/broker", "wss://*:443/broker"),
             ("tcp://127.0.0.1:0/", "tcp://127.0.0.1:0"),
+            ("udp://*", "udp://*:1883"),
         ] {
             let address = ListenAddress::parse(written).unwrap();
             assert_eq!(address.to_string(), shown);
@@ -226,7 +231,8 @@ mod tests {
     fn wrong_urls_are_refused_with_the_reason() {
         for (written, reason) in [
             ("0.0.0.0:1883", "tcp://0.0.0.0:1883"),
-            ("udp://*:1883", "udp is not a transport"),
+            ("sctp://*:1883", "sctp is not a transport"),
+            ("udp://*:1883/mqtt", "no path"),
             ("tcp://:1883", "host is missing"),
             ("tcp://*:65536", "65536 is not a port"),
             ("tcp://*:", " is not a port"),

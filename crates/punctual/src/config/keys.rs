@@ -13,7 +13,7 @@ use punctual_net::marking::{Dscp, MOST_PRIORITY};
 use super::address::{ListenAddress, Transport};
 use super::rule::Rule;
 use super::schema::section;
-use super::units::Size;
+use super::units::{Rate, Size};
 use super::value::{Auto, Limit, Scalar, Setting, Switch, Unreadable, quote, words};
 
 const fn seconds(n: u64) -> Duration {
@@ -125,14 +125,34 @@ words! {
     }
 }
 
+words! {
+    /// Whether a client's address is proven before anything is kept for it.
+    Cookie {
+        /// By a cookie that has to come back from there.
+        Required = "required",
+        /// Not at all.
+        Off = "off",
+    }
+}
+
+words! {
+    /// Whether the datagrams of a session prove where they come from.
+    Seal {
+        /// Those of all sessions.
+        Required = "required",
+        /// Those of clients that ask for it.
+        Client = "client",
+    }
+}
+
 section! {
     /// One address on which clients may connect. Repeat `[[listener]]` for each.
     Listener ["listener"] {
-        /// Where to listen: tcp://, tls://, ws:// (MQTT over WebSocket) or
-        /// wss://, a host or an IP address, and a port. `*` stands for all
-        /// addresses of this machine, IPv4 and IPv6. Without a port: 1883, 8883,
-        /// 8083 and 8084. With a path, as in ws://*:8083/mqtt, WebSockets are
-        /// opened on that path only.
+        /// Where to listen: tcp://, tls://, ws:// (MQTT over WebSocket), wss:// or
+        /// udp:// (MQTT in datagrams), a host or an IP address, and a port. `*`
+        /// stands for all addresses of this machine, IPv4 and IPv6. Without a
+        /// port: 1883, 8883, 8083, 8084 and, for UDP, 1883. With a path, as in
+        /// ws://*:8083/mqtt, WebSockets are opened on that path only.
         address: ListenAddress = ListenAddress {
             transport: Transport::Tcp,
             host: "*".into(),
@@ -175,6 +195,31 @@ section! {
         use_identity_as_username: bool = false, since "0.1", Reload;
         /// The oldest version of TLS that clients may speak.
         tls_min_version: TlsVersion = TlsVersion::V1_2, since "0.1", Reload;
+        /// UDP: whether a client has to prove its address by a cookie before
+        /// anything is kept for it. "off" lets clients begin with a bare CONNECT,
+        /// and anybody who can forge addresses make the broker send to others:
+        /// only for networks where nobody can.
+        cookie: Cookie = Cookie::Required, since "0.1", Restart;
+        /// UDP: whether every datagram has to have a token, so that nobody can
+        /// forge datagrams of a session whose beginning he has not seen. "client":
+        /// of clients that ask for it. "required": of all.
+        seal: Seal = Seal::Client, since "0.1", Restart;
+        /// UDP: largest datagram. Larger packets cannot be sent or received.
+        /// "auto": 1472 bytes with IPv4 and 1452 with IPv6, which Ethernet carries
+        /// in one piece.
+        max_datagram: Auto<Size> = Auto::Auto, in Size(256) => Size(65_507),
+            since "0.1", Restart;
+        /// UDP: rate of the link that datagrams leave by. Sending is paced to it,
+        /// so that what waits, waits where urgent messages overtake it.
+        rate: Limit<Rate> = Limit::Unlimited, in Rate(64_000) => Rate(400_000_000_000),
+            since "0.1", Restart;
+        /// UDP: how much the system may hold back of each traffic class before the
+        /// broker does.
+        send_buffer: Size = Size::kib(16), in Size::kib(4) => Size::mib(64),
+            since "0.1", Restart;
+        /// UDP: silence after which a client without keep-alive is gone.
+        idle_timeout: Duration = seconds(300), in seconds(1) => days(365),
+            since "0.1", Restart;
     }
 }
 

@@ -133,7 +133,16 @@ impl Config {
         // A listener that is gone has no values any more.
         let gone = old.iter().map(|(name, _)| name);
         let gone = gone.filter(|name| new.iter().all(|(other, _)| other != *name));
-        names.chain(gone).cloned().collect()
+        let has = |values: &[(String, _)], key: &str| values.iter().any(|(name, _)| name == key);
+        // One that has come or gone is named by its address alone.
+        let stays = |name: &&String| match name.rsplit_once('.') {
+            Some((section, key)) if section.starts_with(Listener::NAME) && key != "address" => {
+                let address = format!("{section}.address");
+                has(&old, &address) && has(&new, &address)
+            }
+            _ => true,
+        };
+        names.chain(gone).filter(stays).cloned().collect()
     }
 
     /// Every key: its full name, when a change takes effect, its value.

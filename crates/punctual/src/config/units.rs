@@ -80,6 +80,47 @@ impl Setting for Size {
     }
 }
 
+/// A number of bits in one second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rate(pub(crate) u64);
+
+/// Units of [`Rate`], largest first.
+const RATE_UNITS: [(&str, u64); 4] = [
+    ("Gbit", 1_000_000_000),
+    ("Mbit", 1_000_000),
+    ("kbit", 1_000),
+    ("bit", 1),
+];
+
+impl Setting for Rate {
+    fn expects() -> String {
+        "a rate such as \"100Mbit\" or \"2.5Gbit\" (a second)".into()
+    }
+
+    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
+        let text = scalar.text().ok_or(Unreadable::Kind)?;
+        let (number, unit) = number_and_unit(text).ok_or(Unreadable::Kind)?;
+        let bare = unit.strip_suffix("/s").unwrap_or(unit);
+        let (_, scale) = RATE_UNITS
+            .into_iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(bare))
+            .ok_or_else(|| unknown_unit(unit, "bit, kbit, Mbit and Gbit"))?;
+        scaled(number, u128::from(scale))
+            .and_then(|bits| u64::try_from(bits).ok())
+            .map(Self)
+            .ok_or_else(|| Unreadable::Because("this is not a whole number of bits".into()))
+    }
+
+    fn show(&self) -> Option<String> {
+        let divides = |unit: &u64| self.0 >= *unit && self.0.is_multiple_of(*unit);
+        let (name, unit) = RATE_UNITS
+            .into_iter()
+            .find(|(_, unit)| divides(unit))
+            .unwrap_or(("bit", 1));
+        Some(quote(&format!("{}{name}", self.0 / unit)))
+    }
+}
+
 /// Units of a duration in nanoseconds, largest first.
 const TIME_UNITS: [(&str, u128); 7] = [
     ("d", 86_400_000_000_000),
@@ -197,6 +238,22 @@ mod tests {
         }
         assert!(Size::read(&Scalar::Integer(-1)).is_err());
         assert!(Size::read(&Scalar::Boolean(true)).is_err());
+    }
+
+    #[test]
+    fn rates_read_and_show() {
+        for (written, bits, shown) in [
+            ("100Mbit", 100_000_000, "\"100Mbit\""),
+            ("2.5 Gbit/s", 2_500_000_000, "\"2500Mbit\""),
+            ("64kbit", 64_000, "\"64kbit\""),
+            ("7bit", 7, "\"7bit\""),
+        ] {
+            assert_eq!(text(written), Ok(Rate(bits)), "{written}");
+            assert_eq!(Rate(bits).show().as_deref(), Some(shown));
+        }
+        for wrong in ["", "100", "100MB", "0.5bit", "-1Mbit"] {
+            assert!(text::<Rate>(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What must hold between keys.
 
 use super::Config;
+use super::address::Transport;
 use super::document::Origin;
 use super::keys::{Anonymous, Listener};
 use super::problem::Problem;
@@ -24,11 +25,15 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
                 "write ws:// or wss:// in its address, or remove this key",
             );
         }
+        datagrams(listener, &path, reader);
         anonymous(config, listener, &path, reader);
         let same = |other: &&Listener| {
             other.address.port != 0
                 && (&other.address.host, other.address.port)
                     == (&listener.address.host, listener.address.port)
+                // TCP and UDP have ports of their own.
+                && (other.address.transport == Transport::Udp)
+                    == (listener.address.transport == Transport::Udp)
         };
         if config.listeners.iter().take(i).any(|other| same(&other)) {
             report(
@@ -150,6 +155,48 @@ fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
                 None,
                 "nothing says which client certificates are good",
                 "add client_ca = \"FILE\" with the authorities that vouch for clients",
+            );
+        }
+    }
+}
+
+/// What only UDP has, and what it has not.
+fn datagrams(listener: &Listener, path: &str, reader: &mut Reader) {
+    let default = Listener::default();
+    let address = &listener.address;
+    if address.transport == Transport::Udp {
+        if listener.proxy_protocol {
+            report(
+                reader,
+                &format!("{path}.proxy_protocol"),
+                Some("true".into()),
+                &format!("{address} takes datagrams, which have no PROXY header"),
+                "remove this key",
+            );
+        }
+        return;
+    }
+    for (key, set) in [
+        ("cookie", listener.cookie != default.cookie),
+        ("seal", listener.seal != default.seal),
+        (
+            "max_datagram",
+            listener.max_datagram != default.max_datagram,
+        ),
+        ("rate", listener.rate != default.rate),
+        ("send_buffer", listener.send_buffer != default.send_buffer),
+        (
+            "idle_timeout",
+            listener.idle_timeout != default.idle_timeout,
+        ),
+    ] {
+        if set {
+            report(
+                reader,
+                &format!("{path}.{key}"),
+                None,
+                &format!("{address} is no UDP listener and cannot use this"),
+                "write udp:// in its address, or remove this key",
             );
         }
     }

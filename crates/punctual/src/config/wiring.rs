@@ -6,13 +6,14 @@ use punctual_broker::{
     Class, Config as Broker, Discipline, LaneLimits, Limits as BrokerLimits, Nanos, Overflow,
     QueueFull, Shares, UrgencyRule,
 };
-use punctual_net::TcpOptions;
 use punctual_net::marking::{Mark, Marking};
 use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
+use punctual_net::{TcpOptions, UdpOptions};
 
 use super::Config;
-use super::keys::{EgressOverflow, EgressPolicy, Listener, TlsVersion, WhenFull};
+use super::address::Transport;
+use super::keys::{Cookie, EgressOverflow, EgressPolicy, Listener, Seal, TlsVersion, WhenFull};
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
 
@@ -174,6 +175,24 @@ impl Config {
 }
 
 impl Listener {
+    /// What UDP is configured with; `None` for a listener of another kind.
+    pub(crate) fn udp(&self) -> Option<UdpOptions> {
+        (self.address.transport == Transport::Udp).then(|| UdpOptions {
+            cookie: self.cookie == Cookie::Required,
+            seal: self.seal == Seal::Required,
+            max_datagram: match self.max_datagram {
+                Auto::Auto => None,
+                Auto::Fixed(size) => Some(number(size.0)),
+            },
+            rate: match self.rate {
+                Limit::At(rate) => Some(rate.0),
+                Limit::Unlimited => None,
+            },
+            send_buffer: number(self.send_buffer.0),
+            idle: nanos(self.idle_timeout),
+        })
+    }
+
     /// What TLS is made of; `None` for a listener that is not encrypted.
     pub(crate) fn tls(&self) -> Option<TlsServerOptions> {
         // Validation has seen that both are there where they are needed, and

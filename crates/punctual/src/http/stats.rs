@@ -83,6 +83,9 @@ pub(super) struct Network {
     pub(super) events_lost: u64,
     pub(super) event_loop_drift_seconds: f64,
     pub(super) event_loop_drift_max_seconds: f64,
+    /// Counters of UDP: name, meaning, value; for the metrics alone.
+    #[serde(skip)]
+    pub(super) udp: Vec<(&'static str, &'static str, u64)>,
 }
 
 /// Connections of one listener.
@@ -151,6 +154,7 @@ impl Network {
             events_lost: counters.events_lost.load(Ordering::Relaxed),
             event_loop_drift_seconds: seconds(counters.drift.load(Ordering::Relaxed)),
             event_loop_drift_max_seconds: seconds(counters.max_drift.load(Ordering::Relaxed)),
+            udp: counters.udp.all(),
         }
     }
 }

@@ -22,6 +22,7 @@ fn server() -> Server {
                 allow_anonymous: None,
                 max_connections: usize::MAX,
             },
+            udp: None,
         }],
         broker: punctual_broker::Config::default(),
         shards: 2,

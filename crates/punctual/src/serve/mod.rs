@@ -192,6 +192,7 @@ fn listeners(config: &Config) -> Result<Listeners, Failure> {
             options.push(ListenerOptions {
                 address,
                 policy: policy.clone(),
+                udp: listener.udp(),
             });
             urls.push((
                 listener.address.transport.to_string(),

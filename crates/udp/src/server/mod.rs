@@ -42,6 +42,9 @@ const MOVE_PAUSE: Duration = Duration::from_secs(1);
 const CONNECT_WINDOW: Duration = Duration::from_secs(5);
 /// Bytes for the broker that may wait in one inbox.
 const INBOX: usize = 64 << 10;
+/// Class of datagrams that begin and end connections: whoever sends many
+/// CONNECTs is not to delay what is urgent.
+const HANDSHAKE: u8 = 2;
 /// Datagrams made here that may wait to be sent; repetitions beyond are left
 /// for the next time.
 const QUEUE: usize = 4096;
@@ -219,14 +222,9 @@ impl Endpoint {
         self.counters.received_bytes += datagram.len() as u64;
         match Header::split(datagram) {
             Ok((None, packets)) => self.bare(path, packets, now),
-            Ok((
-                Some(Header::Hello {
-                    sealed,
-                    nonce,
-                    cookie,
-                }),
-                packets,
-            )) => self.hello(path, sealed, nonce, &cookie, packets, datagram.len(), now),
+            Ok((Some(hello @ Header::Hello { .. }), packets)) => {
+                self.hello(path, hello, packets, datagram.len(), now);
+            }
             Ok((Some(Header::Token(token)), packets)) => {
                 self.token(path, &token, None, datagram, packets, now);
             }
@@ -283,17 +281,16 @@ impl Endpoint {
         self.accept(path, false, None, &connect, packets, now);
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn hello(
-        &mut self,
-        path: Path,
-        sealed: bool,
-        nonce: [u8; 8],
-        cookie: &Cookie,
-        packets: &[u8],
-        len: usize,
-        now: Duration,
-    ) {
+    /// A datagram of `len` bytes that begins with Hello.
+    fn hello(&mut self, path: Path, hello: Header, packets: &[u8], len: usize, now: Duration) {
+        let Header::Hello {
+            sealed,
+            nonce,
+            cookie,
+        } = hello
+        else {
+            return;
+        };
         let Some(connect) = frames(packets, packets.len())
             .next()
             .filter(|frame| frame.kind == PacketType::Connect && are_whole(packets))
@@ -301,7 +298,7 @@ impl Endpoint {
             self.counters.malformed += 1;
             return;
         };
-        let proven = self.cookies.check(cookie, path.remote, &nonce, now);
+        let proven = self.cookies.check(&cookie, path.remote, &nonce, now);
         if self.config.cookie && !proven {
             self.retry(path, nonce, len, now);
             return;
@@ -318,7 +315,7 @@ impl Endpoint {
             }
             return;
         }
-        if proven && !self.cookies.spend(cookie) {
+        if proven && !self.cookies.spend(&cookie) {
             self.counters.replayed_cookies += 1;
             self.retry(path, nonce, len, now);
             return;
@@ -357,7 +354,7 @@ impl Endpoint {
             let version = Connect::peek_version(connect.body);
             put_connack_refusal(version, ReasonCode::ServerBusy, &mut data);
             if data.len() <= packets.len() + nonce.map_or(0, |_| Header::HELLO_LEN) {
-                self.transmit(path, 0, data);
+                self.transmit(path, HANDSHAKE, data);
             }
             return;
         }
@@ -661,6 +658,16 @@ impl Endpoint {
         self.arm(id.slot);
     }
 
+    /// Refuses a connection that has just been opened.
+    pub fn reject(&mut self, id: PeerId, reason: ReasonCode, now: Duration) {
+        let Some(peer) = self.peer(id) else {
+            return;
+        };
+        let mut connack = Vec::new();
+        put_connack_refusal(Some(peer.flow.version()), reason, &mut connack);
+        self.close(id, &connack, now);
+    }
+
     /// The broker has ended a connection; `tail` are its last packets.
     pub fn close(&mut self, id: PeerId, tail: &[u8], now: Duration) {
         if self.peer(id).is_none() {
@@ -668,9 +675,9 @@ impl Endpoint {
         }
         let refusal = frames(tail, usize::MAX).next();
         if refusal.is_some_and(|frame| frame.kind == PacketType::ConnAck) {
-            self.send(id, tail, 0, now);
+            self.send(id, tail, HANDSHAKE, now);
         } else if !tail.is_empty() {
-            self.put_datagrams(id.slot, tail, 0);
+            self.put_datagrams(id.slot, tail, HANDSHAKE);
         }
         let Some(peer) = self.peer_mut(id) else {
             return;
@@ -706,7 +713,7 @@ impl Endpoint {
             self.send_greeting(slot);
         } else if !peer.tail.is_empty() {
             let tail = std::mem::take(&mut peer.tail);
-            self.put_datagrams(slot, &tail, 0);
+            self.put_datagrams(slot, &tail, HANDSHAKE);
             if let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) {
                 peer.tail = tail;
             }
@@ -841,7 +848,7 @@ impl Endpoint {
         let cookie = self.cookies.make(path.remote, &nonce, now);
         let mut data = self.buffer();
         Header::Retry { nonce, cookie }.put(&mut data);
-        self.transmit(path, 0, data);
+        self.transmit(path, HANDSHAKE, data);
     }
 
     fn reset(&mut self, path: Path, id: SessionId, counter: u64, len: usize) {
@@ -850,7 +857,7 @@ impl Endpoint {
         }
         let mut data = self.buffer();
         Header::Reset { id, counter }.put(&mut data);
-        self.transmit(path, 0, data);
+        self.transmit(path, HANDSHAKE, data);
     }
 
     /// Answers a repeated CONNECT (or AUTH) as the first was answered, if it
@@ -874,7 +881,7 @@ impl Endpoint {
         };
         data.extend_from_slice(&peer.greeting);
         let path = peer.path;
-        self.transmit(path, 0, data);
+        self.transmit(path, HANDSHAKE, data);
     }
 
     /// Puts packets into datagrams to a connection, with a token if it is

@@ -121,6 +121,9 @@ fn network(network: &Network, out: &mut Exposition) {
     ] {
         out.one(name, Counter, help, value);
     }
+    for (name, help, value) in &network.udp {
+        out.one(name, Counter, help, value);
+    }
     out.one(
         "punctual_event_loop_drift_seconds",
         Gauge,

@@ -1,0 +1,278 @@
+//! UDP listeners on the shard threads.
+//!
+//! Shard 0 reads and writes the sockets and has the [`Endpoint`]s; the state of
+//! a connection's datagrams stays there. The session may live on another shard:
+//! then packets travel by its mailbox, bounded in both directions
+//! ([`remote`]). What is sent is chosen when it can be sent, not before: the
+//! most urgent packet of all receivers, as long as the link's rate ([`Pacer`])
+//! and the socket of its class allow it.
+
+mod link;
+mod options;
+mod remote;
+mod socket;
+mod turn;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use punctual_broker::{ConnId, Nanos, Rank, Shard};
+use punctual_udp::{Endpoint, EndpointConfig, Pacer, Path, PeerId, Transmit};
+
+pub use options::{UdpCounters, UdpOptions};
+pub(crate) use remote::{Credit, UdpMail};
+
+use crate::marking::Marking;
+use link::{Links, Way};
+use remote::Queued;
+use socket::{CLASSES, ReceiveBatch, SendBatch, Sockets};
+
+/// Tokens of UDP sockets have this bit set; below it listener and class.
+pub(crate) const UDP: usize = 1 << 41;
+/// Datagrams taken from the broker for one listener in one turn.
+const TURN: usize = 512;
+/// Bytes that a paced listener may send at once: two full frames, for the time
+/// that waking up takes.
+const BURST: usize = 3100;
+
+/// One UDP listener of shard 0.
+pub(crate) struct Listener {
+    /// Its number among all listeners.
+    index: u16,
+    sockets: Sockets,
+    endpoint: Endpoint,
+    pacer: Option<Pacer>,
+    /// Sockets that may have something to read.
+    readable: [bool; CLASSES],
+    /// Sockets that take no more for now.
+    blocked: [bool; CLASSES],
+    /// Datagrams to send, by class.
+    outgoing: [VecDeque<Transmit<Path>>; CLASSES],
+    /// Of these, so many at the front were let through by the pacer.
+    passed: [usize; CLASSES],
+    /// Receivers that wait to be sent something, the most urgent first, with
+    /// the rank by which each is there.
+    waiting: BTreeSet<(Rank, u32)>,
+    ranks: HashMap<u32, Rank>,
+    /// Connections by peer.
+    peers: HashMap<PeerId, Home>,
+    /// What other shards want to send, by class.
+    queued: [VecDeque<Queued>; CLASSES],
+    /// Peers of other shards that have ended, and bytes of other shards that
+    /// were taken, by shard; for the worker to tell.
+    ended: Vec<PeerId>,
+    taken: Vec<(u16, usize)>,
+    /// Datagrams that the system has refused, or that were too many.
+    refused: u64,
+}
+
+/// Where a peer's session lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    /// On this shard.
+    Here(ConnId),
+    /// On another one; bytes that are on their way there.
+    There { shard: u16, under_way: usize },
+}
+
+/// What a shard's thread has of UDP: listeners on shard 0, ways to them on
+/// the others.
+pub(crate) struct Udp {
+    listeners: Vec<Listener>,
+    links: Links,
+    received: ReceiveBatch,
+    sent: SendBatch,
+    packets: Vec<u8>,
+    /// Bytes that the other shards have handed to shard 0, by shard.
+    credit: Credit,
+    /// Connections of this shard whose packets wait for credit.
+    short: Vec<ConnId>,
+    counters: Arc<UdpCounters>,
+}
+
+/// Opened sockets, to be given to shard 0.
+pub(crate) struct Opened {
+    sockets: Sockets,
+    options: UdpOptions,
+    index: u16,
+    max_connections: usize,
+}
+
+impl Opened {
+    /// Opens the sockets of a listener.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub(crate) fn open(
+        address: SocketAddr,
+        options: &UdpOptions,
+        index: u16,
+        max_connections: usize,
+        marking: &Marking,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            sockets: Sockets::open(address, options.send_buffer, marking)?,
+            options: options.clone(),
+            index,
+            max_connections,
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.sockets.local_addr()
+    }
+}
+
+impl Udp {
+    /// For one shard; `opened` is empty for all but the first.
+    ///
+    /// # Errors
+    /// The system has no random numbers, or no place in epoll.
+    pub(crate) fn new(
+        opened: Vec<Opened>,
+        registry: &Registry,
+        credit: Credit,
+        counters: Arc<UdpCounters>,
+        now: Nanos,
+    ) -> io::Result<Self> {
+        let mut listeners = Vec::new();
+        for (at, opened) in opened.into_iter().enumerate() {
+            for class in 0..CLASSES {
+                let fd = opened.sockets.of(class).as_raw_fd();
+                registry.register(
+                    &mut SourceFd(&fd),
+                    Token(UDP | at << 2 | class),
+                    Interest::READABLE | Interest::WRITABLE,
+                )?;
+            }
+            let mut seed = [0; 32];
+            getrandom::fill(&mut seed).map_err(io::Error::other)?;
+            let options = opened.options;
+            let defaults = EndpointConfig::default();
+            let config = EndpointConfig {
+                cookie: options.cookie,
+                seal: options.seal,
+                max_datagram_v4: options.max_datagram.unwrap_or(defaults.max_datagram_v4),
+                max_datagram_v6: options.max_datagram.unwrap_or(defaults.max_datagram_v6),
+                max_peers: opened.max_connections,
+                idle: since_origin(options.idle),
+            };
+            listeners.push(Listener {
+                index: opened.index,
+                sockets: opened.sockets,
+                endpoint: Endpoint::new(config, &seed, since_origin(now)),
+                pacer: options.rate.map(|rate| Pacer::new(rate, BURST)),
+                readable: [false; CLASSES],
+                blocked: [false; CLASSES],
+                outgoing: Default::default(),
+                waiting: BTreeSet::new(),
+                ranks: HashMap::new(),
+                peers: HashMap::new(),
+                queued: Default::default(),
+                passed: [0; CLASSES],
+                ended: Vec::new(),
+                taken: Vec::new(),
+                refused: 0,
+            });
+        }
+        Ok(Self {
+            received: ReceiveBatch::new(!listeners.is_empty()),
+            listeners,
+            links: Links::default(),
+            sent: SendBatch::new(),
+            packets: Vec::new(),
+            credit,
+            short: Vec::new(),
+            counters,
+        })
+    }
+
+    /// Notes what epoll says about a socket.
+    pub(crate) fn note(&mut self, token: usize, readable: bool, writable: bool) {
+        let (at, class) = ((token & !UDP) >> 2, token & 3);
+        if let Some(listener) = self.listeners.get_mut(at) {
+            listener.readable[class] |= readable;
+            listener.blocked[class] &= !writable;
+        }
+    }
+
+    /// When the next turn is due; `now` if at once.
+    pub(crate) fn next_turn(&self, now: Nanos) -> Option<Nanos> {
+        let now = since_origin(now);
+        let of = |listener: &Listener| {
+            if listener.readable.contains(&true) || listener.endpoint.has_transmits() {
+                return Some(now);
+            }
+            let sendable = (0..CLASSES)
+                .any(|class| !listener.blocked[class] && !listener.outgoing[class].is_empty());
+            let waiting = listener
+                .waiting
+                .first()
+                .is_some_and(|(rank, _)| !listener.blocked[rank.class as usize])
+                || listener.queued.iter().any(|queue| !queue.is_empty());
+            let paced = (sendable || waiting).then(|| match &listener.pacer {
+                Some(pacer) => pacer.next(now),
+                None => now,
+            });
+            [paced, listener.endpoint.next_timeout()]
+                .into_iter()
+                .flatten()
+                .min()
+        };
+        let next = self.listeners.iter().filter_map(of).min()?;
+        Some(Nanos(u64::try_from(next.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// A connection got something to be sent.
+    pub(crate) fn wants_to_send(&mut self, shard: &mut Shard, conn: ConnId) {
+        let Some(link) = self.links.get(conn) else {
+            return;
+        };
+        match link.way {
+            Way::Here { listener, .. } => {
+                if let Some(listener) = self.listeners.get_mut(listener) {
+                    listener.rank(shard, conn);
+                }
+            }
+            Way::Through { .. } => self.short.push(conn),
+        }
+    }
+}
+
+impl Listener {
+    /// Puts a receiver where the rank of its next packet belongs.
+    fn rank(&mut self, shard: &mut Shard, conn: ConnId) {
+        let rank = shard.rank(conn);
+        let old = match rank {
+            Some(rank) => self.ranks.insert(conn.slot, rank),
+            None => self.ranks.remove(&conn.slot),
+        };
+        if old == rank {
+            return;
+        }
+        if let Some(old) = old {
+            self.waiting.remove(&(old, conn.slot));
+        }
+        if let Some(rank) = rank {
+            self.waiting.insert((rank, conn.slot));
+        }
+    }
+
+    /// Forgets that a receiver waits.
+    fn unrank(&mut self, slot: u32) {
+        if let Some(rank) = self.ranks.remove(&slot) {
+            self.waiting.remove(&(rank, slot));
+        }
+    }
+}
+
+/// Time as the endpoints count it.
+fn since_origin(now: Nanos) -> Duration {
+    Duration::from_nanos(now.0)
+}
