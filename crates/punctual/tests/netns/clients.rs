@@ -19,7 +19,13 @@ const CLASSES: [(&[&str], &str, u8); 3] = [
 ];
 
 /// Scheme of a URL, and a listener for it beside the one for TCP.
-const WAYS: [(&str, &str); 1] = [("mqtt", "")];
+const WAYS: [(&str, &str); 2] = [
+    ("mqtt", ""),
+    (
+        "udp",
+        "[[listener]]\naddress = \"udp://*:1883\"\nallow_anonymous = true\n",
+    ),
+];
 
 fn url(scheme: &str, address: IpAddr) -> String {
     match address {
