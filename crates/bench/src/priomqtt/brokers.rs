@@ -76,7 +76,7 @@ pub(crate) const VARIANTS: [Variant; 7] = [
         transport: Transport::Udp,
         urgency: Urgency::Priority,
         has_metrics: true,
-        by_default: false,
+        by_default: true,
     },
     Variant {
         name: PUNCTUAL,

@@ -71,7 +71,7 @@ pub struct PriomqttArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<Part>,
     /// Brokers: punctual, punctual-udp, punctual-edf, punctual-fifo, mosquitto, mosquitto-nagle,
-    /// floor [default: punctual, mosquitto, mosquitto-nagle]
+    /// floor [default: punctual, punctual-udp, mosquitto, mosquitto-nagle]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     brokers: Vec<String>,
     /// Payload bytes of the round-trip experiments [default: 100,500,1000; short: 1000]
