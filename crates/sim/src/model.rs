@@ -14,7 +14,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use punctual_broker::{Config, Nanos};
 use punctual_codec::packet::RetainHandling;
-use punctual_codec::{Connect, PropertyId, Publish, QoS, ReasonCode, SubscribeOptions, Version};
+use punctual_codec::{
+    Connect, Properties, PropertyId, PropertySet, Publish, QoS, ReasonCode, SubscribeOptions,
+    Version,
+};
 
 use crate::wire::{Blob, forwarded};
 use crate::world::LinkId;
@@ -22,8 +25,9 @@ use delivery::Arrival;
 
 pub use delivery::Missing;
 
-/// Publisher, topic, and QoS of publication and delivery: what has an order.
-type OrderKey = (Option<usize>, String, QoS, QoS);
+/// Publisher, topic, stated urgency, and QoS of publication and delivery: what
+/// has an order.
+type OrderKey = (Option<usize>, String, String, QoS, QoS);
 
 /// Topic and payload.
 type Content = (String, Blob);
@@ -769,7 +773,14 @@ fn order_key(publication: &Publication, qos: QoS) -> OrderKey {
     let Publication {
         publisher, topic, ..
     } = publication;
-    (*publisher, topic.clone(), publication.qos, qos)
+    let properties = Properties::check(&publication.properties.0, PropertySet::PUBLISH);
+    let user = properties.unwrap_or_default();
+    let stated = user
+        .user()
+        .filter(|(key, _)| *key == "priority" || key.starts_with("rt-"))
+        .map(|(key, value)| format!("{key}={value},"))
+        .collect();
+    (*publisher, topic.clone(), stated, publication.qos, qos)
 }
 
 fn expires(interval: Option<u32>, now: Nanos) -> Nanos {

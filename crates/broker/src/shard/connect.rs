@@ -10,7 +10,7 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::publish::put_remark;
+use super::publish::{put_remark, remark_fits};
 use super::{AuthAnswer, Fail, Next, Shard};
 use crate::directory::ClaimError;
 use crate::egress::Class;
@@ -412,7 +412,10 @@ impl Shard {
             if let Some((method, data)) = auth {
                 put_auth(&mut properties, &method, &data);
             }
-            if let Some(remark) = &wish.remark {
+            let rest = properties.as_properties().as_bytes().len() + 2;
+            if let Some(remark) = &wish.remark
+                && remark_fits(remark, rest, wish.max_packet)
+            {
                 put_remark(&mut properties, remark);
             }
         }

@@ -530,10 +530,9 @@ fn acknowledge_with(
     reason: ReasonCode,
     remark: &str,
 ) -> Next {
-    let told = hub
-        .conns
-        .get(id.slot)
-        .is_some_and(|conn| conn.v5() && conn.problem_information);
+    let told = hub.conns.get(id.slot).is_some_and(|conn| {
+        conn.v5() && conn.problem_information && remark_fits(remark, 4, conn.max_packet)
+    });
     let kind = match raw.qos {
         QoS::AtLeastOnce => PacketType::PubAck,
         QoS::ExactlyOnce => PacketType::PubRec,
@@ -558,6 +557,14 @@ fn acknowledge_with(
     };
     hub.send(id.slot, &packet);
     pause_or_go_on(hub, id)
+}
+
+/// Whether a packet with `rest` more bytes of content and a remark is within
+/// the client's Maximum Packet Size [MQTT-3.4.2-3].
+pub(super) fn remark_fits(remark: &str, rest: usize, max: u32) -> bool {
+    // Fixed header, reason code, length of the properties, two user properties.
+    const NAMES: usize = "rt-status".len() + "best-effort".len() + "rt-reason".len();
+    5 + 1 + 4 + 2 * 5 + NAMES + remark.len() + rest <= max as usize
 }
 
 /// Says that a message or a client is served as well as can be, and why not
