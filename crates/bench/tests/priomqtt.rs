@@ -100,8 +100,6 @@ fn an_unknown_broker_is_named_with_the_choice() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(
-        said.contains("--brokers = rabbit: choose from punctual,"),
-        "{said}"
-    );
+    assert!(said.contains("--brokers = rabbit: choose from "), "{said}");
+    assert!(said.contains(" punctual,"), "{said}");
 }
