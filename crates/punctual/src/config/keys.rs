@@ -230,7 +230,7 @@ section! {
         /// the process may use.
         shards: Auto<u16> = Auto::Auto, in 1 => 256, since "0.1", Restart;
         /// Whether these threads get a CPU each, SCHED_FIFO and locked memory, as
-        /// [realtime] says. Without the privilege a warning is logged and work
+        /// section realtime says. Without the privilege a warning is logged and work
         /// goes on.
         realtime: bool = false, since "0.1", Restart;
         /// Reserved: the directory for what is to outlive a restart. This version
