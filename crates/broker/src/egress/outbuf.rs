@@ -92,9 +92,9 @@ pub(crate) struct OutBuf {
     sent: usize,
     /// Offset in `buffer`, not after `sent`, where a packet starts; no payload
     /// that starts later was spliced in and written.
-    mark: usize,
+    mark: u32,
     /// Where a later packet starts; becomes `mark` once it is written.
-    next_mark: usize,
+    next_mark: u32,
     splices: Option<Box<Splices>>,
 }
 
@@ -134,7 +134,7 @@ impl OutBuf {
     /// The buffer to append whole packets to.
     #[inline(always)]
     pub(crate) fn tail(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
-        if self.next_mark <= self.sent {
+        if self.next_mark as usize <= self.sent {
             self.prepare(pool);
         }
         &mut self.buffer
@@ -148,8 +148,10 @@ impl OutBuf {
             return;
         }
         self.mark = self.mark.max(self.next_mark);
-        self.next_mark = self.buffer.len();
-        if self.mark >= COMPACT_FROM && self.mark * 2 >= self.buffer.len() {
+        // A buffer is bounded by a gigabyte, and by twice that with what was sent.
+        self.next_mark = self.buffer.len() as u32;
+        let mark = self.mark as usize;
+        if mark >= COMPACT_FROM && mark * 2 >= self.buffer.len() {
             self.compact();
         }
     }
@@ -168,11 +170,12 @@ impl OutBuf {
 
     /// Cuts off the packets before the mark.
     fn compact(&mut self) {
-        self.buffer.drain(..self.mark);
+        let mark = self.mark as usize;
+        self.buffer.drain(..mark);
         if let Some(splices) = &mut self.splices {
-            splices.cut += self.mark;
+            splices.cut += mark;
         }
-        self.sent -= self.mark;
+        self.sent -= mark;
         self.next_mark -= self.mark;
         self.mark = 0;
     }
@@ -191,16 +194,18 @@ impl OutBuf {
         {
             return len;
         }
-        while self.mark < self.sent {
-            let total = packet_len(&self.buffer[self.mark..]);
+        let mut mark = self.mark as usize;
+        while mark < self.sent {
+            let total = packet_len(&self.buffer[mark..]);
             let (here, spliced) = match next {
-                Some((at, len)) if at < self.mark + total => (at - self.mark, len),
+                Some((at, len)) if at < mark + total => (at - mark, len),
                 _ => (total, 0),
             };
-            if self.mark + here > self.sent {
-                return self.mark + here - self.sent + spliced;
+            if mark + here > self.sent {
+                return mark + here - self.sent + spliced;
             }
-            self.mark += here;
+            mark += here;
+            self.mark = mark as u32;
             self.next_mark = self.next_mark.max(self.mark);
         }
         0
@@ -306,7 +311,7 @@ impl OutBuf {
             }
         }
         self.buffer.truncate(end);
-        self.next_mark = self.next_mark.min(end);
+        self.next_mark = self.next_mark.min(end as u32);
     }
 
     /// Notes that the first `n` bytes were written.
@@ -328,8 +333,8 @@ impl OutBuf {
                 splices.bytes -= splice.data.len();
                 splices.list.pop_front();
                 // A payload ends its packet.
-                self.mark = self.sent;
-                self.next_mark = self.next_mark.max(self.sent);
+                self.mark = self.sent as u32;
+                self.next_mark = self.next_mark.max(self.mark);
             }
         }
         self.sent = (self.sent + n).min(self.buffer.len());
