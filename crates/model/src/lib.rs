@@ -1,5 +1,5 @@
 //! What a message, a flow or a client asks of the network, as MQTT 5 user
-//! properties and as typed values.
+//! properties and as typed values; and in [`network`] the network itself.
 //!
 //! [`Requirements`] are what is asked for, [`Answer`] is what the broker says
 //! to it. Both are exact: durations are whole nanoseconds, rates whole bits
@@ -15,6 +15,7 @@
 
 mod answer;
 mod error;
+pub mod network;
 mod requirements;
 mod units;
 
