@@ -4,9 +4,10 @@
 //! windows, the mail between shards. [`Scenario`] runs one-line scripts for
 //! directed tests. [`random`] lets random clients do random things and checks
 //! all that they see against [`model`], a naive second opinion on what MQTT
-//! means. A seed determines everything; a failing seed is a bug report.
+//! means. [`network`] is about networks of links instead. A seed determines everything; a failing seed is a bug report.
 
 pub mod model;
+pub mod network;
 pub mod random;
 mod rng;
 mod scenario;
