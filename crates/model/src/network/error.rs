@@ -11,7 +11,8 @@ pub struct NetworkError {
 }
 
 impl NetworkError {
-    pub(crate) fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
+    /// An error at a place, which may be empty.
+    pub fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
         Self {
             place: place.into(),
             problem: problem.into(),

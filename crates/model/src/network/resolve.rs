@@ -43,7 +43,7 @@ pub struct Link {
 
 /// A frame of a flow on a link. A flow has one hop for each link of its tree;
 /// beyond its fan-out node one for each copy and link.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hop {
     /// The link.
     pub link: LinkIndex,

@@ -1,0 +1,351 @@
+//! How much work can come in a window of time.
+//!
+//! A [`Stream`] is what one class brings to a port: `work` at once, at most
+//! every `period`, shifted by up to `jitter`. A [`Group`] takes streams
+//! together that come over the same link into the same port: they bring no
+//! more than the link can carry (*link shaping*), whatever their jitters would
+//! allow. Both are limits for a closed window of length x >= 0.
+
+use crate::system::{Load, Stage, StageId, load};
+
+/// Steps of a group that are kept; a search that would need more is given up.
+const MAX_STEPS: u64 = 1 << 20;
+
+/// Work that comes at most every `period`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stream {
+    pub(crate) work: u64,
+    pub(crate) period: u64,
+    pub(crate) jitter: u64,
+}
+
+impl Stream {
+    /// Releases that can arrive in a closed window of length `x`.
+    fn arrivals(&self, x: u64) -> u64 {
+        (x + self.jitter) / self.period + 1
+    }
+
+    fn work(&self, x: u64) -> u64 {
+        self.arrivals(x).saturating_mul(self.work)
+    }
+}
+
+/// What the link on which a group comes lets through.
+#[derive(Debug, Clone, Copy)]
+struct Shaping {
+    /// Greatest less least delay from the link to the queue.
+    spread: u64,
+    /// The kind with the greatest ratio of cost here to cost on the link.
+    ratio: Kind,
+    /// The greatest cost here.
+    largest: u64,
+    /// All frames have these costs, on the link and here: whole frames count.
+    equal: bool,
+    /// The frame under test comes with the group, as its last.
+    own: Option<Own>,
+}
+
+/// Costs of a frame on the link on which it comes, and here: of all of its
+/// copies, if a broker makes some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    before: u64,
+    here: u64,
+}
+
+/// The frame under test, in a group.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    kind: Kind,
+    /// Copies of it come with it.
+    siblings: bool,
+}
+
+impl Shaping {
+    /// The link's limit for frames of these kinds: their costs on the link and
+    /// here. `spread` is their greatest less their least delay.
+    fn new(kinds: &[Kind], spread: u64) -> Option<Self> {
+        let first = kinds.first()?;
+        let steeper = |a: Kind, b: Kind| {
+            let (a_first, b_first) = (
+                u128::from(a.here) * u128::from(b.before),
+                u128::from(b.here) * u128::from(a.before),
+            );
+            if a_first >= b_first { a } else { b }
+        };
+        Some(Self {
+            spread,
+            ratio: kinds.iter().copied().fold(*first, steeper),
+            largest: kinds.iter().map(|kind| kind.here).max()?,
+            equal: kinds.iter().all(|kind| kind == first),
+            own: None,
+        })
+    }
+
+    /// Work in a closed window of length `x`, without the frame under test.
+    fn work(&self, x: u64) -> u64 {
+        let window = x + self.spread;
+        match self.own {
+            None => self.total(window),
+            Some(own) if own.siblings => self.total(window).saturating_sub(own.kind.here),
+            Some(own) if window < own.kind.before => 0,
+            Some(_) if self.equal => (window / self.ratio.before).saturating_mul(self.largest),
+            Some(own) => self
+                .line(window - own.kind.before)
+                .saturating_add(self.largest),
+        }
+    }
+
+    /// Work in a closed window of length `x`, with the frame under test.
+    fn all(&self, x: u64) -> u64 {
+        self.total(x + self.spread)
+    }
+
+    fn total(&self, window: u64) -> u64 {
+        if self.equal {
+            (window / self.ratio.before + 1).saturating_mul(self.largest)
+        } else {
+            self.line(window).saturating_add(self.largest)
+        }
+    }
+
+    fn line(&self, window: u64) -> u64 {
+        let Kind { before, here } = self.ratio;
+        let work = (u128::from(window) * u128::from(here)).div_ceil(u128::from(before));
+        u64::try_from(work).unwrap_or(u64::MAX)
+    }
+
+    /// It grows between its steps: frames differ.
+    fn is_line(&self) -> bool {
+        !self.equal
+    }
+
+    /// Windows at which one more frame comes, if frames are equal.
+    fn steps(&self) -> impl Iterator<Item = u64> + use<> {
+        let (before, spread) = (self.ratio.before, self.spread);
+        let first = spread / before + 1;
+        (first..).map(move |k| k.saturating_mul(before) - spread)
+    }
+}
+
+/// Streams that come over the same link into the same port of a segment, or
+/// begin there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Group {
+    /// How much earlier than the frame under test its streams may come, and so
+    /// what is added to the window.
+    advance: u64,
+    streams: Vec<Stream>,
+    kinds: Vec<Kind>,
+    /// Of the frame on the link that was added last: its copies are one kind.
+    last_parent: Option<StageId>,
+    delay_min: u64,
+    delay_max: u64,
+    shaping: Option<Shaping>,
+    own: Option<OwnFlow>,
+    /// Windows at which work is added, and the work from there on.
+    steps: Vec<(u64, u64)>,
+    at: usize,
+}
+
+/// Work of the flow under test other than its frame.
+#[derive(Debug, Clone, Copy)]
+struct OwnFlow {
+    period: u64,
+    jitter: u64,
+    /// Of a message.
+    work: u64,
+    /// Of the message under test, without its last frame.
+    rest: u64,
+    /// The frame, where it comes over a link, and whether copies of it come
+    /// with it.
+    frame: Option<Own>,
+}
+
+impl Group {
+    /// An empty one, in the room of an old one.
+    pub(crate) fn reset(&mut self, advance: u64) {
+        self.advance = advance;
+        self.streams.clear();
+        self.kinds.clear();
+        self.last_parent = None;
+        self.delay_min = u64::MAX;
+        self.delay_max = 0;
+        self.shaping = None;
+        self.own = None;
+    }
+
+    /// Adds a stream.
+    pub(crate) fn add(&mut self, stream: Stream) {
+        self.streams.push(stream);
+    }
+
+    /// Frames of this stage, which cost `here` in the segment, come over the
+    /// group's link.
+    pub(crate) fn add_kind(&mut self, stage: &Stage, parent: StageId, before: u64, here: u64) {
+        self.delay_min = self.delay_min.min(stage.delay_min);
+        self.delay_max = self.delay_max.max(stage.delay_max);
+        match self.kinds.last_mut() {
+            Some(kind) if self.last_parent == Some(parent) => kind.here += here,
+            _ => self.kinds.push(Kind { before, here }),
+        }
+        self.last_parent = Some(parent);
+    }
+
+    /// The flow under test, which enters the segment with this group: so much
+    /// work a frame and so many frames a message. `over` says that it comes
+    /// over a link, with its cost there and whether copies of the frame come
+    /// with it.
+    pub(crate) fn set_own(&mut self, stream: Stream, frame: u64, over: Option<(u64, bool)>) {
+        self.own = Some(OwnFlow {
+            period: stream.period,
+            jitter: stream.jitter,
+            work: stream.work,
+            rest: stream.work - frame,
+            frame: over.map(|(before, siblings)| Own {
+                kind: Kind {
+                    before,
+                    here: frame,
+                },
+                siblings,
+            }),
+        });
+    }
+
+    /// To be called when all is added.
+    pub(crate) fn finish(&mut self) {
+        let spread = self.delay_max.saturating_sub(self.delay_min);
+        self.shaping = Shaping::new(&self.kinds, spread);
+        if let Some(shaping) = &mut self.shaping {
+            shaping.own = self.own.and_then(|own| own.frame);
+        }
+    }
+
+    /// Share of the ports that it takes in the long run.
+    pub(crate) fn load(&self) -> Load {
+        let all = self.streams.iter().copied().chain(self.own_stream());
+        all.map(|stream| load(stream.work, stream.period)).sum()
+    }
+
+    fn own_stream(&self) -> Option<Stream> {
+        self.own.map(|own| Stream {
+            work: own.work,
+            period: own.period,
+            jitter: own.jitter,
+        })
+    }
+
+    /// Work in a window of length `x`, the message under test with it: for the
+    /// length of the busy period, where order is no matter.
+    pub(crate) fn everything(&self, x: u64) -> u64 {
+        let x = x.saturating_add(self.advance);
+        let own = self.own_stream();
+        let streams = self.streams.iter().chain(&own);
+        let sum = streams.fold(0_u64, |sum, stream| sum.saturating_add(stream.work(x)));
+        match &self.shaping {
+            Some(shaping) => sum.min(shaping.all(x)),
+            None => sum,
+        }
+    }
+
+    /// Prepares [`work`](Self::work) for windows up to `horizon`. `None` if
+    /// that takes too many steps.
+    pub(crate) fn prepare(&mut self, horizon: u64) -> Option<()> {
+        let horizon = horizon.saturating_add(self.advance);
+        let releases = |stream: &Stream| (horizon + stream.jitter) / stream.period;
+        let count = self
+            .streams
+            .iter()
+            .map(releases)
+            .fold(0, u64::saturating_add);
+        if count > MAX_STEPS {
+            return None;
+        }
+        self.steps.clear();
+        self.steps.push((0, 0));
+        self.at = 0;
+        let mut first = 0_u64;
+        for stream in &self.streams {
+            let present = stream.arrivals(0);
+            first = first.saturating_add(present.saturating_mul(stream.work));
+            let mut window = present * stream.period - stream.jitter;
+            while window <= horizon {
+                self.steps.push((window, stream.work));
+                window += stream.period;
+            }
+        }
+        self.steps.sort_unstable();
+        let mut sum = first;
+        self.steps[0].1 = first;
+        for step in &mut self.steps[1..] {
+            sum = sum.saturating_add(step.1);
+            step.1 = sum;
+        }
+        Some(())
+    }
+
+    /// Work of others before the frame under test, for an offset or window
+    /// `x` up to the horizon.
+    pub(crate) fn work(&mut self, x: u64) -> u64 {
+        let x = x + self.advance;
+        let sum = self.unshaped(x);
+        match &self.shaping {
+            Some(shaping) => sum.min(shaping.work(x)),
+            None => sum,
+        }
+    }
+
+    fn unshaped(&mut self, x: u64) -> u64 {
+        while self.at + 1 < self.steps.len() && self.steps[self.at + 1].0 <= x {
+            self.at += 1;
+        }
+        while self.steps[self.at].0 > x {
+            self.at -= 1;
+        }
+        let own = self.own.map_or(0, |own| {
+            (x / own.period)
+                .saturating_mul(own.work)
+                .saturating_add(own.rest)
+        });
+        self.steps[self.at].1.saturating_add(own)
+    }
+
+    /// Offsets from 1 to below `end` at which its work may jump. `None` if they
+    /// are too many.
+    pub(crate) fn candidates(&mut self, end: u64, out: &mut Vec<u64>) -> Option<()> {
+        let advance = self.advance;
+        let offset = |window: u64| window.checked_sub(advance).filter(|t| *t > 0 && *t < end);
+        out.extend(self.steps.iter().filter_map(|(window, _)| offset(*window)));
+        if let Some(own) = self.own {
+            if end / own.period > MAX_STEPS {
+                return None;
+            }
+            let releases = (1..).map(|k| own.period.saturating_mul(k));
+            out.extend(releases.take_while(|t| *t < end));
+        }
+        let Some(shaping) = self.shaping.filter(|shaping| !shaping.is_line()) else {
+            return Some(());
+        };
+        if end / shaping.ratio.before > MAX_STEPS {
+            return None;
+        }
+        for window in shaping.steps() {
+            let Some(t) = window.checked_sub(advance).filter(|t| *t > 0) else {
+                continue;
+            };
+            if t >= end {
+                break;
+            }
+            // Where the streams bring less, the link is no limit.
+            if shaping.work(window - 1) <= self.unshaped(window) {
+                out.push(t);
+            }
+        }
+        Some(())
+    }
+
+    /// Its work may grow between candidates.
+    pub(crate) fn is_line(&self) -> bool {
+        self.shaping.is_some_and(|shaping| shaping.is_line())
+    }
+}

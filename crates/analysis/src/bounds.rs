@@ -1,0 +1,253 @@
+//! Bounds for whole paths: port after port, and the best way to cut them.
+
+use punctual_model::network::Network;
+
+use crate::segment::{Scratch, Segment};
+use crate::system::{PortId, StageId, System, UNBOUNDED};
+
+/// Rounds of the fixed point on routes that make a cycle.
+const ROUNDS: u32 = 300;
+/// Passes that lower the values of a cycle further.
+const PASSES: u32 = 4;
+
+/// Bounds of a network's flows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// For each flow, in the order of the network, each destination in the
+    /// order of its paths.
+    pub flows: Vec<Vec<PathBounds>>,
+}
+
+/// Safe bounds of the time from a message's nominal release to its last bit at
+/// a destination, ns; `None` where none is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PathBounds {
+    /// The tightest.
+    pub best: Option<u64>,
+    /// One port after the other (WCRT.md section 4): needs no order among
+    /// frames of different flows.
+    pub holistic: Option<u64>,
+    /// The whole path at once (section 5).
+    pub trajectory: Option<u64>,
+}
+
+/// Bounds for all flows of a network.
+pub fn analyze(network: &Network) -> Bounds {
+    let system = System::new(network);
+    let solution = Solution::new(&system);
+    let mut scratch = Scratch::default();
+    let classes: Vec<Vec<PathBounds>> = system
+        .classes
+        .iter()
+        .map(|class| {
+            let leaves = class.leaves.iter();
+            leaves
+                .map(|leaf| solution.path_bounds(&system, *leaf, &mut scratch))
+                .collect()
+        })
+        .collect();
+    let flows = system.class_of.iter().map(|class| classes[*class].clone());
+    Bounds {
+        flows: flows.collect(),
+    }
+}
+
+/// Limits for each stage, from the nominal release.
+#[derive(Debug, Clone)]
+struct Limits {
+    /// Latest arrival at the queue.
+    latest: Vec<u64>,
+    /// Latest end of transmission.
+    end: Vec<u64>,
+}
+
+impl Limits {
+    /// The limits before anything is known but what each frame takes alone.
+    fn least(system: &System) -> Self {
+        let latest = system
+            .stages
+            .iter()
+            .map(|stage| stage.earliest + system.classes[stage.class].jitter);
+        Self {
+            latest: latest.collect(),
+            end: vec![0; system.stages.len()],
+        }
+    }
+
+    /// Sets the end of a stage's transmission, and with it the arrivals of
+    /// those that come after it. True if anything changed.
+    fn set_end(&mut self, system: &System, stage: StageId, end: u64) -> bool {
+        let changed = std::mem::replace(&mut self.end[stage], end) != end;
+        for child in &system.stages[stage].children {
+            self.latest[*child] = end.saturating_add(system.stages[*child].delay_max);
+        }
+        changed
+    }
+}
+
+/// What one port after the other gives.
+struct Holistic<'a> {
+    system: &'a System,
+    shaped: bool,
+    limits: Limits,
+}
+
+impl Holistic<'_> {
+    fn solve(mut self, scratch: &mut Scratch) -> Limits {
+        match &self.system.order {
+            Some(order) => {
+                for port in order {
+                    self.port(*port, scratch);
+                }
+            }
+            None => self.iterate(scratch),
+        }
+        self.limits
+    }
+
+    /// On a cycle: from below until nothing changes. What still grows after
+    /// the last round has no limit, and so has what depends on it.
+    fn iterate(&mut self, scratch: &mut Scratch) {
+        let mut round = 0;
+        loop {
+            let before = self.limits.end.clone();
+            let mut changed = false;
+            for port in 0..self.system.ports.len() {
+                changed |= self.port(port, scratch);
+            }
+            if !changed {
+                return;
+            }
+            round += 1;
+            if round >= ROUNDS {
+                for (stage, before) in before.into_iter().enumerate() {
+                    if self.limits.end[stage] != before {
+                        self.limits.set_end(self.system, stage, UNBOUNDED);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The ends at a port. True if one changed.
+    fn port(&mut self, port: PortId, scratch: &mut Scratch) -> bool {
+        let mut changed = false;
+        for stage in &self.system.ports[port].stages {
+            let segment = Segment {
+                system: self.system,
+                latest: &self.limits.latest,
+                path: &[*stage],
+                from: 0,
+                to: 0,
+                shaped: self.shaped,
+            };
+            let end = match self.limits.end[*stage] {
+                UNBOUNDED => UNBOUNDED,
+                _ => segment.end(scratch),
+            };
+            changed |= self.limits.set_end(self.system, *stage, end);
+        }
+        changed
+    }
+}
+
+/// The limits by each method.
+struct Solution {
+    holistic: Limits,
+    best: Limits,
+}
+
+impl Solution {
+    fn new(system: &System) -> Self {
+        let mut scratch = Scratch::default();
+        let holistic = |shaped, scratch: &mut Scratch| {
+            let limits = Limits::least(system);
+            let holistic = Holistic {
+                system,
+                shaped,
+                limits,
+            };
+            holistic.solve(scratch)
+        };
+        let plain = holistic(false, &mut scratch);
+        let mut best = holistic(true, &mut scratch);
+        for stage in 0..system.stages.len() {
+            best.end[stage] = best.end[stage].min(plain.end[stage]);
+            best.latest[stage] = best.latest[stage].min(plain.latest[stage]);
+        }
+        let passes = if system.order.is_some() { 1 } else { PASSES };
+        let any: Vec<PortId> = (0..system.ports.len()).collect();
+        for _ in 0..passes {
+            let mut lowered = false;
+            for port in system.order.as_ref().unwrap_or(&any) {
+                lowered |= lower(system, *port, &mut best, &mut scratch);
+            }
+            if !lowered {
+                break;
+            }
+        }
+        Self {
+            holistic: plain,
+            best,
+        }
+    }
+
+    fn path_bounds(&self, system: &System, leaf: StageId, scratch: &mut Scratch) -> PathBounds {
+        let prop = system.ports[system.stages[leaf].port].prop;
+        let at_destination = |end: u64| (end != UNBOUNDED).then(|| end + prop);
+        let path = system.path(leaf);
+        let whole = Segment {
+            system,
+            latest: &self.best.latest,
+            path: &path,
+            from: 0,
+            to: path.len() - 1,
+            shaped: true,
+        };
+        let trajectory = match whole.is_allowed() {
+            true => at_destination(whole.end(scratch)),
+            false => None,
+        };
+        PathBounds {
+            best: at_destination(self.best.end[leaf]),
+            holistic: at_destination(self.holistic.end[leaf]),
+            trajectory,
+        }
+    }
+}
+
+/// Lowers the ends at a port by every segment that ends there. True if one
+/// was lowered.
+fn lower(system: &System, port: PortId, limits: &mut Limits, scratch: &mut Scratch) -> bool {
+    let mut lowered = false;
+    for stage in &system.ports[port].stages {
+        let path = system.path(*stage);
+        let to = path.len() - 1;
+        let mut end = limits.end[*stage];
+        for from in (0..=to).rev() {
+            let segment = Segment {
+                system,
+                latest: &limits.latest,
+                path: &path,
+                from,
+                to,
+                shaped: true,
+            };
+            if !segment.is_allowed() {
+                break;
+            }
+            end = end.min(segment.end(scratch));
+        }
+        if end < limits.end[*stage] {
+            lowered = true;
+            // What the end was before may have been lower for what comes
+            // after it: another method said so.
+            limits.end[*stage] = end;
+            for child in &system.stages[*stage].children {
+                let latest = end.saturating_add(system.stages[*child].delay_max);
+                limits.latest[*child] = limits.latest[*child].min(latest);
+            }
+        }
+    }
+    lowered
+}

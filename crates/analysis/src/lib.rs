@@ -1,0 +1,24 @@
+//! Worst-case response times of flows over links with strict priorities.
+//!
+//! [`analyze`] takes a checked network and gives, for every flow and
+//! destination, bounds of the time from the nominal release to the last bit at
+//! the destination: the holistic bound (one port after the other), the
+//! trajectory bound (the whole path at once) and the best of all ways to cut
+//! the path into segments. Every bound that is given is safe: no behaviour of
+//! the model exceeds it. Where none exists (overload, or a search that passes
+//! its named limit) there is `None`, never a loop.
+//!
+//! Integers only; no clock, thread or random source. The proofs are in
+//! `docs/analysis.md`; the sources are Tindell & Clark (1994), Davis et al.
+//! (2007), Martin & Minet (2006) with the corrections named there.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod arrivals;
+mod bounds;
+pub mod contract;
+mod segment;
+mod system;
+
+pub use admission::Admission;
+pub use bounds::{Bounds, PathBounds, analyze};
