@@ -2,7 +2,8 @@
 //!
 //! Exit codes: 0 done, 1 it failed (standard error says why), 2 the command
 //! line is wrong. `pub` and `sub` have the codes of mosquitto's tools beside
-//! these (docs/pub-sub.md).
+//! these (docs/pub-sub.md); `analyze` and `admit` answer no with 1 and refuse
+//! wrong input with 2.
 
 mod cli;
 mod config;

@@ -1,7 +1,10 @@
 //! The command line: what can be typed, and where it leads.
 
+mod admit;
+mod analyze;
 mod config;
 mod generate;
+mod input;
 mod passwd;
 mod pubsub;
 mod serve;
@@ -41,6 +44,11 @@ enum Command {
     Sidecar(sidecar::Arguments),
     /// Add, change and remove users in a password file.
     Passwd(passwd::Arguments),
+    /// Bound the worst-case response times of the flows of a network.
+    Analyze(analyze::Arguments),
+    /// Answer whether flows can be added to a network so that all keep their
+    /// deadlines.
+    Admit(admit::Arguments),
     /// Watch a running broker.
     Top(top::Arguments),
     /// Measure brokers.
@@ -63,6 +71,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Sub(arguments) => return pubsub::subscribe(&arguments),
         Command::Sidecar(arguments) => sidecar::run(&arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
+        Command::Analyze(arguments) => return analyze::run(&arguments),
+        Command::Admit(arguments) => return admit::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),
         Command::Bench(command) => command

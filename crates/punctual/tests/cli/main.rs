@@ -10,6 +10,7 @@ mod config;
 mod passwd;
 mod priomqtt;
 mod reload;
+mod wcrt;
 
 use std::ffi::OsStr;
 use std::fs;

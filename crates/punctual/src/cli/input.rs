@@ -1,0 +1,106 @@
+//! Networks and changes as files: JSON or TOML, by name or by content.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use punctual_model::network::NetworkError;
+use serde_json::Value;
+
+use super::Failure;
+
+/// The name that stands for standard input.
+const STDIN: &str = "-";
+
+/// A text and where it is from, for messages.
+#[derive(Debug)]
+pub(super) struct Input {
+    text: String,
+    place: String,
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Toml,
+}
+
+impl Format {
+    /// By the end of the name; else JSON is what begins as an object.
+    fn of(file: &Path, text: &str) -> Self {
+        match file.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => Self::Json,
+            Some("toml") => Self::Toml,
+            _ if text.trim_start().starts_with('{') => Self::Json,
+            _ => Self::Toml,
+        }
+    }
+}
+
+impl Input {
+    /// Reads a file, or standard input for `-`.
+    pub(super) fn read(file: &Path) -> Result<Self, Failure> {
+        let (text, place) = match file.to_str() {
+            Some(STDIN) => (stdin()?, "standard input".into()),
+            _ => {
+                let place = file.display().to_string();
+                let text = fs::read_to_string(file)
+                    .map_err(|error| format!("{place} cannot be read: {error}"))?;
+                (text, place)
+            }
+        };
+        let format = Format::of(file, &text);
+        Ok(Self {
+            text,
+            place,
+            format,
+        })
+    }
+
+    /// The text as a value.
+    pub(super) fn value(&self) -> Result<Value, Failure> {
+        let read = match self.format {
+            Format::Json => serde_json::from_str(&self.text)
+                .map_err(|error| NetworkError::new("", format!("is not JSON: {error}"))),
+            Format::Toml => toml::from_str(&self.text).map_err(|error| {
+                NetworkError::new("", format!("is not TOML: {}", error.message()))
+            }),
+        };
+        read.map_err(|error| self.blame(&error))
+    }
+
+    /// An error of this input.
+    pub(super) fn blame(&self, error: &NetworkError) -> Failure {
+        let between = if error.place().is_empty() { "" } else { ":" };
+        format!("{}{between} {error}", self.place).into()
+    }
+}
+
+/// All of standard input.
+pub(super) fn stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    io::stdin()
+        .lock()
+        .read_to_string(&mut text)
+        .map_err(|error| format!("standard input cannot be read: {error}"))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_decides_and_then_the_content() {
+        let cases = [
+            ("a.toml", "{}", Format::Toml),
+            ("a.json", "x = 1", Format::Json),
+            ("-", "  \n{}", Format::Json),
+            ("network", "nodes = []", Format::Toml),
+        ];
+        for (name, text, format) in cases {
+            assert_eq!(Format::of(Path::new(name), text), format, "{name}");
+        }
+    }
+}
