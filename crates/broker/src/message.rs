@@ -13,6 +13,8 @@ use crate::egress::{OutBuf, Pool, SHARE_FROM, Stamp};
 
 /// Messages of one shard that are used again.
 const REUSED: usize = 1024;
+/// After how many messages that found the first one held the next is tried.
+const LOOK_FURTHER: u32 = 16;
 
 /// Bytes of a message.
 #[derive(Debug, Clone)]
@@ -87,7 +89,7 @@ impl Message {
             properties_len,
             qos,
             retain,
-            expires: expiry(properties, now),
+            expires: expiry(properties.number(PropertyId::MessageExpiryInterval), now),
             publisher,
             stamp: Stamp::PLAIN,
         })
@@ -225,7 +227,11 @@ impl Message {
 /// keeping one costs no allocation as long as they are given up in the order
 /// in which they were made.
 #[derive(Debug, Default)]
-pub(crate) struct Messages(VecDeque<Arc<Message>>);
+pub(crate) struct Messages {
+    list: VecDeque<Arc<Message>>,
+    /// How often the first was still held by someone.
+    held: u32,
+}
 
 impl Messages {
     /// Copies a publication that is being routed.
@@ -239,9 +245,9 @@ impl Messages {
         stamp: Stamp,
     ) -> Arc<Message> {
         if parts.payload.len() < SHARE_FROM
-            && let Some(mut arc) = self.0.pop_front()
+            && let Some(arc) = self.list.front_mut()
         {
-            if let Some(message) = Arc::get_mut(&mut arc)
+            if let Some(message) = Arc::get_mut(arc)
                 && let Data::Own(data) = &mut message.data
             {
                 data.clear();
@@ -255,25 +261,30 @@ impl Messages {
                 message.expires = expires;
                 message.publisher = publisher;
                 message.stamp = stamp;
-                self.0.push_back(arc.clone());
+                let arc = arc.clone();
+                self.list.rotate_left(1);
                 return arc;
             }
-            // Someone holds it still; perhaps not the next time.
-            if self.0.len() < REUSED {
-                self.0.push_back(arc);
+            // Perhaps it is held for long, and others are not. Looking at one
+            // more with each message would cost more than it gains when many
+            // wait somewhere.
+            self.held = self.held.wrapping_add(1);
+            if self.held.is_multiple_of(LOOK_FURTHER) {
+                self.list.rotate_left(1);
             }
         }
         let message = Message::from_parts(parts, qos, retain, expires, publisher, stamp);
-        if matches!(message.data, Data::Own(_)) && self.0.len() < REUSED {
-            self.0.push_back(message.clone());
+        if matches!(message.data, Data::Own(_)) && self.list.len() < REUSED {
+            self.list.push_back(message.clone());
         }
         message
     }
 }
 
-/// When a publication with these properties expires.
-pub(crate) fn expiry(properties: Properties<'_>, now: Nanos) -> Nanos {
-    match properties.number(PropertyId::MessageExpiryInterval) {
+/// When a publication with that Message Expiry Interval expires.
+#[inline]
+pub(crate) fn expiry(interval: Option<u32>, now: Nanos) -> Nanos {
+    match interval {
         Some(secs) => now + Nanos::from_secs(u64::from(secs)),
         None => Nanos::MAX,
     }

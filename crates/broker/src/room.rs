@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::directory::SessionHandle;
-use crate::hub::Hub;
+use crate::hub::{Conn, Hub};
 use crate::route::Target;
 use crate::session::Session;
 
@@ -28,12 +28,7 @@ impl Hub {
     #[inline(always)]
     pub(crate) fn sends_at_once(&self, session: &Session) -> bool {
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
-        conn.is_some_and(|conn| {
-            session.queue.is_empty()
-                && session.replays.is_empty()
-                && session.window.has_room(conn.receive_max)
-                && conn.out.backlog() < self.config.limits.send_buffer
-        })
+        conn.is_some_and(|conn| takes_at_once(session, conn, self.config.limits.send_buffer))
     }
 
     /// Whether an urgent message with QoS above 0 would be sent at once,
@@ -148,4 +143,14 @@ impl Hub {
         handle.reserved.fetch_sub(1, Ordering::AcqRel);
         handle.reserved_bytes.fetch_sub(size, Ordering::AcqRel);
     }
+}
+
+/// Whether a session with that connection is sent a message with QoS above 0
+/// at once, with `send_buffer` as bound for what waits in the connection.
+#[inline(always)]
+pub(crate) fn takes_at_once(session: &Session, conn: &Conn, send_buffer: usize) -> bool {
+    session.queue.is_empty()
+        && session.replays.is_empty()
+        && session.window.has_room(conn.receive_max)
+        && conn.out.backlog() < send_buffer
 }

@@ -117,11 +117,14 @@ impl Window {
     #[inline]
     fn find(&mut self, packet_id: u16) -> Option<&mut Inflight> {
         let first = self.entries.front()?.packet_id;
-        let at = (u32::from(packet_id) + PACKET_IDS - u32::from(first)) % PACKET_IDS;
+        let at = match packet_id.checked_sub(first) {
+            Some(at) => usize::from(at),
+            None => usize::from(packet_id) + PACKET_IDS as usize - usize::from(first),
+        };
         let sent = self.sent;
         self.entries
-            .get_mut(at as usize)
-            .filter(|entry| (at as usize) < sent && entry.packet_id == packet_id)
+            .get_mut(at)
+            .filter(|entry| at < sent && entry.packet_id == packet_id)
     }
 
     /// Takes the step from `from` to `to` for an identifier; `Done` frees it.
@@ -135,17 +138,22 @@ impl Window {
                 if to == Step::Done {
                     self.open -= 1;
                     self.sent_open -= 1;
-                    while let Some(Inflight {
-                        step: Step::Done, ..
-                    }) = self.entries.front()
-                    {
-                        self.entries.pop_front();
-                        self.sent = self.sent.saturating_sub(1);
-                    }
+                    self.forget_done();
                 }
                 true
             }
             _ => false,
+        }
+    }
+
+    #[inline]
+    fn forget_done(&mut self) {
+        while let Some(Inflight {
+            step: Step::Done, ..
+        }) = self.entries.front()
+        {
+            self.entries.pop_front();
+            self.sent = self.sent.saturating_sub(1);
         }
     }
 

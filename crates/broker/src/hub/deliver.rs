@@ -9,11 +9,25 @@ use super::{Conn, Hub};
 use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
 use crate::message::{Form, Messages, Parts};
+use crate::room::takes_at_once;
 use crate::route::Target;
 use crate::session::{Delivery, Step};
 use crate::shard::Extent;
 use crate::timers::Timer;
 use crate::{Message, Nanos, QueueFull, Stats};
+
+/// Whether a publication has been promised room in queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// No: where there is no room, the policy for full queues decides.
+    None,
+    /// To be asked for by its only receiver, should it have to wait there.
+    Due,
+    /// Yes, wherever its QoS is above 0.
+    Made,
+    /// Its only receiver has no room.
+    Refused,
+}
 
 /// A publication on its way through the shard.
 #[derive(Debug)]
@@ -28,7 +42,7 @@ pub(crate) struct Publication<'a> {
     pub(crate) expires: Nanos,
     pub(crate) stamp: Stamp,
     /// Whether there is room for it wherever its QoS is above 0.
-    pub(crate) promised: bool,
+    pub(crate) promise: Promise,
     /// Bytes reserved among those of all sessions, for those that keep it here.
     pub(crate) reserved: usize,
     /// Made when someone has to keep the message.
@@ -45,7 +59,7 @@ impl Publication<'_> {
             frame: None,
             expires: message.expires,
             stamp: message.stamp,
-            promised: false,
+            promise: Promise::None,
             reserved: 0,
             message: Some(message.clone()),
         }
@@ -266,8 +280,9 @@ impl Hub {
     }
 
     /// Delivers with QoS 1 or 2: sends at once if the window allows and
-    /// nothing waits, queues otherwise. Room was checked before.
-    pub(super) fn deliver_acknowledged(
+    /// nothing waits, queues otherwise.
+    #[inline]
+    fn deliver_acknowledged(
         &mut self,
         publication: &mut Publication<'_>,
         target: &Target,
@@ -276,31 +291,24 @@ impl Hub {
         now: Nanos,
     ) -> Option<u32> {
         let class = publication.stamp.class();
-        let session = self.sessions.get(target.slot)?;
-        let at_once = match class.is_urgent() {
-            true => self.sends_urgent_at_once(session),
-            false => self.sends_at_once(session),
-        };
+        if class.is_urgent() {
+            return self.deliver_urgent_acknowledged(publication, target, qos, retain, now);
+        }
         let session = self.sessions.get_mut(target.slot)?;
-        if at_once
-            && let Some(slot) = session.conn
+        let send_buffer = self.config.limits.send_buffer;
+        if let Some(slot) = session.conn
             && let Some(conn) = self.conns.get_mut(slot)
+            && takes_at_once(session, conn, send_buffer)
         {
-            let mut delivery = || Delivery {
-                message: publication.message(&mut self.messages),
-                subscription_ids: target.subscription_ids.clone(),
-                qos,
-                retain,
+            let delivery = match session.is_transient() {
+                true => None,
+                false => Some(Delivery {
+                    message: publication.message(&mut self.messages),
+                    subscription_ids: target.subscription_ids.clone(),
+                    qos,
+                    retain,
+                }),
             };
-            if class.is_urgent() {
-                let urgent = delivery();
-                let kept = (!session.is_transient()).then(|| urgent.clone());
-                let packet_id = session.window.push(qos, kept);
-                self.stats.inflight_messages += 1;
-                self.push_urgent(slot, urgent, packet_id, now);
-                return None;
-            }
-            let delivery = (!session.is_transient()).then(delivery);
             let packet_id = session.window.push(qos, delivery);
             let form = Form {
                 v5: conn.version.is_v5(),
@@ -327,6 +335,35 @@ impl Hub {
         self.enqueue(publication, target, qos, retain, now)
     }
 
+    #[inline(never)]
+    fn deliver_urgent_acknowledged(
+        &mut self,
+        publication: &mut Publication<'_>,
+        target: &Target,
+        qos: QoS,
+        retain: bool,
+        now: Nanos,
+    ) -> Option<u32> {
+        let session = self.sessions.get(target.slot)?;
+        if self.sends_urgent_at_once(session)
+            && let Some(slot) = session.conn
+            && let Some(session) = self.sessions.get_mut(target.slot)
+        {
+            let delivery = Delivery {
+                message: publication.message(&mut self.messages),
+                subscription_ids: target.subscription_ids.clone(),
+                qos,
+                retain,
+            };
+            let kept = (!session.is_transient()).then(|| delivery.clone());
+            let packet_id = session.window.push(qos, kept);
+            self.stats.inflight_messages += 1;
+            self.push_urgent(slot, delivery, packet_id, now);
+            return None;
+        }
+        self.enqueue(publication, target, qos, retain, now)
+    }
+
     /// Puts a message into a session's queue, by the policy if that is full.
     /// Returns the receiver's connection if its publishers should hold back.
     pub(super) fn enqueue(
@@ -338,7 +375,17 @@ impl Hub {
         now: Nanos,
     ) -> Option<u32> {
         let size = publication.size();
-        let promised = publication.promised && qos != QoS::AtMostOnce;
+        if publication.promise == Promise::Due && qos != QoS::AtMostOnce {
+            let mut reserved = 0;
+            let room = self.promise(target, size, 0, &mut reserved);
+            publication.reserved = reserved;
+            if !room {
+                publication.promise = Promise::Refused;
+                return None;
+            }
+            publication.promise = Promise::Made;
+        }
+        let promised = publication.promise == Promise::Made && qos != QoS::AtMostOnce;
         if !promised && !self.queue_has_room(target, size) {
             match self.config.queue_full {
                 QueueFull::DropOldest => {

@@ -21,7 +21,8 @@ use punctual_codec::{
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope};
 use crate::hub::{
-    Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Received, Remote, RemoteMessage, State,
+    Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
+    State,
 };
 use crate::message::Messages;
 use crate::route::RouteCache;
@@ -363,8 +364,28 @@ impl Shard {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn packet(&mut self, id: ConnId, frame: Frame<'_>, now: Nanos) -> Result<Next, Fail> {
+        let Some(conn) = self.hub.conns.get_mut(id.slot) else {
+            return Ok(Next::Closed);
+        };
+        if matches!(conn.state, State::Connected) {
+            match frame.kind {
+                PacketType::Publish => return self.publish_packet(id, frame, now),
+                // What nearly all acknowledgements are: two bytes.
+                PacketType::PubAck if frame.bytes.len() == 4 => {
+                    let ack = Ack::decode(frame.kind, frame.body, conn.version)?;
+                    self.complete(id, ack.packet_id, Step::Ack, now);
+                    return Ok(Next::Packet);
+                }
+                _ => {}
+            }
+        }
+        self.other_packet(id, frame, now)
+    }
+
+    #[inline(never)]
+    fn other_packet(&mut self, id: ConnId, frame: Frame<'_>, now: Nanos) -> Result<Next, Fail> {
         let Some(conn) = self.hub.conns.get_mut(id.slot) else {
             return Ok(Next::Closed);
         };
@@ -374,9 +395,6 @@ impl Shard {
             State::Authenticating(_) => return self.auth_packet(id, frame),
         }
         let version = conn.version;
-        if frame.kind == PacketType::Publish {
-            return self.publish_packet(id, frame, now);
-        }
         if version.is_v5() && !frame.is_minimal() {
             return Err(DecodeError::Malformed("remaining length").into());
         }
@@ -888,7 +906,9 @@ impl Shard {
     ) {
         let hub = &mut self.hub;
         let mut publication = crate::hub::Publication::from_message(message, now);
-        publication.promised = promised;
+        if promised {
+            publication.promise = Promise::Made;
+        }
         if promised && message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
             publication.reserved = message.size();
             hub.give_back(&target.session, message.size());

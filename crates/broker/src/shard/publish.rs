@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{Fail, Next, Shard};
 use crate::egress::{Stamp, Urgency};
-use crate::hub::{ConnId, Event, Hub, Output, Publication, Remote, State};
+use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
@@ -35,6 +35,7 @@ pub(super) struct Run {
 
 impl Shard {
     /// A PUBLISH from a connected client.
+    #[inline(never)]
     pub(super) fn publish_packet(
         &mut self,
         id: ConnId,
@@ -198,6 +199,10 @@ impl Shard {
             put_forwarded(raw.properties, properties);
             properties
         };
+        let interval = match forwardable {
+            true => None,
+            false => raw.properties.number(PropertyId::MessageExpiryInterval),
+        };
         let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable;
         let rule = &routes.get(route).rule;
         if states || rule.is_some() {
@@ -213,7 +218,7 @@ impl Shard {
             parts: Parts {
                 topic: topic_bytes,
                 properties: forwarded,
-                expiry: raw.properties.number(PropertyId::MessageExpiryInterval),
+                expiry: interval,
                 payload: raw.payload,
                 shared: None,
             },
@@ -222,9 +227,9 @@ impl Shard {
             publisher: number,
             frame: (plain && raw.payload.len() < crate::egress::SHARE_FROM && frame.is_minimal())
                 .then_some((frame.bytes, v5)),
-            expires: expiry(raw.properties, now),
+            expires: expiry(interval, now),
             stamp,
-            promised: false,
+            promise: Promise::None,
             reserved: 0,
             message: None,
         };
@@ -629,8 +634,26 @@ fn deliver_all(
         }
     }
     if acknowledged && refusable {
+        if let [(shard, targets)] = &*matched.shards
+            && *shard == hub.index
+            && let [only] = &**targets
+            && matched.groups.is_empty()
+        {
+            publication.promise = Promise::Due;
+            let receiver = hub.deliver(publication, only, now);
+            if publication.promise == Promise::Refused {
+                hub.release(publication.reserved);
+                report_full(hub, only, now);
+                return Err(());
+            }
+            if let (Some(receiver), Some(publisher)) = (receiver, publisher) {
+                hub.wait_for(publisher, receiver);
+            }
+            hub.release(publication.reserved);
+            return Ok(());
+        }
         publication.reserved = promise_room(hub, matched, &members, publication, now)?;
-        publication.promised = true;
+        publication.promise = Promise::Made;
     }
     for (shard, targets) in &matched.shards {
         if *shard == hub.index {
@@ -651,7 +674,7 @@ fn deliver_all(
                 Remote::Publish {
                     message,
                     targets,
-                    promised: publication.promised,
+                    promised: publication.promise == Promise::Made,
                 },
                 publisher,
                 congested,
@@ -675,7 +698,7 @@ fn deliver_all(
                 Remote::Share {
                     message,
                     target,
-                    promised: publication.promised,
+                    promised: publication.promise == Promise::Made,
                 },
                 publisher,
                 congested,

@@ -31,8 +31,24 @@ impl<'a> Ack<'a> {
     /// # Errors
     /// `Malformed` for a wrong length; `Protocol` for identifier 0 or a reason
     /// code that `kind` does not have; see [`Properties::check`].
-    #[inline]
+    #[inline(always)]
     pub fn decode(kind: PacketType, body: &'a [u8], version: Version) -> Result<Self, DecodeError> {
+        // What nearly all are: a success, in the shortest form.
+        if let [high, low] = *body
+            && (high | low) != 0
+        {
+            let packet_id = u16::from_be_bytes([high, low]);
+            return Ok(Self::new(packet_id, ReasonCode::Success));
+        }
+        Self::decode_long(kind, body, version)
+    }
+
+    #[inline(never)]
+    fn decode_long(
+        kind: PacketType,
+        body: &'a [u8],
+        version: Version,
+    ) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let packet_id = reader.packet_id()?;
         let mut ack = Self::new(packet_id, ReasonCode::Success);
@@ -58,7 +74,7 @@ impl<'a> Ack<'a> {
     ///
     /// # Errors
     /// `PacketTooLong`.
-    #[inline]
+    #[inline(always)]
     pub fn encode(
         &self,
         kind: PacketType,
@@ -72,9 +88,17 @@ impl<'a> Ack<'a> {
         };
         let first = ((kind as u8) << 4) | flags;
         let [high, low] = self.packet_id.to_be_bytes();
-        if !version.is_v5() || (self.reason == ReasonCode::Success && self.properties.is_empty()) {
+        if (self.reason == ReasonCode::Success && self.properties.is_empty()) || !version.is_v5() {
             out.extend_from_slice(&[first, 2, high, low]);
-        } else if self.properties.is_empty() {
+            return Ok(());
+        }
+        self.encode_long(first, out)
+    }
+
+    #[inline(never)]
+    fn encode_long(&self, first: u8, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let [high, low] = self.packet_id.to_be_bytes();
+        if self.properties.is_empty() {
             out.extend_from_slice(&[first, 3, high, low, self.reason.byte()]);
         } else {
             put_header(out, first, 3 + self.properties.encoded_len())?;
