@@ -1,8 +1,25 @@
 //! Networks in virtual time: what they can do, and how badly.
 //!
-//! [`families`] has the networks of the literature.
+//! [`Engine`] runs one behaviour of a network and says the largest responses.
+//! A [`Behaviour`] answers what the model leaves open: [`Scenario`] is one that
+//! is written down, [`Drawn`] one of a seed. Every run is something that the
+//! network may do, so a response that is seen here is below every true bound.
+//! [`search`] looks for the worst of them. [`families`] has the networks of the literature.
 
+mod drawn;
+mod engine;
 pub mod families;
+mod heap;
+mod layout;
+mod scenario;
+mod search;
+#[cfg(test)]
+mod tests;
 mod write;
 
+pub use drawn::{Chances, Drawn};
+pub use engine::{Behaviour, Engine, Nobody, Observer, Release, Worst};
+pub use layout::Layout;
+pub use scenario::{FlowChoices, LinkChoices, Message, Play, Scenario, ScenarioError, Varying};
+pub use search::{Effort, Found, search};
 pub use write::to_toml;

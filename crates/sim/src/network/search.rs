@@ -1,0 +1,754 @@
+//! Looks for bad behaviours: the largest response of one flow at one
+//! destination.
+//!
+//! Starts are critical instants, put together port by port along the path: at
+//! each port a frame of every flow that joins there comes with the frame under
+//! test. Hill climbing follows: frames are moved so that they meet others
+//! exactly or one nanosecond before, jitters, delays, residuals, gaps and the
+//! order at one instant are changed, and what is not worse is kept. A seed and a
+//! number of runs determine everything. What is found is something that the
+//! network can do, and so a lower limit of the worst case.
+
+use punctual_model::network::Network;
+
+use super::engine::{Engine, Observer, Worst};
+use super::layout::{Layout, NONE};
+use super::scenario::{FlowChoices, LinkChoices, Message, Scenario, Varying};
+use crate::Rng;
+
+/// Most messages of one flow in a scenario.
+const MOST_MESSAGES: usize = 48;
+/// Most times a message's frames are sent, over all flows, in a start.
+const MOST_WORK: u64 = 60_000;
+
+/// The worst behaviour that was found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The largest response and the message that had it.
+    pub worst: Worst,
+    /// What brings it about.
+    pub scenario: Scenario,
+    /// How many behaviours were run.
+    pub runs: u64,
+}
+
+/// How long to look, and when to stop before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effort {
+    /// Behaviours to run.
+    pub runs: u64,
+    /// A response that is enough.
+    pub enough: Option<u64>,
+}
+
+/// Looks for the largest response of a flow at the end of a path. The same
+/// arguments give the same answer.
+pub fn search(network: &Network, flow: usize, path: usize, seed: u64, effort: Effort) -> Found {
+    let layout = Layout::new(network);
+    Search::new(network, &layout, flow, path, seed).run(effort)
+}
+
+/// When a message came to a hop, and when it went on.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    arrived: u64,
+    started: u64,
+}
+
+const NEVER: Step = Step {
+    arrived: u64::MAX,
+    started: u64::MAX,
+};
+
+/// The steps of all messages at all hops.
+#[derive(Debug)]
+struct Trace {
+    hops: Vec<Vec<Step>>,
+}
+
+impl Trace {
+    fn new(layout: &Layout) -> Self {
+        Self {
+            hops: vec![Vec::new(); layout.hops.len()],
+        }
+    }
+
+    fn at(&self, hop: u32, message: u32) -> Option<Step> {
+        let step = self.hops[hop as usize].get(message as usize)?;
+        (step.started != u64::MAX).then_some(*step)
+    }
+}
+
+impl Observer for Trace {
+    fn arrived(&mut self, hop: usize, message: u32, now: u64) {
+        let steps = &mut self.hops[hop];
+        if steps.len() <= message as usize {
+            steps.resize(message as usize + 1, NEVER);
+        }
+        let step = &mut steps[message as usize];
+        // Of a message of several frames the first arrival counts.
+        step.arrived = step.arrived.min(now);
+    }
+
+    fn started(&mut self, hop: usize, message: u32, now: u64) {
+        if let Some(step) = self.hops[hop].get_mut(message as usize) {
+            step.started = now;
+        }
+    }
+}
+
+/// One change of a scenario, and how to take it back.
+enum Undo {
+    Flow(usize, FlowChoices),
+    Link(usize, LinkChoices),
+}
+
+/// How a start is put together.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    /// How long before the frame under test the others come.
+    ahead: u64,
+    /// Others are as fast as they can be on their way to the shared port.
+    fast: bool,
+    /// Higher priorities come when the frame under test would begin, not when
+    /// it arrives.
+    at_start: bool,
+    /// Other flows have messages before the one that is aligned.
+    before: bool,
+}
+
+struct Search<'a> {
+    network: &'a Network,
+    layout: &'a Layout,
+    engine: Engine<'a>,
+    trace: Trace,
+    /// The trace of what was there before the last change.
+    spare: Trace,
+    rng: Rng,
+    flow: usize,
+    path: usize,
+    hops: Vec<u32>,
+    /// For each hop of the path: the hops of other flows on the same link.
+    others: Vec<Vec<u32>>,
+    /// Flows that meet the path, each with its first hop there and the place
+    /// of that on the path.
+    meeting: Vec<(usize, u32, usize)>,
+    runs: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(network: &'a Network, layout: &'a Layout, flow: usize, path: usize, seed: u64) -> Self {
+        let hops = layout.path(flow, path);
+        let mut others = Vec::new();
+        let mut meeting: Vec<(usize, u32, usize)> = Vec::new();
+        for (place, hop) in hops.iter().enumerate() {
+            let link = layout.hops[*hop as usize].link;
+            let mut here = Vec::new();
+            for (number, row) in layout.hops.iter().enumerate() {
+                let other = row.flow as usize;
+                if row.link != link || other == flow {
+                    continue;
+                }
+                here.push(number as u32);
+                if !meeting.iter().any(|(known, _, _)| *known == other) {
+                    meeting.push((other, number as u32, place));
+                }
+            }
+            others.push(here);
+        }
+        Self {
+            network,
+            layout,
+            engine: Engine::new(layout),
+            trace: Trace::new(layout),
+            spare: Trace::new(layout),
+            rng: Rng::new(seed),
+            flow,
+            path,
+            hops,
+            others,
+            meeting,
+            runs: 0,
+        }
+    }
+
+    fn run(mut self, effort: Effort) -> Found {
+        let mut best: Option<(Worst, Scenario)> = None;
+        let mut starts = self.starts();
+        for part in [6, 8, 10] {
+            let stop = (effort.runs * part / 10).max(1);
+            let mut candidate: Option<(Worst, Scenario)> = None;
+            for start in starts {
+                let scenario = self.build(start);
+                let worst = self.play(&scenario);
+                if candidate
+                    .as_ref()
+                    .is_none_or(|(known, _)| worst.response > known.response)
+                {
+                    candidate = Some((worst, scenario));
+                }
+                // Climbing needs runs, too.
+                if self.runs >= stop.saturating_sub(effort.runs / 4) {
+                    break;
+                }
+            }
+            let Some((_, scenario)) = candidate else {
+                break;
+            };
+            let climbed = self.climb(scenario, stop, effort.enough);
+            if best
+                .as_ref()
+                .is_none_or(|(known, _)| climbed.0.response > known.response)
+            {
+                best = Some(climbed);
+            }
+            let found = best.as_ref().map_or(0, |(worst, _)| worst.response);
+            if effort.enough.is_some_and(|enough| found >= enough) {
+                break;
+            }
+            starts = (0..4).map(|_| self.random_start()).collect();
+        }
+        let (worst, scenario) =
+            best.unwrap_or_else(|| (Worst::default(), Scenario::silent(self.network)));
+        Found {
+            worst,
+            scenario,
+            runs: self.runs,
+        }
+    }
+
+    /// Runs a scenario; its steps are in the trace afterwards.
+    fn play(&mut self, scenario: &Scenario) -> Worst {
+        self.runs += 1;
+        for steps in &mut self.trace.hops {
+            steps.clear();
+        }
+        let mut play = scenario.play(self.layout);
+        self.engine.run(&mut play, &mut self.trace);
+        self.engine.worst(self.flow, self.path)
+    }
+
+    fn starts(&mut self) -> Vec<Start> {
+        let mut starts = Vec::new();
+        for (fast, at_start) in [(false, false), (true, false), (false, true), (true, true)] {
+            starts.push(Start {
+                ahead: 0,
+                fast,
+                at_start,
+                before: false,
+            });
+        }
+        let period = self.layout.flows[self.flow].period;
+        starts.push(Start {
+            ahead: 0,
+            fast: false,
+            at_start: false,
+            before: true,
+        });
+        for ahead in [period, 2 * period, 3 * period] {
+            starts.push(Start {
+                ahead,
+                fast: false,
+                at_start: false,
+                before: false,
+            });
+        }
+        starts
+    }
+
+    fn random_start(&mut self) -> Start {
+        let flow = &self.layout.flows[self.flow];
+        let cost: u64 = self
+            .meeting
+            .iter()
+            .map(|(_, hop, _)| self.layout.hops[*hop as usize].cost)
+            .sum();
+        let ahead = match self.rng.below(4) {
+            0 => 0,
+            1 => self.rng.below(4 * flow.period),
+            2 => self.rng.below(2 * cost + 1),
+            _ => {
+                // When a later message of another flow comes with the one
+                // under test.
+                let mut ahead = 0;
+                if !self.meeting.is_empty() {
+                    let (other, _, _) = *self.rng.pick(&self.meeting);
+                    let other = &self.layout.flows[other];
+                    let later = other.period * self.rng.within(1..=4);
+                    ahead = later.saturating_sub(other.jitter);
+                }
+                ahead
+            }
+        };
+        Start {
+            ahead,
+            fast: self.rng.chance(50),
+            at_start: self.rng.chance(50),
+            before: self.rng.chance(40),
+        }
+    }
+
+    /// From the queue at the source to the queue of a hop, alone.
+    fn latency(&self, scenario: &Scenario, hop: u32) -> u64 {
+        let rows = &self.layout.hops;
+        let mut latency = 0;
+        let mut at = hop;
+        loop {
+            let row = &rows[at as usize];
+            if row.parent == NONE {
+                return latency;
+            }
+            let before = &rows[row.parent as usize];
+            let flow = &self.layout.flows[row.flow as usize];
+            let delay =
+                scenario.flows[row.flow as usize].delays[(at - flow.first_hop) as usize].usual;
+            latency += before.cost
+                + self.layout.links[before.link as usize].prop
+                + delay
+                + scenario.links[before.link as usize].residual.usual;
+            at = row.parent;
+        }
+    }
+
+    /// Puts a critical instant together.
+    fn build(&mut self, start: Start) -> Scenario {
+        let mut scenario = Scenario::silent(self.network);
+        let layout = self.layout;
+        let own = &layout.flows[self.flow];
+        let longest = layout.flows.iter().map(|f| f.period + f.jitter).max();
+        let origin = longest.unwrap_or(0).saturating_mul(8) + start.ahead + 1_000_000;
+        // The flow itself: as late as it may be, and what of it is before.
+        let earlier = (start.ahead / own.period).min(MOST_MESSAGES as u64 / 2);
+        let test = origin - own.jitter;
+        scenario.flows[self.flow].messages = (0..=earlier)
+            .rev()
+            .map(|k| Message {
+                nominal_ns: test - k * own.period,
+                late_ns: own.jitter,
+            })
+            .collect();
+        scenario.flows[self.flow].rank = 1 << 20;
+        scenario.flows[self.flow].rotation = self.last_copy();
+        let message = earlier as u32;
+        for place in 0..self.hops.len() {
+            let joining: Vec<_> = self
+                .meeting
+                .iter()
+                .filter(|(_, _, at)| *at == place)
+                .copied()
+                .collect();
+            if joining.is_empty() {
+                continue;
+            }
+            self.play(&scenario);
+            let hop = self.hops[place];
+            let Some(step) = self.trace.at(hop, message) else {
+                continue;
+            };
+            for (other, first, _) in joining {
+                let row = &layout.flows[other];
+                if start.fast {
+                    for (delays, hop) in scenario.flows[other]
+                        .delays
+                        .iter_mut()
+                        .zip(&layout.hops[row.first_hop as usize..])
+                    {
+                        *delays = Varying::always(hop.delay.0);
+                    }
+                }
+                let level = layout.hops[first as usize].level;
+                let own_level = layout.hops[hop as usize].level;
+                let meet = if level < own_level {
+                    step.arrived.saturating_sub(1)
+                } else if level > own_level && start.at_start {
+                    step.started.saturating_sub(start.ahead)
+                } else {
+                    step.arrived.saturating_sub(start.ahead)
+                };
+                let latency = self.latency(&scenario, first);
+                let queued = meet.saturating_sub(latency);
+                self.fill(
+                    &mut scenario,
+                    other,
+                    queued,
+                    step.started + own.period,
+                    start,
+                );
+            }
+        }
+        scenario
+    }
+
+    /// Gives a flow a message that is queued as late as it may be at `queued`,
+    /// and after it what comes before `end`, on time.
+    fn fill(&self, scenario: &mut Scenario, flow: usize, queued: u64, end: u64, start: Start) {
+        let row = &self.layout.flows[flow];
+        let nominal = queued.saturating_sub(row.jitter);
+        let span = start.ahead + (end - queued.min(end)).min(1 << 50);
+        let hops = u64::from(row.hop_count) * u64::from(row.frames);
+        let most =
+            (MOST_WORK / hops / self.layout.flows.len() as u64).clamp(2, MOST_MESSAGES as u64);
+        let after = (span / row.period + 1).min(most);
+        let before = if start.before {
+            (2 + row.jitter / row.period).min(4)
+        } else {
+            (row.jitter / row.period).min(6)
+        };
+        let messages = &mut scenario.flows[flow].messages;
+        messages.clear();
+        for k in (1..=before).rev() {
+            let Some(nominal_ns) = nominal.checked_sub(k * row.period) else {
+                continue;
+            };
+            messages.push(Message {
+                nominal_ns,
+                late_ns: row.jitter,
+            });
+        }
+        for k in 0..=after {
+            messages.push(Message {
+                nominal_ns: nominal + k * row.period,
+                late_ns: if k == 0 { row.jitter } else { 0 },
+            });
+        }
+    }
+
+    /// The rotation with which the copy for the path is the last.
+    fn last_copy(&self) -> u32 {
+        for pair in self.hops.windows(2) {
+            let (start, end) = self.layout.hops[pair[0] as usize].children;
+            let children = &self.layout.children[start as usize..end as usize];
+            if children.len() > 1
+                && let Some(at) = children.iter().position(|child| *child == pair[1])
+            {
+                return at as u32 + 1;
+            }
+        }
+        0
+    }
+
+    /// Changes the scenario as long as there are runs and keeps what is not
+    /// worse.
+    fn climb(
+        &mut self,
+        mut scenario: Scenario,
+        stop: u64,
+        enough: Option<u64>,
+    ) -> (Worst, Scenario) {
+        // The trace is still that of the last start.
+        let mut worst = self.play(&scenario);
+        let mut last_gain = self.runs;
+        let patience = (stop / 3).max(400);
+        while self.runs < stop
+            && self.runs - last_gain <= patience
+            && enough.is_none_or(|enough| worst.response < enough)
+        {
+            let mut undo = Vec::new();
+            let changes = match self.rng.below(10) {
+                0..6 => 1,
+                6..9 => 2,
+                _ => 4,
+            };
+            for _ in 0..changes {
+                self.change(&mut scenario, worst.message, &mut undo);
+            }
+            if undo.is_empty() {
+                // It counts, so that this ends where nothing can be changed.
+                self.runs += 1;
+                continue;
+            }
+            std::mem::swap(&mut self.trace, &mut self.spare);
+            let now = self.play(&scenario);
+            if now.response >= worst.response {
+                if now.response > worst.response {
+                    last_gain = self.runs;
+                }
+                worst = now;
+                continue;
+            }
+            std::mem::swap(&mut self.trace, &mut self.spare);
+            for change in undo.into_iter().rev() {
+                match change {
+                    Undo::Flow(index, choices) => scenario.flows[index] = choices,
+                    Undo::Link(index, choices) => scenario.links[index] = choices,
+                }
+            }
+        }
+        (worst, scenario)
+    }
+
+    fn change(&mut self, scenario: &mut Scenario, message: u32, undo: &mut Vec<Undo>) {
+        let kind = self.rng.below(100);
+        if kind < 8 {
+            self.change_residual(scenario, undo);
+            return;
+        }
+        let flow = self.some_flow(kind < 20);
+        let before = scenario.flows[flow].clone();
+        match kind {
+            8..20 => self.change_delay(&mut scenario.flows[flow], flow),
+            20..55 => self.meet(&mut scenario.flows[flow], flow, message),
+            55..65 => self.shift(&mut scenario.flows[flow], flow),
+            65..73 => self.change_gap(&mut scenario.flows[flow], flow),
+            73..87 => self.change_jitter(&mut scenario.flows[flow], flow),
+            87..94 => self.change_messages(&mut scenario.flows[flow], flow),
+            _ => {
+                let choices = &mut scenario.flows[flow];
+                if self.rng.chance(70) {
+                    choices.rank = self.rng.below(1 << 21) as u32;
+                } else {
+                    choices.rotation = self.rng.below(16) as u32;
+                }
+            }
+        }
+        if scenario.flows[flow] != before {
+            undo.push(Undo::Flow(flow, before));
+        }
+    }
+
+    /// A flow to change: mostly one that meets the path.
+    fn some_flow(&mut self, own: bool) -> usize {
+        let all = self.layout.flows.len() as u64;
+        if self.rng.chance(if own { 25 } else { 6 }) || self.meeting.is_empty() {
+            return self.flow;
+        }
+        if self.rng.chance(8) {
+            return self.rng.below(all) as usize;
+        }
+        self.rng.pick(&self.meeting).0
+    }
+
+    fn change_residual(&mut self, scenario: &mut Scenario, undo: &mut Vec<Undo>) {
+        let link = if self.rng.chance(70) {
+            let hop = *self.rng.pick(&self.hops);
+            self.layout.hops[hop as usize].link as usize
+        } else {
+            self.rng.below(self.layout.links.len() as u64) as usize
+        };
+        let most = self.layout.links[link].best_effort.saturating_sub(1);
+        if most == 0 {
+            return;
+        }
+        let value = match self.rng.below(3) {
+            0 => 0,
+            1 => most,
+            _ => self.rng.below(most + 1),
+        };
+        let before = scenario.links[link].clone();
+        let residual = &mut scenario.links[link].residual;
+        if self.rng.chance(30) {
+            *residual = Varying::always(value);
+        } else {
+            except(residual, self.rng.below(6) as u32, value);
+        }
+        if scenario.links[link] != before {
+            undo.push(Undo::Link(link, before));
+        }
+    }
+
+    fn change_delay(&mut self, choices: &mut FlowChoices, flow: usize) {
+        let row = &self.layout.flows[flow];
+        let number = self.rng.below(u64::from(row.hop_count)) as usize;
+        let (least, most) = self.layout.hops[row.first_hop as usize + number].delay;
+        if least == most {
+            return;
+        }
+        let value = match self.rng.below(5) {
+            0 | 1 => least,
+            2 | 3 => most,
+            _ => self.rng.within(least..=most),
+        };
+        let messages = choices.messages.len() as u64;
+        if self.rng.chance(40) || messages == 0 {
+            choices.delays[number] = Varying::always(value);
+        } else {
+            let message = self.rng.below(messages) as u32;
+            except(&mut choices.delays[number], message, value);
+        }
+    }
+
+    /// Moves a flow so that one of its messages comes to a port with another
+    /// message, or just before, or when that one begins.
+    fn meet(&mut self, choices: &mut FlowChoices, flow: usize, message: u32) {
+        let row = &self.layout.flows[flow];
+        if choices.messages.is_empty() {
+            return;
+        }
+        let mine = self.rng.below(choices.messages.len() as u64) as u32;
+        // Where: mostly on the path, with the frame under test.
+        let (hop, other, their) = if self.rng.chance(75) && flow != self.flow {
+            let place = self.rng.below(self.hops.len() as u64) as usize;
+            let here: Vec<u32> = self.others[place]
+                .iter()
+                .copied()
+                .filter(|hop| self.layout.hops[*hop as usize].flow as usize == flow)
+                .collect();
+            if here.is_empty() {
+                return;
+            }
+            (*self.rng.pick(&here), self.hops[place], message)
+        } else {
+            let hop = row.first_hop + self.rng.below(u64::from(row.hop_count)) as u32;
+            let link = self.layout.hops[hop as usize].link;
+            let rows = self.layout.hops.iter().enumerate();
+            let here: Vec<u32> = rows
+                .filter(|(_, other)| other.link == link && other.flow as usize != flow)
+                .map(|(number, _)| number as u32)
+                .collect();
+            if here.is_empty() {
+                return;
+            }
+            let other = *self.rng.pick(&here);
+            let count = self.trace.hops[other as usize].len() as u64;
+            if count == 0 {
+                return;
+            }
+            (hop, other, self.rng.below(count) as u32)
+        };
+        let (Some(now), Some(then)) = (self.trace.at(hop, mine), self.trace.at(other, their))
+        else {
+            return;
+        };
+        let target = match self.rng.below(6) {
+            0 => then.arrived,
+            1 => then.arrived.saturating_sub(1),
+            2 => then.started,
+            3 => then.started.saturating_sub(1),
+            4 => then.arrived + 1,
+            _ => self.rng.within(then.arrived..=then.started),
+        };
+        let by = target as i64 - now.arrived as i64;
+        match self.rng.below(4) {
+            // Only what comes later, or what came before.
+            0 if by > 0 => move_messages(&mut choices.messages[mine as usize..], by),
+            0 if by < 0 => move_messages(&mut choices.messages[..=mine as usize], by),
+            _ => move_messages(&mut choices.messages, by),
+        }
+    }
+
+    fn shift(&mut self, choices: &mut FlowChoices, flow: usize) {
+        let row = &self.layout.flows[flow];
+        let range = match self.rng.below(4) {
+            0 => 2,
+            1 => self.layout.hops[row.first_hop as usize].cost * 2,
+            2 => row.jitter + 1,
+            _ => row.period,
+        };
+        let by = self.rng.within(0..=2 * range) as i64 - range as i64;
+        move_messages(&mut choices.messages, by);
+    }
+
+    /// A longer or shorter pause between two messages.
+    fn change_gap(&mut self, choices: &mut FlowChoices, flow: usize) {
+        let row = &self.layout.flows[flow];
+        let count = choices.messages.len();
+        if count < 2 {
+            return;
+        }
+        let at = self.rng.within(1..=count as u64 - 1) as usize;
+        let pause = choices.messages[at].nominal_ns - choices.messages[at - 1].nominal_ns;
+        let by = match self.rng.below(3) {
+            0 => row.period as i64 - pause as i64,
+            1 => self.rng.below(row.period) as i64,
+            _ => self
+                .rng
+                .below(2 * self.layout.hops[row.first_hop as usize].cost) as i64,
+        };
+        if self.rng.chance(50) {
+            move_messages(&mut choices.messages[at..], by);
+        } else {
+            move_messages(&mut choices.messages[..at], -by);
+        }
+    }
+
+    /// Late up to a message, on time from there on; or one message otherwise.
+    /// The message keeps its place in time.
+    fn change_jitter(&mut self, choices: &mut FlowChoices, flow: usize) {
+        let row = &self.layout.flows[flow];
+        let count = choices.messages.len();
+        if row.jitter == 0 || count == 0 {
+            return;
+        }
+        let at = self.rng.below(count as u64) as usize;
+        let before = choices.messages[at].late_ns;
+        match self.rng.below(6) {
+            0 | 1 => {
+                for (number, message) in choices.messages.iter_mut().enumerate() {
+                    message.late_ns = if number <= at { row.jitter } else { 0 };
+                }
+            }
+            2 => {
+                for message in &mut choices.messages {
+                    message.late_ns = row.jitter;
+                }
+            }
+            3 => choices.messages[at].late_ns = row.jitter,
+            4 => choices.messages[at].late_ns = 0,
+            _ => choices.messages[at].late_ns = self.rng.within(0..=row.jitter),
+        }
+        let by = before as i64 - choices.messages[at].late_ns as i64;
+        if self.rng.chance(60) {
+            move_messages(&mut choices.messages, by);
+        }
+    }
+
+    /// One message more or fewer.
+    fn change_messages(&mut self, choices: &mut FlowChoices, flow: usize) {
+        let row = &self.layout.flows[flow];
+        let messages = &mut choices.messages;
+        let (Some(first), Some(last)) = (messages.first().copied(), messages.last().copied())
+        else {
+            return;
+        };
+        let full = messages.len() >= MOST_MESSAGES;
+        match self.rng.below(4) {
+            0 if !full => messages.push(Message {
+                nominal_ns: last.nominal_ns + row.period,
+                late_ns: 0,
+            }),
+            1 if !full => {
+                if let Some(nominal_ns) = first.nominal_ns.checked_sub(row.period) {
+                    let late_ns = row.jitter;
+                    messages.insert(
+                        0,
+                        Message {
+                            nominal_ns,
+                            late_ns,
+                        },
+                    );
+                    // The exceptions are for the same messages as before.
+                    for delays in &mut choices.delays {
+                        for (message, _) in &mut delays.except {
+                            *message += 1;
+                        }
+                    }
+                }
+            }
+            _ if messages.len() > 1 => {
+                let at = self.rng.below(messages.len() as u64) as usize;
+                messages.remove(at);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Moves messages in time unless one would be before all time. Those that are
+/// not moved keep their distance only if the direction is right.
+fn move_messages(messages: &mut [Message], by: i64) {
+    let moved = |message: &Message| message.nominal_ns.checked_add_signed(by);
+    if messages.iter().all(|message| moved(message).is_some()) {
+        for message in messages {
+            if let Some(time) = moved(message) {
+                message.nominal_ns = time;
+            }
+        }
+    }
+}
+
+fn except(varying: &mut Varying, index: u32, value: u64) {
+    varying.except.retain(|(at, _)| *at != index);
+    if value != varying.usual {
+        varying.except.push((index, value));
+    }
+}
