@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use punctual_model::network::NetworkError;
+use punctual_model::network::{Document, NetworkError};
 use serde_json::Value;
 
 use super::Failure;
@@ -56,6 +56,30 @@ impl Input {
             place,
             format,
         })
+    }
+
+    /// The text itself.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Where it is from.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// It is JSON, by its name or by how it begins.
+    pub(super) fn is_json(&self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// The text as a network.
+    pub(super) fn document(&self) -> Result<Document, Failure> {
+        let read = match self.format {
+            Format::Json => Document::from_json(&self.text),
+            Format::Toml => Document::from_toml(&self.text),
+        };
+        read.map_err(|error| self.blame(&error))
     }
 
     /// The text as a value.

@@ -6,6 +6,7 @@
     reason = "helpers of tests may panic; clippy knows only the tests themselves"
 )]
 
+mod analyze;
 mod config;
 mod passwd;
 mod priomqtt;

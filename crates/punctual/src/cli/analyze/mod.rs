@@ -4,32 +4,90 @@
 //! answer, for the input is wrong or a file cannot be read or written. With
 //! `--wcrt` (the contract for machines) an answer is 0, whatever it says.
 
+mod load;
+mod method;
+mod observed;
+mod study;
+mod table;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use punctual_analysis::contract;
+use punctual_model::network::Network;
 use serde::Serialize;
 
-use super::{Failure, complain, input, print};
+use self::method::Method;
+use self::observed::Observed;
+use self::study::Study;
+use super::input::{self, Input};
+use super::{Failure, complain, print};
 
 /// Arguments of `punctual analyze`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
+    /// The network, JSON or TOML; - is standard input. The exit code is 0 if
+    /// every deadline is kept, 1 if one may be missed, and 2 if the input is
+    /// wrong.
+    #[arg(required_unless_present = "wcrt")]
+    file: Option<PathBuf>,
+    /// Show what these methods say. The verdict rests on the tightest.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "METHOD")]
+    #[arg(default_values_t = Method::USUAL)]
+    method: Vec<Method>,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Responses that were seen, to stand beside the bounds: JSON or CSV with
+    /// flow, path and observed_ns.
+    #[arg(long, value_name = "FILE")]
+    observed: Option<PathBuf>,
     /// Read a network as JSON from standard input and write the bounds as JSON
     /// to standard output. The exit code is 0 if there is an answer, whatever
     /// it says, and 2 if the input is wrong.
-    #[arg(long, required = true)]
+    #[arg(long, conflicts_with_all = ["file", "method", "format", "observed"])]
     wcrt: bool,
+}
+
+/// How to print a study.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Columns, for people.
+    Table,
+    /// JSON.
+    Json,
+    /// Comma-separated values.
+    Csv,
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
     code(execute(arguments))
 }
 
-fn execute(Arguments { wcrt: _ }: &Arguments) -> Result<bool, Failure> {
-    let report = contract::analyze_json(&input::stdin()?)?;
-    print_json(&report)?;
-    Ok(true)
+fn execute(arguments: &Arguments) -> Result<bool, Failure> {
+    let Some(file) = &arguments.file else {
+        print_json(&contract::analyze_json(&input::stdin()?)?)?;
+        return Ok(true);
+    };
+    let network = read(file)?;
+    let observed = match &arguments.observed {
+        Some(file) => Some(Observed::read(&Input::read(file)?)?),
+        None => None,
+    };
+    let study = Study::new(network, &arguments.method, observed.as_ref());
+    match arguments.format {
+        Format::Table => print(&table::text(&study))?,
+        Format::Csv => print(&table::csv(&study))?,
+        Format::Json => print_json(&table::json(&study))?,
+    }
+    Ok(study.is_schedulable())
+}
+
+/// The network that a file declares.
+fn read(file: &Path) -> Result<Network, Failure> {
+    let input = Input::read(file)?;
+    Network::new(&input.document()?).map_err(|error| input.blame(&error))
 }
 
 /// What an answer is as an exit code.
