@@ -30,6 +30,7 @@ mod rtt;
 mod seal;
 mod sequence;
 mod server;
+mod unreliable;
 
 pub use client::{Client, ClientConfig, ClientState};
 pub use cookie::{COOKIE_LIFETIME, Cookie};
@@ -37,6 +38,7 @@ pub use header::{Header, HeaderError, SessionId, Token};
 pub use pacer::Pacer;
 pub use sequence::{SequenceReport, SequenceTracker, Stamp};
 pub use server::{Counters, Endpoint, EndpointConfig, Event, Path, PeerId};
+pub use unreliable::{are_messages, may_be_lost};
 
 /// Largest datagram by default where the path is IPv4: an Ethernet frame
 /// without the headers of IP and UDP.
