@@ -22,6 +22,8 @@ pub enum Scheme {
     /// UDP, not encrypted; `udp://`. Port 1883. A packet has to fit into a
     /// datagram.
     Udp,
+    /// QUIC, with its TLS 1.3; `quic://`. Port 14567.
+    Quic,
 }
 
 impl Scheme {
@@ -32,12 +34,13 @@ impl Scheme {
             Self::Tls => 8883,
             Self::Ws => 8083,
             Self::Wss => 8084,
+            Self::Quic => 14567,
         }
     }
 
     /// Whether it is encrypted.
     pub fn is_tls(self) -> bool {
-        matches!(self, Self::Tls | Self::Wss)
+        matches!(self, Self::Tls | Self::Wss | Self::Quic)
     }
 
     /// Whether it is a WebSocket.
@@ -52,6 +55,7 @@ impl Scheme {
             Self::Ws => "ws",
             Self::Wss => "wss",
             Self::Udp => "udp",
+            Self::Quic => "quic",
         }
     }
 }
@@ -107,6 +111,10 @@ pub struct Endpoint {
     /// Bytes of the largest datagram over UDP, if not what an Ethernet frame
     /// holds.
     pub max_datagram: Option<u16>,
+    /// Whether messages with QoS 0 travel in datagrams (RFC 9221) over QUIC, if
+    /// the server can do that: nothing waits for one that was lost. Everything
+    /// else, and what does not fit into one, goes by the stream.
+    pub datagrams: bool,
     /// Whether the kernel is asked when bytes arrived, so that
     /// [`Delivery::received`](crate::Delivery::received) does not have the time
     /// in it that they waited to be read.
@@ -135,6 +143,7 @@ impl Endpoint {
             bind: None,
             tls: TlsOptions::default(),
             max_datagram: None,
+            datagrams: false,
             kernel_times: false,
             marking: Marking::default(),
             timeout: Duration::from_secs(10),
@@ -187,7 +196,7 @@ impl Url {
         let wrong = |remedy: &'static str| Error::misuse("URL", url, remedy);
         let Some((scheme, after)) = url.split_once("://") else {
             return Err(wrong(
-                "must begin with mqtt://, mqtts://, ws://, wss:// or udp://",
+                "must begin with mqtt://, mqtts://, ws://, wss://, udp:// or quic://",
             ));
         };
         let scheme = match scheme {
@@ -196,9 +205,10 @@ impl Url {
             "ws" => Scheme::Ws,
             "wss" => Scheme::Wss,
             "udp" => Scheme::Udp,
+            "quic" => Scheme::Quic,
             _ => {
                 return Err(wrong(
-                    "must begin with mqtt://, mqtts://, ws://, wss:// or udp://",
+                    "must begin with mqtt://, mqtts://, ws://, wss://, udp:// or quic://",
                 ));
             }
         };
@@ -286,6 +296,10 @@ mod tests {
         assert_eq!(url.endpoint.port, 8083);
         assert_eq!((url.username, url.password, url.rest), (None, None, None));
         assert_eq!(url.endpoint.to_string(), "ws://example.org:8083/mqtt");
+
+        let url = Url::parse("quic://[::1]").unwrap();
+        assert_eq!(url.endpoint.port, 14567);
+        assert_eq!(url.endpoint.to_string(), "quic://[::1]:14567");
 
         let url = Url::parse("mqtt://me@host/").unwrap();
         assert_eq!(url.username.as_deref(), Some("me"));

@@ -1,5 +1,5 @@
-//! MQTT client library for MQTT 3.1, 3.1.1 and 5.0, over TCP, TLS, WebSocket
-//! and WebSocket over TLS.
+//! MQTT client library for MQTT 3.1, 3.1.1 and 5.0, over TCP, TLS, WebSocket,
+//! WebSocket over TLS, UDP and QUIC.
 //!
 //! [`proto`] is the protocol: a state machine that knows no sockets and no
 //! clocks. Bytes and the time go in, bytes and [`Event`]s come out, so it can

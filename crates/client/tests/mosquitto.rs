@@ -19,7 +19,7 @@ fn options(scheme: Scheme, broker: &Broker) -> Options {
     let mut endpoint = Endpoint::new(scheme, "localhost");
     endpoint.port = match scheme {
         Scheme::Tcp => broker.tcp,
-        Scheme::Udp => panic!("mosquitto has no UDP"),
+        Scheme::Udp | Scheme::Quic => panic!("mosquitto has no {scheme:?}"),
         Scheme::Tls => broker.tls,
         Scheme::Ws => broker.ws,
         Scheme::Wss => broker.wss,

@@ -280,13 +280,14 @@ impl Exhaustion {
 
 /// A token bucket that holds one second's worth.
 #[derive(Debug, Default)]
-struct Bucket {
+pub(crate) struct Bucket {
     tokens: f64,
     last: Nanos,
 }
 
 impl Bucket {
-    fn wait(&mut self, rate: u32, now: Nanos) -> Option<Duration> {
+    /// How long the next one has to wait, if it has to.
+    pub(crate) fn wait(&mut self, rate: u32, now: Nanos) -> Option<Duration> {
         if rate == 0 {
             self.tokens = 1.0;
             return None;
@@ -298,7 +299,8 @@ impl Bucket {
         (self.tokens < 1.0).then(|| Duration::from_secs_f64((1.0 - self.tokens) / rate))
     }
 
-    fn take(&mut self) {
+    /// One passes.
+    pub(crate) fn take(&mut self) {
         self.tokens -= 1.0;
     }
 }

@@ -11,6 +11,7 @@ pub mod layer;
 mod load;
 mod mailbox;
 pub mod marking;
+mod quic;
 pub mod realtime;
 mod server;
 mod tcp;
@@ -20,6 +21,7 @@ mod worker;
 
 pub use acceptor::{AcceptPolicy, ListenerPolicy};
 pub use mailbox::Identity;
+pub use quic::{QuicCounters, QuicOptions};
 pub use server::{
     Authenticator, Counters, Handle, ListenerOptions, Server, ServerOptions, StartError,
 };

@@ -9,6 +9,7 @@ use mio::Waker;
 use punctual_broker::{AuthAnswer, Class, ConnId, ConnMeta, Nanos, RemoteMessage, Shard};
 
 use crate::layer::Layer;
+use crate::quic::QuicMail;
 use crate::udp::UdpMail;
 
 /// Batches of one shard for another that may wait before it keeps the next
@@ -27,6 +28,8 @@ pub(crate) enum Mail {
     Call(Call),
     /// About a connection whose datagrams and session are on different shards.
     Udp(UdpMail),
+    /// About a QUIC connection.
+    Quic(QuicMail),
     /// End all connections, flush, and return.
     ShutDown,
 }

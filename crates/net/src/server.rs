@@ -18,6 +18,7 @@ use punctual_codec::ReasonCode;
 use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
 use crate::mailbox::{Mail, Mailbox};
 use crate::marking::{Mark, Marking};
+use crate::quic::{Opened as OpenedQuic, Quic, QuicCounters, QuicOptions, UnderWay};
 use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
 use crate::tcp::TcpOptions;
 use crate::udp::{Credit, Opened, Udp, UdpCounters, UdpOptions};
@@ -46,6 +47,8 @@ pub struct ListenerOptions {
     pub policy: ListenerPolicy,
     /// MQTT over UDP; `None` for TCP and what goes over it.
     pub udp: Option<UdpOptions>,
+    /// MQTT over QUIC, with the TLS of the policy; `None` for all others.
+    pub quic: Option<QuicOptions>,
 }
 
 /// What a server is started with.
@@ -102,6 +105,8 @@ pub struct Counters {
     pub max_drift: AtomicU64,
     /// What the UDP listeners have counted.
     pub udp: Arc<UdpCounters>,
+    /// What the QUIC listeners have counted.
+    pub quic: Arc<QuicCounters>,
 }
 
 impl Counters {
@@ -166,6 +171,7 @@ impl Server {
         }
         let mut listeners = Vec::new();
         let mut datagrams = Vec::new();
+        let mut quic = Vec::new();
         let mut addresses = Vec::new();
         for (index, listener) in options.listeners.iter().enumerate() {
             let fail = |source: io::Error| StartError::Listen {
@@ -188,6 +194,13 @@ impl Server {
                 let opened = opened.map_err(fail)?;
                 addresses.push(opened.local_addr()?);
                 datagrams.push(opened);
+                listeners.push(None);
+            } else if let Some(options) = &listener.quic {
+                let (policy, index) = (&listener.policy, index as u16);
+                let opened = OpenedQuic::open(listener.address, options, policy, index, &marking);
+                let opened = opened.map_err(fail)?;
+                addresses.push(opened.local_addr()?);
+                quic.push(opened);
                 listeners.push(None);
             } else {
                 let socket = listen(listener.address, &marking).map_err(fail)?;
@@ -243,6 +256,7 @@ impl Server {
             stop: false.into(),
         });
         let credit = Credit::new(shards);
+        let under_way = UnderWay::new(shards);
 
         let (prepared, preparations) = sync_channel(usize::from(shards));
         let mut workers = Vec::new();
@@ -257,6 +271,14 @@ impl Server {
                     credit.clone(),
                     counters.udp.clone(),
                     clock.now(),
+                )?,
+                quic: Quic::new(
+                    &quic,
+                    index as u16,
+                    shards,
+                    poll.registry(),
+                    under_way.clone(),
+                    counters.quic.clone(),
                 )?,
                 shared: shared.clone(),
                 poll,

@@ -28,6 +28,7 @@ use crate::layer::{Layer, Received as LayerReceived};
 use crate::load::Load;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
 use crate::marking::Marking;
+use crate::quic::{QUIC, Quic};
 use crate::tcp::takes_more;
 use crate::udp::{UDP, Udp};
 use crate::{Counters, TcpOptions};
@@ -43,7 +44,7 @@ const WIRE: usize = 64 << 10;
 /// Bytes that are read in one turn before sockets are asked again.
 const TURN: usize = 512 << 10;
 /// How long a closed connection may take to accept its last bytes.
-const LINGER: Nanos = Nanos::from_secs(5);
+pub(crate) const LINGER: Nanos = Nanos::from_secs(5);
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 /// Tokens of lingering connections have this bit set.
@@ -61,6 +62,17 @@ impl Clock {
         Self {
             origin: Instant::now(),
         }
+    }
+
+    /// The same moment for libraries that count in [`Instant`].
+    pub(crate) fn instant(&self, at: Nanos) -> Instant {
+        self.origin + Duration::from_nanos(at.0.saturating_sub(1_000_000_000))
+    }
+
+    /// The inverse of [`Self::instant`].
+    pub(crate) fn nanos(&self, at: Instant) -> Nanos {
+        let since = at.saturating_duration_since(self.origin).as_nanos();
+        Nanos(u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1_000_000_000)))
     }
 
     /// Now. Monotonic: steps of the wall clock do not show.
@@ -121,6 +133,7 @@ pub(crate) struct Worker {
     pub(crate) index: u16,
     pub(crate) shard: Shard,
     pub(crate) udp: Udp,
+    pub(crate) quic: Quic,
     pub(crate) shared: Arc<Shared>,
     pub(crate) poll: Poll,
     pub(crate) clock: Clock,
@@ -220,6 +233,7 @@ impl Worker {
                 for mail in mail.drain(..) {
                     if self.handle(&mut state, mail, now) && stop_at.is_none() {
                         stop_at = Some(now + self.shutdown_timeout);
+                        self.quic.stop();
                         self.shard.shut_down(now);
                     }
                     // Before the next mail: it may bring a connection that gets
@@ -229,6 +243,7 @@ impl Worker {
                 state.mail = mail;
             }
             self.udp_turn(&mut state, now);
+            self.quic_turn(&mut state, now);
             std::mem::swap(&mut reading, &mut state.ready_urgent);
             for slot in reading.drain(..) {
                 self.read(&mut state, slot, now);
@@ -265,7 +280,7 @@ impl Worker {
                 Nanos::MAX
             };
             if let Some(stop_at) = stop_at
-                && (state.lingering.is_empty() || now >= stop_at)
+                && ((state.lingering.is_empty() && self.quic.is_idle()) || now >= stop_at)
             {
                 self.directory_is_final();
                 return;
@@ -280,7 +295,7 @@ impl Worker {
 
     /// When the next turn is due, should no socket ask for one earlier.
     fn next_turn(
-        &self,
+        &mut self,
         state: &State,
         now: Nanos,
         stop_at: Option<Nanos>,
@@ -295,6 +310,9 @@ impl Worker {
         }
         let mut at = self.shard.next_timeout().unwrap_or(Nanos::MAX).min(linger);
         if let Some(due) = self.udp.next_turn(now) {
+            at = at.min(due);
+        }
+        if let Some(due) = self.quic.next_turn(now) {
             at = at.min(due);
         }
         if let Some(stop_at) = stop_at {
@@ -320,6 +338,13 @@ impl Worker {
         if token.0 & UDP != 0 {
             let readable = event.is_readable() || event.is_error();
             self.udp.note(token.0, readable, event.is_writable());
+            return;
+        }
+        if token.0 & QUIC != 0 {
+            let readable = event.is_readable() || event.is_error();
+            let registry = self.poll.registry();
+            self.quic
+                .note(token.0, readable, event.is_writable(), registry);
             return;
         }
         let Some(link) = state.links.get_mut(token.0).and_then(Option::as_deref_mut) else {
@@ -360,6 +385,7 @@ impl Worker {
             Mail::Authenticated(id, answer) => self.shard.authenticated(id, answer, now),
             Mail::Call(call) => call(&mut self.shard, now),
             Mail::Udp(mail) => self.udp_mail(state, mail, now),
+            Mail::Quic(mail) => self.quic_mail(state, mail, now),
             Mail::ShutDown => return true,
         }
         false
@@ -601,6 +627,8 @@ impl Worker {
                                 link.listed = true;
                                 state.ready.push(slot);
                             }
+                        } else if self.quic.has(conn) {
+                            self.quic_resume(conn);
                         } else {
                             self.udp_resume(conn, now);
                         }
@@ -608,6 +636,8 @@ impl Worker {
                     Output::Handover { conn, shard, meta } => {
                         if let Some(link) = state.remove(conn) {
                             self.hand_over(link, shard, meta);
+                        } else if self.quic.has(conn) {
+                            self.quic_hand_over(state, conn, shard, meta, now);
                         } else {
                             self.udp_hand_over(conn, shard, meta);
                         }
@@ -656,7 +686,11 @@ impl Worker {
     /// Closes a link after its last bytes, at once if they fit.
     fn close(&mut self, state: &mut State, id: ConnId, tail: Vec<u8>, now: Nanos) {
         let Some(mut link) = state.remove(id) else {
-            self.udp_close(id, tail, now);
+            if self.quic.has(id) {
+                self.quic_close(id, tail, now);
+            } else {
+                self.udp_close(id, tail, now);
+            }
             return;
         };
         self.counters.closed(link.listener);
@@ -709,6 +743,7 @@ impl Worker {
         }
         state.dirty = dirty;
         self.udp_flush(now);
+        self.quic_flush(Scope::All, now);
     }
 
     /// Writes what is urgent, the most urgent first.
@@ -725,12 +760,17 @@ impl Worker {
         }
         state.urgent = urgent;
         self.udp_flush(now);
+        self.quic_flush(Scope::Urgent, now);
         self.act(state, now);
     }
 
     fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
         let Some(link) = state.link(id) else {
-            self.udp.wants_to_send(&mut self.shard, id);
+            if self.quic.has(id) {
+                self.quic.wants_to_send(id);
+            } else {
+                self.udp.wants_to_send(&mut self.shard, id);
+            }
             return;
         };
         if link.blocked {
@@ -883,6 +923,11 @@ impl Link {
 }
 
 impl State {
+    /// Bytes that were received and not consumed.
+    pub(crate) fn unread(&self) -> usize {
+        self.unread
+    }
+
     fn link(&mut self, id: ConnId) -> Option<&mut Link> {
         self.links
             .get_mut(id.slot as usize)?

@@ -85,6 +85,7 @@ fn server() -> Server {
                 max_connections: usize::MAX,
             },
             udp: None,
+            quic: None,
         }],
         broker: Config {
             sys_interval: None,

@@ -47,6 +47,7 @@ impl Serve {
                 max_connections: usize::MAX,
             },
             udp,
+            quic: None,
         };
         let server = Server::start(ServerOptions {
             listeners: vec![options(Some(udp)), options(None)],

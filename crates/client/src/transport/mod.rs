@@ -1,10 +1,12 @@
-//! Ways to a server, behind one trait: TCP, TLS, WebSocket, WebSocket over TLS
-//! and UDP.
+//! Ways to a server, behind one trait: TCP, TLS, WebSocket, WebSocket over TLS,
+//! UDP and QUIC.
 //!
 //! Name look-up, connecting and handshakes block, up to the endpoint's
 //! time-out; after that nothing does.
 
 mod arrival;
+mod boundary;
+mod quic;
 mod socket;
 mod tls;
 mod udp;
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 use crate::endpoint::{Endpoint, Scheme};
 use crate::marking::Class;
 use crate::{Error, Version};
+use quic::Quic;
 use socket::Socket;
 use tls::Stream;
 pub(crate) use tls::explain_io;
@@ -89,6 +92,9 @@ pub trait Transport: AsFd + Send {
 pub fn open(endpoint: &Endpoint, version: Version) -> Result<Box<dyn Transport>, Error> {
     if endpoint.scheme == Scheme::Udp {
         return Ok(Box::new(Datagrams::open(endpoint)?));
+    }
+    if endpoint.scheme == Scheme::Quic {
+        return Ok(Box::new(Quic::open(endpoint, version)?));
     }
     // Files that cannot be read are reported before anything is connected.
     let tls = match endpoint.scheme.is_tls() {

@@ -147,7 +147,7 @@ pub(super) fn session(endpoint: &Endpoint) -> Result<Box<ClientConnection>, Erro
     }
 }
 
-fn client_config(options: &TlsOptions) -> Result<ClientConfig, Error> {
+pub(super) fn client_config(options: &TlsOptions) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let versions: &[&rustls::SupportedProtocolVersion] = match options.version {
         None => rustls::ALL_VERSIONS,

@@ -15,6 +15,8 @@ mod websocket;
 
 use std::net::SocketAddr;
 
+use rustls_pki_types::CertificateDer;
+
 use crate::tls::TlsAcceptor;
 
 pub use error::{FrameError, LayerError, ProxyError, UpgradeError};
@@ -268,4 +270,13 @@ pub struct PeerInfo {
     pub cipher: Option<String>,
     /// Host name that the client asked for (SNI).
     pub server_name: Option<String>,
+}
+
+impl PeerInfo {
+    /// What a client certificate says that was verified elsewhere.
+    pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Self {
+        let mut info = Self::default();
+        identity::describe(certificate, &mut info);
+        info
+    }
 }

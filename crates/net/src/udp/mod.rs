@@ -10,7 +10,7 @@
 mod link;
 mod options;
 mod remote;
-mod socket;
+pub(crate) mod socket;
 mod turn;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -19,7 +19,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::marking::Marking;
 
 /// Traffic classes, and so sockets.
-pub(super) const CLASSES: usize = Class::ALL.len();
+pub(crate) const CLASSES: usize = Class::ALL.len();
 /// Datagrams moved by one system call.
 const BATCH: usize = 32;
 /// The largest datagram there is.
@@ -30,7 +30,7 @@ const CONTROL: usize = 64;
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// The sockets of one listener, by class.
-pub(super) struct Sockets {
+pub(crate) struct Sockets {
     sockets: [Socket; CLASSES],
     ipv6: bool,
     /// Whether the local address of datagrams has to be told.
@@ -39,7 +39,7 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Opens and binds the sockets.
-    pub(super) fn open(
+    pub(crate) fn open(
         address: SocketAddr,
         send_buffer: usize,
         marking: &Marking,
@@ -89,8 +89,24 @@ impl Sockets {
         Ok(socket)
     }
 
+    /// Has datagrams that are too large for the path lost instead of fragmented,
+    /// as QUIC demands (RFC 9000 section 14).
+    pub(crate) fn never_fragment(&self) -> io::Result<()> {
+        for socket in &self.sockets {
+            if self.ipv6 {
+                let probe = libc::IPV6_PMTUDISC_PROBE;
+                set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+            }
+            if !self.ipv6 || self.any {
+                let probe = libc::IP_PMTUDISC_PROBE;
+                set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The address they are bound to.
-    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.sockets[0]
             .local_addr()?
             .as_socket()
@@ -98,20 +114,20 @@ impl Sockets {
     }
 
     /// The socket that sends a class.
-    pub(super) fn of(&self, class: usize) -> &Socket {
+    pub(crate) fn of(&self, class: usize) -> &Socket {
         &self.sockets[class]
     }
 
     /// Reads up to one batch from a class' socket; false if there is nothing
     /// more to read for now.
-    pub(super) fn receive(&self, class: usize, batch: &mut ReceiveBatch) -> io::Result<bool> {
+    pub(crate) fn receive(&self, class: usize, batch: &mut ReceiveBatch) -> io::Result<bool> {
         batch.receive(self.sockets[class].as_raw_fd())
     }
 
     /// Sends the first `allowed` datagrams of `queue` and removes them. One that the
     /// system refuses is dropped and counted in `refused`. Stops with
     /// `WouldBlock` when the socket is full.
-    pub(super) fn send(
+    pub(crate) fn send(
         &self,
         class: usize,
         batch: &mut SendBatch,
@@ -165,7 +181,7 @@ fn set_option(socket: &Socket, level: i32, name: i32, value: libc::c_int) -> io:
 }
 
 /// Buffers for one recvmmsg.
-pub(super) struct ReceiveBatch {
+pub(crate) struct ReceiveBatch {
     data: Box<[u8]>,
     names: Vec<libc::sockaddr_storage>,
     controls: Vec<Control>,
@@ -181,7 +197,7 @@ struct Control([u8; CONTROL]);
 
 impl ReceiveBatch {
     /// Buffers, if they are needed at all.
-    pub(super) fn new(needed: bool) -> Self {
+    pub(crate) fn new(needed: bool) -> Self {
         let bytes = if needed { BATCH * LARGEST } else { 0 };
         Self {
             data: vec![0; bytes].into_boxed_slice(),
@@ -238,7 +254,7 @@ impl ReceiveBatch {
     }
 
     /// What was read: where from, and bytes.
-    pub(super) fn datagrams(&self) -> impl Iterator<Item = (Path, &[u8])> {
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = (Path, &[u8])> {
         (0..self.filled).filter_map(|n| {
             let (len, control_len) = self.lengths[n];
             let data = self.data.get(n * LARGEST..n * LARGEST + len.min(LARGEST))?;
@@ -344,13 +360,13 @@ fn put_control(level: i32, kind: i32, body: &[u8], control: &mut [u8; CONTROL]) 
 }
 
 /// Buffers for one sendmmsg.
-pub(super) struct SendBatch {
+pub(crate) struct SendBatch {
     names: Vec<SockAddr>,
     controls: Vec<Control>,
 }
 
 impl SendBatch {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             names: Vec::with_capacity(BATCH),
             controls: vec![Control([0; CONTROL]); BATCH],

@@ -14,11 +14,12 @@ use crate::serve::{self, Source};
 /// Arguments of `punctual serve`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Listen on URL: tcp://, tls://, ws:// or wss://, host, port. Can be given
-    /// several times; takes the place of the configured listeners.
+    /// Listen on URL: tcp://, tls://, ws://, wss://, udp:// or quic://, host,
+    /// port. Can be given several times; takes the place of the configured
+    /// listeners.
     #[arg(short, long, value_name = "URL", value_parser = ListenAddress::parse)]
     listen: Vec<ListenAddress>,
-    /// Certificate (PEM) of the tls:// and wss:// addresses of --listen.
+    /// Certificate (PEM) of the tls://, wss:// and quic:// addresses of --listen.
     #[arg(long, value_name = "FILE", requires_all = ["listen", "key"])]
     certificate: Option<PathBuf>,
     /// Key (PEM) of the certificate.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args};
 use punctual_client::sidecar::{Options, Rule, Rules, Sidecar};
-use punctual_client::{Endpoint, TlsOptions, Url};
+use punctual_client::{Endpoint, Scheme, TlsOptions, Url};
 use punctual_model::Requirements;
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -25,9 +25,13 @@ pub(super) struct Arguments {
     /// tcp://127.0.0.1:1884].
     #[arg(short, long, value_name = "URL", value_parser = ListenAddress::parse)]
     listen: Vec<ListenAddress>,
-    /// The broker: udp://, mqtt://, mqtts://, ws:// or wss://, host, port.
+    /// The broker: udp://, quic://, mqtt://, mqtts://, ws:// or wss://, host, port.
     #[arg(short, long, value_name = "URL")]
     broker: Option<String>,
+    /// With quic://, messages with QoS 0 travel in datagrams: nothing waits for
+    /// what was lost.
+    #[arg(long)]
+    quic_datagrams: bool,
     /// Require this of messages that say nothing themselves, such as 'alarm/#:
     /// priority=0, deadline=5ms'. The first rule that matches counts; those
     /// given here come before those of the file.
@@ -229,11 +233,18 @@ fn endpoint(url: &str, arguments: &Arguments) -> Result<Endpoint, Failure> {
     };
     if tls != TlsOptions::default() && !endpoint.scheme.is_tls() {
         return Err(format!(
-            "the broker's URL {url:?} is not for TLS: write mqtts:// or wss://, or leave out \
-             --cafile, --capath, --cert, --insecure and --sni"
+            "the broker's URL {url:?} is not for TLS: write mqtts://, wss:// or quic://, or leave \
+             out --cafile, --capath, --cert, --insecure and --sni"
         )
         .into());
     }
+    if arguments.quic_datagrams && endpoint.scheme != Scheme::Quic {
+        return Err(format!(
+            "the broker's URL {url:?} is not for QUIC: write quic://, or leave out --quic-datagrams"
+        )
+        .into());
+    }
+    endpoint.datagrams = arguments.quic_datagrams;
     endpoint.tls = tls;
     Ok(endpoint)
 }
@@ -242,7 +253,6 @@ fn endpoint(url: &str, arguments: &Arguments) -> Result<Endpoint, Failure> {
 mod tests {
     use super::*;
     use clap::Parser;
-    use punctual_client::Scheme;
 
     #[derive(Debug, Parser)]
     struct Command {
@@ -341,6 +351,7 @@ mod tests {
                 "connect by TCP",
             ),
             (&["-b", "udp://h", "--insecure"], "is not for TLS"),
+            (&["-b", "udp://h", "--quic-datagrams"], "is not for QUIC"),
             (&["-b", "udp://h", "-r", "a"], "must be FILTER: KEY=VALUE"),
             (&["-c", "/nonexistent"], "cannot be read"),
         ] {

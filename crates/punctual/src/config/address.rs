@@ -1,4 +1,5 @@
-//! Where to listen: `tcp://0.0.0.0:1883`, `wss://*:8084/mqtt`, `udp://*:1883`.
+//! Where to listen: `tcp://0.0.0.0:1883`, `wss://*:8084/mqtt`, `udp://*:1883`,
+//! `quic://*:14567`.
 //!
 //! Host names stay names until the socket is opened. `*` stands for every
 //! address of the machine, IPv4 and IPv6.
@@ -22,16 +23,19 @@ pub(crate) enum Transport {
     Wss,
     /// Datagrams of UDP.
     Udp,
+    /// QUIC.
+    Quic,
 }
 
 /// Spelling and default port. `mqtt` and `mqtts` are read, and written as `tcp`
 /// and `tls`.
-const SCHEMES: [(&str, Transport, u16); 7] = [
+const SCHEMES: [(&str, Transport, u16); 8] = [
     ("tcp", Transport::Tcp, 1883),
     ("tls", Transport::Tls, 8883),
     ("ws", Transport::Ws, 8083),
     ("wss", Transport::Wss, 8084),
     ("udp", Transport::Udp, 1883),
+    ("quic", Transport::Quic, 14567),
     ("mqtt", Transport::Tcp, 1883),
     ("mqtts", Transport::Tls, 8883),
 ];
@@ -39,7 +43,12 @@ const SCHEMES: [(&str, Transport, u16); 7] = [
 impl Transport {
     /// Whether a certificate is needed.
     pub(crate) fn is_encrypted(self) -> bool {
-        matches!(self, Self::Tls | Self::Wss)
+        matches!(self, Self::Tls | Self::Wss | Self::Quic)
+    }
+
+    /// Whether its ports are those of UDP.
+    pub(crate) fn is_over_udp(self) -> bool {
+        matches!(self, Self::Udp | Self::Quic)
     }
 
     /// Whether the URL has a path.
@@ -56,6 +65,7 @@ impl fmt::Display for Transport {
             Self::Ws => "ws",
             Self::Wss => "wss",
             Self::Udp => "udp",
+            Self::Quic => "quic",
         })
     }
 }
@@ -78,13 +88,13 @@ impl ListenAddress {
     /// Reads a URL; the error says what is wrong with it.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| {
-            format!("the transport is missing; write tcp://{url}, tls://, ws://, wss:// or udp://")
+            format!("the transport is missing; write tcp://{url}, tls://, ws://, wss://, udp:// or quic://")
         })?;
         let (_, transport, default_port) = SCHEMES
             .into_iter()
             .find(|(name, ..)| name.eq_ignore_ascii_case(scheme))
             .ok_or_else(|| {
-                format!("{scheme} is not a transport; there are tcp, tls, ws, wss and udp")
+                format!("{scheme} is not a transport; there are tcp, tls, ws, wss, udp and quic")
             })?;
         let (authority, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
@@ -186,7 +196,7 @@ impl fmt::Display for ListenAddress {
 impl Setting for ListenAddress {
     fn expects() -> String {
         "an address such as \"tcp://0.0.0.0:1883\", \"tls://[::]:8883\", \
-         \"ws://*:8083/mqtt\", \"wss://*:8084/mqtt\" or \"udp://*:1883\""
+         \"ws://*:8083/mqtt\", \"wss://*:8084/mqtt\", \"udp://*:1883\" or \"quic://*:14567\""
             .into()
     }
 
@@ -220,6 +230,7 @@ mod tests {
             ("wss://*:443/broker", "wss://*:443/broker"),
             ("tcp://127.0.0.1:0/", "tcp://127.0.0.1:0"),
             ("udp://*", "udp://*:1883"),
+            ("quic://*", "quic://*:14567"),
         ] {
             let address = ListenAddress::parse(written).unwrap();
             assert_eq!(address.to_string(), shown);

@@ -148,11 +148,12 @@ words! {
 section! {
     /// One address on which clients may connect. Repeat `[[listener]]` for each.
     Listener ["listener"] {
-        /// Where to listen: tcp://, tls://, ws:// (MQTT over WebSocket), wss:// or
-        /// udp:// (MQTT in datagrams), a host or an IP address, and a port. `*`
-        /// stands for all addresses of this machine, IPv4 and IPv6. Without a
-        /// port: 1883, 8883, 8083, 8084 and, for UDP, 1883. With a path, as in
-        /// ws://*:8083/mqtt, WebSockets are opened on that path only.
+        /// Where to listen: tcp://, tls://, ws:// (MQTT over WebSocket), wss://,
+        /// udp:// (MQTT in datagrams) or quic://, a host or an IP address, and a
+        /// port. `*` stands for all addresses of this machine, IPv4 and IPv6.
+        /// Without a port: 1883, 8883, 8083, 8084, for UDP 1883 and for QUIC
+        /// 14567. With a path, as in ws://*:8083/mqtt, WebSockets are opened on
+        /// that path only.
         address: ListenAddress = ListenAddress {
             transport: Transport::Tcp,
             host: "*".into(),
@@ -175,7 +176,7 @@ section! {
         websocket_origins: Option<Vec<String>> = None,
             example "[\"https://factory.example\"]", since "0.1", Reload;
         /// The server's certificate and the intermediate ones, PEM. Needed by
-        /// tls:// and wss://.
+        /// tls://, wss:// and quic://.
         certificate: Option<PathBuf> = None, example "\"/etc/punctual/server.crt\"",
             since "0.1", Reload;
         /// The key of the certificate, PEM, without a pass phrase.
@@ -193,12 +194,14 @@ section! {
         require_client_certificate: bool = false, since "0.1", Reload;
         /// Whether the common name of the client's certificate is its user name.
         use_identity_as_username: bool = false, since "0.1", Reload;
-        /// The oldest version of TLS that clients may speak.
+        /// The oldest version of TLS that clients may speak. QUIC has 1.3.
         tls_min_version: TlsVersion = TlsVersion::V1_2, since "0.1", Reload;
         /// UDP: whether a client has to prove its address by a cookie before
         /// anything is kept for it. "off" lets clients begin with a bare CONNECT,
         /// and anybody who can forge addresses make the broker send to others:
-        /// only for networks where nobody can.
+        /// only for networks where nobody can. QUIC: the same by a Retry, which
+        /// costs a round trip; "off" asks for it only while many handshakes of
+        /// unproven addresses are under way, and is safe.
         cookie: Cookie = Cookie::Required, since "0.1", Restart;
         /// UDP: whether every datagram has to have a token, so that nobody can
         /// forge datagrams of a session whose beginning he has not seen. "client":
@@ -213,11 +216,13 @@ section! {
         /// so that what waits, waits where urgent messages overtake it.
         rate: Limit<Rate> = Limit::Unlimited, in Rate(64_000) => Rate(400_000_000_000),
             since "0.1", Restart;
-        /// UDP: how much the system may hold back of each traffic class before the
-        /// broker does.
+        /// UDP and QUIC: how much the system may hold back of each traffic class
+        /// before the broker does.
         send_buffer: Size = Size::kib(16), in Size::kib(4) => Size::mib(64),
             since "0.1", Restart;
-        /// UDP: silence after which a client without keep-alive is gone.
+        /// UDP: silence after which a client without keep-alive is gone. QUIC:
+        /// silence after which any client is gone; it is asked for a sign of life
+        /// three times in that time.
         idle_timeout: Duration = seconds(300), in seconds(1) => days(365),
             since "0.1", Restart;
     }

@@ -32,8 +32,8 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
                 && (&other.address.host, other.address.port)
                     == (&listener.address.host, listener.address.port)
                 // TCP and UDP have ports of their own.
-                && (other.address.transport == Transport::Udp)
-                    == (listener.address.transport == Transport::Udp)
+                && other.address.transport.is_over_udp()
+                    == listener.address.transport.is_over_udp()
         };
         if config.listeners.iter().take(i).any(|other| same(&other)) {
             report(
@@ -130,7 +130,7 @@ fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
                 &format!("{path}.{key}"),
                 None,
                 &format!("{address} is not encrypted and cannot use this"),
-                "write tls:// or wss:// in its address, or remove this key",
+                "write tls://, wss:// or quic:// in its address, or remove this key",
             );
         }
         return;
@@ -160,30 +160,46 @@ fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
     }
 }
 
-/// What only UDP has, and what it has not.
+/// What only UDP and QUIC have, and what they have not.
 fn datagrams(listener: &Listener, path: &str, reader: &mut Reader) {
     let default = Listener::default();
     let address = &listener.address;
-    if address.transport == Transport::Udp {
-        if listener.proxy_protocol {
-            report(
-                reader,
-                &format!("{path}.proxy_protocol"),
-                Some("true".into()),
-                &format!("{address} takes datagrams, which have no PROXY header"),
-                "remove this key",
-            );
-        }
+    let transport = address.transport;
+    if transport.is_over_udp() && listener.proxy_protocol {
+        report(
+            reader,
+            &format!("{path}.proxy_protocol"),
+            Some("true".into()),
+            &format!("{address} takes datagrams, which have no PROXY header"),
+            "remove this key",
+        );
+    }
+    if transport == Transport::Udp {
         return;
     }
     for (key, set) in [
-        ("cookie", listener.cookie != default.cookie),
         ("seal", listener.seal != default.seal),
         (
             "max_datagram",
             listener.max_datagram != default.max_datagram,
         ),
         ("rate", listener.rate != default.rate),
+    ] {
+        if set {
+            report(
+                reader,
+                &format!("{path}.{key}"),
+                None,
+                &format!("{address} is no UDP listener and cannot use this"),
+                "write udp:// in its address, or remove this key",
+            );
+        }
+    }
+    if transport == Transport::Quic {
+        return;
+    }
+    for (key, set) in [
+        ("cookie", listener.cookie != default.cookie),
         ("send_buffer", listener.send_buffer != default.send_buffer),
         (
             "idle_timeout",
@@ -195,8 +211,8 @@ fn datagrams(listener: &Listener, path: &str, reader: &mut Reader) {
                 reader,
                 &format!("{path}.{key}"),
                 None,
-                &format!("{address} is no UDP listener and cannot use this"),
-                "write udp:// in its address, or remove this key",
+                &format!("{address} is no UDP or QUIC listener and cannot use this"),
+                "write udp:// or quic:// in its address, or remove this key",
             );
         }
     }

@@ -9,7 +9,7 @@ use punctual_broker::{
 use punctual_net::marking::{Mark, Marking};
 use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
-use punctual_net::{TcpOptions, UdpOptions};
+use punctual_net::{QuicOptions, TcpOptions, UdpOptions};
 
 use super::Config;
 use super::address::Transport;
@@ -188,6 +188,15 @@ impl Listener {
                 Limit::At(rate) => Some(rate.0),
                 Limit::Unlimited => None,
             },
+            send_buffer: number(self.send_buffer.0),
+            idle: nanos(self.idle_timeout),
+        })
+    }
+
+    /// What QUIC is configured with; `None` for a listener of another kind.
+    pub(crate) fn quic(&self) -> Option<QuicOptions> {
+        (self.address.transport == Transport::Quic).then(|| QuicOptions {
+            retry: self.cookie == Cookie::Required,
             send_buffer: number(self.send_buffer.0),
             idle: nanos(self.idle_timeout),
         })

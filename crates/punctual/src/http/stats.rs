@@ -86,6 +86,9 @@ pub(super) struct Network {
     /// Counters of UDP: name, meaning, value; for the metrics alone.
     #[serde(skip)]
     pub(super) udp: Vec<(&'static str, &'static str, u64)>,
+    /// The same of QUIC.
+    #[serde(skip)]
+    pub(super) quic: Vec<(&'static str, &'static str, u64)>,
 }
 
 /// Connections of one listener.
@@ -155,6 +158,7 @@ impl Network {
             event_loop_drift_seconds: seconds(counters.drift.load(Ordering::Relaxed)),
             event_loop_drift_max_seconds: seconds(counters.max_drift.load(Ordering::Relaxed)),
             udp: counters.udp.all(),
+            quic: counters.quic.all(),
         }
     }
 }

@@ -23,6 +23,7 @@ fn server() -> Server {
                 max_connections: usize::MAX,
             },
             udp: None,
+            quic: None,
         }],
         broker: punctual_broker::Config::default(),
         shards: 2,

@@ -193,6 +193,7 @@ fn listeners(config: &Config) -> Result<Listeners, Failure> {
                 address,
                 policy: policy.clone(),
                 udp: listener.udp(),
+                quic: listener.quic(),
             });
             urls.push((
                 listener.address.transport.to_string(),

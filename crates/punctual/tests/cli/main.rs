@@ -96,7 +96,7 @@ fn a_wrong_command_line_exits_with_2_and_help_with_0() {
     run(["serv"]).fails(2, &["serve"]);
     run([""; 0]).fails(2, &["Usage: punctual", "config"]);
     run(["serve", "--listen", "1883"]).fails(2, &["tcp://1883"]);
-    run(["serve", "--listen", "sctp://*:1883"]).fails(2, &["tcp, tls, ws, wss and udp"]);
+    run(["serve", "--listen", "sctp://*:1883"]).fails(2, &["tcp, tls, ws, wss, udp and quic"]);
     run(["serve", "--http", "8080"]).fails(2, &["127.0.0.1:8080"]);
     run(["serve", "--shards", "many"]).fails(2, &["auto"]);
     run(["serve", "--log-level", "loud"]).fails(2, &["debug"]);

@@ -21,19 +21,27 @@ pub(super) struct Connection {
     #[arg(help_heading = "Connection", conflicts_with = "url")]
     host: String,
     /// Connect to this port. Default: 1883, also with --udp; with TLS 8883,
-    /// with --ws 8083, with both 8084.
+    /// with --ws 8083, with both 8084; with --quic 14567.
     #[arg(short, long, help_heading = "Connection", conflicts_with = "url")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Host, port, user, password and topic in one:
     /// `mqtt(s)://[user[:password]@]host[:port]/topic`, or `ws(s)://…`,
-    /// `udp://…`
+    /// `udp://…`, `quic://…`
     #[arg(short = 'L', long, help_heading = "Connection")]
     url: Option<String>,
     /// Send datagrams (UDP), not encrypted: nothing waits for what was lost.
     /// A message has to fit into one.
     #[arg(long, help_heading = "Connection", conflicts_with_all = ["url", "ws"])]
     udp: bool,
+    /// Connect by QUIC, which is always encrypted. Trusts the operating
+    /// system's authorities unless told otherwise.
+    #[arg(long, help_heading = "Connection", conflicts_with_all = ["url", "ws", "udp"])]
+    quic: bool,
+    /// Over QUIC, messages with QoS 0 travel in datagrams: nothing waits for
+    /// what was lost.
+    #[arg(long, help_heading = "Connection")]
+    quic_datagrams: bool,
     /// Connect through a WebSocket.
     #[arg(long, help_heading = "Connection")]
     ws: bool,
@@ -195,7 +203,11 @@ impl Connection {
                     (false, true) => Scheme::Ws,
                     (true, true) => Scheme::Wss,
                 };
-                let scheme = if self.udp { Scheme::Udp } else { scheme };
+                let scheme = match (self.udp, self.quic) {
+                    (true, _) => Scheme::Udp,
+                    (_, true) => Scheme::Quic,
+                    _ => scheme,
+                };
                 let host = self.host.trim_start_matches('[').trim_end_matches(']');
                 if host.is_empty() {
                     return Err(Failed::usage("the host after -h is empty"));
@@ -213,9 +225,15 @@ impl Connection {
         }
         if self.cert.is_some() && !endpoint.scheme.is_tls() {
             return Err(Failed::usage(
-                "--cert needs TLS: give --cafile, --capath or --tls-use-os-certs",
+                "--cert needs TLS: give --cafile, --capath, --tls-use-os-certs or --quic",
             ));
         }
+        if self.quic_datagrams && endpoint.scheme != Scheme::Quic {
+            return Err(Failed::usage(
+                "--quic-datagrams needs --quic or -L quic://…",
+            ));
+        }
+        endpoint.datagrams = self.quic_datagrams;
         endpoint.path.clone_from(&self.path);
         endpoint.bind = self.bind;
         endpoint.timeout = Duration::from_secs(10);

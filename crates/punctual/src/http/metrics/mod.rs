@@ -121,7 +121,7 @@ fn network(network: &Network, out: &mut Exposition) {
     ] {
         out.one(name, Counter, help, value);
     }
-    for (name, help, value) in &network.udp {
+    for (name, help, value) in network.udp.iter().chain(&network.quic) {
         out.one(name, Counter, help, value);
     }
     out.one(

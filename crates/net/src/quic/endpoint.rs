@@ -1,0 +1,79 @@
+//! Shard 0's part of a listener: the endpoint of `quinn-proto`, and what is done
+//! with clients that want to connect.
+//!
+//! Nothing is kept for an address that is not proven beyond a bound: where
+//! `retry` is set, nothing at all; elsewhere no more than [`UNPROVEN`]
+//! handshakes, after which a Retry is all that an address gets before it has
+//! answered it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use quinn_proto::{Endpoint, EndpointConfig, ServerConfig};
+
+use super::{Opened, QuicOptions, settings};
+use crate::acceptor::{Bucket, ListenerPolicy};
+use crate::udp::socket::CLASSES;
+
+/// Handshakes under way with addresses that nothing proves.
+pub(super) const UNPROVEN: usize = 64;
+
+pub(super) struct Listener {
+    /// Its number among all listeners.
+    pub(super) index: u16,
+    pub(super) options: QuicOptions,
+    pub(super) endpoint: Endpoint,
+    /// Sockets that may have something to read.
+    pub(super) readable: [bool; CLASSES],
+    /// The shard of each connection, by the endpoint's number.
+    pub(super) owners: Vec<u16>,
+    pub(super) unproven: Arc<AtomicUsize>,
+    pub(super) bucket: Bucket,
+    /// Settings of new connections, and the policy that they were made of.
+    settings: (Arc<ListenerPolicy>, Arc<ServerConfig>),
+}
+
+impl Listener {
+    /// # Errors
+    /// The listener has no TLS that QUIC can use.
+    pub(super) fn new(opened: &Opened) -> io::Result<Self> {
+        let settings = made_of(&opened.policy, &opened.options)?;
+        let mut config = EndpointConfig::default();
+        // The sockets read the largest datagrams there are; paths decide.
+        let _ = config.max_udp_payload_size(65_527);
+        Ok(Self {
+            index: opened.index,
+            options: opened.options.clone(),
+            endpoint: Endpoint::new(Arc::new(config), Some(settings.clone()), true, None),
+            readable: [false; CLASSES],
+            owners: Vec::new(),
+            unproven: Arc::new(AtomicUsize::new(0)),
+            bucket: Bucket::default(),
+            settings: (opened.policy.clone(), settings),
+        })
+    }
+
+    /// The settings of connections under a policy. With one that cannot be used
+    /// the last that could is.
+    pub(super) fn settings(&mut self, policy: &Arc<ListenerPolicy>) -> Arc<ServerConfig> {
+        if !Arc::ptr_eq(policy, &self.settings.0) {
+            match made_of(policy, &self.options) {
+                Ok(settings) => self.settings = (policy.clone(), settings),
+                Err(error) => {
+                    tracing::warn!(%error, "a QUIC listener goes on with its old certificate");
+                    self.settings.0 = policy.clone();
+                }
+            }
+        }
+        self.settings.1.clone()
+    }
+}
+
+fn made_of(policy: &ListenerPolicy, options: &QuicOptions) -> io::Result<Arc<ServerConfig>> {
+    let Some(tls) = &policy.layer.tls else {
+        return Err(io::Error::other("a QUIC listener needs a certificate"));
+    };
+    let settings = settings::server(tls, options).map_err(io::Error::other)?;
+    Ok(Arc::new(settings))
+}

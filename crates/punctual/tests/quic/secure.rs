@@ -1,0 +1,108 @@
+//! Certificates and protocol names.
+
+use std::process::Command;
+
+use punctual_client::{Error, QoS};
+
+use crate::broker::{Broker, PUNCTUAL, connect, message, publish, subscribe};
+
+#[test]
+fn a_certificate_of_a_stranger_is_refused_with_the_remedy() {
+    let broker = Broker::start("", "");
+    let mut options = broker.options("c");
+    options.endpoint.tls.ca_file = Some(broker.file("other.pem"));
+    let error = connect(options).err().unwrap();
+    assert!(matches!(error, Error::Tls(_)), "{error}");
+    assert!(error.to_string().contains("CA file"), "{error}");
+
+    let mut options = broker.options("c");
+    options.endpoint.tls.server_name = Some("elsewhere".into());
+    let error = connect(options.clone()).err().unwrap();
+    assert!(error.to_string().contains("name"), "{error}");
+    options.endpoint.tls.insecure = true;
+    connect(options).unwrap();
+}
+
+#[test]
+fn a_protocol_that_is_not_mqtt_is_refused() {
+    let broker = Broker::start("", "");
+    let mut options = broker.options("c");
+    options.endpoint.tls.alpn = vec!["h3".into()];
+    let error = connect(options).err().unwrap();
+    assert!(error.to_string().contains("ALPN"), "{error}");
+    broker.wait_for("the end", || broker.connections() == 0);
+    assert_eq!(broker.metric("punctual_quic_handshakes_failed_total "), 1);
+}
+
+#[test]
+fn a_client_certificate_may_be_required_and_be_the_user() {
+    let more = "[auth]\nacl_file = \"DIR/acl\"\n";
+    let listener = "require_client_certificate = true\nuse_identity_as_username = true";
+    let broker = Broker::start_with(
+        listener,
+        more,
+        &[("acl", "user tester\ntopic readwrite own\n")],
+    );
+    let error = connect(broker.options("c")).err().unwrap();
+    assert!(error.to_string().contains("client certificate"), "{error}");
+
+    let mut options = broker.options("c");
+    options.endpoint.tls.cert_file = Some(broker.file("client.pem"));
+    options.endpoint.tls.key_file = Some(broker.file("client.key"));
+    let mut client = connect(options).unwrap();
+    subscribe(&mut client, "own", QoS::AtMostOnce);
+    publish(&mut client, "own", b"1", QoS::AtLeastOnce);
+    assert_eq!(message(&mut client).message.payload, b"1");
+}
+
+#[test]
+fn tools_name_the_remedy() {
+    let broker = Broker::start("", "");
+    let port = broker.quic.port().to_string();
+    let output = Command::new(PUNCTUAL)
+        .args([
+            "pub",
+            "-t",
+            "t",
+            "-m",
+            "x",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &port,
+            "--quic",
+        ])
+        .arg("--cafile")
+        .arg(broker.file("other.pem"))
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("CA file"), "{said}");
+}
+
+#[test]
+fn a_listener_without_certificate_is_a_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.toml");
+    for (listener, words) in [
+        ("address = \"quic://*\"", "needs a certificate"),
+        (
+            "address = \"quic://*\"\ncertificate = \"c\"\nkey = \"k\"\nrate = \"1Mbit\"",
+            "no UDP listener",
+        ),
+        (
+            "address = \"quic://*\"\ncertificate = \"c\"\nkey = \"k\"\nproxy_protocol = true",
+            "PROXY",
+        ),
+    ] {
+        std::fs::write(&file, format!("[[listener]]\n{listener}\n")).unwrap();
+        let output = Command::new(PUNCTUAL)
+            .args(["config", "check"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(words), "{said}");
+    }
+}
