@@ -186,3 +186,45 @@ fn what_was_observed_stands_beside_the_bounds() {
     run(["analyze", "--observed", seen.to_str().unwrap(), &file])
         .fails(2, &["seen.json: results: must be a list"]);
 }
+
+#[test]
+fn pictures_are_a_page_or_a_file_of_their_own() {
+    let directory = tempdir().unwrap();
+    let plot = directory.path().join("plot.svg");
+    let html = run([
+        "analyze",
+        "--format",
+        "html",
+        "--plot",
+        plot.to_str().unwrap(),
+        &example("fig2-low.toml"),
+    ])
+    .ok();
+    assert!(
+        html.contains("<h1>Response times of fig2-low</h1>"),
+        "{html}"
+    );
+    assert!(html.contains("12 flows to 12 destinations: every deadline is kept"));
+    assert_eq!(html.matches("<svg").count(), 4);
+    assert!(!html.contains("http"), "the page needs nothing else");
+
+    let svg = fs::read_to_string(&plot).unwrap();
+    assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    assert_eq!(svg.matches("<svg").count(), 5);
+    for name in ["m41", "s7&gt;h49: ", "h49"] {
+        assert!(svg.contains(name), "{name} is in no picture");
+    }
+    let nowhere = directory.path().join("none/plot.svg");
+    let run = run([
+        "analyze",
+        "--plot",
+        nowhere.to_str().unwrap(),
+        &example("fig2-low.toml"),
+    ]);
+    assert_eq!(run.code, Some(2));
+    assert!(
+        run.err.contains("plot.svg cannot be written"),
+        "{}",
+        run.err
+    );
+}

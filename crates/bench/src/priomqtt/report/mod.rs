@@ -1,12 +1,8 @@
 //! The report of the experiments: the paper's figures and tables, ours beside its own.
 
-mod page;
-mod svg;
-
+use punctual_report::{Bars, Curve, Group, Page, Part, bars, cumulative};
 use serde::Serialize;
 
-use self::page::{Page, Part};
-use self::svg::{Curve, Group};
 use super::brokers::{Found, MOSQUITTO};
 use super::cell::{COUPLES, by_priority};
 use super::network::{HOPS, RATE};
@@ -161,7 +157,7 @@ impl Report<'_> {
                 };
                 let curves: Vec<Curve> = by_priority().into_iter().map(curve).collect();
                 let caption = format!("`{}`, {payload} B", cell.case.broker);
-                let svg = svg::cumulative(
+                let svg = cumulative(
                     &format!("Round trips, {} with {payload} B", cell.case.broker),
                     &curves,
                     fastest / 2.0,
@@ -172,9 +168,7 @@ impl Report<'_> {
                 pictures.push((index, (format!("{figure}{caption}"), svg)));
             }
         }
-        page.parts.push(Part::Pictures(
-            pictures.into_iter().map(|(_, p)| p).collect(),
-        ));
+        page.pictures(pictures.into_iter().map(|(_, p)| p).collect());
     }
 
     /// Table 3, for every payload.
@@ -324,6 +318,7 @@ impl Report<'_> {
                         groups.push(Group {
                             name: wait.of.clone(),
                             values: Vec::new(),
+                            mark: None,
                         });
                         groups.len() - 1
                     }
@@ -343,9 +338,15 @@ impl Report<'_> {
         if groups.is_empty() {
             page.paragraph("The broker has no numbers about its queue.");
         } else {
-            let svg = svg::bars("Mean time in the queue, µs", &series, &groups);
+            let picture = bars(&Bars {
+                title: "Mean time in the queue, µs".to_owned(),
+                series,
+                mark: String::new(),
+                percent: false,
+                groups,
+            });
             let caption = "Fig. 9: mean time in the queue, µs".to_owned();
-            page.parts.push(Part::Pictures(vec![(caption, svg)]));
+            page.pictures(vec![(caption, picture)]);
         }
         let header = ["broker", "messages", "number", "mean", "p50", "p99"];
         page.table(header.map(str::to_owned).into(), rows);

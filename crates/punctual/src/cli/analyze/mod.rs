@@ -7,15 +7,18 @@
 mod load;
 mod method;
 mod observed;
+mod page;
 mod study;
 mod table;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use punctual_analysis::contract;
 use punctual_model::network::Network;
+use punctual_report::document;
 use serde::Serialize;
 
 use self::method::Method;
@@ -43,10 +46,13 @@ pub(super) struct Arguments {
     /// flow, path and observed_ns.
     #[arg(long, value_name = "FILE")]
     observed: Option<PathBuf>,
+    /// Write the pictures (bounds, slack, loads, map) to an SVG file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Read a network as JSON from standard input and write the bounds as JSON
     /// to standard output. The exit code is 0 if there is an answer, whatever
     /// it says, and 2 if the input is wrong.
-    #[arg(long, conflicts_with_all = ["file", "method", "format", "observed"])]
+    #[arg(long, conflicts_with_all = ["file", "method", "format", "observed", "plot"])]
     wcrt: bool,
 }
 
@@ -59,6 +65,8 @@ enum Format {
     Json,
     /// Comma-separated values.
     Csv,
+    /// A page with pictures that needs nothing else.
+    Html,
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
@@ -80,6 +88,10 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
         Format::Table => print(&table::text(&study))?,
         Format::Csv => print(&table::csv(&study))?,
         Format::Json => print_json(&table::json(&study))?,
+        Format::Html => print(&page::html(&study, &title(file)))?,
+    }
+    if let Some(file) = &arguments.plot {
+        write(file, &document(&page::pictures(&study)))?;
     }
     Ok(study.is_schedulable())
 }
@@ -88,6 +100,21 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
 fn read(file: &Path) -> Result<Network, Failure> {
     let input = Input::read(file)?;
     Network::new(&input.document()?).map_err(|error| input.blame(&error))
+}
+
+/// A file's name without its place and kind.
+fn title(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    if stem == "-" {
+        "a network".into()
+    } else {
+        stem.into_owned()
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(file, text)
+        .map_err(|error| format!("{} cannot be written: {error}", file.display()).into())
 }
 
 /// What an answer is as an exit code.

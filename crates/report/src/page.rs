@@ -3,54 +3,74 @@
 
 use std::fmt::Write;
 
-use super::svg::escape;
+use crate::picture::{self, Picture, escape};
 
-/// A piece of a document.
-pub(crate) enum Part {
+/// A piece of a document. In its texts `code` and **strong** are marked as in Markdown.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// A heading of the second level.
     Heading(String),
+    /// A paragraph.
     Paragraph(String),
+    /// A list without numbers.
     List(Vec<String>),
+    /// A table.
     Table(Table),
-    /// Pictures that stand side by side where there is room: caption and SVG.
-    Pictures(Vec<(String, String)>),
+    /// Pictures that stand side by side where there is room, with their captions.
+    Pictures(Vec<(String, Picture)>),
 }
 
 /// The first column is text, the others are numbers.
-pub(crate) struct Table {
-    pub(crate) header: Vec<String>,
-    pub(crate) rows: Vec<Vec<String>>,
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// The head.
+    pub header: Vec<String>,
+    /// Rows of as many cells.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// A document under construction.
-pub(crate) struct Page {
-    pub(crate) title: String,
-    pub(crate) parts: Vec<Part>,
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// Its title.
+    pub title: String,
+    /// Its pieces, in order.
+    pub parts: Vec<Part>,
 }
 
 impl Page {
-    pub(crate) fn new(title: &str) -> Self {
+    /// An empty document.
+    pub fn new(title: &str) -> Self {
         Self {
             title: title.to_owned(),
             parts: Vec::new(),
         }
     }
 
-    pub(crate) fn heading(&mut self, text: &str) {
+    /// Adds a heading.
+    pub fn heading(&mut self, text: &str) {
         self.parts.push(Part::Heading(text.to_owned()));
     }
 
-    pub(crate) fn paragraph(&mut self, text: impl Into<String>) {
+    /// Adds a paragraph.
+    pub fn paragraph(&mut self, text: impl Into<String>) {
         self.parts.push(Part::Paragraph(text.into()));
     }
 
     /// Adds a table, unless it has no row.
-    pub(crate) fn table(&mut self, header: Vec<String>, rows: Vec<Vec<String>>) {
+    pub fn table(&mut self, header: Vec<String>, rows: Vec<Vec<String>>) {
         if !rows.is_empty() {
             self.parts.push(Part::Table(Table { header, rows }));
         }
     }
 
-    pub(crate) fn markdown(&self) -> String {
+    /// Adds pictures.
+    pub fn pictures(&mut self, pictures: Vec<(String, Picture)>) {
+        self.parts.push(Part::Pictures(pictures));
+    }
+
+    /// The document as Markdown, without its pictures.
+    pub fn markdown(&self) -> String {
         // Writing to a String does not fail.
         let mut text = format!("# {}\n", self.title);
         for part in &self.parts {
@@ -81,12 +101,14 @@ impl Page {
         text
     }
 
-    pub(crate) fn html(&self) -> String {
+    /// The document as one HTML file.
+    pub fn html(&self) -> String {
         let title = escape(&self.title);
         let mut text = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+             <title>{title}</title>\n<style>{}{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
+            picture::style()
         );
         for part in &self.parts {
             match part {
@@ -106,8 +128,8 @@ impl Page {
                 Part::Table(table) => table.html(&mut text),
                 Part::Pictures(pictures) => {
                     text.push_str("<div class=\"pictures\">\n");
-                    for (caption, svg) in pictures {
-                        let caption = inline(caption);
+                    for (caption, picture) in pictures {
+                        let (caption, svg) = (inline(caption), picture.svg());
                         let _ = writeln!(
                             text,
                             "<figure>\n{svg}<figcaption>{caption}</figcaption>\n</figure>"
@@ -162,12 +184,8 @@ fn inline(text: &str) -> String {
     html
 }
 
-/// Colours: Okabe and Ito's, which people who see few colours tell apart.
+/// What a page has beside its pictures.
 const STYLE: &str = "
-:root{color-scheme:light dark;--ink:#1d2329;--paper:#fff;--grid:#d9dee3;--soft:#f4f6f8;
---s0:#0072b2;--s1:#d55e00;--s2:#009e73;--s3:#cc79a7;--s4:#e69f00;--s5:#56b4e9;--s6:#6b6b6b;--s7:#b8a800}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ec;--paper:#15191d;--grid:#343b42;--soft:#1e2429;
---s0:#4aa8e0;--s1:#f0803c;--s2:#2cc49a;--s3:#e0a0c5;--s6:#a0a0a0}}
 body{margin:2rem auto;max-width:75rem;padding:0 1rem;color:var(--ink);background:var(--paper);
 font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}
@@ -177,13 +195,6 @@ th:first-child{text-align:left}thead th{border-bottom:2px solid var(--grid);vert
 tbody tr:hover{background:var(--soft)}tbody th{font-weight:500}
 .pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(22rem,1fr));gap:1.2rem}
 figure{margin:0}figcaption{font-size:.9rem}svg{width:100%;height:auto}
-svg text{font:11px system-ui,sans-serif}svg .small{font-size:9px}.ink{fill:var(--ink)}
-.grid{stroke:var(--grid);stroke-width:1}.curve{fill:none;stroke-width:1.8}
-.curve.s0{stroke:var(--s0)}.curve.s1{stroke:var(--s1);stroke-dasharray:6 2}
-.curve.s2{stroke:var(--s2);stroke-dasharray:2 2}.curve.s3{stroke:var(--s3);stroke-dasharray:8 2 2 2}
-.curve.s4{stroke:var(--s4)}.curve.s5{stroke:var(--s5)}.curve.s6{stroke:var(--s6)}.curve.s7{stroke:var(--s7)}
-.bar.s0{fill:var(--s0)}.bar.s1{fill:var(--s1)}.bar.s2{fill:var(--s2)}.bar.s3{fill:var(--s3)}
-.bar.s4{fill:var(--s4)}.bar.s5{fill:var(--s5)}.bar.s6{fill:var(--s6)}.bar.s7{fill:var(--s7)}
 ";
 
 #[cfg(test)]
@@ -200,10 +211,7 @@ mod tests {
         );
         page.table(vec!["empty".to_owned()], Vec::new());
         page.parts.push(Part::List(vec!["item".to_owned()]));
-        page.parts.push(Part::Pictures(vec![(
-            "c".to_owned(),
-            "<svg/>\n".to_owned(),
-        )]));
+        page.pictures(vec![("c".to_owned(), Picture::new("p", 1.0, 1.0))]);
         page
     }
 
@@ -223,7 +231,7 @@ mod tests {
             "<h1>A &amp; B</h1>",
             "<p>Say <code>x &lt; y</code> <strong>now</strong>.</p>",
             "<tr><th scope=\"row\">a</th><td>1</td></tr>",
-            "<svg/>",
+            "<svg viewBox=",
             "<figcaption>c</figcaption>",
         ] {
             assert!(html.contains(piece), "{piece}\n{html}");
