@@ -4,11 +4,13 @@
 //! A [`Behaviour`] answers what the model leaves open: [`Scenario`] is one that
 //! is written down, [`Drawn`] one of a seed. Every run is something that the
 //! network may do, so a response that is seen here is below every true bound.
-//! [`search`] looks for the worst of them. [`families`] has the networks of the literature.
+//! [`search`] looks for the worst of them. [`families`] has the networks of the literature, [`generate`]
+//! has random ones.
 
 mod drawn;
 mod engine;
 pub mod families;
+pub mod generate;
 mod heap;
 mod layout;
 mod scenario;

@@ -50,8 +50,11 @@ pub struct Message {
 /// A choice that is made again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Varying {
-    /// What it is unless an exception says something else.
+    /// What it is unless something else is said.
     pub usual: u64,
+    /// How many of the first have another value, and which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<(u32, u64)>,
     /// Other values: for which message, or which time in a row, from 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<(u32, u64)>,
@@ -62,7 +65,7 @@ impl Varying {
     pub fn always(usual: u64) -> Self {
         Self {
             usual,
-            except: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -70,10 +73,18 @@ impl Varying {
     #[inline]
     pub fn at(&self, index: u32) -> u64 {
         let mut except = self.except.iter();
-        match except.find(|(at, _)| *at == index) {
-            Some((_, value)) => *value,
-            None => self.usual,
+        match (except.find(|(at, _)| *at == index), self.first) {
+            (Some((_, value)), _) => *value,
+            (None, Some((count, value))) if index < count => value,
+            _ => self.usual,
         }
+    }
+
+    /// All values that there are.
+    fn values(&self) -> impl Iterator<Item = u64> {
+        let except = self.except.iter().map(|(_, value)| *value);
+        let first = self.first.map(|(_, value)| value);
+        except.chain(first).chain([self.usual])
     }
 }
 
@@ -163,12 +174,8 @@ impl Scenario {
             }
             for (number, delays) in choices.delays.iter().enumerate() {
                 let (least, most) = layout.hops[row.first_hop as usize + number].delay;
-                let values = delays.except.iter().map(|(_, value)| *value);
-                let usual = delays.usual;
-                if let Some(value) = values
-                    .chain([usual])
-                    .find(|value| !(least..=most).contains(value))
-                {
+                let mut values = delays.values();
+                if let Some(value) = values.find(|value| !(least..=most).contains(value)) {
                     return fail(format!(
                         "flow {name:?}, hop {number}: delay {value} is not from {least} to {most}"
                     ));
@@ -177,9 +184,8 @@ impl Scenario {
         }
         for (index, choices) in self.links.iter().enumerate() {
             let most = layout.links[index].best_effort.saturating_sub(1);
-            let values = choices.residual.except.iter().map(|(_, value)| *value);
-            let usual = choices.residual.usual;
-            if let Some(value) = values.chain([usual]).find(|value| *value > most) {
+            let mut values = choices.residual.values();
+            if let Some(value) = values.find(|value| *value > most) {
                 let name = &network.topology.links[index].id;
                 return fail(format!("link {name:?}: residual {value} is above {most}"));
             }

@@ -108,13 +108,34 @@ enum Undo {
 struct Start {
     /// How long before the frame under test the others come.
     ahead: u64,
-    /// Others are as fast as they can be on their way to the shared port.
-    fast: bool,
+    /// How others come to the shared port.
+    pace: Pace,
     /// Higher priorities come when the frame under test would begin, not when
     /// it arrives.
     at_start: bool,
-    /// Other flows have messages before the one that is aligned.
-    before: bool,
+    /// How many messages of others come before the one that is aligned.
+    before: u64,
+}
+
+/// Delays in the nodes on the way to the shared port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// The most.
+    Slow,
+    /// The least.
+    Fast,
+    /// The most for the message that is aligned, the least for those after it.
+    Bunched,
+}
+
+impl Start {
+    /// Everything comes at once.
+    const PLAIN: Self = Self {
+        ahead: 0,
+        pace: Pace::Bunched,
+        at_start: false,
+        before: 0,
+    };
 }
 
 struct Search<'a> {
@@ -228,86 +249,77 @@ impl<'a> Search<'a> {
         self.engine.worst(self.flow, self.path)
     }
 
-    fn starts(&mut self) -> Vec<Start> {
+    fn starts(&self) -> Vec<Start> {
         let mut starts = Vec::new();
-        for (fast, at_start) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (pace, at_start) in [
+            (Pace::Bunched, false),
+            (Pace::Fast, false),
+            (Pace::Bunched, true),
+            (Pace::Slow, true),
+        ] {
             starts.push(Start {
-                ahead: 0,
-                fast,
+                pace,
                 at_start,
-                before: false,
+                ..Start::PLAIN
             });
         }
         let period = self.layout.flows[self.flow].period;
-        starts.push(Start {
-            ahead: 0,
-            fast: false,
-            at_start: false,
-            before: true,
-        });
-        for ahead in [period, 2 * period, 3 * period] {
+        for ahead in [1, 2, 4, 8].map(|k| k * period) {
             starts.push(Start {
                 ahead,
-                fast: false,
-                at_start: false,
-                before: false,
+                ..Start::PLAIN
             });
         }
         starts
     }
 
     fn random_start(&mut self) -> Start {
-        let flow = &self.layout.flows[self.flow];
-        let cost: u64 = self
-            .meeting
-            .iter()
-            .map(|(_, hop, _)| self.layout.hops[*hop as usize].cost)
-            .sum();
+        let own = &self.layout.flows[self.flow];
         let ahead = match self.rng.below(4) {
             0 => 0,
-            1 => self.rng.below(4 * flow.period),
-            2 => self.rng.below(2 * cost + 1),
+            // Any length of backlog, the short ones as likely as the long.
+            1 | 2 => {
+                let doublings = self.rng.below(8);
+                self.rng.below((own.period << doublings) / 8 + 1)
+            }
+            _ if self.meeting.is_empty() => 0,
             _ => {
                 // When a later message of another flow comes with the one
                 // under test.
-                let mut ahead = 0;
-                if !self.meeting.is_empty() {
-                    let (other, _, _) = *self.rng.pick(&self.meeting);
-                    let other = &self.layout.flows[other];
-                    let later = other.period * self.rng.within(1..=4);
-                    ahead = later.saturating_sub(other.jitter);
-                }
-                ahead
+                let (other, _, _) = *self.rng.pick(&self.meeting);
+                let other = &self.layout.flows[other];
+                let later = other.period * self.rng.within(1..=4);
+                later.saturating_sub(other.jitter)
             }
         };
         Start {
             ahead,
-            fast: self.rng.chance(50),
-            at_start: self.rng.chance(50),
-            before: self.rng.chance(40),
+            pace: *self
+                .rng
+                .pick(&[Pace::Bunched, Pace::Bunched, Pace::Fast, Pace::Slow]),
+            at_start: self.rng.chance(30),
+            before: *self.rng.pick(&[0, 0, 1, 2]),
         }
     }
 
     /// From the queue at the source to the queue of a hop, alone.
-    fn latency(&self, scenario: &Scenario, hop: u32) -> u64 {
+    fn latency(&self, scenario: &Scenario, hop: u32, pace: Pace) -> u64 {
         let rows = &self.layout.hops;
         let mut latency = 0;
-        let mut at = hop;
-        loop {
-            let row = &rows[at as usize];
-            if row.parent == NONE {
-                return latency;
-            }
+        let mut row = &rows[hop as usize];
+        while row.parent != NONE {
             let before = &rows[row.parent as usize];
-            let flow = &self.layout.flows[row.flow as usize];
-            let delay =
-                scenario.flows[row.flow as usize].delays[(at - flow.first_hop) as usize].usual;
             latency += before.cost
                 + self.layout.links[before.link as usize].prop
-                + delay
+                + if pace == Pace::Fast {
+                    row.delay.0
+                } else {
+                    row.delay.1
+                }
                 + scenario.links[before.link as usize].residual.usual;
-            at = row.parent;
+            row = before;
         }
+        latency
     }
 
     /// Puts a critical instant together.
@@ -345,17 +357,7 @@ impl<'a> Search<'a> {
             let Some(step) = self.trace.at(hop, message) else {
                 continue;
             };
-            for (other, first, _) in joining {
-                let row = &layout.flows[other];
-                if start.fast {
-                    for (delays, hop) in scenario.flows[other]
-                        .delays
-                        .iter_mut()
-                        .zip(&layout.hops[row.first_hop as usize..])
-                    {
-                        *delays = Varying::always(hop.delay.0);
-                    }
-                }
+            for (_, first, _) in joining {
                 let level = layout.hops[first as usize].level;
                 let own_level = layout.hops[hop as usize].level;
                 let meet = if level < own_level {
@@ -365,51 +367,43 @@ impl<'a> Search<'a> {
                 } else {
                     step.arrived.saturating_sub(start.ahead)
                 };
-                let latency = self.latency(&scenario, first);
-                let queued = meet.saturating_sub(latency);
-                self.fill(
-                    &mut scenario,
-                    other,
-                    queued,
-                    step.started + own.period,
-                    start,
-                );
+                let end = step.started + own.period;
+                self.fill(&mut scenario, first, meet, end, start);
             }
         }
         scenario
     }
 
-    /// Gives a flow a message that is queued as late as it may be at `queued`,
-    /// and after it what comes before `end`, on time.
-    fn fill(&self, scenario: &mut Scenario, flow: usize, queued: u64, end: u64, start: Start) {
+    /// Gives the flow of a hop a message that comes to the hop at `meet`, as
+    /// late as it may be, and after it what comes until `end`, on time.
+    fn fill(&self, scenario: &mut Scenario, hop: u32, meet: u64, end: u64, start: Start) {
+        let flow = self.layout.hops[hop as usize].flow as usize;
         let row = &self.layout.flows[flow];
+        let queued = meet.saturating_sub(self.latency(scenario, hop, start.pace));
         let nominal = queued.saturating_sub(row.jitter);
-        let span = start.ahead + (end - queued.min(end)).min(1 << 50);
         let hops = u64::from(row.hop_count) * u64::from(row.frames);
         let most =
             (MOST_WORK / hops / self.layout.flows.len() as u64).clamp(2, MOST_MESSAGES as u64);
-        let after = (span / row.period + 1).min(most);
-        let before = if start.before {
-            (2 + row.jitter / row.period).min(4)
-        } else {
-            (row.jitter / row.period).min(6)
-        };
-        let messages = &mut scenario.flows[flow].messages;
-        messages.clear();
-        for k in (1..=before).rev() {
-            let Some(nominal_ns) = nominal.checked_sub(k * row.period) else {
-                continue;
+        let after = (end.saturating_sub(queued) / row.period + 1).min(most);
+        let before = start.before.min(nominal / row.period);
+        let choices = &mut scenario.flows[flow];
+        choices.messages = (0..=before + after)
+            .map(|k| Message {
+                nominal_ns: nominal - before * row.period + k * row.period,
+                late_ns: if k <= before { row.jitter } else { 0 },
+            })
+            .collect();
+        let rows = self.layout.hops.iter().skip(row.first_hop as usize);
+        for (delays, row) in choices.delays.iter_mut().zip(rows) {
+            let (least, most) = row.delay;
+            *delays = match start.pace {
+                Pace::Slow => Varying::always(most),
+                Pace::Fast => Varying::always(least),
+                Pace::Bunched => Varying {
+                    first: Some((before as u32 + 1, most)),
+                    ..Varying::always(least)
+                },
             };
-            messages.push(Message {
-                nominal_ns,
-                late_ns: row.jitter,
-            });
-        }
-        for k in 0..=after {
-            messages.push(Message {
-                nominal_ns: nominal + k * row.period,
-                late_ns: if k == 0 { row.jitter } else { 0 },
-            });
         }
     }
 
@@ -487,7 +481,8 @@ impl<'a> Search<'a> {
         let before = scenario.flows[flow].clone();
         match kind {
             8..20 => self.change_delay(&mut scenario.flows[flow], flow),
-            20..55 => self.meet(&mut scenario.flows[flow], flow, message),
+            20..30 => self.refill(scenario, flow, message),
+            30..55 => self.meet(&mut scenario.flows[flow], flow, message),
             55..65 => self.shift(&mut scenario.flows[flow], flow),
             65..73 => self.change_gap(&mut scenario.flows[flow], flow),
             73..87 => self.change_jitter(&mut scenario.flows[flow], flow),
@@ -559,12 +554,38 @@ impl<'a> Search<'a> {
             _ => self.rng.within(least..=most),
         };
         let messages = choices.messages.len() as u64;
-        if self.rng.chance(40) || messages == 0 {
-            choices.delays[number] = Varying::always(value);
-        } else {
-            let message = self.rng.below(messages) as u32;
-            except(&mut choices.delays[number], message, value);
+        let message = self.rng.below(messages + 1) as u32;
+        let delays = &mut choices.delays[number];
+        match self.rng.below(10) {
+            0..3 => *delays = Varying::always(value),
+            3..6 => {
+                *delays = Varying {
+                    first: Some((message, most)),
+                    ..Varying::always(least)
+                }
+            }
+            _ => except(delays, message, value),
         }
+    }
+
+    /// Puts a flow that meets the path together anew.
+    fn refill(&mut self, scenario: &mut Scenario, flow: usize, message: u32) {
+        let Some((_, first, place)) = self.meeting.iter().find(|(f, _, _)| *f == flow).copied()
+        else {
+            return;
+        };
+        let Some(step) = self.trace.at(self.hops[place], message) else {
+            return;
+        };
+        let start = self.random_start();
+        let meet = if start.at_start {
+            step.started
+        } else {
+            step.arrived
+        };
+        let meet = meet.saturating_sub(start.ahead + self.rng.below(2));
+        let end = step.started + self.layout.flows[flow].period;
+        self.fill(scenario, first, meet, end, start);
     }
 
     /// Moves a flow so that one of its messages comes to a port with another
@@ -718,7 +739,8 @@ impl<'a> Search<'a> {
                     );
                     // The exceptions are for the same messages as before.
                     for delays in &mut choices.delays {
-                        for (message, _) in &mut delays.except {
+                        let except = delays.except.iter_mut().map(|(message, _)| message);
+                        for message in except.chain(delays.first.as_mut().map(|(count, _)| count)) {
                             *message += 1;
                         }
                     }
