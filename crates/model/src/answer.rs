@@ -82,6 +82,26 @@ impl Answer {
     }
 }
 
+/// What an admitted flow may send, and how it is to be carried. Whoever carries
+/// it holds it to this: the bounds of all flows rest on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// 0 to 7, 7 most urgent; messages of one priority go in their order.
+    pub priority: u8,
+    /// Least time between two messages, ns.
+    pub period_ns: u64,
+    /// How much earlier than that a message may arrive at the broker: release
+    /// jitter, and how much the way there varies, ns.
+    pub tolerance_ns: u64,
+    /// Bits per second that the flow may use.
+    pub bandwidth: Option<u64>,
+    /// Largest payload that was declared, bytes.
+    pub max_payload: Option<u32>,
+    /// Largest PUBLISH that was counted with, bytes. A flow that declared no
+    /// size is to be decided anew for a larger one.
+    pub max_packet: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,8 +18,9 @@ mod error;
 pub mod network;
 mod requirements;
 mod units;
+pub mod wire;
 
-pub use answer::{Answer, Status};
+pub use answer::{Answer, Grant, Status};
 pub use error::RequirementError;
 pub use requirements::{
     CLASSES_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,

@@ -1,0 +1,30 @@
+//! The real-time network manager: it knows the network, who publishes what
+//! where and who receives it, and says which flows keep their deadlines.
+//!
+//! A [`Manager`] is told what happens ([`Manager::publish`],
+//! [`Manager::subscribe`], [`Manager::unsubscribe`], [`Manager::connected`],
+//! [`Manager::ended`]) and answers with [`Decision`]s; what follows for others
+//! than the one who asked are [`Change`]s. A flow is a publisher and a topic;
+//! its paths lead through the broker to everyone who is subscribed.
+//!
+//! Invariant: at any time the flows that are admitted keep their deadlines
+//! together, as the bounds of `punctual-analysis` say; whoever comes is admitted
+//! if that stays so, and otherwise nothing changes for the others. Pure: no
+//! socket, clock, thread or random source.
+#![forbid(unsafe_code)]
+
+mod demand;
+mod gate;
+mod manager;
+mod map;
+mod place;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use manager::{
+    Change, Client, Decision, FlowView, Manager, Publication, Quota, ReceiverView, SavedClient,
+    SavedFlow, SavedSubscription, State, StateError, Subscribed, Subscription, Verdict,
+};
+pub use place::{PlaceRule, Who};
+pub use settings::{Service, Settings, Star};

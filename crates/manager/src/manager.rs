@@ -1,0 +1,1006 @@
+//! The state: clients, subscriptions, flows; and what every event does to it.
+
+mod draft;
+mod state;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use punctual_codec::topic;
+use punctual_model::network::{Flow, NetworkError};
+use punctual_model::wire::Transport;
+use punctual_model::{Answer, Grant, Requirements, Status};
+
+use crate::demand::{Demand, Sizes};
+use crate::gate::{Gate, Refused};
+use crate::map::Map;
+use crate::settings::Settings;
+use draft::Draft;
+pub use state::{SavedClient, SavedFlow, SavedSubscription, State, StateError};
+pub use view::{FlowView, ReceiverView};
+
+/// A client as the broker knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// Client identifier.
+    pub id: Arc<str>,
+    /// Number of its session, never used again; 0 for one that is expected
+    /// back after a restart.
+    pub session: u64,
+    /// User name.
+    pub user: Option<Arc<str>>,
+    /// Address that it connects from.
+    pub address: Option<IpAddr>,
+    /// What carries its packets.
+    pub transport: Transport,
+}
+
+/// A publication that states requirements, or for which a rule does.
+#[derive(Debug, Clone, Copy)]
+pub struct Publication<'a> {
+    /// Topic name.
+    pub topic: &'a str,
+    /// What is asked for; real-time.
+    pub requirements: Requirements,
+    /// Bytes of the payload.
+    pub payload: u32,
+    /// Bytes of the properties that are forwarded.
+    pub properties: u32,
+    /// What its user may have.
+    pub quota: Quota,
+}
+
+/// What all clients of one user may have together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quota {
+    /// Flows.
+    pub max_flows: Option<u32>,
+    /// Bits per second on the wire.
+    pub max_bandwidth: Option<u64>,
+}
+
+/// What became of a flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// For the client. The status is `Admitted` or `Rejected`; whoever carries
+    /// rejected messages says best effort.
+    pub answer: Answer,
+    /// How its messages are to be carried. A flow whose change was rejected
+    /// keeps what it had.
+    pub grant: Option<Grant>,
+}
+
+/// A topic filter that a client subscribes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// With the share prefix, if any.
+    pub filter: Arc<str>,
+    /// The receiver's own requirements; only the deadline counts.
+    pub requirements: Requirements,
+}
+
+/// What becomes of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Messages of admitted flows keep their deadlines to this receiver.
+    Served,
+    /// It receives, as well as can be.
+    BestEffort,
+    /// Even that would make an admitted flow late.
+    Refused,
+}
+
+/// What becomes of a SUBSCRIBE.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscribed {
+    /// For each filter.
+    pub verdicts: Vec<Verdict>,
+    /// For the client; `None` if there is nothing to say.
+    pub answer: Option<Answer>,
+}
+
+/// What an event means for someone else than who caused it.
+#[allow(clippy::large_enum_variant, reason = "few are made, and none is kept")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A flow is carried in another way.
+    Flow {
+        /// Its publisher.
+        client: Arc<str>,
+        /// The session; 0 for any.
+        session: u64,
+        /// Its topic.
+        topic: Arc<str>,
+        /// What it was asked for with.
+        requirements: Requirements,
+        /// How; `None`: there is no such flow any more.
+        decision: Option<Decision>,
+        /// Whether the publisher is to be told.
+        tell: bool,
+    },
+    /// A receiver is served in another way.
+    Subscription {
+        /// The receiver.
+        client: Arc<str>,
+        /// The session.
+        session: u64,
+        /// Its filter.
+        filter: Arc<str>,
+        /// Whether messages of admitted flows keep their deadlines to it.
+        served: bool,
+        /// Why.
+        reason: String,
+    },
+}
+
+#[derive(Debug, Clone)]
+struct Subscriber {
+    subscription: Subscription,
+    served: bool,
+    /// The receiver's own deadline counts.
+    with_deadline: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    client: Client,
+    /// Its node; or why it has none.
+    place: Result<String, String>,
+    subscriptions: Vec<Subscriber>,
+    /// Identifiers of its flows.
+    flows: BTreeSet<Arc<str>>,
+}
+
+/// A flow that is admitted.
+#[derive(Debug, Clone)]
+struct Record {
+    client: Arc<str>,
+    topic: Arc<str>,
+    requirements: Requirements,
+    sizes: Sizes,
+    demand: Demand,
+    /// Bits per second on the wire.
+    bandwidth: u64,
+    grant: Grant,
+    /// The bound that the grant's tolerance allows for, ns.
+    assumed: u64,
+    /// Those with paths of their own, in the order of the paths.
+    receivers: Vec<Arc<str>>,
+    /// Those that are served without a link.
+    local: Vec<Arc<str>>,
+    /// Made over the API, not by the client.
+    fixed: bool,
+}
+
+/// A flow that was rejected and would be admitted if there were room.
+#[derive(Debug, Clone)]
+struct Wish {
+    requirements: Requirements,
+    sizes: Sizes,
+    quota: Quota,
+}
+
+/// See the crate.
+#[derive(Debug, Clone)]
+pub struct Manager {
+    settings: Settings,
+    map: Map,
+    gate: Gate,
+    clients: BTreeMap<Arc<str>, Known>,
+    flows: BTreeMap<Arc<str>, Record>,
+    wishes: BTreeMap<(Arc<str>, Arc<str>), Wish>,
+    changes: Vec<Change>,
+    /// Something has gone since the wishes were looked at.
+    released: bool,
+    /// What is to be kept has changed since it was last asked for.
+    dirty: bool,
+    rejected: u64,
+}
+
+impl Manager {
+    /// A manager of that network.
+    ///
+    /// # Errors
+    /// What is wrong with the network or the settings, or that the network's
+    /// own flows do not keep their deadlines.
+    pub fn new(settings: Settings) -> Result<Self, NetworkError> {
+        let (mut map, network) = Map::new(&settings)?;
+        for rule in &settings.places {
+            if !map.is_star() && !map.has(&rule.node) {
+                let problem = "is not among the nodes; add it or correct the name";
+                let place = format!("place {:?}: {:?}", rule.to_string(), rule.node);
+                return Err(NetworkError::new(place, problem));
+            }
+        }
+        if map.is_star() {
+            // Found while nobody waits for it.
+            for rule in &settings.places {
+                if !map.has(&rule.node) {
+                    map.add_host(&rule.node);
+                }
+            }
+        }
+        let mut gate =
+            Gate::new(network).map_err(|Refused(why)| NetworkError::new("flows", why))?;
+        gate.grow(map.topology.clone());
+        Ok(Self {
+            settings,
+            map,
+            gate,
+            clients: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            changes: Vec::new(),
+            released: false,
+            dirty: false,
+            rejected: 0,
+        })
+    }
+
+    /// A client has connected; where it is may have changed. Flows that are
+    /// kept for it are among the changes.
+    pub fn connected(&mut self, client: &Client) {
+        let new = match self.clients.get(&client.id) {
+            // Nobody is kept in mind without reason.
+            None => return,
+            Some(known) => known.client.session != client.session,
+        };
+        if self.meet(client) && new {
+            let flows = self
+                .clients
+                .get(&client.id)
+                .map(|known| known.flows.clone());
+            for id in flows.into_iter().flatten() {
+                self.tell_flow(&id, false);
+            }
+        }
+    }
+
+    /// A client asks for a flow, or for another one in its place.
+    pub fn publish(&mut self, client: &Client, publication: Publication<'_>) -> Decision {
+        if !self.meet(client) {
+            return refusal("a newer session has this client identifier".into());
+        }
+        let Publication {
+            topic,
+            requirements,
+            quota,
+            ..
+        } = publication;
+        let id = flow_id(topic, &client.id);
+        let mut sizes = Sizes {
+            topic: topic.len(),
+            properties: publication.properties,
+            payload: publication.payload,
+        };
+        if let Some(known) = self.flows.get(&id) {
+            sizes.payload = sizes.payload.max(known.sizes.payload);
+            sizes.properties = sizes.properties.max(known.sizes.properties);
+            if known.requirements.size.is_some() {
+                sizes.payload = publication.payload;
+            }
+        }
+        let decided = self.admit(&id, &client.id, topic, requirements, sizes, quota);
+        let wish = (client.id.clone(), Arc::from(topic));
+        match decided {
+            Ok(()) => {
+                self.wishes.remove(&wish);
+                self.decision(&id)
+            }
+            Err(why) => {
+                self.rejected += 1;
+                if self.wishes.len() < self.settings.max_flows {
+                    let made = Wish {
+                        requirements,
+                        sizes,
+                        quota,
+                    };
+                    self.wishes.insert(wish, made);
+                }
+                let mut decision = refusal(why);
+                if let Some(known) = self.flows.get(&id)
+                    && let Some(reason) = &mut decision.answer.reason
+                {
+                    reason.push_str("; what was admitted before stays");
+                    decision.grant = Some(known.grant);
+                }
+                decision
+            }
+        }
+    }
+
+    /// A client subscribes.
+    pub fn subscribe(&mut self, client: &Client, subscriptions: &[Subscription]) -> Subscribed {
+        if !self.meet(client) {
+            return Subscribed {
+                verdicts: vec![Verdict::BestEffort; subscriptions.len()],
+                answer: None,
+            };
+        }
+        let mut verdicts = Vec::with_capacity(subscriptions.len());
+        let mut reasons = Vec::new();
+        for subscription in subscriptions {
+            let (verdict, reason) = self.subscribe_one(&client.id, subscription);
+            verdicts.push(verdict);
+            reasons.extend(reason);
+        }
+        let bound = subscriptions
+            .iter()
+            .filter_map(|s| self.bound_to(&client.id, &s.filter))
+            .max();
+        let worst = |verdict| verdicts.contains(&verdict);
+        let status = if worst(Verdict::Refused) {
+            Some(Status::Rejected)
+        } else if worst(Verdict::BestEffort) {
+            Some(Status::BestEffort)
+        } else {
+            bound.map(|_| Status::Admitted)
+        };
+        let answer = status.map(|status| Answer {
+            status: Some(status),
+            bound: bound
+                .filter(|_| status == Status::Admitted)
+                .map(std::time::Duration::from_nanos),
+            reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
+            flow: None,
+        });
+        Subscribed { verdicts, answer }
+    }
+
+    /// A client has given up filters.
+    pub fn unsubscribe(&mut self, client: &str, session: u64, filters: &[impl AsRef<str>]) {
+        let Some(known) = self.clients.get_mut(client) else {
+            return;
+        };
+        if known.client.session != session {
+            return;
+        }
+        let before = known.subscriptions.len();
+        known.subscriptions.retain(|subscriber| {
+            let filter = &*subscriber.subscription.filter;
+            !filters.iter().any(|gone| gone.as_ref() == filter)
+        });
+        if known.subscriptions.len() == before {
+            return;
+        }
+        self.dirty = true;
+        let of: Vec<&str> = filters.iter().map(AsRef::as_ref).collect();
+        let affected = self.flows_matching(&of);
+        self.relax(affected);
+        self.forget_if_idle(client);
+    }
+
+    /// A session has ended, and with it its flows and subscriptions.
+    pub fn ended(&mut self, client: &str, session: u64) {
+        let known = self.clients.get(client);
+        if known.is_some_and(|known| known.client.session == session) {
+            self.end(client);
+        }
+    }
+
+    /// Ends what was restored after a restart and nobody has come back for.
+    pub fn give_up_restored(&mut self) {
+        let of_nobody = |known: &Known| known.client.session == 0 && !self.is_fixed(known);
+        let gone: Vec<Arc<str>> = self
+            .clients
+            .iter()
+            .filter(|(_, known)| of_nobody(known))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for client in gone {
+            self.end(&client);
+        }
+    }
+
+    fn is_fixed(&self, known: &Known) -> bool {
+        let mut flows = known.flows.iter().filter_map(|id| self.flows.get(id));
+        flows.any(|record| record.fixed)
+    }
+
+    /// Looks again at what was rejected, if something has gone since then: at
+    /// most `most` flows. Who is admitted now is among the changes.
+    pub fn reconsider(&mut self, most: usize) {
+        if !std::mem::take(&mut self.released) {
+            return;
+        }
+        let wishes: Vec<_> = self
+            .wishes
+            .iter()
+            .take(most)
+            .map(|(k, w)| (k.clone(), w.clone()))
+            .collect();
+        for ((client, topic), wish) in wishes {
+            let id = flow_id(&topic, &client);
+            let Wish {
+                requirements,
+                sizes,
+                quota,
+            } = wish;
+            if self
+                .admit(&id, &client, &topic, requirements, sizes, quota)
+                .is_ok()
+            {
+                self.wishes.remove(&(client, topic));
+                self.tell_flow(&id, true);
+            }
+        }
+    }
+
+    /// Makes a flow for a client that cannot state it. It stays until it is
+    /// removed.
+    pub fn reserve(&mut self, client: &Client, publication: Publication<'_>) -> Decision {
+        let known = self
+            .clients
+            .get(&client.id)
+            .map(|known| known.client.clone());
+        let decision = self.publish(known.as_ref().unwrap_or(client), publication);
+        let id = flow_id(publication.topic, &client.id);
+        self.wishes
+            .remove(&(client.id.clone(), Arc::from(publication.topic)));
+        if decision.answer.status == Some(Status::Admitted)
+            && let Some(record) = self.flows.get_mut(&id)
+        {
+            record.fixed = true;
+            self.tell_flow(&id, true);
+        }
+        self.forget_if_idle(&client.id);
+        decision
+    }
+
+    /// Removes a flow by its name. False if there is none.
+    pub fn remove(&mut self, id: &str) -> bool {
+        let Some(record) = self.drop_flow(id) else {
+            return false;
+        };
+        let session = self.session_of(&record.client);
+        self.changes.push(Change::Flow {
+            client: record.client.clone(),
+            session,
+            topic: record.topic,
+            requirements: record.requirements,
+            decision: None,
+            tell: true,
+        });
+        self.forget_if_idle(&record.client);
+        true
+    }
+
+    /// What happened to others since the last call.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Number of admitted flows.
+    pub fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Whether no flow is admitted.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Requests that were rejected, since the start.
+    pub fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// Flows that were rejected and are looked at again when others go.
+    pub fn wishes(&self) -> usize {
+        self.wishes.len()
+    }
+
+    /// Notes who and where a client is. False if a newer session has its
+    /// identifier.
+    fn meet(&mut self, client: &Client) -> bool {
+        if let Some(known) = self.clients.get(&client.id) {
+            let (old, new) = (known.client.session, client.session);
+            if old != 0 && new != 0 && old != new {
+                if new < old {
+                    return false;
+                }
+                self.end(&client.id);
+            }
+        }
+        let place = self.place(client);
+        let known = self
+            .clients
+            .entry(client.id.clone())
+            .or_insert_with(|| Known {
+                client: client.clone(),
+                place: place.clone(),
+                subscriptions: Vec::new(),
+                flows: BTreeSet::new(),
+            });
+        let moved = known.place != place || known.client.transport != client.transport;
+        known.client = client.clone();
+        known.place = place;
+        if moved {
+            self.moved(&client.id);
+        }
+        true
+    }
+
+    /// The node of a client; a star grows for it.
+    fn place(&mut self, client: &Client) -> Result<String, String> {
+        let Client {
+            id, user, address, ..
+        } = client;
+        let rules = &self.settings.places;
+        let rule = rules
+            .iter()
+            .find(|rule| rule.is_about(id, user.as_deref(), *address));
+        if let Some(rule) = rule {
+            return Ok(rule.node.clone());
+        }
+        let address = address.map(|address| address.to_canonical());
+        if self.map.is_star() {
+            let host = match address {
+                // On this machine: no link between it and the broker.
+                Some(address) if address.is_loopback() => return Ok(self.settings.broker.clone()),
+                Some(address) => address.to_string(),
+                None => format!("client {id}"),
+            };
+            if !self.map.has(&host) {
+                if !self.map.add_host(&host) {
+                    return Err(format!(
+                        "the network has no room for host {host} (admission.max_hosts)"
+                    ));
+                }
+                self.gate.grow(self.map.topology.clone());
+            }
+            return Ok(host);
+        }
+        let by_address = address.map(|address| address.to_string());
+        [Some(id.to_string()), by_address]
+            .into_iter()
+            .flatten()
+            .find(|name| self.map.has(name))
+            .ok_or_else(|| {
+                format!(
+                    "it is not known where client {id} is in the network; \
+                     name its node in admission.places"
+                )
+            })
+    }
+
+    /// A client is somewhere else now: what it receives and sends takes other
+    /// ways. Others keep their bounds; what does not fit is best effort.
+    fn moved(&mut self, client: &Arc<str>) {
+        let received: Vec<Arc<str>> = self
+            .flows
+            .iter()
+            .filter(|(_, record)| {
+                record.client != *client
+                    && (record.receivers.contains(client) || record.local.contains(client))
+            })
+            .map(|(id, _)| id.clone())
+            .collect();
+        if let Err(Refused(why)) = self.redraft(&received) {
+            let Some(known) = self.clients.get_mut(client) else {
+                return;
+            };
+            let session = known.client.session;
+            for subscriber in known.subscriptions.iter_mut().filter(|s| s.served) {
+                subscriber.served = false;
+                self.changes.push(Change::Subscription {
+                    client: client.clone(),
+                    session,
+                    filter: subscriber.subscription.filter.clone(),
+                    served: false,
+                    reason: why.clone(),
+                });
+            }
+            self.relax(received);
+        }
+        let own = self.clients.get(client).map(|known| known.flows.clone());
+        for id in own.into_iter().flatten() {
+            if let Err(Refused(why)) = self.redraft(std::slice::from_ref(&id))
+                && let Some(record) = self.drop_flow(&id)
+            {
+                self.changes.push(Change::Flow {
+                    client: client.clone(),
+                    session: self.session_of(client),
+                    topic: record.topic,
+                    requirements: record.requirements,
+                    decision: Some(refusal(why)),
+                    tell: true,
+                });
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        id: &Arc<str>,
+        client: &Arc<str>,
+        topic: &str,
+        requirements: Requirements,
+        sizes: Sizes,
+        quota: Quota,
+    ) -> Result<(), String> {
+        let demand = Demand::new(&requirements, sizes, &self.settings)?;
+        let known = self.flows.get(id);
+        if known.is_none() && self.flows.len() >= self.settings.max_flows {
+            return Err(format!(
+                "there are {} flows, as many as there may be (admission.max_flows)",
+                self.flows.len()
+            ));
+        }
+        let (draft, unheard) = self.first_that_fits(id, client, topic, &demand)?;
+        let bandwidth = draft.bandwidth(&demand);
+        self.check_quota(id, client, bandwidth, quota)?;
+        let out: &[&str] = if known.is_some() { &[id] } else { &[] };
+        match self.gate.replace(out, vec![draft.flow.clone()]) {
+            Ok(()) => self.accept(id, client, topic, requirements, sizes, demand, draft),
+            Err(Refused(why)) => {
+                // Without what receivers ask for beyond the publisher.
+                let plain = unheard.ok_or(why)?;
+                self.gate
+                    .replace(out, vec![plain.flow.clone()])
+                    .map_err(|Refused(why)| why)?;
+                self.accept(id, client, topic, requirements, sizes, demand, plain);
+                self.no_own_deadline(id, topic);
+            }
+        }
+        Ok(())
+    }
+
+    /// The draft of a new flow, with the receivers' deadlines and, if that is
+    /// another one, without.
+    fn first_that_fits(
+        &self,
+        id: &Arc<str>,
+        client: &str,
+        topic: &str,
+        demand: &Demand,
+    ) -> Result<(Draft, Option<Draft>), String> {
+        let draft = self.draft(id, client, topic, demand, true)?;
+        let plain = match draft.flow.deadline < demand.deadline_ns {
+            true => Some(self.draft(id, client, topic, demand, false)?),
+            false => None,
+        };
+        Ok((draft, plain))
+    }
+
+    /// Receivers of a topic whose own deadline cannot be kept are told so.
+    fn no_own_deadline(&mut self, id: &str, topic: &str) {
+        for (client, known) in &mut self.clients {
+            for subscriber in &mut known.subscriptions {
+                let Subscription {
+                    filter,
+                    requirements,
+                } = &subscriber.subscription;
+                if requirements.deadline.is_some()
+                    && subscriber.with_deadline
+                    && topic::matches(topic::split_share(filter).1, topic)
+                {
+                    subscriber.with_deadline = false;
+                    self.changes.push(Change::Subscription {
+                        client: client.clone(),
+                        session: known.client.session,
+                        filter: filter.clone(),
+                        served: subscriber.served,
+                        reason: format!("flow {id} cannot keep the receiver's own deadline"),
+                    });
+                }
+            }
+        }
+    }
+
+    fn check_quota(
+        &self,
+        id: &str,
+        client: &str,
+        bandwidth: u64,
+        quota: Quota,
+    ) -> Result<(), String> {
+        if quota == Quota::default() {
+            return Ok(());
+        }
+        let owner = |client: &str| {
+            let known = self.clients.get(client)?;
+            Some(known.client.user.clone().unwrap_or_else(|| client.into()))
+        };
+        let own = owner(client);
+        let (mut flows, mut sum) = (1_u64, bandwidth);
+        for (other, record) in &self.flows {
+            if **other != *id && owner(&record.client) == own {
+                flows += 1;
+                sum = sum.saturating_add(record.bandwidth);
+            }
+        }
+        let name = own.unwrap_or_default();
+        if let Some(most) = quota.max_flows.filter(|most| flows > u64::from(*most)) {
+            return Err(format!(
+                "{name} may have {most} flows and has as many (max-flows)"
+            ));
+        }
+        if let Some(most) = quota.max_bandwidth.filter(|most| sum > *most) {
+            return Err(format!(
+                "{name} may use {most} bit/s and would use {sum} bit/s (max-bandwidth)"
+            ));
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of a record")]
+    fn accept(
+        &mut self,
+        id: &Arc<str>,
+        client: &Arc<str>,
+        topic: &str,
+        requirements: Requirements,
+        sizes: Sizes,
+        demand: Demand,
+        draft: Draft,
+    ) {
+        let assumed = self.assume(id, draft.flow.deadline);
+        let grant = Grant {
+            priority: demand.priority,
+            period_ns: demand.declared_period_ns,
+            tolerance_ns: draft.tolerance(assumed),
+            bandwidth: requirements.bandwidth,
+            max_payload: requirements.size,
+            max_packet: u32::try_from(demand.packet).unwrap_or(u32::MAX),
+        };
+        let fixed = self.flows.get(id).is_some_and(|known| known.fixed);
+        let record = Record {
+            client: client.clone(),
+            topic: topic.into(),
+            requirements,
+            sizes,
+            demand,
+            bandwidth: draft.bandwidth(&demand),
+            grant,
+            assumed,
+            receivers: draft.receivers,
+            local: draft.local,
+            fixed,
+        };
+        self.flows.insert(id.clone(), record);
+        if let Some(known) = self.clients.get_mut(client) {
+            known.flows.insert(id.clone());
+        }
+        self.dirty = true;
+        self.widen();
+    }
+
+    /// The bound that a flow is policed with: with room to grow, for others
+    /// will come.
+    fn assume(&self, id: &str, deadline: u64) -> u64 {
+        let bound = self.worst(id);
+        (bound + bound / 4).min(deadline.max(bound))
+    }
+
+    /// Flows whose bound has grown beyond what they are policed with are
+    /// policed with more.
+    fn widen(&mut self) {
+        let wider: Vec<Arc<str>> = self
+            .flows
+            .iter()
+            .filter(|(id, record)| self.worst(id) > record.assumed)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in wider {
+            let deadline = self.flows.get(&id).map(|r| r.demand.deadline_ns);
+            let assumed = self.assume(&id, deadline.unwrap_or(0));
+            if let Some(record) = self.flows.get_mut(&id) {
+                record.grant.tolerance_ns += assumed - record.assumed;
+                record.assumed = assumed;
+            }
+            self.tell_flow(&id, false);
+        }
+    }
+
+    /// Largest bound of a flow over its destinations, ns.
+    fn worst(&self, id: &str) -> u64 {
+        self.gate.bounds(id).iter().copied().max().unwrap_or(0)
+    }
+
+    fn subscribe_one(
+        &mut self,
+        client: &Arc<str>,
+        subscription: &Subscription,
+    ) -> (Verdict, Option<String>) {
+        let filter = &subscription.filter;
+        let Some(known) = self.clients.get_mut(client) else {
+            return (Verdict::BestEffort, None);
+        };
+        let before = known.subscriptions.clone();
+        known
+            .subscriptions
+            .retain(|s| s.subscription.filter != *filter);
+        known.subscriptions.push(Subscriber {
+            subscription: subscription.clone(),
+            served: known.place.is_ok(),
+            with_deadline: true,
+        });
+        let homeless = known.place.clone().err();
+        self.dirty = true;
+        let affected = self.flows_matching(&[filter]);
+        let mut reason = match self.redraft(&affected) {
+            Ok(()) => match homeless {
+                Some(why) if !affected.is_empty() => return (Verdict::BestEffort, Some(why)),
+                _ => return (Verdict::Served, None),
+            },
+            Err(Refused(why)) => why,
+        };
+        let mut retry = |change: fn(&mut Subscriber)| {
+            let known = self.clients.get_mut(client);
+            let subscribers = known.into_iter().flat_map(|k| k.subscriptions.last_mut());
+            subscribers.for_each(change);
+            self.redraft(&affected)
+        };
+        if subscription.requirements.deadline.is_some()
+            && retry(|s| s.with_deadline = false).is_ok()
+        {
+            reason.push_str("; the publisher's deadline is kept, not the receiver's own");
+            return (Verdict::BestEffort, Some(reason));
+        }
+        if retry(|s| s.served = false).is_ok() {
+            return (Verdict::BestEffort, Some(reason));
+        }
+        if let Some(known) = self.clients.get_mut(client) {
+            known.subscriptions = before;
+        }
+        (Verdict::Refused, Some(reason))
+    }
+
+    /// Admits flows as they are now in the place of what they were, all or
+    /// none.
+    fn redraft(&mut self, ids: &[Arc<str>]) -> Result<(), Refused> {
+        let mut drafts = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(record) = self.flows.get(id) else {
+                continue;
+            };
+            let draft = self
+                .draft(id, &record.client, &record.topic, &record.demand, true)
+                .map_err(Refused)?;
+            drafts.push((id.clone(), draft));
+        }
+        let names: Vec<&str> = drafts.iter().map(|(id, _)| &**id).collect();
+        let flows: Vec<Flow> = drafts.iter().map(|(_, draft)| draft.flow.clone()).collect();
+        if names.is_empty() || self.is_same(&flows) {
+            return Ok(());
+        }
+        self.gate.replace(&names, flows)?;
+        for (id, draft) in drafts {
+            if let Some(record) = self.flows.get_mut(&id) {
+                record.bandwidth = draft.bandwidth(&record.demand);
+                (record.receivers, record.local) = (draft.receivers, draft.local);
+            }
+        }
+        self.widen();
+        Ok(())
+    }
+
+    /// Whether these flows are admitted exactly as they are.
+    fn is_same(&self, flows: &[Flow]) -> bool {
+        let admitted: HashMap<&str, &Flow> = self
+            .gate
+            .network()
+            .flows
+            .iter()
+            .map(|flow| (flow.id.as_str(), flow))
+            .collect();
+        flows
+            .iter()
+            .all(|flow| admitted.get(flow.id.as_str()) == Some(&flow))
+    }
+
+    /// Takes from flows what they no longer need. That cannot be refused; were
+    /// it, they would keep what they have.
+    fn relax(&mut self, ids: Vec<Arc<str>>) {
+        self.released = true;
+        let _ = self.redraft(&ids);
+    }
+
+    fn drop_flow(&mut self, id: &str) -> Option<Record> {
+        let record = self.flows.remove(id)?;
+        let _ = self.gate.replace(&[id], Vec::new());
+        if let Some(known) = self.clients.get_mut(&record.client) {
+            known.flows.remove(id);
+        }
+        self.released = true;
+        self.dirty = true;
+        Some(record)
+    }
+
+    fn end(&mut self, client: &str) {
+        let Some(known) = self.clients.get_mut(client) else {
+            return;
+        };
+        let flows = std::mem::take(&mut known.flows);
+        let subscriptions = std::mem::take(&mut known.subscriptions);
+        self.wishes.retain(|(owner, _), _| **owner != *client);
+        for id in &flows {
+            self.drop_flow(id);
+        }
+        let filters: Vec<&str> = subscriptions
+            .iter()
+            .map(|s| &*s.subscription.filter)
+            .collect();
+        let affected = self.flows_matching(&filters);
+        self.relax(affected);
+        self.clients.remove(client);
+        self.dirty = true;
+    }
+
+    /// Clients that have nothing are not kept in mind.
+    fn forget_if_idle(&mut self, client: &str) {
+        let idle = self
+            .clients
+            .get(client)
+            .is_some_and(|known| known.flows.is_empty() && known.subscriptions.is_empty());
+        let wishes = self.wishes.keys().any(|(owner, _)| **owner == *client);
+        if idle && !wishes {
+            self.clients.remove(client);
+        }
+    }
+
+    fn flows_matching(&self, filters: &[impl AsRef<str>]) -> Vec<Arc<str>> {
+        let matches = |topic: &str| {
+            let mut filters = filters.iter().map(|f| topic::split_share(f.as_ref()).1);
+            filters.any(|filter| topic::matches(filter, topic))
+        };
+        self.flows
+            .iter()
+            .filter(|(_, record)| matches(&record.topic))
+            .map(|(id, _)| id.clone())
+            .collect()
+    }
+
+    fn session_of(&self, client: &str) -> u64 {
+        self.clients
+            .get(client)
+            .map_or(0, |known| known.client.session)
+    }
+
+    fn decision(&self, id: &str) -> Decision {
+        let bound = self.worst(id);
+        Decision {
+            answer: Answer {
+                status: Some(Status::Admitted),
+                bound: Some(std::time::Duration::from_nanos(bound)),
+                reason: None,
+                flow: Some(id.to_owned()),
+            },
+            grant: self.flows.get(id).map(|record| record.grant),
+        }
+    }
+
+    fn tell_flow(&mut self, id: &str, tell: bool) {
+        let decision = self.decision(id);
+        if let Some(record) = self.flows.get(id) {
+            self.changes.push(Change::Flow {
+                client: record.client.clone(),
+                session: self.session_of(&record.client),
+                topic: record.topic.clone(),
+                requirements: record.requirements,
+                decision: Some(decision),
+                tell,
+            });
+        }
+    }
+}
+
+fn refusal(why: String) -> Decision {
+    Decision {
+        answer: Answer {
+            status: Some(Status::Rejected),
+            reason: Some(why),
+            ..Answer::default()
+        },
+        grant: None,
+    }
+}
+
+/// A flow's name: its topic, `@`, its publisher. A client identifier's own `@`
+/// is written `%40`, so that no two flows have one name.
+fn flow_id(topic: &str, client: &str) -> Arc<str> {
+    format!("{topic}@{}", client.replace('@', "%40")).into()
+}

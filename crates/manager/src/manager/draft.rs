@@ -1,0 +1,172 @@
+//! A flow as the analysis sees it: its paths, frames and costs.
+
+use std::sync::Arc;
+
+use punctual_codec::topic;
+use punctual_model::network::{Flow, FlowEntry};
+use punctual_model::wire::Carriage;
+
+use super::{Client, Known, Manager};
+use crate::demand::Demand;
+
+/// A flow that may be admitted, and to whom it goes.
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    pub(super) flow: Flow,
+    /// Those with paths of their own, in the order of the paths.
+    pub(super) receivers: Vec<Arc<str>>,
+    /// Those at the broker.
+    pub(super) local: Vec<Arc<str>>,
+    /// Least time to the broker, ns.
+    least: u64,
+    frame_bytes: u64,
+}
+
+impl Draft {
+    /// Bits per second on the wire.
+    pub(super) fn bandwidth(&self, demand: &Demand) -> u64 {
+        let bits = u128::from(self.frame_bytes) * u128::from(self.flow.frames) * 8_000_000_000;
+        u64::try_from(bits.div_ceil(u128::from(demand.declared_period_ns))).unwrap_or(u64::MAX)
+    }
+
+    /// By how much messages may arrive at the broker too early, if they are at
+    /// the destination within `bound`: they are at the broker between `least`
+    /// and that after their nominal release.
+    pub(super) fn tolerance(&self, bound: u64) -> u64 {
+        bound.saturating_sub(self.least)
+    }
+}
+
+impl Manager {
+    /// The flow of a publisher and a topic to everyone who is subscribed.
+    ///
+    /// # Errors
+    /// Why it has no path, in plain words.
+    pub(super) fn draft(
+        &self,
+        id: &str,
+        client: &str,
+        topic: &str,
+        demand: &Demand,
+        with_deadlines: bool,
+    ) -> Result<Draft, String> {
+        let publisher = self.clients.get(client).ok_or("the client is unknown")?;
+        let node = publisher.place.as_ref().map_err(String::clone)?;
+        let up = self.up(node)?;
+        let mut carriages = vec![self.carriage(&publisher.client)];
+        let (mut receivers, mut local, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        let mut deadline = demand.deadline_ns;
+        let mut copies = 0;
+        for (receiver, known) in &self.clients {
+            let Some((served, own)) = subscribed(known, topic) else {
+                continue;
+            };
+            copies += 1;
+            let (true, Ok(node)) = (served, &known.place) else {
+                continue;
+            };
+            if let Some(own) = own.filter(|_| with_deadlines) {
+                deadline = deadline.min(own);
+            }
+            carriages.push(self.carriage(&known.client));
+            if *node == self.settings.broker {
+                local.push(receiver.clone());
+                continue;
+            }
+            let down = self.map.down_to(node).ok_or_else(|| {
+                format!("no way leads from the broker to {node}, where client {receiver} is")
+            })?;
+            paths.push([&up[..], &down[..]].concat());
+            receivers.push(receiver.clone());
+        }
+        let mtu = self.settings.mtu;
+        let frames = demand.frames(carriages.into_iter(), mtu);
+        let service = self.settings.service;
+        // A message of several frames is worked on when the last has come, and
+        // then leaves as a whole: what its frames had gained by being on their
+        // way one after the other is lost here.
+        let lost = (frames.count - 1).saturating_mul(self.map.slowest_departure(frames.bytes));
+        let cost = service
+            .receive_ns
+            .saturating_add(service.send_ns.saturating_mul(copies))
+            .saturating_add(lost)
+            .max(1);
+        let entry = FlowEntry {
+            id: id.to_owned(),
+            prio: demand.priority.into(),
+            period_ns: demand.period_ns,
+            jitter_ns: demand.jitter_ns,
+            deadline_ns: Some(deadline),
+            wire_bytes: Some(frames.bytes),
+            frames: Some(frames.count),
+            fanout_node: (!paths.is_empty()).then(|| self.settings.broker.clone()),
+            paths: match paths.is_empty() {
+                true => vec![up.clone()],
+                false => paths,
+            },
+            cost_ns: [(self.map.server.clone(), cost)].into(),
+        };
+        let flow = self
+            .map
+            .topology
+            .flow(&entry)
+            .map_err(|error| error.to_string())?;
+        let before_server = up.len() - 1;
+        let least = flow
+            .hops
+            .iter()
+            .take(before_server)
+            .map(|hop| hop.cost)
+            .sum();
+        Ok(Draft {
+            flow,
+            receivers,
+            local,
+            least,
+            frame_bytes: frames.bytes,
+        })
+    }
+
+    fn up(&self, node: &str) -> Result<Vec<String>, String> {
+        if node == self.settings.broker {
+            return Ok(vec![self.map.server.clone()]);
+        }
+        self.map
+            .up_from(node)
+            .ok_or_else(|| format!("no way leads from {node} to the broker"))
+    }
+
+    fn carriage(&self, client: &Client) -> Carriage {
+        Carriage {
+            transport: client.transport,
+            ipv6: client
+                .address
+                .is_some_and(|address| address.to_canonical().is_ipv6()),
+            mtu: self.settings.mtu,
+        }
+    }
+}
+
+/// Whether a client receives a topic: if so, whether deadlines are kept to it,
+/// and its own, ns.
+fn subscribed(known: &Known, topic: &str) -> Option<(bool, Option<u64>)> {
+    let mut found = None;
+    for subscriber in &known.subscriptions {
+        let subscription = &subscriber.subscription;
+        let (_, filter) = topic::split_share(&subscription.filter);
+        if !topic::matches(filter, topic) {
+            continue;
+        }
+        let (served, deadline) = found.get_or_insert((false, None));
+        *served |= subscriber.served;
+        let own = subscription
+            .requirements
+            .deadline
+            .filter(|_| subscriber.served && subscriber.with_deadline);
+        if let Some(own) = own {
+            let own = u64::try_from(own.as_nanos()).unwrap_or(u64::MAX);
+            *deadline = Some(deadline.map_or(own, |known: u64| known.min(own)));
+        }
+    }
+    found
+}

@@ -1,0 +1,235 @@
+//! What is kept over a restart: flows and subscriptions, as JSON.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use punctual_model::wire::Transport;
+use punctual_model::{Requirements, Status};
+use serde::{Deserialize, Serialize};
+
+use super::{Client, Manager, Publication, Quota, Subscription};
+
+/// The version of this format.
+const VERSION: u32 = 1;
+
+/// Flows and subscriptions, with nothing that can be computed again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct State {
+    /// 1.
+    pub version: u32,
+    /// Clients that have flows or subscriptions.
+    pub clients: Vec<SavedClient>,
+}
+
+/// A client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedClient {
+    /// Client identifier.
+    pub id: String,
+    /// User name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Address it connected from last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// `tcp`, `tls`, `ws`, `wss`, `udp` or `quic`.
+    pub transport: String,
+    /// Its flows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<SavedFlow>,
+    /// Its subscriptions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscriptions: Vec<SavedSubscription>,
+}
+
+/// A flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedFlow {
+    /// Topic.
+    pub topic: String,
+    /// Requirements as [`Requirements`] writes them.
+    pub requirements: String,
+    /// Bytes of the largest payload.
+    pub payload: u32,
+    /// Bytes of the largest properties.
+    pub properties: u32,
+    /// Made over the API.
+    #[serde(default)]
+    pub fixed: bool,
+}
+
+/// A subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedSubscription {
+    /// Topic filter, with the share prefix.
+    pub filter: String,
+    /// Requirements; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub requirements: String,
+}
+
+/// A text that is no state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateError(String);
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for StateError {}
+
+impl State {
+    /// Reads JSON.
+    ///
+    /// # Errors
+    /// It is something else, or of a later version.
+    pub fn from_json(text: &str) -> Result<Self, StateError> {
+        let state: Self = serde_json::from_str(text)
+            .map_err(|error| StateError(format!("is no list of flows: {error}")))?;
+        if state.version != VERSION {
+            return Err(StateError(format!(
+                "has version {}, and this program knows {VERSION}; use a newer one",
+                state.version
+            )));
+        }
+        Ok(state)
+    }
+
+    /// As JSON for people, too.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+impl Manager {
+    /// What is to be kept, if it has changed since the last call.
+    pub fn changed_state(&mut self) -> Option<State> {
+        std::mem::take(&mut self.dirty).then(|| self.state())
+    }
+
+    /// What is to be kept.
+    pub fn state(&self) -> State {
+        let mut clients: BTreeMap<&str, SavedClient> = BTreeMap::new();
+        for (id, known) in &self.clients {
+            let Client {
+                user,
+                address,
+                transport,
+                ..
+            } = &known.client;
+            let flows = known.flows.iter().filter_map(|id| self.flows.get(id));
+            let saved = SavedClient {
+                id: id.to_string(),
+                user: user.as_deref().map(str::to_owned),
+                address: *address,
+                transport: name(*transport).into(),
+                flows: flows
+                    .map(|record| SavedFlow {
+                        topic: record.topic.to_string(),
+                        requirements: record.requirements.to_string(),
+                        payload: record.sizes.payload,
+                        properties: record.sizes.properties,
+                        fixed: record.fixed,
+                    })
+                    .collect(),
+                subscriptions: known
+                    .subscriptions
+                    .iter()
+                    .map(|s| SavedSubscription {
+                        filter: s.subscription.filter.to_string(),
+                        requirements: s.subscription.requirements.to_string(),
+                    })
+                    .collect(),
+            };
+            if !saved.flows.is_empty() || !saved.subscriptions.is_empty() {
+                clients.insert(id, saved);
+            }
+        }
+        State {
+            version: VERSION,
+            clients: clients.into_values().collect(),
+        }
+    }
+
+    /// Takes in what was kept: to be called before anyone connects. Returns
+    /// what could not be admitted again, in words.
+    pub fn restore(&mut self, state: &State) -> Vec<String> {
+        let mut lost = Vec::new();
+        let client_of = |saved: &SavedClient| Client {
+            id: saved.id.as_str().into(),
+            session: 0,
+            user: saved.user.as_deref().map(Arc::from),
+            address: saved.address,
+            transport: transport(&saved.transport),
+        };
+        for saved in &state.clients {
+            let subscriptions = saved.subscriptions.iter().map(|s| Subscription {
+                filter: s.filter.as_str().into(),
+                requirements: s.requirements.parse().unwrap_or(Requirements::NONE),
+            });
+            let subscriptions: Vec<_> = subscriptions.collect();
+            if !subscriptions.is_empty() {
+                self.subscribe(&client_of(saved), &subscriptions);
+            }
+        }
+        for saved in &state.clients {
+            for flow in &saved.flows {
+                let name = format!("flow of client {} on {}", saved.id, flow.topic);
+                let requirements = match flow.requirements.parse() {
+                    Ok(requirements) => requirements,
+                    Err(error) => {
+                        lost.push(format!("{name}: {error}"));
+                        continue;
+                    }
+                };
+                let publication = Publication {
+                    topic: &flow.topic,
+                    requirements,
+                    payload: flow.payload,
+                    properties: flow.properties,
+                    quota: Quota::default(),
+                };
+                let client = client_of(saved);
+                let decision = match flow.fixed {
+                    true => self.reserve(&client, publication),
+                    false => self.publish(&client, publication),
+                };
+                if decision.answer.status != Some(Status::Admitted) {
+                    let why = decision.answer.reason.unwrap_or_default();
+                    lost.push(format!("{name}: {why}"));
+                }
+            }
+        }
+        // Nobody is connected who could be told.
+        self.take_changes();
+        lost
+    }
+}
+
+fn name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp",
+        Transport::Tls => "tls",
+        Transport::WebSocket => "ws",
+        Transport::SecureWebSocket => "wss",
+        Transport::Udp => "udp",
+        Transport::Quic => "quic",
+    }
+}
+
+/// What is unknown counts as what takes most.
+fn transport(name: &str) -> Transport {
+    match name {
+        "tcp" => Transport::Tcp,
+        "tls" => Transport::Tls,
+        "ws" => Transport::WebSocket,
+        "udp" => Transport::Udp,
+        "quic" => Transport::Quic,
+        _ => Transport::SecureWebSocket,
+    }
+}

@@ -1,0 +1,551 @@
+//! The manager as a whole, on small networks.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use punctual_model::network::Document;
+use punctual_model::wire::Transport;
+use punctual_model::{Requirements, Status};
+
+use crate::*;
+
+/// 100 Mbit/s for everyone, 100 us for a message at the broker and 50 us for
+/// each receiver.
+fn settings() -> Settings {
+    Settings {
+        places: vec!["client *: hosts".parse().unwrap()],
+        ..Settings::default()
+    }
+}
+
+fn client(id: &str, session: u64) -> Client {
+    Client {
+        id: id.into(),
+        session,
+        user: None,
+        address: None,
+        transport: Transport::Tcp,
+    }
+}
+
+fn publication<'a>(topic: &'a str, requirements: &str) -> Publication<'a> {
+    Publication {
+        topic,
+        requirements: requirements.parse().unwrap(),
+        payload: 20,
+        properties: 0,
+        quota: Quota::default(),
+    }
+}
+
+fn subscription(filter: &str, requirements: &str) -> Subscription {
+    Subscription {
+        filter: filter.into(),
+        requirements: match requirements {
+            "" => Requirements::NONE,
+            text => text.parse().unwrap(),
+        },
+    }
+}
+
+fn status(decision: &Decision) -> Status {
+    decision.answer.status.unwrap()
+}
+
+fn bound(manager: &Manager, id: &str) -> u64 {
+    manager.view(id).unwrap().bound_ns
+}
+
+/// Every admitted flow keeps its deadline, and what is analysed is what is
+/// admitted.
+fn check(manager: &Manager) {
+    let flows = &manager.network().flows;
+    assert_eq!(flows.len(), manager.len());
+    let bounds = punctual_analysis::analyze(manager.network());
+    for (flow, bounds) in flows.iter().zip(bounds.flows) {
+        let worst = bounds.iter().map(|b| b.best.unwrap()).max().unwrap();
+        assert!(worst <= flow.deadline, "{}", flow.id);
+        assert_eq!(bound(manager, &flow.id), worst, "{}", flow.id);
+    }
+}
+
+#[test]
+fn a_flow_without_receivers_is_bounded_up_to_the_broker() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let decision = manager.publish(
+        &client("p", 1),
+        publication("t", "deadline=5ms, period=10ms"),
+    );
+    assert_eq!(status(&decision), Status::Admitted);
+    assert_eq!(decision.answer.flow.as_deref(), Some("t@p"));
+    let alone = decision.answer.bound.unwrap().as_nanos() as u64;
+    // Two links, two blocking frames, the switch, the processor and what
+    // blocks it.
+    assert!((600_000..1_000_000).contains(&alone), "{alone}");
+    let grant = decision.grant.unwrap();
+    assert_eq!((grant.priority, grant.period_ns), (5, 10_000_000));
+    assert!(grant.tolerance_ns > 0 && grant.tolerance_ns < 5_000_000);
+    check(&manager);
+}
+
+#[test]
+fn a_receiver_lengthens_the_way() {
+    let mut manager = Manager::new(settings()).unwrap();
+    manager.publish(
+        &client("p", 1),
+        publication("a/b", "deadline=5ms, period=10ms"),
+    );
+    let alone = bound(&manager, "a/b@p");
+    let subscribed = manager.subscribe(&client("s", 2), &[subscription("a/+", "")]);
+    assert_eq!(subscribed.verdicts, [Verdict::Served]);
+    let answer = subscribed.answer.unwrap();
+    assert_eq!(answer.status, Some(Status::Admitted));
+    let longer = bound(&manager, "a/b@p");
+    assert!(longer > alone);
+    assert_eq!(answer.bound.unwrap().as_nanos() as u64, longer);
+    manager.unsubscribe("s", 2, &["a/+"]);
+    assert_eq!(bound(&manager, "a/b@p"), alone);
+    check(&manager);
+}
+
+#[test]
+fn a_filter_that_matches_nothing_needs_no_answer() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let subscribed = manager.subscribe(&client("s", 2), &[subscription("a", "")]);
+    assert_eq!(subscribed.answer, None);
+    assert_eq!(subscribed.verdicts, [Verdict::Served]);
+}
+
+#[test]
+fn the_flow_that_does_not_fit_is_told_where_and_by_how_much() {
+    let mut manager = Manager::new(settings()).unwrap();
+    manager.subscribe(&client("s", 1), &[subscription("#", "")]);
+    let mut admitted = 0;
+    let refused = (0..100).find_map(|n| {
+        let topic = format!("t{n}");
+        let decision = manager.publish(
+            &client("p", 2),
+            publication(&topic, "deadline=3ms, period=3ms"),
+        );
+        match status(&decision) {
+            Status::Admitted => {
+                admitted += 1;
+                None
+            }
+            _ => decision.answer.reason,
+        }
+    });
+    assert!((5..20).contains(&admitted), "{admitted}");
+    let reason = refused.unwrap();
+    assert!(reason.contains(&format!("t{admitted}@p")), "{reason}");
+    assert!(reason.contains("too long"), "{reason}");
+    assert!(reason.contains("broker.cpu"), "{reason}");
+    assert_eq!(manager.len(), admitted);
+    check(&manager);
+}
+
+#[test]
+fn what_was_rejected_comes_in_when_another_goes() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let requirements = "deadline=1ms, period=10ms";
+    for n in 0..9 {
+        manager.publish(&client(&format!("p{n}"), 1), publication("t", requirements));
+    }
+    let admitted = manager.len();
+    assert!(admitted < 9 && manager.wishes() == 9 - admitted);
+    manager.take_changes();
+    manager.reconsider(10);
+    assert_eq!(manager.take_changes(), [], "nobody has gone");
+    manager.ended("p0", 1);
+    manager.reconsider(10);
+    assert_eq!(manager.len(), admitted);
+    let changes = manager.take_changes();
+    assert!(
+        changes.iter().any(
+            |change| matches!(change, Change::Flow { tell: true, decision: Some(d), .. }
+                if status(d) == Status::Admitted)
+        ),
+        "{changes:?}"
+    );
+    check(&manager);
+}
+
+#[test]
+fn a_receiver_that_would_make_others_late_is_best_effort() {
+    let mut manager = Manager::new(Settings {
+        places: vec![
+            "client far*: slow".parse().unwrap(),
+            "client *: hosts".parse().unwrap(),
+        ],
+        star: Star {
+            access_rate: 1_000_000,
+            ..Settings::default().star
+        },
+        ..settings()
+    })
+    .unwrap();
+    let requirements = "deadline=40ms, period=40ms, size=200";
+    manager.subscribe(&client("far", 1), &[subscription("a", "")]);
+    assert_eq!(
+        status(&manager.publish(&client("p", 2), publication("a", requirements))),
+        Status::Admitted
+    );
+    // Sixteen frames of 12 ms each do not fit behind each other.
+    let mut verdicts = Vec::new();
+    for n in 0..16 {
+        let subscribed =
+            manager.subscribe(&client(&format!("far{n}"), 3), &[subscription("a", "")]);
+        verdicts.extend(subscribed.verdicts);
+        if verdicts.last() == Some(&Verdict::BestEffort) {
+            assert!(subscribed.answer.unwrap().reason.unwrap().contains("a@p"));
+        }
+        check(&manager);
+    }
+    assert_eq!(verdicts[0], Verdict::Served);
+    assert_eq!(verdicts[15], Verdict::BestEffort);
+}
+
+#[test]
+fn a_receivers_own_deadline_counts_if_it_can() {
+    let mut manager = Manager::new(settings()).unwrap();
+    manager.publish(
+        &client("p", 1),
+        publication("a", "deadline=50ms, period=50ms"),
+    );
+    let strict = manager.subscribe(&client("s", 1), &[subscription("a", "deadline=10ms")]);
+    assert_eq!(strict.verdicts, [Verdict::Served]);
+    assert_eq!(manager.network().flows[0].deadline, 10_000_000);
+    let never = manager.subscribe(&client("r", 1), &[subscription("a", "deadline=10us")]);
+    assert_eq!(never.verdicts, [Verdict::BestEffort]);
+    assert!(
+        never
+            .answer
+            .unwrap()
+            .reason
+            .unwrap()
+            .contains("receiver's own")
+    );
+    assert_eq!(manager.network().flows[0].deadline, 10_000_000);
+    // And a flow that comes later is not refused for a receiver's wish.
+    let later = manager.publish(
+        &client("q", 1),
+        publication("a", "deadline=50ms, period=50ms"),
+    );
+    assert_eq!(status(&later), Status::Admitted);
+    check(&manager);
+}
+
+#[test]
+fn a_rejected_change_leaves_what_was_admitted() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let p = client("p", 1);
+    let first = manager.publish(&p, publication("a", "deadline=5ms, period=10ms"));
+    let change = manager.publish(&p, publication("a", "deadline=50us, period=10ms"));
+    assert_eq!(status(&change), Status::Rejected);
+    assert_eq!(change.grant, first.grant);
+    assert!(change.answer.reason.unwrap().contains("stays"));
+    let change = manager.publish(&p, publication("a", "deadline=6ms, period=20ms"));
+    assert_eq!(status(&change), Status::Admitted);
+    assert_eq!(change.grant.unwrap().period_ns, 20_000_000);
+    assert_eq!(manager.len(), 1);
+    check(&manager);
+}
+
+#[test]
+fn flows_end_with_their_session_and_not_with_an_older_one() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let requirements = "deadline=5ms, period=10ms";
+    manager.publish(&client("p", 7), publication("a", requirements));
+    manager.ended("p", 6);
+    assert_eq!(manager.len(), 1);
+    // The end of session 7 is still on its way.
+    manager.publish(&client("p", 8), publication("b", requirements));
+    assert!(manager.view("a@p").is_none());
+    manager.ended("p", 7);
+    assert!(manager.view("b@p").is_some());
+    let stale = manager.publish(&client("p", 7), publication("c", requirements));
+    assert_eq!(status(&stale), Status::Rejected);
+    manager.ended("p", 8);
+    assert!(manager.is_empty());
+    check(&manager);
+}
+
+#[test]
+fn who_moves_takes_its_flows_along() {
+    let document = Document::from_toml(
+        r#"
+        nodes = [{ id = "s" }, { id = "near" }, { id = "far" }, { id = "broker" }]
+        links = [
+          { id = "near>s", from = "near", to = "s", rate = "100Mbit" },
+          { id = "s>near", from = "s", to = "near", rate = "100Mbit" },
+          { id = "far>s", from = "far", to = "s", rate = "100kbit" },
+          { id = "s>far", from = "s", to = "far", rate = "100kbit" },
+          { id = "s>broker", from = "s", to = "broker", rate = "100Mbit" },
+          { id = "broker>s", from = "broker", to = "s", rate = "100Mbit" },
+        ]
+        "#,
+    )
+    .unwrap();
+    let mut manager = Manager::new(Settings {
+        network: Some(document),
+        places: vec![
+            "address 10.0.0.0/24: near".parse().unwrap(),
+            "address 10.0.1.0/24: far".parse().unwrap(),
+        ],
+        ..Settings::default()
+    })
+    .unwrap();
+    let at = |id: &str, address: &str| Client {
+        address: Some(address.parse().unwrap()),
+        ..client(id, 1)
+    };
+    manager.subscribe(&at("s", "10.0.0.2"), &[subscription("a", "")]);
+    let p = at("p", "10.0.0.1");
+    let decision = manager.publish(&p, publication("a", "deadline=5ms, period=10ms"));
+    assert_eq!(status(&decision), Status::Admitted);
+    // The receiver goes where nothing arrives in 5 ms.
+    manager.connected(&at("s", "10.0.1.2"));
+    let changes = manager.take_changes();
+    assert!(
+        matches!(&changes[..], [Change::Subscription { served: false, .. }]),
+        "{changes:?}"
+    );
+    // And then the publisher.
+    manager.connected(&at("p", "10.0.1.1"));
+    let changes = manager.take_changes();
+    assert!(
+        matches!(&changes[..], [Change::Flow { decision: Some(d), .. }] if d.grant.is_none()),
+        "{changes:?}"
+    );
+    assert!(manager.is_empty());
+    // Who is nowhere gets no promise.
+    let nowhere = at("n", "10.0.2.1");
+    let decision = manager.publish(&nowhere, publication("a", "deadline=5ms, period=10ms"));
+    let reason = decision.answer.reason.unwrap();
+    assert!(reason.contains("admission.places"), "{reason}");
+}
+
+#[test]
+fn the_flows_of_a_file_pass_the_processor() {
+    let mut document =
+        Document::from_toml(include_str!("../../../examples/networks/line.toml")).unwrap();
+    document.nodes.iter_mut().for_each(|n| {
+        if n.id == "receiver" {
+            n.id = "broker".into();
+        }
+    });
+    document.links.iter_mut().for_each(|l| {
+        if l.to == "receiver" {
+            l.to = "broker".into();
+        }
+    });
+    let manager = Manager::new(Settings {
+        network: Some(document.clone()),
+        ..Settings::default()
+    })
+    .unwrap();
+    assert_eq!(manager.network().flows.len(), 3);
+    let error = Manager::new(Settings {
+        network: Some(document),
+        broker: "hub".into(),
+        ..Settings::default()
+    })
+    .unwrap_err();
+    assert!(error.to_string().contains("hub"), "{error}");
+}
+
+#[test]
+fn users_have_quotas() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let of = |id: &str, user: &str| Client {
+        user: Some(user.into()),
+        ..client(id, 1)
+    };
+    let ask = |manager: &mut Manager, id: &str, user: &str, quota| {
+        let publication = Publication {
+            quota,
+            ..publication("t", "deadline=9ms, period=10ms")
+        };
+        manager.publish(&of(id, user), publication)
+    };
+    let two = Quota {
+        max_flows: Some(2),
+        max_bandwidth: None,
+    };
+    assert_eq!(status(&ask(&mut manager, "a", "u", two)), Status::Admitted);
+    assert_eq!(status(&ask(&mut manager, "b", "u", two)), Status::Admitted);
+    // The same flow again is no further one.
+    assert_eq!(status(&ask(&mut manager, "a", "u", two)), Status::Admitted);
+    let third = ask(&mut manager, "c", "u", two);
+    assert!(third.answer.reason.unwrap().contains("max-flows"));
+    assert_eq!(status(&ask(&mut manager, "d", "v", two)), Status::Admitted);
+    let slow = Quota {
+        max_flows: None,
+        max_bandwidth: Some(1000),
+    };
+    let wide = ask(&mut manager, "e", "w", slow);
+    assert!(wide.answer.reason.unwrap().contains("max-bandwidth"));
+    check(&manager);
+}
+
+#[test]
+fn what_if_changes_nothing() {
+    let mut manager = Manager::new(settings()).unwrap();
+    manager.publish(
+        &client("p", 1),
+        publication("a", "deadline=9ms, period=10ms"),
+    );
+    let before = manager.state();
+    let asked = publication("b", "deadline=5ms, period=10ms");
+    let (decision, others) = manager.what_if(&client("q", 1), asked);
+    assert_eq!(status(&decision), Status::Admitted);
+    let names: Vec<_> = others.iter().map(|view| view.id.as_str()).collect();
+    assert_eq!(names, ["a@p", "b@q"]);
+    assert_eq!((manager.state(), manager.len()), (before, 1));
+    check(&manager);
+}
+
+#[test]
+fn flows_come_back_after_a_restart() {
+    let mut manager = Manager::new(settings()).unwrap();
+    manager.subscribe(&client("s", 3), &[subscription("a/#", "deadline=8ms")]);
+    manager.publish(
+        &client("p", 4),
+        publication("a/1", "deadline=9ms, period=10ms, late=drop"),
+    );
+    manager.reserve(
+        &client("old", 0),
+        publication("a/2", "deadline=9ms, period=10ms"),
+    );
+    let state = manager.changed_state().unwrap();
+    assert_eq!(manager.changed_state(), None);
+    let read = State::from_json(&state.to_json()).unwrap();
+    assert_eq!(read, state);
+
+    let mut again = Manager::new(settings()).unwrap();
+    assert_eq!(again.restore(&read), Vec::<String>::new());
+    assert_eq!(again.state(), state);
+    assert_eq!(again.views(None).count(), 2);
+    assert_eq!(bound(&again, "a/1@p"), bound(&manager, "a/1@p"));
+    // The one comes back and the other does not.
+    again.connected(&client("p", 1));
+    assert!(matches!(
+        &again.take_changes()[..],
+        [Change::Flow { tell: false, .. }]
+    ));
+    again.give_up_restored();
+    assert!(again.view("a/1@p").is_some());
+    assert!(again.view("a/2@old").is_some(), "made over the API");
+    assert!(again.view("a/1@p").unwrap().receivers.is_empty());
+    check(&again);
+    for (text, word) in [
+        ("{", "list of flows"),
+        (r#"{"version":2,"clients":[]}"#, "version"),
+    ] {
+        let error = State::from_json(text).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn names_of_flows_are_unambiguous() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let requirements = "deadline=9ms, period=10ms";
+    manager.publish(&client("c", 1), publication("a@b", requirements));
+    manager.publish(&client("b@c", 1), publication("a", requirements));
+    assert_eq!(manager.len(), 2);
+    assert!(manager.remove("a@b%40c"));
+    assert!(!manager.remove("a@b%40c"));
+    assert!(manager.view("a@b@c").is_some());
+}
+
+#[test]
+fn large_messages_wait_for_their_last_frame_at_the_broker() {
+    let mut manager = Manager::new(settings()).unwrap();
+    manager.subscribe(&client("s", 1), &[subscription("a", "")]);
+    let large = "deadline=90ms, period=100ms, size=14000";
+    manager.publish(&client("p", 1), publication("a", large));
+    let flow = &manager.network().flows[0];
+    assert_eq!(flow.frames, 10);
+    // Ten frames to the broker, its work, and ten from it; store and forward.
+    let frame = 1538 * 80;
+    assert!(bound(&manager, "a@p") > 10 * frame + 150_000 + 9 * 12_304);
+    check(&manager);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Publish(u8, u8, u8),
+    Subscribe(u8, u8),
+    Unsubscribe(u8, u8),
+    End(u8),
+    Remove(u8, u8),
+    Reconsider,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..5_u8, 0..4_u8, 0..6_u8).prop_map(|(c, t, d)| Step::Publish(c, t, d)),
+        3 => (0..5_u8, 0..6_u8).prop_map(|(c, f)| Step::Subscribe(c, f)),
+        1 => (0..5_u8, 0..6_u8).prop_map(|(c, f)| Step::Unsubscribe(c, f)),
+        1 => (0..5_u8).prop_map(Step::End),
+        1 => (0..5_u8, 0..4_u8).prop_map(|(c, t)| Step::Remove(c, t)),
+        1 => Just(Step::Reconsider),
+    ];
+    proptest::collection::vec(step, 1..16)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Whatever happens, who is admitted keeps its deadline; and what is
+    /// refused for one changes no bound of the others.
+    #[test]
+    fn promises_are_kept(steps in steps()) {
+        let mut manager = Manager::new(settings()).unwrap();
+        let name = |c: u8| format!("c{c}");
+        let filters = ["t0", "t1", "t2", "+", "#", "$share/g/t0"];
+        let deadlines = ["600us", "900us", "1500us", "2ms", "5ms", "50ms"];
+        for step in steps {
+            let before: Vec<_> = manager.views(None).collect();
+            match step {
+                Step::Publish(c, t, d) => {
+                    let requirements = format!("deadline={}, period=4ms", deadlines[usize::from(d)]);
+                    let topic = format!("t{t}");
+                    let decision =
+                        manager.publish(&client(&name(c), 1), publication(&topic, &requirements));
+                    if status(&decision) == Status::Rejected {
+                        prop_assert_eq!(&before, &manager.views(None).collect::<Vec<_>>());
+                    }
+                }
+                Step::Subscribe(c, f) => {
+                    let wanted = [subscription(filters[usize::from(f)], "")];
+                    let subscribed = manager.subscribe(&client(&name(c), 1), &wanted);
+                    if subscribed.verdicts == [Verdict::Refused] {
+                        prop_assert_eq!(&before, &manager.views(None).collect::<Vec<_>>());
+                    }
+                }
+                Step::Unsubscribe(c, f) => {
+                    manager.unsubscribe(&name(c), 1, &[filters[usize::from(f)]]);
+                }
+                Step::End(c) => manager.ended(&name(c), 1),
+                Step::Remove(c, t) => {
+                    manager.remove(&format!("t{t}@c{c}"));
+                }
+                Step::Reconsider => manager.reconsider(3),
+            }
+            check(&manager);
+            // Everyone that is served has a bound within what was asked for.
+            for view in manager.views(None) {
+                for receiver in &view.receivers {
+                    prop_assert!(receiver.bound_ns <= view.deadline_ns);
+                }
+                prop_assert!(view.bound_ns <= view.deadline_ns);
+            }
+        }
+        let again: Arc<str> = manager.state().to_json().into();
+        let mut restored = Manager::new(settings()).unwrap();
+        restored.restore(&State::from_json(&again).unwrap());
+        check(&restored);
+    }
+}
