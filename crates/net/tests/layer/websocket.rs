@@ -558,7 +558,7 @@ proptest! {
         steps in proptest::collection::vec(1..2000_usize, 1..20),
     ) {
         let mut bytes = REQUEST.as_bytes().to_vec();
-        let (mut app, mut pongs) = (Vec::new(), Vec::new());
+        let (mut app, mut pongs) = (Vec::<u8>::new(), Vec::new());
         let mut in_message = false;
         for part in &parts {
             if let Some(ping) = &part.ping {
