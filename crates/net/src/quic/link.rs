@@ -5,7 +5,7 @@
 //! would. If the client has asked for it (ALPN `mqtt-datagram`), messages with
 //! QoS 0 that fit travel in DATAGRAM frames, in both directions. What the broker
 //! has chosen to send is handed over only when the network is about to take it:
-//! no more than [`AHEAD`] bytes wait in QUIC.
+//! no more than [`AHEAD`](super::settings::AHEAD) bytes wait in QUIC.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use quinn_proto::{
 use rustls_pki_types::CertificateDer;
 
 use super::QuicCounters;
-use super::settings::{AHEAD, ALPN_DATAGRAM};
+use super::settings::ALPN_DATAGRAM;
 use super::unsent::{Made, Unsent};
 use crate::layer::PeerInfo;
 use crate::mailbox::Identity;
@@ -276,7 +276,7 @@ impl Link {
 
     /// Whether more may be handed over.
     pub(super) fn has_room(&self) -> bool {
-        self.stream.is_some() && !self.connection.is_closed() && self.unsent.most() < AHEAD
+        self.stream.is_some() && !self.connection.is_closed() && self.unsent.room() > 0
     }
 
     /// Hands over what the broker has chosen, in `slices`; returns how many bytes
@@ -355,7 +355,7 @@ impl Link {
 
     /// Writes to the stream what there is room for.
     fn write(&mut self, bytes: &[u8]) -> usize {
-        let room = AHEAD.saturating_sub(self.unsent.most());
+        let room = self.unsent.room();
         let Some(stream) = self.stream else {
             return 0;
         };
@@ -388,11 +388,12 @@ impl Link {
         });
     }
 
-    /// Sends on with the last bytes.
-    pub(super) fn close_on(&mut self, now: Instant) {
+    /// Sends on with the last bytes; whether it handed some over.
+    pub(super) fn close_on(&mut self, now: Instant) -> bool {
         let Some(mut closing) = self.closing.take() else {
-            return;
+            return false;
         };
+        let before = closing.sent;
         if !self.connection.is_closed() {
             let written = self.write(&closing.tail[closing.sent..]);
             closing.sent += written;
@@ -406,7 +407,9 @@ impl Link {
                 }
             }
         }
+        let handed = closing.sent > before;
         self.closing = Some(closing);
+        handed
     }
 
     /// Makes the next datagram to send, in `data`.

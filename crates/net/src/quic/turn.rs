@@ -602,10 +602,7 @@ impl Worker {
                 break;
             }
             let handed = if link.closing.is_some() {
-                let before = link.unsent.most();
-                link.close_on(instant);
-                // Also the end of the stream is something to send.
-                link.unsent.most() > before
+                link.close_on(instant)
             } else if let Some(conn) = link.conn {
                 let mut slices = [std::io::IoSlice::new(&[]); 32];
                 let filled = self.shard.pending(conn, scope, now, &mut slices);

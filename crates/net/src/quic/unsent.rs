@@ -4,8 +4,11 @@
 //! What is handed over can no longer be overtaken, so little is handed over at a
 //! time; QUIC does not tell how much of it has left. It tells enough for an upper
 //! bound: what it sends, and that a packet in which it left room was the last of
-//! what it had. The bound never falls below the truth. Where it is too high it
-//! makes QUIC run dry, and that is seen.
+//! what it had. The bound never falls below the truth. Where it is too high QUIC
+//! runs dry, and a byte that is handed over beyond the bound shows it: if nothing
+//! holds QUIC back, a packet with much room in it leaves at once.
+
+use super::settings::AHEAD;
 
 /// Room that QUIC may leave in a packet although it has more: a STREAM frame's
 /// header, and that of a packet that is longer than thought.
@@ -38,16 +41,22 @@ pub(super) struct Unsent {
     /// Packets lost when the bound was last zero. Once there are more, what is
     /// sent may be repetitions.
     lost: u64,
+    /// A byte beyond the bound was handed over, and no packet was made since.
+    probed: bool,
 }
 
 impl Unsent {
-    /// Bytes that may be unsent.
-    pub(super) fn most(&self) -> usize {
-        self.most
+    /// Bytes that may be handed over now.
+    pub(super) fn room(&self) -> usize {
+        match AHEAD.saturating_sub(self.most) {
+            0 => usize::from(!self.probed),
+            room => room,
+        }
     }
 
     /// Bytes were handed over.
     pub(super) fn handed(&mut self, bytes: usize) {
+        self.probed = self.most >= AHEAD;
         self.most += bytes;
     }
 
@@ -56,6 +65,7 @@ impl Unsent {
         if made.stream_frames == 0 {
             return;
         }
+        self.probed = false;
         if made.size + SLACK < SMALLEST_MTU {
             self.most = 0;
             self.lost = made.lost;
@@ -84,9 +94,31 @@ mod tests {
         let mut unsent = Unsent::default();
         unsent.handed(10_000);
         unsent.made(made(1200));
-        assert_eq!(unsent.most(), 10_000 - (1200 - OVERHEAD));
+        assert_eq!(unsent.most, 10_000 - (1200 - OVERHEAD));
         unsent.made(made(300));
-        assert_eq!(unsent.most(), 0);
+        assert_eq!(unsent.most, 0);
+    }
+
+    #[test]
+    fn at_the_bound_a_byte_shows_whether_quic_has_run_dry() {
+        let mut unsent = Unsent::default();
+        unsent.handed(AHEAD);
+        assert_eq!(unsent.room(), 1);
+        unsent.handed(1);
+        assert_eq!(unsent.room(), 0, "nothing has left since");
+        // It was held back, and what it had until then fills packets.
+        let repeated = Made {
+            lost: 1,
+            ..made(1452)
+        };
+        unsent.made(repeated);
+        assert_eq!(unsent.room(), 1);
+        unsent.handed(1);
+        unsent.made(Made {
+            size: 45,
+            ..repeated
+        });
+        assert_eq!(unsent.room(), AHEAD);
     }
 
     #[test]
@@ -97,7 +129,7 @@ mod tests {
             stream_frames: 0,
             ..made(40)
         });
-        assert_eq!(unsent.most(), 100);
+        assert_eq!(unsent.most, 100);
     }
 
     #[test]
@@ -109,14 +141,14 @@ mod tests {
             ..made(1452)
         };
         unsent.made(repeated);
-        assert_eq!(unsent.most(), 5000);
+        assert_eq!(unsent.most, 5000);
         unsent.made(Made {
             size: 200,
             ..repeated
         });
-        assert_eq!(unsent.most(), 0);
+        assert_eq!(unsent.most, 0);
         unsent.handed(5000);
         unsent.made(repeated);
-        assert!(unsent.most() < 5000, "lost before these were handed over");
+        assert!(unsent.most < 5000, "lost before these were handed over");
     }
 }
