@@ -10,7 +10,7 @@ mod peer;
 
 use std::collections::HashMap;
 
-use punctual_broker::{ClientInfo, Config, Nanos, QueueFull, Stats};
+use punctual_broker::{ClientInfo, Config, Discipline, Nanos, QueueFull, Shares, Stats};
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
     Connect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode, Split,
@@ -225,6 +225,11 @@ impl Run {
             self.facts(link).ending || silent || self.config.queue_full == QueueFull::Disconnect;
         if !known {
             return Err(format!("the broker closed {link:?} without reason"));
+        }
+        if self.config.queue_full == QueueFull::Disconnect {
+            // Sessions that overflowed together get each other's wills, so none
+            // may end before the wills of all are known.
+            self.notice_overflows();
         }
         self.model.connection_ended(link, true, now);
         Ok(())
@@ -875,6 +880,13 @@ fn any_config(rng: &mut Rng) -> Config {
         ]),
         queue_qos0_offline: rng.chance(30),
         max_publisher_pause: Nanos::from_millis(*rng.pick(&[0, 1, 20])),
+        discipline: *rng.pick(&[
+            Discipline::FixedPriority,
+            Discipline::FixedPriority,
+            Discipline::Edf,
+            Discipline::Fifo,
+        ]),
+        shares: Shares([0; 4].map(|_: u16| *rng.pick(&[0, 10, 160]))),
         ..Config::default()
     };
     let limits = &mut config.limits;
@@ -960,5 +972,16 @@ fn any_properties(rng: &mut Rng, properties: &mut PropertyBuf) {
     for _ in 0..*rng.pick(&[0, 0, 1, 3]) {
         let value = format!("{}", rng.below(100));
         let _ = properties.push_user("key", &value);
+    }
+    if rng.chance(40) {
+        let (key, value) = *rng.pick(&[
+            ("priority", "0"),
+            ("priority", "7"),
+            ("rt-priority", "3"),
+            ("rt-deadline", "5ms"),
+            ("rt-deadline", "2s"),
+            ("priority", "none"),
+        ]);
+        let _ = properties.push_user(key, value);
     }
 }

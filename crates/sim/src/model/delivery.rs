@@ -131,12 +131,6 @@ impl Model {
         let session = &self.sessions[at];
         let copy = session.copies[&key][taken_for].clone();
         let publication = &self.publications[copy.publication];
-        if publication.refused {
-            return Err(format!(
-                "{} received what was refused: {publication:?}",
-                session.client
-            ));
-        }
         // Replays have no order; empty messages, and those that were published
         // again, cannot be told apart.
         let session = &mut self.sessions[at];
@@ -178,6 +172,12 @@ impl Model {
         let Some((slot, copy)) = found else {
             return false;
         };
+        self.hold(key, number, slot, copy);
+        true
+    }
+
+    /// Takes an arrival for something, and no more for what it was taken for.
+    fn hold(&mut self, key: &Content, number: usize, slot: Slot, copy: usize) {
         let at = self.arrivals[key][number].session;
         if let Some(before) = self.arrivals[key][number].copy {
             self.set_holder(key, at, before, None);
@@ -189,7 +189,6 @@ impl Model {
         if let Some(arrivals) = self.arrivals.get_mut(key) {
             arrivals[number].copy = Some(copy);
         }
-        true
     }
 
     fn set_holder(&mut self, key: &Content, session: usize, copy: usize, holder: Option<usize>) {
@@ -222,7 +221,10 @@ impl Model {
             .into_iter()
             .flatten()
             .enumerate()
-            .filter(|(_, copy)| arrival.is(copy, &self.publications[copy.publication]))
+            .filter(|(_, copy)| {
+                let publication = &self.publications[copy.publication];
+                !publication.refused && arrival.is(copy, publication)
+            })
             .collect();
         found.sort_by_key(|(_, copy)| {
             let publication = &self.publications[copy.publication];
@@ -235,7 +237,6 @@ impl Model {
                 _ => copy.required,
             };
             (
-                publication.refused,
                 late,
                 !required,
                 copy.source != Source::Replay,
@@ -264,41 +265,110 @@ impl Model {
     ///
     /// # Errors
     /// What is missing without excuse.
-    pub fn missing(&self, now: Nanos) -> Result<Missing, Violation> {
+    pub fn missing(&mut self, now: Nanos) -> Result<Missing, Violation> {
         let refuses = self.config.queue_full == punctual_broker::QueueFull::Refuse;
         let mut missing = Missing::default();
-        for session in self.sessions.iter().filter(|s| !s.ended) {
-            let link = session.connection.as_ref().map(|c| c.link);
-            for copy in session.copies.values().flatten() {
-                let publication = &self.publications[copy.publication];
-                let excused = publication.expires <= now || !session.takes(publication);
-                if copy.arrival.is_some() || !copy.required || excused {
-                    continue;
-                }
-                let example = || format!("{} {publication:?} {copy:?}", session.client);
-                if copy.qos == QoS::AtMostOnce {
-                    if copy.link == link {
-                        missing.unacknowledged += 1;
-                        missing.example.get_or_insert_with(example);
-                    }
-                } else if copy.source == Source::Live
-                    && (!refuses || publication.publisher.is_none())
-                {
-                    missing.droppable += 1;
-                    missing.example.get_or_insert_with(example);
-                } else {
-                    return Err(format!("never received: {}", example()));
-                }
+        for (key, slot) in self.unmet(now) {
+            if self.claim(&key, slot, now, &mut HashSet::new()) {
+                continue;
             }
-        }
-        for group in &self.groups {
-            let publication = &self.publications[group.publication];
-            let mut members = group.members.iter().map(|(at, ..)| &self.sessions[*at]);
-            let excused = publication.expires <= now || !members.all(|s| s.takes(publication));
-            if group.required && group.arrival.is_none() && !excused {
-                return Err(format!("nobody received {publication:?}: {group:?}"));
+            let (session, at) = match slot {
+                Slot::Copy(session, at) => (&self.sessions[session], at),
+                Slot::Group(group) => {
+                    let group = &self.groups[group];
+                    let publication = &self.publications[group.publication];
+                    return Err(format!("nobody received {publication:?}: {group:?}"));
+                }
+            };
+            let copy = &session.copies[&key][at];
+            let publication = &self.publications[copy.publication];
+            let example = || format!("{} {publication:?} {copy:?}", session.client);
+            if copy.qos == QoS::AtMostOnce {
+                let link = session.connection.as_ref().map(|c| c.link);
+                if copy.link == link {
+                    missing.unacknowledged += 1;
+                    missing.example.get_or_insert_with(example);
+                }
+            } else if copy.source == Source::Live && (!refuses || publication.publisher.is_none()) {
+                missing.droppable += 1;
+                missing.example.get_or_insert_with(example);
+            } else {
+                return Err(format!("never received: {}", example()));
             }
         }
         Ok(missing)
+    }
+
+    /// What had to arrive, and no arrival is taken for.
+    fn unmet(&self, now: Nanos) -> Vec<(Content, Slot)> {
+        let mut unmet = Vec::new();
+        for (number, session) in self.sessions.iter().enumerate() {
+            for (key, copies) in &session.copies {
+                for (at, copy) in copies.iter().enumerate() {
+                    let slot = Slot::Copy(number, at);
+                    if copy.arrival.is_none() && self.is_due(key, slot, now) {
+                        unmet.push((key.clone(), slot));
+                    }
+                }
+            }
+        }
+        for (number, group) in self.groups.iter().enumerate() {
+            let publication = &self.publications[group.publication];
+            let key = (publication.topic.clone(), publication.payload.clone());
+            if group.arrival.is_none() && self.is_due(&key, Slot::Group(number), now) {
+                unmet.push((key, Slot::Group(number)));
+            }
+        }
+        unmet
+    }
+
+    /// Whether something has to arrive, and nothing excuses it.
+    fn is_due(&self, key: &Content, slot: Slot, now: Nanos) -> bool {
+        let (required, publication, takes) = match slot {
+            Slot::Copy(session, at) => {
+                let session = &self.sessions[session];
+                let copy = &session.copies[key][at];
+                let publication = &self.publications[copy.publication];
+                let takes = session.takes(publication);
+                (copy.required && !session.ended, publication, takes)
+            }
+            Slot::Group(group) => {
+                let group = &self.groups[group];
+                let publication = &self.publications[group.publication];
+                let mut members = group.members.iter().map(|(at, ..)| &self.sessions[*at]);
+                let takes = members.all(|session| session.takes(publication));
+                (group.required, publication, takes)
+            }
+        };
+        required && takes && publication.expires > now
+    }
+
+    /// Takes an arrival for something that had to arrive, if there is one that
+    /// was taken for what need not have arrived: what has to is not always known
+    /// when a message arrives.
+    fn claim(&mut self, key: &Content, slot: Slot, now: Nanos, tried: &mut HashSet<usize>) -> bool {
+        for number in 0..self.arrivals.get(key).map_or(0, Vec::len) {
+            let mut candidates = self.candidates(key, number).into_iter();
+            let Some((_, copy)) = candidates.find(|(other, _)| *other == slot) else {
+                continue;
+            };
+            let arrival = &self.arrivals[key][number];
+            let (session, Some(before)) = (arrival.session, arrival.copy) else {
+                continue;
+            };
+            let left = match self.sessions[session].copies[key][before].source {
+                Source::Group(group) => Slot::Group(group),
+                _ => Slot::Copy(session, before),
+            };
+            if left == slot || !tried.insert(number) {
+                continue;
+            }
+            self.hold(key, number, slot, copy);
+            if !self.is_due(key, left, now) || self.claim(key, left, now, tried) {
+                return true;
+            }
+            self.hold(key, number, left, before);
+        }
+        false
     }
 }
