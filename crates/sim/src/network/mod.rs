@@ -4,11 +4,13 @@
 //! A [`Behaviour`] answers what the model leaves open: [`Scenario`] is one that
 //! is written down, [`Drawn`] one of a seed. Every run is something that the
 //! network may do, so a response that is seen here is below every true bound.
-//! [`search`] looks for the worst of them. [`families`] has the networks of the literature, [`generate`]
+//! [`search`] looks for the worst of them, [`exhaust`] tries all that a tiny
+//! network has. [`families`] has the networks of the literature, [`generate`]
 //! has random ones.
 
 mod drawn;
 mod engine;
+mod exhaustive;
 pub mod families;
 pub mod generate;
 mod heap;
@@ -21,6 +23,7 @@ mod write;
 
 pub use drawn::{Chances, Drawn};
 pub use engine::{Behaviour, Engine, Nobody, Observer, Release, Worst};
+pub use exhaustive::{Exhausted, Grid, TooMany, exhaust};
 pub use layout::Layout;
 pub use scenario::{FlowChoices, LinkChoices, Message, Play, Scenario, ScenarioError, Varying};
 pub use search::{Effort, Found, search};

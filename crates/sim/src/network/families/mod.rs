@@ -7,6 +7,8 @@
 //! section 5. What the papers leave open is an assumption, stated with each
 //! network here and in `examples/networks/README.md`.
 
+pub mod tiny;
+
 use std::collections::BTreeMap;
 
 use punctual_model::network::{Document, FlowEntry, LinkEntry, NodeEntry};

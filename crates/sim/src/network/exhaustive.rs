@@ -1,0 +1,252 @@
+//! Every behaviour of a tiny network on a grid.
+//!
+//! The first flow begins at a fixed time; the others begin at every point of a
+//! grid around it, and one nanosecond before each point. Combined with that:
+//! every order at equal instants, least and most delay at every hop, least and
+//! most undeclared traffic on every link, and messages that are all on time,
+//! all as late as they may be, or late first and then on time. What lies
+//! between the points of the grid is left out, so that the result is a lower
+//! limit of the worst case, though a close one.
+
+use std::error::Error;
+use std::fmt;
+
+use punctual_model::network::Network;
+
+use super::engine::{Engine, Nobody, Worst};
+use super::layout::Layout;
+use super::scenario::{Message, Scenario, Varying};
+
+/// What to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Distance of two points, ns; at least 1.
+    pub step: u64,
+    /// How far from the first flow the others begin at most, ns.
+    pub span: u64,
+    /// Messages of each flow.
+    pub messages: u32,
+    /// More behaviours than this are not run.
+    pub limit: u64,
+}
+
+/// There are more behaviours than the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooMany {
+    /// How many there are.
+    pub behaviours: u64,
+    /// How many there may be.
+    pub limit: u64,
+}
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "there are {} behaviours on the grid, more than {}; take a larger step, a shorter span or a smaller network",
+            self.behaviours, self.limit
+        )
+    }
+}
+
+impl Error for TooMany {}
+
+/// The worst of all behaviours on a grid.
+#[derive(Debug, Clone)]
+pub struct Exhausted {
+    /// By flow and path: the largest response and what brings it about.
+    pub worst: Vec<Vec<(Worst, Scenario)>>,
+    /// How many behaviours were run.
+    pub behaviours: u64,
+}
+
+/// Runs every behaviour on a grid.
+///
+/// # Errors
+/// There are more than `grid.limit`; nothing was run.
+pub fn exhaust(network: &Network, grid: Grid) -> Result<Exhausted, TooMany> {
+    let layout = Layout::new(network);
+    let axes = axes(&layout, grid);
+    let behaviours = axes
+        .iter()
+        .fold(1_u64, |all, axis| all.saturating_mul(axis.size(&layout)));
+    if behaviours > grid.limit {
+        return Err(TooMany {
+            behaviours,
+            limit: grid.limit,
+        });
+    }
+    let mut scenario = Scenario::silent(network);
+    let mut worst: Vec<Vec<(Worst, Scenario)>> = layout
+        .flows
+        .iter()
+        .map(|flow| vec![(Worst::default(), scenario.clone()); flow.leaves.len()])
+        .collect();
+    let mut engine = Engine::new(&layout);
+    let mut at = vec![0; axes.len()];
+    for (axis, index) in axes.iter().zip(&at) {
+        axis.set(*index, &layout, grid, &mut scenario);
+    }
+    loop {
+        engine.run(&mut scenario.play(&layout), &mut Nobody);
+        for (flow, paths) in worst.iter_mut().enumerate() {
+            for (path, (known, by)) in paths.iter_mut().enumerate() {
+                let seen = engine.worst(flow, path);
+                if seen.response > known.response {
+                    *known = seen;
+                    by.clone_from(&scenario);
+                }
+            }
+        }
+        // The next point, like the digits of a number.
+        let mut digit = 0;
+        loop {
+            let Some(axis) = axes.get(digit) else {
+                return Ok(Exhausted { worst, behaviours });
+            };
+            at[digit] += 1;
+            let carry = at[digit] == axis.size(&layout);
+            if carry {
+                at[digit] = 0;
+            }
+            axis.set(at[digit], &layout, grid, &mut scenario);
+            if !carry {
+                break;
+            }
+            digit += 1;
+        }
+    }
+}
+
+/// Something that there is a choice of.
+#[derive(Debug, Clone, Copy)]
+enum Axis {
+    /// When a flow begins, and how late its messages are; of so many points.
+    Begin(usize, u64),
+    /// Delay of a hop.
+    Delay(usize),
+    /// Residual of a link.
+    Residual(usize),
+    /// Order of the flows.
+    Order,
+}
+
+fn axes(layout: &Layout, grid: Grid) -> Vec<Axis> {
+    let mut axes = Vec::new();
+    let points = 2 * (2 * (grid.span / grid.step.max(1)) + 1);
+    for (flow, _) in layout.flows.iter().enumerate() {
+        axes.push(Axis::Begin(flow, if flow == 0 { 1 } else { points }));
+    }
+    for (number, hop) in layout.hops.iter().enumerate() {
+        if hop.delay.0 != hop.delay.1 {
+            axes.push(Axis::Delay(number));
+        }
+    }
+    for (number, link) in layout.links.iter().enumerate() {
+        let used = layout.hops.iter().any(|hop| hop.link as usize == number);
+        if link.best_effort > 1 && used {
+            axes.push(Axis::Residual(number));
+        }
+    }
+    if layout.flows.len() > 1 {
+        axes.push(Axis::Order);
+    }
+    axes
+}
+
+impl Axis {
+    fn size(self, layout: &Layout) -> u64 {
+        match self {
+            Self::Begin(flow, points) => {
+                points.saturating_mul(if layout.flows[flow].jitter > 0 { 3 } else { 1 })
+            }
+            Self::Delay(_) | Self::Residual(_) => 2,
+            Self::Order => (1..=layout.flows.len() as u64)
+                .try_fold(1_u64, u64::checked_mul)
+                .unwrap_or(u64::MAX),
+        }
+    }
+
+    fn set(self, index: u64, layout: &Layout, grid: Grid, scenario: &mut Scenario) {
+        match self {
+            Self::Begin(flow, points) => {
+                let row = &layout.flows[flow];
+                let (point, lateness) = (index % points, index / points);
+                // Before the first flow, and early enough for the jitter.
+                let jitter = layout.flows.iter().map(|flow| flow.jitter).max();
+                let origin = grid.span + jitter.unwrap_or(0) + 1;
+                let begin = match points {
+                    1 => origin,
+                    _ => {
+                        let steps = grid.span / grid.step;
+                        origin - steps * grid.step + point / 2 * grid.step - point % 2
+                    }
+                };
+                // A late message is queued at the point.
+                let late = |k: u64| match lateness {
+                    0 => 0,
+                    1 => row.jitter,
+                    _ if k == 0 => row.jitter,
+                    _ => 0,
+                };
+                let nominal = begin - late(0);
+                scenario.flows[flow].messages = (0..u64::from(grid.messages))
+                    .map(|k| Message {
+                        nominal_ns: nominal + k * row.period,
+                        late_ns: late(k),
+                    })
+                    .collect();
+            }
+            Self::Delay(hop) => {
+                let row = &layout.hops[hop];
+                let first = layout.flows[row.flow as usize].first_hop as usize;
+                let value = if index == 0 { row.delay.1 } else { row.delay.0 };
+                scenario.flows[row.flow as usize].delays[hop - first] = Varying::always(value);
+            }
+            Self::Residual(link) => {
+                let most = layout.links[link].best_effort - 1;
+                scenario.links[link].residual = Varying::always(if index == 0 { most } else { 0 });
+            }
+            Self::Order => {
+                // The permutation of that number.
+                let mut left: Vec<usize> = (0..layout.flows.len()).collect();
+                let mut index = index;
+                let mut rank = 0;
+                while !left.is_empty() {
+                    let flow = left.remove((index % left.len() as u64) as usize);
+                    index /= left.len() as u64 + 1;
+                    scenario.flows[flow].rank = rank;
+                    rank += 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::families::tiny;
+
+    #[test]
+    fn all_orders_are_tried() {
+        let network = Network::new(&tiny::three_flows()).unwrap();
+        let layout = Layout::new(&network);
+        let mut scenario = Scenario::silent(&network);
+        let grid = Grid {
+            step: 1,
+            span: 0,
+            messages: 1,
+            limit: 1,
+        };
+        let mut seen = std::collections::HashSet::new();
+        for index in 0..Axis::Order.size(&layout) {
+            Axis::Order.set(index, &layout, grid, &mut scenario);
+            seen.insert(scenario.flows.iter().map(|f| f.rank).collect::<Vec<_>>());
+        }
+        assert_eq!(seen.len(), 6);
+        let error = exhaust(&network, grid).unwrap_err();
+        assert_eq!(error.behaviours, 2 * 2 * 6);
+        assert!(error.to_string().contains("larger step"));
+    }
+}
