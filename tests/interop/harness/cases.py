@@ -129,6 +129,8 @@ class Job:
         return conn
 
     def relay(self):
+        if self.transport == "quic":
+            raise Unsupported("the relay is for TCP")
         relay = Relay(self.setting.ports[self.transport])
         self._relays.append(relay)
         return relay

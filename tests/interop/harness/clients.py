@@ -154,6 +154,25 @@ class PahoPython2(PahoPython):
     api = 2
 
 
+class Aioquic(Client):
+    name = "aioquic"
+    offers = {v: ("quic",) for v in (4, 5)}
+    tools = ("python3",)
+
+    def inputs(self):
+        return [self.source / "requirements.txt"]
+
+    def install(self):
+        venv = self.cache / "venv"
+        shutil.rmtree(venv, ignore_errors=True)
+        self.run("python3", "-m", "venv", venv)
+        self.run(venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check",
+                 "--no-deps", "-r", self.source / "requirements.txt")
+
+    def argv(self):
+        return [str(self.cache / "venv/bin/python"), str(self.source / "adapter.py")]
+
+
 class MqttJs(Client):
     name = "mqttjs"
     offers = {v: ("tcp", "tls", "ws", "wss") for v in (4, 5)}
@@ -244,7 +263,7 @@ class PahoGo5(PahoGo):
     offers = {5: ("tcp", "tls", "ws", "wss")}
 
 
-CLIENTS = (Mosquitto, PahoPython1, PahoPython2, MqttJs, Rumqttc, HiveMq, PahoGo3, PahoGo5)
+CLIENTS = (Mosquitto, PahoPython1, PahoPython2, Aioquic, MqttJs, Rumqttc, HiveMq, PahoGo3, PahoGo5)
 
 
 def _output(argv):

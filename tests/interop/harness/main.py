@@ -63,7 +63,7 @@ def main():
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="tests/interop/run",
-        description="Real MQTT clients against the broker, over TCP, TLS, WebSocket and WSS.")
+        description="Real MQTT clients against the broker, over TCP, TLS, WebSocket, WSS and QUIC.")
     parser.add_argument("--broker", choices=("punctual", "mosquitto"), default="punctual",
                         help="the broker to test; mosquitto validates the suite itself")
     parser.add_argument("--client", action="append", metavar="NAME",
@@ -199,6 +199,8 @@ def run_jobs(arguments, ready, broker, adapters, report):
                 if arguments.mqtt not in (None, VERSIONS[version]):
                     continue
                 if arguments.transport and transport not in arguments.transport:
+                    continue
+                if transport not in broker.setting.ports:
                     continue
                 jobs.put((client, version, transport))
     if jobs.empty():

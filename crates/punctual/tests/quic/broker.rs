@@ -24,6 +24,8 @@ pub(crate) struct Broker {
     pub(crate) quic: SocketAddr,
     pub(crate) tcp: SocketAddr,
     http: SocketAddr,
+    /// Scheme and address of all listeners, in the order of the file.
+    listeners: Vec<(String, SocketAddr)>,
 }
 
 impl Broker {
@@ -67,10 +69,21 @@ impl Broker {
             quic: nowhere,
             tcp: nowhere,
             http: nowhere,
+            listeners: Vec::new(),
         };
-        broker.quic = broker.logged("listening on quic://").parse().unwrap();
-        broker.tcp = broker.logged("listening on tcp://").parse().unwrap();
-        broker.http = broker.logged("listening on http://").parse().unwrap();
+        // The HTTP interface is the last that is opened.
+        while broker.http == nowhere {
+            let line = broker.logged("listening on ");
+            let (scheme, address) = line.split_once("://").unwrap();
+            let address = address.parse().unwrap();
+            match scheme {
+                "http" => broker.http = address,
+                "quic" => broker.quic = address,
+                "tcp" => broker.tcp = address,
+                _ => {}
+            }
+            broker.listeners.push((scheme.to_owned(), address));
+        }
         broker
     }
 
@@ -90,6 +103,36 @@ impl Broker {
     /// A file that was made for this broker.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// The port by which a transport can be had.
+    pub(crate) fn port(&self, scheme: Scheme) -> u16 {
+        let scheme = match scheme {
+            Scheme::Tcp => "tcp",
+            Scheme::Tls => "tls",
+            Scheme::Udp => "udp",
+            Scheme::Quic => "quic",
+            Scheme::Ws | Scheme::Wss => panic!("no test needs {scheme:?}"),
+        };
+        let mut listeners = self.listeners.iter();
+        let found = listeners.find(|(name, _)| name == scheme);
+        found.expect("a listener").1.port()
+    }
+
+    /// Processor time that the broker has used.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let mut clock = 0;
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let id = self.process.id() as libc::pid_t;
+        // SAFETY: both pointers are to live values of the types that are written.
+        let told = unsafe {
+            libc::clock_getcpuclockid(id, &raw mut clock) | libc::clock_gettime(clock, &raw mut time)
+        };
+        assert_eq!(told, 0, "the processor time of the broker");
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
     /// A metric, with its labels if it has some.

@@ -6,6 +6,7 @@
 )]
 
 mod broker;
+mod figures;
 mod hostile;
 mod messages;
 mod moves;
