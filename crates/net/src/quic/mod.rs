@@ -17,6 +17,8 @@ mod mail;
 mod options;
 mod output;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod turn;
 mod unsent;
 

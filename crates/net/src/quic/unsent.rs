@@ -46,6 +46,12 @@ pub(super) struct Unsent {
 }
 
 impl Unsent {
+    /// Bytes that may be unsent.
+    #[cfg(test)]
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Bytes that may be handed over now.
     pub(super) fn room(&self) -> usize {
         match AHEAD.saturating_sub(self.most) {

@@ -129,7 +129,8 @@ impl Broker {
         let id = self.process.id() as libc::pid_t;
         // SAFETY: both pointers are to live values of the types that are written.
         let told = unsafe {
-            libc::clock_getcpuclockid(id, &raw mut clock) | libc::clock_gettime(clock, &raw mut time)
+            libc::clock_getcpuclockid(id, &raw mut clock)
+                | libc::clock_gettime(clock, &raw mut time)
         };
         assert_eq!(told, 0, "the processor time of the broker");
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

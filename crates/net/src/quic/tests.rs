@@ -1,0 +1,322 @@
+//! A link and a client of `quinn-proto` in virtual time: what is handed over is
+//! what leaves, and it all arrives, whatever is lost.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use proptest::prelude::*;
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
+    Event, StreamEvent, StreamId,
+};
+use rustls::crypto::ring;
+
+use super::link::Link;
+use super::settings::{self, AHEAD, ALPN};
+use super::{QuicCounters, QuicOptions};
+use crate::Identity;
+use crate::tls::{ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions};
+
+/// One way through the network.
+const DELAY: Duration = Duration::from_millis(5);
+
+/// A server's link and a client.
+struct Pair {
+    now: Instant,
+    server: Endpoint,
+    link: Option<(ConnectionHandle, Link)>,
+    client: Endpoint,
+    handle: ConnectionHandle,
+    connection: Connection,
+    stream: Option<StreamId>,
+    counters: QuicCounters,
+    to_client: VecDeque<(Instant, Vec<u8>)>,
+    to_server: VecDeque<(Instant, Vec<u8>)>,
+    /// Which datagrams to the client are lost.
+    lose: Box<dyn FnMut() -> bool>,
+    /// Bytes that the client has read.
+    read: usize,
+}
+
+fn address(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+impl Pair {
+    fn new(lose: Box<dyn FnMut() -> bool>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
+        let certificate = dir.path().join("c.pem");
+        let key = dir.path().join("k.pem");
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let tls = TlsAcceptor::load(&TlsServerOptions {
+            certificate,
+            key,
+            clients: ClientCertificates::Ignored,
+            minimum: MinimumTls::V1_3,
+        })
+        .unwrap();
+        let config = settings::server(&tls, &QuicOptions::default()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let mut trust = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        trust.alpn_protocols = vec![ALPN.to_vec()];
+        let trust = QuicClientConfig::try_from(trust).unwrap();
+        let endpoint = || Arc::new(EndpointConfig::default());
+        let now = Instant::now();
+        let mut client = Endpoint::new(endpoint(), None, true, Some([1; 32]));
+        let trust = ClientConfig::new(Arc::new(trust));
+        let connecting = client.connect(now, trust, address(1), "localhost");
+        let (handle, connection) = connecting.unwrap();
+        let mut pair = Self {
+            now,
+            server: Endpoint::new(endpoint(), Some(Arc::new(config)), true, Some([2; 32])),
+            link: None,
+            client,
+            handle,
+            connection,
+            stream: None,
+            counters: QuicCounters::default(),
+            to_client: VecDeque::new(),
+            to_server: VecDeque::new(),
+            lose: Box::new(|| false),
+            read: 0,
+        };
+        while !pair.link.as_ref().is_some_and(|(_, link)| link.has_room()) {
+            pair.step();
+            if !pair.connection.is_handshaking() && pair.stream.is_none() {
+                let stream = pair.connection.streams().open(Dir::Bi).unwrap();
+                pair.connection.send_stream(stream).write(b"x").unwrap();
+                pair.stream = Some(stream);
+            }
+        }
+        pair.lose = lose;
+        pair
+    }
+
+    /// Lets both sides send what they have, and moves on to what is next.
+    fn step(&mut self) {
+        self.send_link();
+        self.send_client();
+        let mut next = self.connection.poll_timeout();
+        let due = self
+            .link
+            .as_mut()
+            .and_then(|(_, link)| link.connection.poll_timeout());
+        let arrivals = [&self.to_client, &self.to_server];
+        let arrivals = arrivals
+            .into_iter()
+            .filter_map(|queue| Some(queue.front()?.0));
+        next = arrivals.chain(next).chain(due).min();
+        self.now = self.now.max(next.expect("somebody waits for something"));
+        while let Some((_, datagram)) = self.to_client.pop_front_if(|(at, _)| *at <= self.now) {
+            self.at_client(&datagram);
+        }
+        while let Some((_, datagram)) = self.to_server.pop_front_if(|(at, _)| *at <= self.now) {
+            self.at_server(&datagram);
+        }
+        self.connection.handle_timeout(self.now);
+        if let Some((_, link)) = &mut self.link {
+            link.connection.handle_timeout(self.now);
+        }
+        self.client_events();
+        self.server_events();
+    }
+
+    /// Sends the link's datagrams; returns how many there were.
+    fn send_link(&mut self) -> usize {
+        let Some((_, link)) = &mut self.link else {
+            return 0;
+        };
+        let mut n = 0;
+        loop {
+            let mut data = Vec::new();
+            if link.transmit(self.now, &mut data).is_none() {
+                return n;
+            }
+            n += 1;
+            if !(self.lose)() {
+                self.to_client.push_back((self.now + DELAY, data));
+            }
+        }
+    }
+
+    fn send_client(&mut self) {
+        loop {
+            let mut data = Vec::new();
+            if self
+                .connection
+                .poll_transmit(self.now, 1, &mut data)
+                .is_none()
+            {
+                return;
+            }
+            self.to_server.push_back((self.now + DELAY, data));
+        }
+    }
+
+    fn at_client(&mut self, datagram: &[u8]) {
+        let data = BytesMut::from(datagram);
+        let mut answer = Vec::new();
+        let event = self
+            .client
+            .handle(self.now, address(1), None, None, data, &mut answer);
+        if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
+            self.connection.handle_event(event);
+        }
+    }
+
+    fn at_server(&mut self, datagram: &[u8]) {
+        let data = BytesMut::from(datagram);
+        let mut answer = Vec::new();
+        let event = self
+            .server
+            .handle(self.now, address(2), None, None, data, &mut answer);
+        match event {
+            Some(DatagramEvent::ConnectionEvent(_, event)) => {
+                let (_, link) = self.link.as_mut().unwrap();
+                link.connection.handle_event(event);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                let accepted = self.server.accept(incoming, self.now, &mut answer, None);
+                let (handle, connection) = accepted.map_err(|e| e.cause).unwrap();
+                let link = Link::new(0, connection, Identity::None, None);
+                self.link = Some((handle, link));
+            }
+            _ => {}
+        }
+    }
+
+    fn client_events(&mut self) {
+        while let Some(event) = self.connection.poll() {
+            if let (Event::Stream(StreamEvent::Readable { id }), Some(stream)) =
+                (event, self.stream)
+            {
+                assert_eq!(id, stream);
+            }
+        }
+        while let Some(event) = self.connection.poll_endpoint_events() {
+            if let Some(answer) = self.client.handle_event(self.handle, event) {
+                self.connection.handle_event(answer);
+            }
+        }
+        let Some(stream) = self.stream else {
+            return;
+        };
+        let mut stream = self.connection.recv_stream(stream);
+        let Ok(mut chunks) = stream.read(true) else {
+            return;
+        };
+        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+            self.read += chunk.bytes.len();
+        }
+        let _ = chunks.finalize();
+    }
+
+    fn server_events(&mut self) {
+        let Some((handle, link)) = &mut self.link else {
+            return;
+        };
+        let happened = link.happened(self.now, &self.counters);
+        assert_eq!(happened.lost, None);
+        while let Some(event) = link.connection.poll_endpoint_events() {
+            if let Some(answer) = self.server.handle_event(*handle, event) {
+                link.connection.handle_event(answer);
+            }
+        }
+    }
+
+    /// Hands over as much as is taken; returns how many bytes that was.
+    fn hand_over(&mut self, left: usize) -> usize {
+        let bytes = vec![0; left.min(64 << 10)];
+        let (_, link) = self.link.as_mut().unwrap();
+        if !link.has_room() {
+            return 0;
+        }
+        link.hand_over(&[IoSlice::new(&bytes)], &self.counters)
+    }
+}
+
+/// Random numbers of a seed.
+fn random(mut seed: u64) -> impl FnMut() -> u64 {
+    move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    }
+}
+
+/// Without loss what the client has, or will have, is what has left. So it is
+/// known how much has not.
+#[test]
+fn little_waits_in_quic_and_the_bound_on_it_holds() {
+    let mut pair = Pair::new(Box::new(|| false));
+    let total = 3 << 20;
+    let mut handed = 0;
+    let mut held_back = 0;
+    while pair.read < total {
+        loop {
+            let n = pair.hand_over(total - handed);
+            handed += n;
+            if n == 0 {
+                break;
+            }
+            pair.send_link();
+        }
+        // Nothing was handed over or sent since: what is on its way is all that
+        // has left.
+        let before = pair.read;
+        let mut copy: Vec<_> = pair.to_client.drain(..).map(|(_, data)| data).collect();
+        for datagram in &copy {
+            pair.at_client(datagram);
+        }
+        copy.clear();
+        pair.client_events();
+        assert!(pair.read >= before);
+        let (_, link) = pair.link.as_ref().unwrap();
+        let unsent = handed - pair.read;
+        assert!(unsent <= link.unsent.most(), "{unsent}");
+        assert!(unsent <= AHEAD + 1, "{unsent}");
+        held_back += usize::from(unsent > 0);
+        pair.step();
+    }
+    assert!(held_back > 0, "the network never held anything back");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Whatever is lost, the link never stops although there is more to send.
+    #[test]
+    fn everything_arrives(seed in 1_u64.., one_in in 3_u64..40, total in 1_usize..400_000) {
+        let mut random = random(seed);
+        let mut pair = Pair::new(Box::new(move || random() % one_in == 0));
+        let mut handed = 0;
+        let start = pair.now;
+        while pair.read < total {
+            loop {
+                let n = pair.hand_over(total - handed);
+                handed += n;
+                if n == 0 {
+                    break;
+                }
+                pair.send_link();
+            }
+            pair.step();
+            prop_assert!(pair.now - start < Duration::from_secs(250), "{} of {total}", pair.read);
+        }
+        prop_assert_eq!(pair.read, total);
+    }
+}
