@@ -302,7 +302,7 @@ proptest! {
     #[test]
     fn everything_arrives(seed in 1_u64.., one_in in 3_u64..40, total in 1_usize..400_000) {
         let mut random = random(seed);
-        let mut pair = Pair::new(Box::new(move || random() % one_in == 0));
+        let mut pair = Pair::new(Box::new(move || random().is_multiple_of(one_in)));
         let mut handed = 0;
         let start = pair.now;
         while pair.read < total {

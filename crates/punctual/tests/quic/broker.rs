@@ -267,20 +267,20 @@ fn make_certificates(dir: &tempfile::TempDir) {
         params
     };
     let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
-    for authority in ["ca", "other"] {
+    for (authority, server) in [("ca", "server"), ("other", "other-server")] {
         let mut params = named(authority, &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
         write(&format!("{authority}.pem"), certificate);
         let ca = Issuer::new(params, key);
-        if authority == "other" {
-            continue;
-        }
         for (file, name, hosts) in [
-            ("server", "server", &["localhost", "127.0.0.1"][..]),
+            (server, "server", &["localhost", "127.0.0.1"][..]),
             ("client", "tester", &[][..]),
         ] {
+            if authority == "other" && file == "client" {
+                continue;
+            }
             let key = KeyPair::generate().unwrap();
             let certificate = named(name, hosts).signed_by(&key, &ca).unwrap();
             write(&format!("{file}.pem"), certificate.pem());

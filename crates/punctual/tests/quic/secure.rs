@@ -55,6 +55,30 @@ fn a_client_certificate_may_be_required_and_be_the_user() {
     assert_eq!(message(&mut client).message.payload, b"1");
 }
 
+/// New connections get the new certificate; those that exist go on.
+#[test]
+fn a_certificate_is_replaced_by_reloading() {
+    let broker = Broker::start("", "");
+    let mut before = broker.client("before");
+    subscribe(&mut before, "t", QoS::AtMostOnce);
+    for end in ["pem", "key"] {
+        let new = broker.file(&format!("other-server.{end}"));
+        std::fs::copy(new, broker.file(&format!("server.{end}"))).unwrap();
+    }
+    broker.signal(libc::SIGHUP);
+    let mut after = None;
+    broker.wait_for("the new certificate", || {
+        let mut options = broker.options("after");
+        options.endpoint.tls.ca_file = Some(broker.file("other.pem"));
+        after = connect(options).ok();
+        after.is_some()
+    });
+    let mut after = after.unwrap();
+    publish(&mut after, "t", b"1", QoS::AtLeastOnce);
+    assert_eq!(message(&mut before).message.payload, b"1");
+    assert!(connect(broker.options("late")).is_err());
+}
+
 #[test]
 fn tools_name_the_remedy() {
     let broker = Broker::start("", "");
