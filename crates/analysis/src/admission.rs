@@ -1,56 +1,309 @@
 //! Admission: which flows are promised their deadlines.
+//!
+//! A flow is admitted if with it every flow keeps its deadline to every
+//! destination, by a safe bound. The bounds by levels answer first; flows that
+//! do not pass them are looked at more closely: alone, then with all that
+//! share a port with them, then the whole network as
+//! [`analyze`](crate::analyze) does. Each step only accepts more, so the
+//! answer is that of an analysis from scratch. What is refused leaves no
+//! trace.
+
+use std::collections::{BTreeSet, HashMap};
 
 use punctual_model::network::{Flow, Network};
 
-use crate::bounds::{Bounds, analyze};
+use crate::PathBounds;
+use crate::bounds::{Solution, least_end, lower_end, path_bounds};
+use crate::levels::{Levels, Limits};
+use crate::refusal::{Overload, Refusal};
+use crate::segment::Scratch;
+use crate::system::{ClassId, StageId, System, UNBOUNDED};
+
+/// Streams of other flows that a decision may look at before it gives up and
+/// refuses, unless [`Admission::set_effort`] says otherwise: a few seconds.
+pub const DEFAULT_EFFORT: u64 = 1 << 26;
 
 /// A network and the flows that are admitted to it.
 #[derive(Debug, Clone)]
 pub struct Admission {
     network: Network,
+    system: System,
+    levels: Levels,
+    /// The levels are those of the flows: false while routes make a cycle.
+    settled: bool,
+    classes: HashMap<String, ClassId>,
+    effort: u64,
 }
 
 impl Admission {
-    /// Begins with the flows of a network as admitted.
+    /// Begins with the flows of a network as admitted, whether or not they
+    /// keep their deadlines.
     pub fn new(network: Network) -> Self {
-        Self { network }
+        let mut system = System::empty(&network.topology);
+        let classes = system.add_all(&network.flows);
+        let names = network.flows.iter().map(|flow| flow.id.clone());
+        Self {
+            classes: names.zip(classes).collect(),
+            levels: Levels::new(&system),
+            settled: system.order.is_some(),
+            system,
+            network,
+            effort: DEFAULT_EFFORT,
+        }
     }
 
-    /// The network with the flows that are admitted.
+    /// Limits the work of a decision: about so many streams of other flows are
+    /// looked at, some tens of nanoseconds each. What is not decided by then is
+    /// refused, which is safe. The bounds by levels are not counted.
+    pub fn set_effort(&mut self, streams: u64) {
+        self.effort = streams;
+    }
+
+    /// The network with the flows that are admitted, in the order in which
+    /// they were.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// Admits a flow if then every flow keeps its deadline, that one and all
-    /// others. False, and nothing has changed, if not, or if its name is
-    /// taken.
-    pub fn add(&mut self, flow: Flow) -> bool {
-        if self.network.flows.iter().any(|known| known.id == flow.id) {
-            return false;
+    /// Admits flows, all or none.
+    ///
+    /// # Errors
+    /// A flow of the same name is admitted, or one of the flows, new or old,
+    /// might miss its deadline; nothing has changed then.
+    pub fn add(&mut self, flows: Vec<Flow>) -> Result<(), Refusal> {
+        let mut names = BTreeSet::new();
+        for flow in &flows {
+            if self.classes.contains_key(&flow.id) || !names.insert(&flow.id) {
+                return Err(Refusal::taken(flow));
+            }
         }
-        self.network.flows.push(flow);
-        let accepted = self.keeps_deadlines(&analyze(&self.network));
-        if !accepted {
-            self.network.flows.pop();
+        let classes = self.system.add_all(&flows);
+        self.touch(&classes);
+        match self.late() {
+            None => {
+                self.classes
+                    .extend(flows.iter().map(|flow| flow.id.clone()).zip(classes));
+                self.network.flows.extend(flows);
+                Ok(())
+            }
+            Some(late) => {
+                let refusal = self.refusal(&flows, &classes, late);
+                self.levels.undo();
+                for (flow, class) in flows.iter().zip(&classes) {
+                    self.system.remove(*class, flow);
+                }
+                self.settled &= self.system.order.is_some();
+                self.resettle();
+                Err(refusal)
+            }
         }
-        accepted
     }
 
     /// Takes a flow out. False if there is none of that name.
     pub fn remove(&mut self, id: &str) -> bool {
-        let before = self.network.flows.len();
-        self.network.flows.retain(|flow| flow.id != id);
-        self.network.flows.len() < before
+        let Some(class) = self.classes.remove(id) else {
+            return false;
+        };
+        let Some(place) = self.network.flows.iter().position(|flow| flow.id == id) else {
+            return false;
+        };
+        let stages = self.system.classes[class].stages.clone();
+        let flow = self.network.flows.remove(place);
+        self.system.remove(class, &flow);
+        if self.settled {
+            self.levels.touch(&self.system, &stages);
+            self.levels.settle(&self.system);
+        }
+        self.resettle();
+        true
     }
 
-    fn keeps_deadlines(&self, bounds: &Bounds) -> bool {
-        self.network
-            .flows
-            .iter()
-            .zip(&bounds.flows)
-            .all(|(flow, bounds)| {
-                let kept = |bound: u64| bound <= flow.deadline;
-                bounds.iter().all(|bounds| bounds.best.is_some_and(kept))
-            })
+    /// The bounds of an admitted flow, one for each destination; `None` if
+    /// there is none of that name.
+    pub fn bounds(&self, id: &str) -> Option<Vec<PathBounds>> {
+        let class = *self.classes.get(id)?;
+        let solution = Solution::new(&self.system);
+        let leaves = self.system.classes[class].leaves.iter();
+        let mut scratch = Scratch::new(u64::MAX);
+        let bounds = leaves.map(|leaf| path_bounds(&self.system, &solution, *leaf, &mut scratch));
+        Some(bounds.collect())
     }
+
+    /// Brings the levels up to date after flows of these classes came.
+    fn touch(&mut self, classes: &[ClassId]) {
+        if !self.settled || self.system.order.is_none() {
+            self.settled = false;
+            return;
+        }
+        let stages: Vec<_> = classes
+            .iter()
+            .flat_map(|class| self.system.classes[*class].stages.iter().copied())
+            .collect();
+        self.levels.touch(&self.system, &stages);
+        self.levels.settle(&self.system);
+    }
+
+    /// Begins the levels again once the routes make no cycle any more.
+    fn resettle(&mut self) {
+        if !self.settled && self.system.order.is_some() {
+            self.levels.reset(&self.system);
+            self.settled = true;
+        }
+    }
+
+    /// A destination that a message might reach too late, and its bound by
+    /// the last analysis that was made.
+    fn late(&self) -> Option<Late> {
+        let all: Vec<ClassId> = (0..self.system.classes.len()).collect();
+        let mut scratch = Scratch::new(self.effort);
+        let whole = self.whole_effort() <= self.effort;
+        if self.settled {
+            let mut late = self.those_late(&self.levels.limits, &all);
+            if late.is_empty() {
+                return None;
+            }
+            if let Some(hopeless) = late.iter().find(|late| self.overload(late.leaf).is_some()) {
+                return Some(*hopeless);
+            }
+            let mut limits = self.levels.limits.clone();
+            let reach = |late: &[Late], neighbours: bool| match neighbours {
+                true => self.with_neighbours(late),
+                false => self.alone(late),
+            };
+            // All of it gives at least what the neighbours give.
+            for neighbours in [Some(false), (!whole).then_some(true)]
+                .into_iter()
+                .flatten()
+            {
+                let stages = reach(&late, neighbours);
+                self.lower(&stages, &mut limits, &mut scratch);
+                let classes: Vec<_> = late.iter().map(|late| late.class).collect();
+                late = self.those_late(&limits, &classes);
+                if late.is_empty() {
+                    return None;
+                }
+            }
+            if !whole {
+                return late.first().copied();
+            }
+        }
+        let solution = Solution::new(&self.system);
+        self.those_late(&solution.best, &all).into_iter().next()
+    }
+
+    /// Streams that the analysis of the whole network looks at.
+    fn whole_effort(&self) -> u64 {
+        let level = |stage: &StageId| {
+            let priority = self.system.priority(*stage);
+            self.system
+                .level(self.system.stages[*stage].port, priority)
+                .len()
+        };
+        let classes = self.system.classes.iter();
+        let leaves = classes.flat_map(|class| &class.leaves);
+        // A port is in a segment for each beginning before it and end after.
+        let leaf = |leaf: &StageId| {
+            let path = self.system.path(*leaf);
+            let segments = (1..)
+                .zip(&path)
+                .map(|(at, stage)| at * (path.len() + 1 - at) * level(stage));
+            segments.sum::<usize>() as u64
+        };
+        leaves.map(leaf).sum()
+    }
+
+    /// The destinations of these classes that are beyond their deadlines.
+    fn those_late(&self, limits: &Limits, classes: &[ClassId]) -> Vec<Late> {
+        let mut late = Vec::new();
+        for class in classes {
+            let this = &self.system.classes[*class];
+            for leaf in &this.leaves {
+                let prop = self.system.ports[self.system.stages[*leaf].port].prop;
+                let bound = limits.end[*leaf].saturating_add(prop);
+                if this.count > 0 && bound > this.deadline {
+                    late.push(Late {
+                        class: *class,
+                        leaf: *leaf,
+                        bound,
+                    });
+                }
+            }
+        }
+        late
+    }
+
+    /// The stages on the ways to late destinations.
+    fn alone(&self, late: &[Late]) -> BTreeSet<StageId> {
+        let paths = late.iter().flat_map(|late| self.system.path(late.leaf));
+        paths.collect()
+    }
+
+    /// Those, and what leads to the ports on these ways of all that is not
+    /// less urgent.
+    fn with_neighbours(&self, late: &[Late]) -> BTreeSet<StageId> {
+        let mut stages = BTreeSet::new();
+        for late in late {
+            let priority = self.system.classes[late.class].priority;
+            for stage in self.system.path(late.leaf) {
+                let port = self.system.stages[stage].port;
+                for other in self.system.level(port, priority) {
+                    stages.extend(self.system.path(*other));
+                }
+            }
+        }
+        stages
+    }
+
+    /// Lowers the limits of these stages by segments, each after those before
+    /// it.
+    fn lower(&self, stages: &BTreeSet<StageId>, limits: &mut Limits, scratch: &mut Scratch) {
+        for port in self.system.order.iter().flatten() {
+            for stage in &self.system.ports[*port].stages {
+                if stages.contains(stage) {
+                    let end = least_end(&self.system, *stage, limits, scratch);
+                    lower_end(&self.system, *stage, end, limits);
+                }
+            }
+        }
+    }
+
+    /// The port on the way to a leaf whose level has no time left.
+    fn overload(&self, leaf: StageId) -> Option<Overload> {
+        let priority = self.system.priority(leaf);
+        let ports = self.system.path(leaf).into_iter();
+        let mut ports = ports.map(|stage| self.system.stages[stage].port);
+        ports.find_map(|port| Overload::of(&self.system, port, priority))
+    }
+
+    fn refusal(&self, flows: &[Flow], classes: &[ClassId], late: Late) -> Refusal {
+        let new = classes.iter().position(|class| *class == late.class);
+        let known = || {
+            let name = self
+                .classes
+                .iter()
+                .find(|(_, class)| **class == late.class)?;
+            self.network.flows.iter().find(|flow| flow.id == *name.0)
+        };
+        let flow = new.map(|index| &flows[index]).or_else(known);
+        let path = self.system.classes[late.class].leaves.iter();
+        let topology = &self.network.topology;
+        Refusal::late(
+            flow,
+            path.clone()
+                .position(|leaf| *leaf == late.leaf)
+                .unwrap_or(0),
+            (late.bound != UNBOUNDED).then_some(late.bound),
+            self.overload(late.leaf)
+                .map(|overload| overload.named(topology)),
+            new.is_some(),
+        )
+    }
+}
+
+/// A destination that might be reached too late.
+#[derive(Debug, Clone, Copy)]
+struct Late {
+    class: ClassId,
+    leaf: StageId,
+    bound: u64,
 }

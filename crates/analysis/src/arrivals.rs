@@ -120,11 +120,32 @@ impl Shaping {
         !self.equal
     }
 
-    /// Windows at which one more frame comes, if frames are equal.
-    fn steps(&self) -> impl Iterator<Item = u64> + use<> {
-        let (before, spread) = (self.ratio.before, self.spread);
-        let first = spread / before + 1;
-        (first..).map(move |k| k.saturating_mul(before) - spread)
+    /// Least window above `x` at which one more frame comes, if frames are
+    /// equal; or at which it no longer is less than `sum`.
+    fn next_break(&self, x: u64, sum: u64) -> u64 {
+        if self.equal {
+            let frames = (x + self.spread) / self.ratio.before + 1;
+            return frames.saturating_mul(self.ratio.before) - self.spread;
+        }
+        let start = match self.own {
+            Some(own) if !own.siblings && x + self.spread < own.kind.before => {
+                return own.kind.before - self.spread;
+            }
+            Some(own) if !own.siblings => own.kind.before,
+            _ => 0,
+        };
+        let fixed = match self.own {
+            Some(own) if own.siblings => self.largest.saturating_sub(own.kind.here),
+            _ => self.largest,
+        };
+        // Least window whose line is the rest.
+        let rest = u128::from(sum.saturating_sub(fixed).saturating_sub(1));
+        let Kind { before, here } = self.ratio;
+        let line = rest * u128::from(before) / u128::from(here) + 1;
+        let window = u64::try_from(line)
+            .unwrap_or(u64::MAX)
+            .saturating_add(start);
+        window.saturating_sub(self.spread).max(x + 1)
     }
 }
 
@@ -235,17 +256,22 @@ impl Group {
         })
     }
 
-    /// Work in a window of length `x`, the message under test with it: for the
-    /// length of the busy period, where order is no matter.
-    pub(crate) fn everything(&self, x: u64) -> u64 {
-        let x = x.saturating_add(self.advance);
-        let own = self.own_stream();
-        let streams = self.streams.iter().chain(&own);
-        let sum = streams.fold(0_u64, |sum, stream| sum.saturating_add(stream.work(x)));
+    /// Work in a window of length `x` up to the horizon, the message under test
+    /// with it: for the length of the busy period, where order is no matter.
+    pub(crate) fn everything(&mut self, x: u64) -> u64 {
+        let x = x + self.advance;
+        let own = self.own_stream().map_or(0, |own| own.work(x));
+        let sum = self.streams(x).saturating_add(own);
         match &self.shaping {
             Some(shaping) => sum.min(shaping.all(x)),
             None => sum,
         }
+    }
+
+    /// Work that can be there at once.
+    pub(crate) fn first(&self) -> u64 {
+        let all = self.streams.iter().copied().chain(self.own_stream());
+        all.fold(0, |sum, stream| sum.saturating_add(stream.work(0)))
     }
 
     /// Prepares [`work`](Self::work) for windows up to `horizon`. `None` if
@@ -274,7 +300,7 @@ impl Group {
                 window += stream.period;
             }
         }
-        self.steps.sort_unstable();
+        self.steps.sort_unstable_by_key(|step| step.0);
         let mut sum = first;
         self.steps[0].1 = first;
         for step in &mut self.steps[1..] {
@@ -295,19 +321,62 @@ impl Group {
         }
     }
 
-    fn unshaped(&mut self, x: u64) -> u64 {
+    /// Work of the streams, as the steps say.
+    fn streams(&mut self, x: u64) -> u64 {
         while self.at + 1 < self.steps.len() && self.steps[self.at + 1].0 <= x {
             self.at += 1;
         }
         while self.steps[self.at].0 > x {
             self.at -= 1;
         }
+        self.steps[self.at].1
+    }
+
+    fn unshaped(&mut self, x: u64) -> u64 {
         let own = self.own.map_or(0, |own| {
             (x / own.period)
                 .saturating_mul(own.work)
                 .saturating_add(own.rest)
         });
-        self.steps[self.at].1.saturating_add(own)
+        self.streams(x).saturating_add(own)
+    }
+
+    /// Least window above `x` at which its work may jump or begins to grow at
+    /// another rate.
+    pub(crate) fn next_break(&mut self, x: u64) -> u64 {
+        let window = x + self.advance;
+        let sum = self.unshaped(window);
+        let step = self.next_step(window);
+        let limit = match &self.shaping {
+            Some(shaping) if shaping.work(window) < sum => shaping.next_break(window, sum),
+            _ => u64::MAX,
+        };
+        step.min(limit).saturating_sub(self.advance)
+    }
+
+    /// Least window above this one, at which the streams were looked up last,
+    /// with one more release.
+    fn next_step(&self, window: u64) -> u64 {
+        let step = self.steps.get(self.at + 1).map_or(u64::MAX, |step| step.0);
+        match self.own {
+            Some(own) => step.min((window / own.period + 1) * own.period),
+            None => step,
+        }
+    }
+
+    /// Growth of its work per nanosecond at a window, in units of 2^-32,
+    /// rounded up; 0 where it grows in steps.
+    pub(crate) fn slope(&mut self, x: u64) -> u64 {
+        let window = x + self.advance;
+        let sum = self.unshaped(window);
+        match &self.shaping {
+            Some(shaping) if !shaping.equal && shaping.work(window) < sum => {
+                let Kind { before, here } = shaping.ratio;
+                let slope = (u128::from(here) << 32).div_ceil(u128::from(before));
+                u64::try_from(slope).unwrap_or(u64::MAX)
+            }
+            _ => 0,
+        }
     }
 
     /// Offsets from 1 to below `end` at which its work may jump. `None` if they
@@ -323,22 +392,24 @@ impl Group {
             let releases = (1..).map(|k| own.period.saturating_mul(k));
             out.extend(releases.take_while(|t| *t < end));
         }
-        let Some(shaping) = self.shaping.filter(|shaping| !shaping.is_line()) else {
+        let Some(shaping) = self.shaping else {
             return Some(());
         };
-        if end / shaping.ratio.before > MAX_STEPS {
-            return None;
-        }
-        for window in shaping.steps() {
-            let Some(t) = window.checked_sub(advance).filter(|t| *t > 0) else {
-                continue;
-            };
-            if t >= end {
-                break;
+        // While the link brings less than the streams, its own steps count, or
+        // the window at which it no longer does.
+        let mut window = advance;
+        while window < end + advance {
+            if out.len() > MAX_STEPS as usize {
+                return None;
             }
-            // Where the streams bring less, the link is no limit.
-            if shaping.work(window - 1) <= self.unshaped(window) {
-                out.push(t);
+            let sum = self.unshaped(window);
+            let limited = shaping.work(window) < sum;
+            window = match limited {
+                true => shaping.next_break(window, sum),
+                false => self.next_step(window),
+            };
+            if limited {
+                out.extend(offset(window));
             }
         }
         Some(())

@@ -2,6 +2,7 @@
 
 use punctual_model::network::Network;
 
+use crate::levels::Limits;
 use crate::segment::{Scratch, Segment};
 use crate::system::{PortId, StageId, System, UNBOUNDED};
 
@@ -33,47 +34,27 @@ pub struct PathBounds {
 
 /// Bounds for all flows of a network.
 pub fn analyze(network: &Network) -> Bounds {
-    let system = System::new(network);
+    let mut system = System::empty(&network.topology);
+    let class_of = system.add_all(&network.flows);
     let solution = Solution::new(&system);
-    let mut scratch = Scratch::default();
+    let mut scratch = Scratch::new(u64::MAX);
     let classes: Vec<Vec<PathBounds>> = system
         .classes
         .iter()
         .map(|class| {
             let leaves = class.leaves.iter();
             leaves
-                .map(|leaf| solution.path_bounds(&system, *leaf, &mut scratch))
+                .map(|leaf| path_bounds(&system, &solution, *leaf, &mut scratch))
                 .collect()
         })
         .collect();
-    let flows = system.class_of.iter().map(|class| classes[*class].clone());
+    let flows = class_of.into_iter().map(|class| classes[class].clone());
     Bounds {
         flows: flows.collect(),
     }
 }
 
-/// Limits for each stage, from the nominal release.
-#[derive(Debug, Clone)]
-struct Limits {
-    /// Latest arrival at the queue.
-    latest: Vec<u64>,
-    /// Latest end of transmission.
-    end: Vec<u64>,
-}
-
 impl Limits {
-    /// The limits before anything is known but what each frame takes alone.
-    fn least(system: &System) -> Self {
-        let latest = system
-            .stages
-            .iter()
-            .map(|stage| stage.earliest + system.classes[stage.class].jitter);
-        Self {
-            latest: latest.collect(),
-            end: vec![0; system.stages.len()],
-        }
-    }
-
     /// Sets the end of a stage's transmission, and with it the arrivals of
     /// those that come after it. True if anything changed.
     fn set_end(&mut self, system: &System, stage: StageId, end: u64) -> bool {
@@ -152,14 +133,14 @@ impl Holistic<'_> {
 }
 
 /// The limits by each method.
-struct Solution {
-    holistic: Limits,
-    best: Limits,
+pub(crate) struct Solution {
+    pub(crate) holistic: Limits,
+    pub(crate) best: Limits,
 }
 
 impl Solution {
-    fn new(system: &System) -> Self {
-        let mut scratch = Scratch::default();
+    pub(crate) fn new(system: &System) -> Self {
+        let mut scratch = Scratch::new(u64::MAX);
         let holistic = |shaped, scratch: &mut Scratch| {
             let limits = Limits::least(system);
             let holistic = Holistic {
@@ -191,63 +172,88 @@ impl Solution {
             best,
         }
     }
+}
 
-    fn path_bounds(&self, system: &System, leaf: StageId, scratch: &mut Scratch) -> PathBounds {
-        let prop = system.ports[system.stages[leaf].port].prop;
-        let at_destination = |end: u64| (end != UNBOUNDED).then(|| end + prop);
-        let path = system.path(leaf);
-        let whole = Segment {
-            system,
-            latest: &self.best.latest,
-            path: &path,
-            from: 0,
-            to: path.len() - 1,
-            shaped: true,
-        };
-        let trajectory = match whole.is_allowed() {
-            true => at_destination(whole.end(scratch)),
-            false => None,
-        };
-        PathBounds {
-            best: at_destination(self.best.end[leaf]),
-            holistic: at_destination(self.holistic.end[leaf]),
-            trajectory,
-        }
+/// The bounds of a flow to one destination.
+pub(crate) fn path_bounds(
+    system: &System,
+    solution: &Solution,
+    leaf: StageId,
+    scratch: &mut Scratch,
+) -> PathBounds {
+    let prop = system.ports[system.stages[leaf].port].prop;
+    let at_destination = |end: u64| (end != UNBOUNDED).then(|| end + prop);
+    let path = system.path(leaf);
+    let whole = Segment {
+        system,
+        latest: &solution.best.latest,
+        path: &path,
+        from: 0,
+        to: path.len() - 1,
+        shaped: true,
+    };
+    let trajectory = match whole.is_allowed() {
+        true => at_destination(whole.end(scratch)),
+        false => None,
+    };
+    PathBounds {
+        best: at_destination(solution.best.end[leaf]),
+        holistic: at_destination(solution.holistic.end[leaf]),
+        trajectory,
     }
 }
 
-/// Lowers the ends at a port by every segment that ends there. True if one
-/// was lowered.
+/// Lowers the ends at a port by every segment that ends there, all from the
+/// same limits. True if one was lowered.
 fn lower(system: &System, port: PortId, limits: &mut Limits, scratch: &mut Scratch) -> bool {
+    let stages = &system.ports[port].stages;
+    let ends: Vec<u64> = stages
+        .iter()
+        .map(|stage| least_end(system, *stage, limits, scratch))
+        .collect();
     let mut lowered = false;
-    for stage in &system.ports[port].stages {
-        let path = system.path(*stage);
-        let to = path.len() - 1;
-        let mut end = limits.end[*stage];
-        for from in (0..=to).rev() {
-            let segment = Segment {
-                system,
-                latest: &limits.latest,
-                path: &path,
-                from,
-                to,
-                shaped: true,
-            };
-            if !segment.is_allowed() {
-                break;
-            }
-            end = end.min(segment.end(scratch));
-        }
-        if end < limits.end[*stage] {
-            lowered = true;
-            // What the end was before may have been lower for what comes
-            // after it: another method said so.
-            limits.end[*stage] = end;
-            for child in &system.stages[*stage].children {
-                let latest = end.saturating_add(system.stages[*child].delay_max);
-                limits.latest[*child] = limits.latest[*child].min(latest);
-            }
-        }
+    for (stage, end) in stages.iter().zip(ends) {
+        lowered |= lower_end(system, *stage, end, limits);
     }
     lowered
+}
+
+/// The least latest end of a stage's transmission, by every segment that ends
+/// there.
+pub(crate) fn least_end(
+    system: &System,
+    stage: StageId,
+    limits: &Limits,
+    scratch: &mut Scratch,
+) -> u64 {
+    let path = system.path(stage);
+    let to = path.len() - 1;
+    let segments = (0..=to).rev().map(|from| Segment {
+        system,
+        latest: &limits.latest,
+        path: &path,
+        from,
+        to,
+        shaped: true,
+    });
+    segments
+        .take_while(Segment::is_allowed)
+        .fold(limits.end[stage], |end, segment| {
+            end.min(segment.end(scratch))
+        })
+}
+
+/// Lowers the end of a stage's transmission, and with it the arrivals after
+/// it. True if it was more before.
+pub(crate) fn lower_end(system: &System, stage: StageId, end: u64, limits: &mut Limits) -> bool {
+    if end >= limits.end[stage] {
+        return false;
+    }
+    limits.end[stage] = end;
+    for child in &system.stages[stage].children {
+        let latest = end.saturating_add(system.stages[*child].delay_max);
+        // Another method may have said less.
+        limits.latest[*child] = limits.latest[*child].min(latest);
+    }
+    true
 }

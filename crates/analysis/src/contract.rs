@@ -136,7 +136,7 @@ pub fn admit_json(text: &str) -> Result<Decisions, NetworkError> {
         let accepted = match change {
             Change::Add(entry) => {
                 let flow = admission.network().topology.flow(&entry)?;
-                admission.add(flow)
+                admission.add(vec![flow]).is_ok()
             }
             Change::Remove(id) => {
                 admission.remove(&id);

@@ -17,8 +17,11 @@ mod admission;
 mod arrivals;
 mod bounds;
 pub mod contract;
+mod levels;
+mod refusal;
 mod segment;
 mod system;
 
-pub use admission::Admission;
+pub use admission::{Admission, DEFAULT_EFFORT};
 pub use bounds::{Bounds, PathBounds, analyze};
+pub use refusal::{Reason, Refusal};

@@ -10,10 +10,10 @@ use crate::arrivals::{Group, Stream};
 use crate::system::{Class, FULL, Load, PortId, Stage, StageId, System, UNBOUNDED};
 
 /// Longest busy period that is searched, ns: a thousand seconds.
-const HORIZON: u64 = 1_000_000_000_000;
+pub(crate) const HORIZON: u64 = 1_000_000_000_000;
 /// Steps of all fixed points of a segment; a search that needs more is given
 /// up.
-const ITERATIONS: u32 = 1 << 22;
+pub(crate) const ITERATIONS: u32 = 1 << 22;
 /// Intervals of offsets this short are not cut again: the bound may be too
 /// large by so much, ns.
 const RESOLUTION: u64 = 16;
@@ -35,11 +35,24 @@ pub(crate) struct Segment<'a> {
 }
 
 /// Room for the groups of a segment, used again by the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scratch {
+    /// Streams that may still be looked at.
+    pub(crate) effort: u64,
     same: Pool,
     higher: Pool,
     candidates: Vec<u64>,
+}
+
+impl Scratch {
+    pub(crate) fn new(effort: u64) -> Self {
+        Self {
+            effort,
+            same: Pool::default(),
+            higher: Pool::default(),
+            candidates: Vec::new(),
+        }
+    }
 }
 
 /// Groups, and by what they are told apart.
@@ -105,7 +118,8 @@ impl Segment<'_> {
     /// first: at most so many nanoseconds. `None` if no bound is found.
     pub(crate) fn bound(&self, scratch: &mut Scratch) -> Option<u64> {
         let fixed = self.collect(scratch)?;
-        let length = busy_period(&fixed, scratch)?;
+        let constant = fixed.constant - fixed.least;
+        let length = busy_period(constant, scratch.same.groups(), scratch.higher.groups())?;
         self.search(&fixed, length, scratch)
     }
 
@@ -221,7 +235,9 @@ impl Segment<'_> {
         let system = self.system;
         let fifo = system.ports[self.stage(position).port].fifo;
         let along = (position > self.from).then(|| self.stage(position - 1).port);
-        for id in self.level(position) {
+        let level = self.level(position);
+        scratch.effort = scratch.effort.checked_sub(level.len() as u64)?;
+        for id in level {
             let stage = &system.stages[*id];
             let input = stage.parent.map(|parent| system.stages[parent].port);
             if along.is_some() && input == along {
@@ -296,29 +312,36 @@ impl Segment<'_> {
     }
 }
 
-/// The longest time for which the frame's level can be busy along the segment,
-/// beyond the least time through it: larger offsets repeat smaller ones.
-fn busy_period(fixed: &Fixed, scratch: &mut Scratch) -> Option<u64> {
-    let constant = fixed.constant - fixed.least;
-    let mut length = 0;
-    for _ in 0..ITERATIONS {
-        let groups = scratch
-            .same
-            .groups()
-            .iter()
-            .chain(scratch.higher.groups().iter());
-        let work = groups.fold(constant, |sum, group| {
-            sum.saturating_add(group.everything(length))
-        });
-        if work <= length {
-            return Some(length);
-        }
-        if work > HORIZON {
+/// The longest time for which a level can be busy: beyond it offsets repeat
+/// smaller ones. `constant` is what is there besides the groups, which are
+/// prepared for that long. `None` if it is too long.
+pub(crate) fn busy_period(constant: u64, same: &mut [Group], higher: &mut [Group]) -> Option<u64> {
+    let first = |groups: &[Group]| groups.iter().map(Group::first).fold(0, u64::saturating_add);
+    let work = constant
+        .saturating_add(first(same))
+        .saturating_add(first(higher));
+    let mut horizon = work.saturating_mul(2);
+    let (mut length, mut left) = (0, ITERATIONS);
+    loop {
+        if length > HORIZON || work > HORIZON {
             return None;
         }
-        length = work;
+        for group in same.iter_mut().chain(higher.iter_mut()) {
+            group.prepare(horizon)?;
+        }
+        while length <= horizon {
+            left = left.checked_sub(1)?;
+            let groups = same.iter_mut().chain(higher.iter_mut());
+            let work = groups.fold(constant, |sum, group| {
+                sum.saturating_add(group.everything(length))
+            });
+            if work <= length {
+                return Some(length);
+            }
+            length = work;
+        }
+        horizon = length.saturating_mul(2);
     }
-    None
 }
 
 impl Segment<'_> {
@@ -328,27 +351,26 @@ impl Segment<'_> {
             same,
             higher,
             candidates,
+            ..
         } = scratch;
         candidates.clear();
         candidates.push(0);
-        for group in higher.groups() {
-            group.prepare(length)?;
-        }
         for group in same.groups() {
-            group.prepare(length)?;
             group.candidates(length, candidates)?;
         }
         candidates.sort_unstable();
         candidates.dedup();
 
         let cost = self.stage(self.to).cost;
-        let grows = same.groups().iter().any(Group::is_line);
+        let lines = |pool: &mut Pool| pool.groups().iter().filter(|group| group.is_line()).count();
+        let (grows, lines) = (lines(same), lines(same) + lines(higher));
         let mut level = Level {
             fixed: *fixed,
             length,
             same,
             higher,
-            left: ITERATIONS.into(),
+            lines: lines as u64,
+            left: ITERATIONS,
         };
         let mut best = 0;
         let mut start = 0;
@@ -360,8 +382,8 @@ impl Segment<'_> {
             start = level.start(*t, start)?;
             best = best.max((start + cost).saturating_sub(*t));
             let last = candidates.get(index + 1).copied().unwrap_or(length) - 1;
-            if grows && last > *t {
-                best = level.refine(*t + 1, last, cost, start, best)?;
+            if grows > 0 && last > *t {
+                best = level.between(*t + 1, last, cost, start, best)?;
             }
         }
         Some(best)
@@ -374,8 +396,10 @@ struct Level<'a> {
     length: u64,
     same: &'a mut Pool,
     higher: &'a mut Pool,
+    /// Groups whose work grows between steps.
+    lines: u64,
     /// Steps that may still be taken.
-    left: u64,
+    left: u32,
 }
 
 impl Level<'_> {
@@ -404,16 +428,89 @@ impl Level<'_> {
     }
 
     /// The greatest response for the offsets from `first` to `last`, between
-    /// which work grows without steps, or `best` if that is more; too large by
-    /// less than [`RESOLUTION`].
-    fn refine(
+    /// which the level's own work grows without steps, or `best` if that is
+    /// more.
+    ///
+    /// The response is piecewise linear, but for roundings, and greatest at an
+    /// end of a piece. Pieces end where higher work jumps.
+    fn between(
         &mut self,
-        first: u64,
+        mut first: u64,
         last: u64,
         cost: u64,
         from: u64,
         mut best: u64,
     ) -> Option<u64> {
+        let latest = self.start(last, from)?;
+        let mut start = from;
+        loop {
+            start = self.start(first, start)?;
+            best = best.max((start + cost).saturating_sub(first));
+            if latest + cost <= best + first {
+                return Some(best);
+            }
+            self.left = self.left.checked_sub(1)?;
+            let window = start - self.fixed.least;
+            let Some(roundings) = self.roundings(window) else {
+                return self.halve(first, last, cost, start, best);
+            };
+            let higher = self.higher.groups().iter_mut();
+            let jump = higher
+                .map(|group| group.next_break(window))
+                .min()
+                .unwrap_or(u64::MAX);
+            if latest - self.fixed.least < jump {
+                return Some(best.max((latest + cost + roundings).saturating_sub(last)));
+            }
+            let end = self.last_before(jump, first, last);
+            let at_end = self.start(end, start)?;
+            best = best.max((at_end + cost + roundings).saturating_sub(end));
+            if end >= last {
+                return Some(best);
+            }
+            (first, start) = (end + 1, at_end);
+        }
+    }
+
+    /// How far roundings may lift a piece above the line between its ends;
+    /// `None` if far.
+    fn roundings(&mut self, window: u64) -> Option<u64> {
+        let higher = self.higher.groups().iter_mut();
+        let slope = higher
+            .map(|group| group.slope(window))
+            .fold(0, u64::saturating_add);
+        // Each rounding comes back by what is higher in the time it takes.
+        let rest = (1_u64 << 32).checked_sub(slope)?;
+        let times = (1_u64 << 32).checked_div(rest)? + 1;
+        (times <= RESOLUTION).then(|| self.lines * times)
+    }
+
+    /// The last offset from `first` to `last` for which the window of what is
+    /// higher stays below `jump`; `first` if there is none.
+    fn last_before(&mut self, jump: u64, mut first: u64, mut last: u64) -> u64 {
+        let higher = self.higher.groups().iter_mut();
+        let taken = higher
+            .map(|group| group.work(jump - 1))
+            .fold(self.fixed.constant, u64::saturating_add);
+        let room = (jump - 1 + self.fixed.least).saturating_sub(taken);
+        while first < last {
+            let middle = first.midpoint(last) + 1;
+            let same = self.same.groups().iter_mut();
+            let work = same
+                .map(|group| group.work(middle))
+                .fold(0, u64::saturating_add);
+            if work <= room {
+                first = middle;
+            } else {
+                last = middle - 1;
+            }
+        }
+        first
+    }
+
+    /// As [`between`](Self::between), by halves: too large by less than
+    /// [`RESOLUTION`].
+    fn halve(&mut self, first: u64, last: u64, cost: u64, from: u64, mut best: u64) -> Option<u64> {
         let mut open = vec![(first, last)];
         while let Some((first, last)) = open.pop() {
             self.left = self.left.checked_sub(1)?;

@@ -1,14 +1,14 @@
 //! A network as the analysis wants it: dense, indexed, with identical flows
 //! taken together.
 //!
-//! Flows that differ in name and deadline only have the same bounds, by
-//! symmetry. They are one [`Class`] with a count; a [`Stage`] is the frame of
-//! a class on a link (a hop), and a [`Port`] is a link with the stages that
-//! cross it, the most urgent first.
+//! Flows that differ in name only have the same bounds, by symmetry. They are
+//! one [`Class`] with a count; a [`Stage`] is the frame of a class on a link
+//! (a hop), and a [`Port`] is a link with the stages that cross it, the most
+//! urgent first. Classes come and go; what depends on them is kept up to date.
 
 use std::collections::HashMap;
 
-use punctual_model::network::{Flow, Hop, Network, Topology};
+use punctual_model::network::{Flow, Hop, Topology};
 
 /// Index of a class.
 pub(crate) type ClassId = usize;
@@ -33,16 +33,19 @@ pub(crate) fn load(work: u64, period: u64) -> Load {
         .min(FULL)
 }
 
-/// Flows that differ in name and deadline only.
+/// Flows that differ in name only.
 #[derive(Debug, Clone)]
 pub(crate) struct Class {
     pub(crate) priority: u64,
     pub(crate) period: u64,
     pub(crate) jitter: u64,
+    pub(crate) deadline: u64,
     /// Frames of a message.
     pub(crate) frames: u64,
-    /// Flows in it.
+    /// Flows in it; none if its place is free.
     pub(crate) count: u64,
+    /// Its stages, parents before children.
+    pub(crate) stages: Vec<StageId>,
     /// The last stage to each destination.
     pub(crate) leaves: Vec<StageId>,
 }
@@ -62,7 +65,33 @@ pub(crate) struct Stage {
     pub(crate) delay_max: u64,
     /// Least time from the nominal release to the queue.
     pub(crate) earliest: u64,
+    /// The frame was replicated at the node before.
+    replicated: bool,
 }
+
+/// What the bounds by levels ask of a stage, in one line of the cache.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Brief {
+    pub(crate) priority: u64,
+    pub(crate) period: u64,
+    /// Of a message of every flow of the class; [`UNBOUNDED`] if that is more
+    /// than can be counted.
+    pub(crate) work: u64,
+    /// Share of the link, in units of 2^-48, rounded up.
+    pub(crate) load: u64,
+    pub(crate) earliest: u64,
+    pub(crate) delay_max: u64,
+    pub(crate) port: u32,
+    /// The only child; [`NONE`] or [`MANY`] otherwise.
+    pub(crate) child: u32,
+}
+
+/// No child.
+pub(crate) const NONE: u32 = u32::MAX;
+/// More than one child.
+pub(crate) const MANY: u32 = u32::MAX - 1;
+/// All of a link, as a [`Brief`] counts it.
+pub(crate) const FULL_BRIEF: u64 = 1 << 48;
 
 /// A link and what crosses it.
 #[derive(Debug, Clone)]
@@ -71,10 +100,21 @@ pub(crate) struct Port {
     pub(crate) best_effort: u64,
     pub(crate) fifo: bool,
     pub(crate) prop: u64,
+    /// Switching at the node before the link.
+    sd_min: u64,
+    sd_max: u64,
+    copy_max: u64,
     /// The most urgent first; those of one class side by side.
     pub(crate) stages: Vec<StageId>,
     /// `lower[n]`: the longest frame among `stages[n..]`.
     lower: Vec<u64>,
+}
+
+/// The frames that go from one link to another: they keep their order.
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    stages: usize,
+    replicated: usize,
 }
 
 /// The network, indexed.
@@ -82,36 +122,152 @@ pub(crate) struct Port {
 pub(crate) struct System {
     pub(crate) classes: Vec<Class>,
     pub(crate) stages: Vec<Stage>,
+    /// One for each stage.
+    pub(crate) briefs: Vec<Brief>,
     pub(crate) ports: Vec<Port>,
-    /// The class of each flow of the network.
-    pub(crate) class_of: Vec<ClassId>,
     /// The ports, each after all from which frames come to it; `None` if the
     /// routes make a cycle.
     pub(crate) order: Option<Vec<PortId>>,
+    known: HashMap<Likeness, ClassId>,
+    ways: HashMap<(PortId, PortId), Way>,
+    free_classes: Vec<ClassId>,
+    free_stages: Vec<StageId>,
 }
 
 impl System {
-    pub(crate) fn new(network: &Network) -> Self {
-        let mut system = Self {
+    /// Links without flows.
+    pub(crate) fn empty(topology: &Topology) -> Self {
+        let port = |link: &punctual_model::network::Link| {
+            let node = &topology.nodes[link.from];
+            Port {
+                best_effort: link.best_effort,
+                fifo: link.fifo,
+                prop: link.prop,
+                sd_min: node.sd_min,
+                sd_max: node.sd_max,
+                copy_max: node.copy_max,
+                stages: Vec::new(),
+                lower: vec![0],
+            }
+        };
+        let ports: Vec<_> = topology.links.iter().map(port).collect();
+        Self {
             classes: Vec::new(),
             stages: Vec::new(),
-            ports: ports(&network.topology),
-            class_of: Vec::with_capacity(network.flows.len()),
-            order: None,
-        };
-        let mut known: HashMap<Likeness<'_>, ClassId> = HashMap::new();
-        for flow in &network.flows {
-            let class = *known
-                .entry(Likeness::of(flow))
-                .or_insert_with(|| system.add_class(flow));
-            system.classes[class].count += 1;
-            system.class_of.push(class);
+            briefs: Vec::new(),
+            order: Some((0..ports.len()).collect()),
+            ports,
+            known: HashMap::new(),
+            ways: HashMap::new(),
+            free_classes: Vec::new(),
+            free_stages: Vec::new(),
         }
-        system.set_delays(network);
-        system.set_earliest();
-        system.sort_ports();
-        system.order = system.topological_order();
-        system
+    }
+
+    /// Adds flows; the class of each.
+    pub(crate) fn add_all(&mut self, flows: &[Flow]) -> Vec<ClassId> {
+        let mut touched = Vec::new();
+        let mut new_way = false;
+        let classes: Vec<ClassId> = flows
+            .iter()
+            .map(|flow| {
+                let class = match self.known.get(&Likeness::of(flow)) {
+                    Some(class) => *class,
+                    None => {
+                        let class = self.new_class(flow);
+                        new_way |= self.enter_ways(class);
+                        touched.push(class);
+                        class
+                    }
+                };
+                self.classes[class].count += 1;
+                class
+            })
+            .collect();
+        // One by one into place, or all at once: whichever is less work.
+        match touched.as_slice() {
+            [class] => self.insert_sorted(*class),
+            classes => self.insert_many(classes),
+        }
+        for class in touched {
+            self.set_delays(class);
+        }
+        self.briefs.resize(self.stages.len(), Brief::default());
+        for class in &classes {
+            self.set_briefs(*class);
+        }
+        if new_way {
+            self.order = self.topological_order();
+        }
+        classes
+    }
+
+    fn set_briefs(&mut self, class: ClassId) {
+        for index in 0..self.classes[class].stages.len() {
+            self.set_brief(self.classes[class].stages[index]);
+        }
+    }
+
+    fn set_brief(&mut self, id: StageId) {
+        let stage = &self.stages[id];
+        let class = &self.classes[stage.class];
+        let message = stage.cost.saturating_mul(class.frames);
+        let work = message.saturating_mul(class.count);
+        let load = (u128::from(work) << 48).div_ceil(u128::from(class.period));
+        self.briefs[id] = Brief {
+            priority: class.priority,
+            period: class.period,
+            work,
+            load: u64::try_from(load).unwrap_or(u64::MAX).min(FULL_BRIEF),
+            earliest: stage.earliest,
+            delay_max: stage.delay_max,
+            port: u32::try_from(stage.port).unwrap_or(NONE),
+            child: match stage.children.as_slice() {
+                [] => NONE,
+                [child] => u32::try_from(*child).unwrap_or(MANY),
+                _ => MANY,
+            },
+        };
+    }
+
+    /// Takes a flow of this class out again.
+    pub(crate) fn remove(&mut self, class: ClassId, flow: &Flow) {
+        self.classes[class].count -= 1;
+        if self.classes[class].count > 0 {
+            self.set_briefs(class);
+            return;
+        }
+        self.known.remove(&Likeness::of(flow));
+        let stages = std::mem::take(&mut self.classes[class].stages);
+        self.classes[class].leaves.clear();
+        for id in &stages {
+            let port = self.stages[*id].port;
+            self.ports[port].stages.retain(|stage| stage != id);
+            self.set_lower(port);
+        }
+        let mut lost_way = false;
+        for id in &stages {
+            let Some((way, replicated)) = self.way(*id) else {
+                continue;
+            };
+            let Some(entry) = self.ways.get_mut(&way) else {
+                continue;
+            };
+            entry.stages -= 1;
+            entry.replicated -= usize::from(replicated);
+            let (gone, faster) = (entry.stages == 0, replicated && entry.replicated == 0);
+            if gone {
+                self.ways.remove(&way);
+                lost_way = true;
+            } else if faster {
+                self.set_way_delays(way);
+            }
+        }
+        self.free_stages.extend(stages);
+        self.free_classes.push(class);
+        if lost_way && self.order.is_none() {
+            self.order = self.topological_order();
+        }
     }
 
     /// The stages from the publisher to this one.
@@ -137,24 +293,28 @@ impl System {
         port.best_effort.max(lower)
     }
 
+    /// The priority of a stage's class.
+    pub(crate) fn priority(&self, stage: StageId) -> u64 {
+        self.classes[self.stages[stage].class].priority
+    }
+
     fn level_size(&self, port: &Port, priority: u64) -> usize {
         if port.fifo {
             return port.stages.len();
         }
-        let class = |stage: StageId| &self.classes[self.stages[stage].class];
         port.stages
-            .partition_point(|stage| class(*stage).priority >= priority)
+            .partition_point(|stage| self.priority(*stage) >= priority)
     }
 
-    fn add_class(&mut self, flow: &Flow) -> ClassId {
-        let id = self.classes.len();
-        let first = self.stages.len();
-        for (index, hop) in flow.hops.iter().enumerate() {
-            let parent = hop.parent.map(|parent| first + parent);
-            if let Some(parent) = parent {
-                self.stages[parent].children.push(first + index);
-            }
-            self.stages.push(Stage {
+    fn new_class(&mut self, flow: &Flow) -> ClassId {
+        let id = self.free_classes.pop().unwrap_or_else(|| {
+            self.classes.push(Class::free());
+            self.classes.len() - 1
+        });
+        let mut stages: Vec<StageId> = Vec::with_capacity(flow.hops.len());
+        for hop in &flow.hops {
+            let parent = hop.parent.map(|parent| stages[parent]);
+            let stage = Stage {
                 class: id,
                 port: hop.link,
                 parent,
@@ -163,101 +323,162 @@ impl System {
                 delay_min: 0,
                 delay_max: 0,
                 earliest: 0,
-            });
-            self.ports[hop.link].stages.push(first + index);
+                replicated: hop.replicated,
+            };
+            let index = match self.free_stages.pop() {
+                Some(index) => {
+                    self.stages[index] = stage;
+                    index
+                }
+                None => {
+                    self.stages.push(stage);
+                    self.stages.len() - 1
+                }
+            };
+            if let Some(parent) = parent {
+                self.stages[parent].children.push(index);
+            }
+            stages.push(index);
         }
-        self.classes.push(Class {
+        self.classes[id] = Class {
             priority: flow.priority,
             period: flow.period,
             jitter: flow.jitter,
+            deadline: flow.deadline,
             frames: flow.frames,
             count: 0,
-            leaves: flow.leaves.iter().map(|leaf| first + leaf).collect(),
-        });
+            leaves: flow.leaves.iter().map(|leaf| stages[*leaf]).collect(),
+            stages,
+        };
+        self.known.insert(Likeness::of(flow), id);
         id
+    }
+
+    /// The way by which a stage's frames come, and whether they are replicas.
+    fn way(&self, stage: StageId) -> Option<((PortId, PortId), bool)> {
+        let stage = &self.stages[stage];
+        let parent = stage.parent?;
+        Some(((self.stages[parent].port, stage.port), stage.replicated))
+    }
+
+    /// Counts a new class on its ways. True if one is new.
+    fn enter_ways(&mut self, class: ClassId) -> bool {
+        let mut new = false;
+        for index in 0..self.classes[class].stages.len() {
+            let id = self.classes[class].stages[index];
+            let Some((way, replicated)) = self.way(id) else {
+                continue;
+            };
+            let entry = self.ways.entry(way).or_default();
+            entry.stages += 1;
+            entry.replicated += usize::from(replicated);
+            new |= entry.stages == 1;
+            if replicated && entry.replicated == 1 && entry.stages > 1 {
+                self.set_way_delays(way);
+            }
+        }
+        new
+    }
+
+    /// Switching delays and earliest arrivals of a class.
+    fn set_delays(&mut self, class: ClassId) {
+        for index in 0..self.classes[class].stages.len() {
+            let id = self.classes[class].stages[index];
+            self.set_delay(id);
+        }
+    }
+
+    fn set_way_delays(&mut self, way: (PortId, PortId)) {
+        let comes = |id: &StageId| self.way(*id).is_some_and(|(other, _)| other == way);
+        let stages = self.ports[way.1].stages.iter().copied();
+        for id in stages.filter(comes).collect::<Vec<_>>() {
+            self.set_delay(id);
+            self.set_brief(id);
+        }
     }
 
     /// Switching delays. Frames with the same way through a node keep their
     /// order, so a slow one (a replica) also holds the one behind it: by its
     /// own delay, less the time that the one behind takes to be received.
-    fn set_delays(&mut self, network: &Network) {
-        let nodes = &network.topology.nodes;
-        let links = &network.topology.links;
-        let mut own = vec![0; self.stages.len()];
-        let mut slowest: HashMap<(PortId, PortId), u64> = HashMap::new();
-        let mut filled = vec![false; self.classes.len()];
-        let mut first = 0;
-        for (flow, class) in network.flows.iter().zip(&self.class_of) {
-            if std::mem::replace(&mut filled[*class], true) {
-                continue;
-            }
-            for (index, hop) in flow.hops.iter().enumerate() {
-                let Some(parent) = hop.parent else { continue };
-                let before = &flow.hops[parent];
-                let node = &nodes[links[hop.link].from];
-                let copy = if hop.replicated { node.copy_max } else { 0 };
-                own[first + index] = node.sd_max + copy;
-                let way = slowest.entry((before.link, hop.link)).or_default();
-                *way = (*way).max(node.sd_max + copy);
-            }
-            first += flow.hops.len();
-        }
-        for (index, own) in own.into_iter().enumerate() {
-            let Some(parent) = self.stages[index].parent else {
-                continue;
-            };
-            let (from, to) = (self.stages[parent].port, self.stages[index].port);
-            let prop = links[from].prop;
-            let slowest = slowest.get(&(from, to)).copied().unwrap_or(0);
-            let held = slowest.saturating_sub(self.stages[parent].cost);
-            let stage = &mut self.stages[index];
-            stage.delay_min = prop + nodes[links[to].from].sd_min;
-            stage.delay_max = prop + own.max(held);
+    fn set_delay(&mut self, id: StageId) {
+        let Some((way, replicated)) = self.way(id) else {
+            return;
+        };
+        let (from, to) = (&self.ports[way.0], &self.ports[way.1]);
+        let delay = |replicated: bool| to.sd_max + if replicated { to.copy_max } else { 0 };
+        let slowest = delay(self.ways.get(&way).is_some_and(|way| way.replicated > 0));
+        let stage = &self.stages[id];
+        let Some(parent) = stage.parent else { return };
+        let before = &self.stages[parent];
+        let delay_min = from.prop + to.sd_min;
+        let held = slowest.saturating_sub(before.cost);
+        let delay_max = from.prop + delay(replicated).max(held);
+        let earliest = before.earliest + before.cost + delay_min;
+        let stage = &mut self.stages[id];
+        stage.delay_min = delay_min;
+        stage.delay_max = delay_max;
+        stage.earliest = earliest;
+    }
+
+    /// The place of a stage in its port.
+    fn rank(&self, stage: StageId) -> impl Ord + use<> {
+        let class = self.stages[stage].class;
+        (
+            std::cmp::Reverse(self.classes[class].priority),
+            class,
+            stage,
+        )
+    }
+
+    fn insert_sorted(&mut self, class: ClassId) {
+        for index in 0..self.classes[class].stages.len() {
+            let id = self.classes[class].stages[index];
+            let port = self.stages[id].port;
+            let rank = self.rank(id);
+            let place = self.ports[port]
+                .stages
+                .partition_point(|stage| self.rank(*stage) < rank);
+            self.ports[port].stages.insert(place, id);
+            self.set_lower(port);
         }
     }
 
-    fn set_earliest(&mut self) {
-        for index in 0..self.stages.len() {
-            if let Some(parent) = self.stages[index].parent {
-                let before = &self.stages[parent];
-                let ended = before.earliest + before.cost;
-                self.stages[index].earliest = ended + self.stages[index].delay_min;
+    fn insert_many(&mut self, classes: &[ClassId]) {
+        let mut touched = vec![false; self.ports.len()];
+        for class in classes {
+            for id in &self.classes[*class].stages {
+                let port = self.stages[*id].port;
+                self.ports[port].stages.push(*id);
+                touched[port] = true;
             }
+        }
+        for (port, _) in touched
+            .into_iter()
+            .enumerate()
+            .filter(|(_, touched)| *touched)
+        {
+            let mut stages = std::mem::take(&mut self.ports[port].stages);
+            stages.sort_by_cached_key(|stage| self.rank(*stage));
+            self.ports[port].stages = stages;
+            self.set_lower(port);
         }
     }
 
-    fn sort_ports(&mut self) {
-        for port in &mut self.ports {
-            let key = |stage: &StageId| {
-                let class = self.stages[*stage].class;
-                (
-                    std::cmp::Reverse(self.classes[class].priority),
-                    class,
-                    *stage,
-                )
-            };
-            port.stages.sort_unstable_by_key(key);
-            port.lower = vec![0; port.stages.len() + 1];
-            for (index, stage) in port.stages.iter().enumerate().rev() {
-                port.lower[index] = port.lower[index + 1].max(self.stages[*stage].cost);
-            }
+    fn set_lower(&mut self, port: PortId) {
+        let port = &mut self.ports[port];
+        port.lower.clear();
+        port.lower.resize(port.stages.len() + 1, 0);
+        for (index, stage) in port.stages.iter().enumerate().rev() {
+            port.lower[index] = port.lower[index + 1].max(self.stages[*stage].cost);
         }
     }
 
     fn topological_order(&self) -> Option<Vec<PortId>> {
         let mut after: Vec<Vec<PortId>> = vec![Vec::new(); self.ports.len()];
-        for stage in &self.stages {
-            if let Some(parent) = stage.parent {
-                after[self.stages[parent].port].push(stage.port);
-            }
-        }
         let mut before = vec![0_usize; self.ports.len()];
-        for next in &mut after {
-            next.sort_unstable();
-            next.dedup();
-            for port in next {
-                before[*port] += 1;
-            }
+        for (from, to) in self.ways.keys() {
+            after[*from].push(*to);
+            before[*to] += 1;
         }
         let mut order: Vec<PortId> = (0..before.len())
             .filter(|port| before[*port] == 0)
@@ -276,31 +497,41 @@ impl System {
     }
 }
 
-fn ports(topology: &Topology) -> Vec<Port> {
-    let port = |link: &punctual_model::network::Link| Port {
-        best_effort: link.best_effort,
-        fifo: link.fifo,
-        prop: link.prop,
-        stages: Vec::new(),
-        lower: Vec::new(),
-    };
-    topology.links.iter().map(port).collect()
+impl Class {
+    fn free() -> Self {
+        Self {
+            priority: 0,
+            period: 1,
+            jitter: 0,
+            deadline: 0,
+            frames: 1,
+            count: 0,
+            stages: Vec::new(),
+            leaves: Vec::new(),
+        }
+    }
 }
 
 /// What makes flows alike.
-#[derive(PartialEq, Eq, Hash)]
-struct Likeness<'a> {
-    numbers: [u64; 4],
-    hops: &'a [Hop],
-    leaves: &'a [usize],
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Likeness {
+    numbers: [u64; 5],
+    hops: Vec<Hop>,
+    leaves: Vec<usize>,
 }
 
-impl<'a> Likeness<'a> {
-    fn of(flow: &'a Flow) -> Self {
+impl Likeness {
+    fn of(flow: &Flow) -> Self {
         Self {
-            numbers: [flow.priority, flow.period, flow.jitter, flow.frames],
-            hops: &flow.hops,
-            leaves: &flow.leaves,
+            numbers: [
+                flow.priority,
+                flow.period,
+                flow.jitter,
+                flow.deadline,
+                flow.frames,
+            ],
+            hops: flow.hops.clone(),
+            leaves: flow.leaves.clone(),
         }
     }
 }

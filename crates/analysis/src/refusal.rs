@@ -1,0 +1,144 @@
+//! Why flows are not admitted, in words.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use punctual_model::format_duration;
+use punctual_model::network::{Flow, Topology};
+
+use crate::system::{FULL, Load, PortId, System, load};
+
+/// Why flows are not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The flow that could miss its deadline: one of the new ones, or one that
+    /// is admitted.
+    pub flow: String,
+    /// It is one of the new ones.
+    pub new: bool,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What stands against a flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// A flow of this name is admitted.
+    Taken,
+    /// A link has no time left for the flow's priority.
+    Overload {
+        /// The link.
+        link: String,
+        /// Its load by what is not less urgent, in per cent, rounded up.
+        percent: u64,
+    },
+    /// A message may come too late.
+    Late {
+        /// Index of the path, which is that of the destination.
+        path: usize,
+        /// The bound, ns; none if none was found.
+        bound: Option<u64>,
+        /// The deadline, ns.
+        deadline: u64,
+    },
+}
+
+impl Refusal {
+    pub(crate) fn taken(flow: &Flow) -> Self {
+        Self {
+            flow: flow.id.clone(),
+            new: true,
+            reason: Reason::Taken,
+        }
+    }
+
+    pub(crate) fn late(
+        flow: Option<&Flow>,
+        path: usize,
+        bound: Option<u64>,
+        overload: Option<(String, u64)>,
+        new: bool,
+    ) -> Self {
+        let reason = match overload {
+            Some((link, percent)) => Reason::Overload { link, percent },
+            None => Reason::Late {
+                path,
+                bound,
+                deadline: flow.map_or(0, |flow| flow.deadline),
+            },
+        };
+        Self {
+            flow: flow.map(|flow| flow.id.clone()).unwrap_or_default(),
+            new,
+            reason,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { flow, new, reason } = self;
+        let whose = if *new { "" } else { "admitted " };
+        let time = |nanos: &u64| format_duration(Duration::from_nanos(*nanos));
+        match reason {
+            Reason::Taken => write!(f, "a flow {flow:?} is admitted already; remove it first"),
+            Reason::Overload { link, percent } => write!(
+                f,
+                "{whose}flow {flow:?} is unschedulable: link {link} loaded {percent} %"
+            ),
+            Reason::Late {
+                path,
+                bound: Some(bound),
+                deadline,
+            } => write!(
+                f,
+                "{whose}flow {flow:?} could take {} to destination {path}, {} beyond its deadline of {}",
+                time(bound),
+                time(&(bound - deadline)),
+                time(deadline),
+            ),
+            Reason::Late {
+                path,
+                bound: None,
+                deadline,
+            } => write!(
+                f,
+                "{whose}flow {flow:?} has no bound to destination {path} that could meet its deadline of {}",
+                time(deadline),
+            ),
+        }
+    }
+}
+
+impl Error for Refusal {}
+
+/// A port that has no time left for a level.
+pub(crate) struct Overload {
+    port: PortId,
+    percent: u64,
+}
+
+impl Overload {
+    /// The port's load by this priority and above, if it is all of it.
+    pub(crate) fn of(system: &System, port: PortId, priority: u64) -> Option<Self> {
+        let (mut sum, mut millionths): (Load, u128) = (0, 0);
+        for stage in system.level(port, priority) {
+            let stage = &system.stages[*stage];
+            let class = &system.classes[stage.class];
+            let work = stage
+                .cost
+                .saturating_mul(class.frames)
+                .saturating_mul(class.count);
+            sum += load(work, class.period);
+            millionths += u128::from(work) * 1_000_000 / u128::from(class.period);
+        }
+        let percent = u64::try_from(millionths.div_ceil(10_000)).unwrap_or(u64::MAX);
+        (sum >= FULL).then_some(Self { port, percent })
+    }
+
+    /// The link's name and its load in per cent.
+    pub(crate) fn named(&self, topology: &Topology) -> (String, u64) {
+        (topology.links[self.port].id.clone(), self.percent)
+    }
+}
