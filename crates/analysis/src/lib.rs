@@ -4,9 +4,10 @@
 //! destination, bounds of the time from the nominal release to the last bit at
 //! the destination: the holistic bound (one port after the other), the
 //! trajectory bound (the whole path at once) and the best of all ways to cut
-//! the path into segments. Every bound that is given is safe: no behaviour of
-//! the model exceeds it. Where none exists (overload, or a search that passes
-//! its named limit) there is `None`, never a loop.
+//! the path into segments. [`tfa`] is network calculus, as a cross-check. Every
+//! bound that is given is safe: no behaviour of the model exceeds it. Where none
+//! exists (overload, or a search that passes its named limit) there is `None`,
+//! never a loop. The papers' formulas in [`printed`] are no bounds.
 //!
 //! Integers only; no clock, thread or random source. The proofs are in
 //! `docs/analysis.md`; the sources are Tindell & Clark (1994), Davis et al.
@@ -17,11 +18,15 @@ mod admission;
 mod arrivals;
 mod bounds;
 pub mod contract;
+mod frames;
 mod levels;
+pub mod printed;
 mod refusal;
 mod segment;
 mod system;
+mod tfa;
 
 pub use admission::{Admission, DEFAULT_EFFORT};
 pub use bounds::{Bounds, PathBounds, analyze};
 pub use refusal::{Reason, Refusal};
+pub use tfa::tfa;

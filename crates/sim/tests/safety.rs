@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use punctual_analysis::{PathBounds, analyze};
+use punctual_analysis::{PathBounds, analyze, tfa};
 use punctual_model::network::{Document, Network};
 use punctual_sim::network::{Effort, Found, generate, search};
 use serde_json::json;
@@ -67,6 +67,7 @@ fn judge(seed: u64, runs: u64) -> Result<Sum, String> {
     let document = generate::random(seed);
     let network = Network::new(&document).map_err(|error| error.to_string())?;
     let bounds = analyze(&network);
+    let calculus = tfa(&network);
     let mut sum = Sum {
         networks: 1,
         seed,
@@ -80,7 +81,8 @@ fn judge(seed: u64, runs: u64) -> Result<Sum, String> {
                 .scenario
                 .check(&network)
                 .map_err(|error| format!("seed {seed}: {error}"))?;
-            compare(seed, &document, (flow, path), bound, &found)?;
+            let bounds = methods(bound, calculus[flow][path]);
+            compare(seed, &document, (flow, path), bounds, &found)?;
             match bound.best {
                 Some(best) => {
                     let ratio = best as f64 / found.worst.response as f64;
@@ -95,19 +97,24 @@ fn judge(seed: u64, runs: u64) -> Result<Sum, String> {
     Ok(sum)
 }
 
+/// What must not lie below a response.
+fn methods(bounds: &PathBounds, calculus: Option<u64>) -> [(&'static str, Option<u64>); 4] {
+    [
+        ("best", bounds.best),
+        ("holistic", bounds.holistic),
+        ("trajectory", bounds.trajectory),
+        ("network calculus", calculus),
+    ]
+}
+
 fn compare(
     seed: u64,
     document: &Document,
     (flow, path): (usize, usize),
-    bound: &PathBounds,
+    bounds: [(&str, Option<u64>); 4],
     found: &Found,
 ) -> Result<(), String> {
-    let methods = [
-        ("best", bound.best),
-        ("holistic", bound.holistic),
-        ("trajectory", bound.trajectory),
-    ];
-    for (method, bound) in methods {
+    for (method, bound) in bounds {
         if bound.is_some_and(|bound| found.worst.response > bound) {
             let example = json!({
                 "seed": seed,

@@ -106,6 +106,43 @@ fn methods_are_columns_and_the_tightest_decides() {
 }
 
 #[test]
+fn the_printed_formulas_are_shown_with_a_warning_and_decide_nothing() {
+    let file = example("fig2-high.toml");
+    let methods = "holistic-as-printed,trajectory-as-printed,trajectory-repaired";
+    let table = run(["analyze", "--method", methods, &file]).ok();
+    let row = table.lines().find(|line| line.starts_with("m15 ")).unwrap();
+    let cells: Vec<_> = row.split_whitespace().collect();
+    // The slack is that of the best bound, 6.672 ms.
+    assert_eq!(
+        cells[3..],
+        ["11.471", "1.105", "2.335", "20.000", "13.328", "ok"],
+        "{row}"
+    );
+    assert!(
+        table.contains("\ntrajectory as printed is no bound"),
+        "{table}"
+    );
+
+    let calculus = run([
+        "analyze",
+        "--method",
+        "tfa,holistic",
+        "--format",
+        "csv",
+        &file,
+    ])
+    .ok();
+    assert!(
+        calculus.contains(",deadline_ns,tfa_ns,ha_ns,slack_ns,"),
+        "{calculus}"
+    );
+    assert!(
+        calculus.contains("\nm4,0,h4→s1→s8→s7→h49,4,16000000,16000000,58"),
+        "{calculus}"
+    );
+}
+
+#[test]
 fn json_has_the_keys_of_the_contract_and_more() {
     let file = example("fig2-high.toml");
     let text = run(["analyze", "--format", "json", &file]).ok();

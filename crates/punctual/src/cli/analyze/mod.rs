@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     /// wrong.
     #[arg(required_unless_present = "wcrt")]
     file: Option<PathBuf>,
-    /// Show what these methods say. The verdict rests on the tightest.
+    /// Show what these methods say. The verdict rests on the tightest that is safe.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "METHOD")]
     #[arg(default_values_t = Method::USUAL)]
     method: Vec<Method>,

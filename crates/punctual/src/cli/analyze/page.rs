@@ -18,7 +18,7 @@ pub(super) fn html(study: &Study, name: &str) -> String {
     }
     page.paragraph(
         "Times are counted from a message's nominal release to its last bit at the destination, \
-         release jitter included. The verdict rests on the tightest method shown.",
+         release jitter included. The verdict rests on the tightest safe method shown.",
     );
     for (caption, picture) in pictures(study) {
         page.pictures(vec![(caption, picture)]);

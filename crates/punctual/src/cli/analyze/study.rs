@@ -97,14 +97,22 @@ impl Study {
         let bounds = analyze(&network);
         let shown: Vec<_> = methods
             .iter()
-            .map(|method| method.bounds(&bounds))
+            .map(|method| method.bounds(&network, &bounds))
             .collect();
         let rows = network.flows.iter().enumerate().flat_map(|(index, flow)| {
-            let shown = &shown;
+            let (shown, best) = (&shown, &bounds.flows[index]);
             let leaves = flow.leaves.iter().enumerate();
             let network = &network;
             leaves.map(move |(path, leaf)| {
                 let bounds: Vec<_> = shown.iter().map(|flows| flows[index][path]).collect();
+                let safe = methods
+                    .iter()
+                    .zip(&bounds)
+                    .filter(|(method, _)| method.is_safe());
+                let tightest = match methods.iter().any(|method| method.is_safe()) {
+                    true => safe.filter_map(|(_, bound)| *bound).min(),
+                    false => best[path].best,
+                };
                 Row {
                     flow: flow.id.clone(),
                     path,
@@ -112,7 +120,7 @@ impl Study {
                     priority: flow.priority,
                     period: flow.period,
                     deadline: flow.deadline,
-                    bound: bounds.iter().flatten().min().copied(),
+                    bound: tightest,
                     bounds,
                     observed: observed.and_then(|observed| observed.get(&flow.id, path)),
                 }
@@ -132,9 +140,19 @@ impl Study {
         self.rows.iter().all(|row| row.verdict() == Verdict::Kept)
     }
 
-    /// What a person should know beside the table, a line each: overloaded
-    /// links, then observations above a bound.
+    /// What a person should know beside the table, a line each: formulas that
+    /// are no bounds, overloaded links, observations above a bound.
     pub(super) fn remarks(&self) -> Vec<String> {
+        let unsafe_ones = self
+            .methods
+            .iter()
+            .filter(|method| !method.is_safe())
+            .map(|method| {
+                format!(
+                    "{} is no bound: real responses exceed it; the verdict does not rest on it",
+                    method.title()
+                )
+            });
         let overloaded = self.loads.iter().filter_map(|load| {
             let link = &self.network.topology.links[load.link].id;
             let from = load.overloaded_from?;
@@ -149,7 +167,7 @@ impl Study {
                 row.flow, row.path
             )
         });
-        overloaded.chain(refuted).collect()
+        unsafe_ones.chain(overloaded).chain(refuted).collect()
     }
 
     /// The answer in a line.

@@ -1,0 +1,396 @@
+//! The formulas of "End-to-End Response Time Analysis for RT-MQTT: Trajectory
+//! Approach versus Holistic Approach", as printed.
+//!
+//! **These are no bounds.** Real responses exceed them, the trajectory formula
+//! by far: it charges the switching delay where frames contend for the link
+//! (WCRT.md section 1 lists the errors). They are here to reproduce the
+//! paper's figures and to show where they are unsafe; nothing that admits a
+//! flow may look at them.
+//!
+//! Where the text leaves something open the reading is the one that favours
+//! the formula: jitter accumulates along the path, release jitter and
+//! propagation are added to the result, and the unreadable reduction of the
+//! blocking term in (7) is left out. The stop test of the holistic iteration
+//! against the deadline is left out, too, so that there is a figure.
+
+use punctual_model::network::{LinkIndex, Network};
+
+use crate::frames::{FrameId, Frames};
+
+/// Longest time that an iteration follows, ns.
+const HORIZON: u64 = 1_000_000_000_000;
+/// Steps of one iteration.
+const STEPS: usize = 200_000;
+/// Rounds over the whole network.
+const ROUNDS: usize = 300;
+
+/// Equations (2) to (4) and Algorithm 1, release jitter added: for each flow
+/// and destination, ns; `None` where the iteration does not end.
+pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
+    let frames = Frames::new(network);
+    let mut jitter: Vec<Option<u64>> = frames
+        .all
+        .iter()
+        .map(|frame| Some(network.flows[frame.flow].jitter))
+        .collect();
+    let mut response: Vec<Option<u64>> = vec![Some(0); frames.all.len()];
+    let (order, is_acyclic) = frames.order();
+    let rounds = if is_acyclic { 1 } else { ROUNDS };
+    for round in 0..rounds {
+        let mut changed = Vec::new();
+        for link in &order {
+            for frame in &frames.on_link[*link] {
+                let new = Port::new(&frames, &jitter, *frame).and_then(|port| port.response());
+                if std::mem::replace(&mut response[*frame], new) != new {
+                    changed.push(*frame);
+                }
+                let spread = new.map(|new| new - frames.all[*frame].cost);
+                for child in &frames.all[*frame].children {
+                    let node = network.topology.links[frames.all[*child].link].from;
+                    let switching =
+                        frames.all[*child].own_delay - network.topology.nodes[node].sd_min;
+                    jitter[*child] = match (jitter[*frame], spread) {
+                        (Some(jitter), Some(spread)) => Some(jitter + spread + switching),
+                        _ => None,
+                    };
+                }
+            }
+        }
+        if changed.is_empty() {
+            break;
+        }
+        if !is_acyclic && round + 1 == rounds {
+            for frame in changed {
+                response[frame] = None;
+            }
+        }
+    }
+    let total = |leaf: FrameId| {
+        frames.path(leaf).iter().try_fold(0_u64, |sum, id| {
+            let frame = &frames.all[*id];
+            let switching = frame.parent.map_or(0, |_| frame.own_delay);
+            let prop = network.topology.links[frame.link].prop;
+            sum.checked_add(response[*id]? + switching + prop)
+        })
+    };
+    per_path(&frames, total)
+}
+
+/// A flow's result for each of its leaves, release jitter added.
+fn per_path(frames: &Frames<'_>, total: impl Fn(FrameId) -> Option<u64>) -> Vec<Vec<Option<u64>>> {
+    let flows = frames.network.flows.iter().zip(&frames.leaves);
+    flows
+        .map(|(flow, leaves)| {
+            let leaves = leaves.iter();
+            leaves
+                .map(|leaf| total(*leaf)?.checked_add(flow.jitter))
+                .collect()
+        })
+        .collect()
+}
+
+/// A frame at a port, and the others that count: cost, period, jitter.
+struct Port {
+    blocking: u64,
+    cost: u64,
+    period: u64,
+    jitter: u64,
+    others: Vec<[u64; 3]>,
+}
+
+impl Port {
+    /// `None` if another's jitter has no end.
+    fn new(frames: &Frames<'_>, jitter: &[Option<u64>], id: FrameId) -> Option<Self> {
+        let frame = &frames.all[id];
+        let link = &frames.network.topology.links[frame.link];
+        let flow = frames.flow(id);
+        let mut port = Self {
+            blocking: link.best_effort,
+            cost: frames.work(id),
+            period: flow.period,
+            jitter: jitter[id]?,
+            others: Vec::new(),
+        };
+        for other in frames.on_link[frame.link]
+            .iter()
+            .filter(|other| **other != id)
+        {
+            let of = frames.flow(*other);
+            if link.fifo || of.priority >= flow.priority {
+                port.others
+                    .push([frames.work(*other), of.period, jitter[*other]?]);
+            } else {
+                port.blocking = port.blocking.max(frames.all[*other].cost);
+            }
+        }
+        Some(port)
+    }
+
+    /// (4).
+    fn response(&self) -> Option<u64> {
+        // (2): the own flow is missing.
+        let ceil = |w: u64, [_, period, jitter]: &[u64; 3]| (w + jitter).div_ceil(*period);
+        let busy = self.fixed_point(self.blocking + self.cost, self.blocking, ceil)?;
+        let instances = (busy + self.jitter).div_ceil(self.period).max(1);
+        let mut greatest = 0;
+        for q in 0..instances {
+            // (3).
+            let own = self.blocking.checked_add(q.checked_mul(self.cost)?)?;
+            let floor = |v: u64, [_, period, jitter]: &[u64; 3]| (v + jitter) / period + 1;
+            let start = self.fixed_point(own, own, floor)?;
+            greatest = greatest.max((start + self.cost).saturating_sub(q * self.period));
+        }
+        Some(greatest)
+    }
+
+    fn fixed_point(
+        &self,
+        from: u64,
+        constant: u64,
+        frames: impl Fn(u64, &[u64; 3]) -> u64,
+    ) -> Option<u64> {
+        let mut value = from;
+        for _ in 0..STEPS {
+            let next = self.others.iter().try_fold(constant, |sum, other| {
+                sum.checked_add(frames(value, other).checked_mul(other[0])?)
+            })?;
+            if next == value {
+                return Some(value);
+            }
+            if next > HORIZON {
+                return None;
+            }
+            value = next;
+        }
+        None
+    }
+}
+
+/// How (1+⌊x⌋)⁺ is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Floor {
+    /// max(0; ⌊x⌋), as the text says: one frame of every flow is lost.
+    AsPrinted,
+    /// max(0; 1+⌊x⌋), as in the source of the formula.
+    Repaired,
+}
+
+impl Floor {
+    fn frames(self, time: i128, period: u64) -> u64 {
+        let floor = time.div_euclid(period.into());
+        let frames = match self {
+            Self::AsPrinted => floor,
+            Self::Repaired => floor + 1,
+        };
+        u64::try_from(frames.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// Equations (5) to (8) and Algorithm 2 at t = 0, release jitter added: for
+/// each flow and destination, ns; `None` where the iteration does not end.
+pub fn trajectory(network: &Network, floor: Floor) -> Vec<Vec<Option<u64>>> {
+    let frames = Frames::new(network);
+    let mut trajectory = Trajectory {
+        smax: vec![Some(0); frames.all.len()],
+        start: vec![Some(0); frames.all.len()],
+        frames: &frames,
+        floor,
+    };
+    trajectory.begin();
+    for round in 0..ROUNDS {
+        let changed = trajectory.round();
+        if changed.is_empty() {
+            break;
+        }
+        if round + 1 == ROUNDS {
+            for frame in changed {
+                trajectory.start[frame] = None;
+            }
+        }
+    }
+    per_path(&frames, |leaf| {
+        let path = frames.path(leaf);
+        let links = path.iter().map(|frame| frames.all[*frame].link);
+        let prop: u64 = links.map(|link| network.topology.links[link].prop).sum();
+        let response = match path.len() {
+            // There is no switch.
+            1 => frames.work(leaf),
+            _ => trajectory.start[leaf]? + frames.all[leaf].own_delay,
+        };
+        response.checked_add(prop)
+    })
+}
+
+/// A flow that shares a link with the one under test.
+struct Other {
+    flow: usize,
+    /// Positions in the path of the first and the last link that it shares,
+    /// and its frames there.
+    first: (usize, FrameId),
+    last: (usize, FrameId),
+}
+
+struct Trajectory<'a> {
+    frames: &'a Frames<'a>,
+    floor: Floor,
+    /// Greatest time from the source switch to the frame's switch.
+    smax: Vec<Option<u64>>,
+    /// W at the frame's switch.
+    start: Vec<Option<u64>>,
+}
+
+impl Trajectory<'_> {
+    /// Line 2 of the algorithm.
+    fn begin(&mut self) {
+        for id in 0..self.frames.all.len() {
+            let Some(parent) = self.frames.all[id].parent else {
+                continue;
+            };
+            let before = &self.frames.all[parent];
+            if before.parent.is_some() {
+                let step = before.own_delay + self.frames.work(parent);
+                self.smax[id] = self.smax[parent].map(|smax| smax + step);
+            }
+        }
+    }
+
+    /// Computes each W once more. The frames whose W has changed.
+    fn round(&mut self) -> Vec<FrameId> {
+        let mut changed = Vec::new();
+        for id in 0..self.frames.all.len() {
+            if self.frames.all[id].parent.is_none() {
+                continue;
+            }
+            let start = self.latest_start(&self.frames.path(id));
+            if std::mem::replace(&mut self.start[id], start) != start {
+                changed.push(id);
+            }
+            let frame = &self.frames.all[id];
+            let cost = self.frames.work(id);
+            for child in &frame.children {
+                self.smax[*child] = start.map(|start| start + frame.own_delay + cost);
+            }
+        }
+        changed
+    }
+
+    /// (5) for the part of a path that ends with the last frame.
+    fn latest_start(&self, path: &[FrameId]) -> Option<u64> {
+        let last = *path.last()?;
+        let priority = self.frames.flow(last).priority;
+        let others = self.others(path);
+        let delays = || path[1..].iter().map(|id| self.frames.all[*id].own_delay);
+        let slowest = delays().max().unwrap_or(0);
+        let transmission: u64 = path.iter().map(|id| self.frames.work(*id)).sum();
+        let mut constant = (delays().sum::<u64>() - slowest) + transmission + self.blocking(path);
+        for other in &others {
+            if self.network_flow(other.flow).priority == priority {
+                let smax = i128::from(self.smax[path[other.first.0]]?);
+                let smin = i128::from(self.smin(other.first.1));
+                let time = smax - smin + self.advance(path, other)?;
+                constant = constant.checked_add(self.charge(path, other, time)?)?;
+            }
+        }
+        let mut value = 0_u64;
+        for _ in 0..STEPS {
+            let mut next = constant;
+            for other in &others {
+                if self.network_flow(other.flow).priority <= priority {
+                    continue;
+                }
+                let own = match other.last.0 == path.len() - 1 {
+                    true => value,
+                    false => self.start[path[other.last.0]]?,
+                };
+                let time = i128::from(own) - i128::from(self.smin(other.last.1))
+                    + self.advance(path, other)?;
+                next = next.checked_add(self.charge(path, other, time)?)?;
+            }
+            let next = next.saturating_sub(self.frames.all[last].own_delay);
+            if next <= value {
+                return Some(value);
+            }
+            if next > HORIZON {
+                return None;
+            }
+            value = next;
+        }
+        None
+    }
+
+    fn network_flow(&self, flow: usize) -> &punctual_model::network::Flow {
+        &self.frames.network.flows[flow]
+    }
+
+    /// The flows of the same or a higher priority that share a switch's output
+    /// with the path.
+    fn others(&self, path: &[FrameId]) -> Vec<Other> {
+        let own = &self.frames.all[path[0]];
+        let priority = self.network_flow(own.flow).priority;
+        let mut others: Vec<Other> = Vec::new();
+        for (position, id) in path.iter().enumerate().skip(1) {
+            for other in &self.frames.on_link[self.frames.all[*id].link] {
+                let flow = self.frames.all[*other].flow;
+                if flow == own.flow || self.network_flow(flow).priority < priority {
+                    continue;
+                }
+                let place = (position, *other);
+                match others.iter_mut().find(|known| known.flow == flow) {
+                    Some(known) => known.last = place,
+                    None => others.push(Other {
+                        flow,
+                        first: place,
+                        last: place,
+                    }),
+                }
+            }
+        }
+        others
+    }
+
+    /// Least time from the source switch to the frame's switch.
+    fn smin(&self, frame: FrameId) -> u64 {
+        let first = self.frames.path(frame).get(1).copied().unwrap_or(frame);
+        let earliest = |frame: FrameId| self.frames.all[frame].earliest;
+        earliest(frame).saturating_sub(earliest(first))
+    }
+
+    /// A of (5), with M of (6).
+    fn advance(&self, path: &[FrameId], other: &Other) -> Option<i128> {
+        let smax = i128::from(self.smax[other.first.1]?);
+        let topology = &self.frames.network.topology;
+        let least = |id: &FrameId| {
+            let node = topology.links[self.frames.all[*id].link].from;
+            topology.nodes[node].sd_min + self.frames.work(*id)
+        };
+        let m: u64 = path[1..other.first.0].iter().map(least).sum();
+        let jitter = self.network_flow(other.flow).jitter;
+        Some(smax - i128::from(m) + i128::from(jitter))
+    }
+
+    /// Frames of another flow, each with the switching delay of its slowest
+    /// switch.
+    fn charge(&self, path: &[FrameId], other: &Other, time: i128) -> Option<u64> {
+        let slowest = path[other.first.0..=other.last.0]
+            .iter()
+            .map(|id| self.frames.all[*id].own_delay)
+            .max();
+        let period = self.network_flow(other.flow).period;
+        self.floor.frames(time, period).checked_mul(slowest?)
+    }
+
+    /// (7) without its reduction: the greatest switching delay of a declared
+    /// flow of lower priority at each switch. Best effort does not occur.
+    fn blocking(&self, path: &[FrameId]) -> u64 {
+        let priority = self.frames.flow(path[0]).priority;
+        let at = |link: LinkIndex| {
+            let lower = self.frames.on_link[link]
+                .iter()
+                .filter(|other| self.frames.flow(**other).priority < priority);
+            let delay = lower.map(|other| self.frames.all[*other].own_delay).max();
+            delay.unwrap_or(0).saturating_sub(1)
+        };
+        let links = path[1..].iter().map(|id| self.frames.all[*id].link);
+        links.map(at).sum()
+    }
+}
