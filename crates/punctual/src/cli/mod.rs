@@ -9,6 +9,7 @@ mod passwd;
 mod pubsub;
 mod serve;
 mod sidecar;
+mod simulate;
 mod top;
 
 use std::error::Error;
@@ -49,6 +50,8 @@ enum Command {
     /// Answer whether flows can be added to a network so that all keep their
     /// deadlines.
     Admit(admit::Arguments),
+    /// Simulate a network, and look for its worst responses.
+    Simulate(simulate::Arguments),
     /// Watch a running broker.
     Top(top::Arguments),
     /// Measure brokers.
@@ -73,6 +76,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Passwd(arguments) => passwd::run(&arguments),
         Command::Analyze(arguments) => return analyze::run(&arguments),
         Command::Admit(arguments) => return admit::run(&arguments),
+        Command::Simulate(arguments) => return simulate::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),
         Command::Bench(command) => command

@@ -11,6 +11,7 @@ mod config;
 mod passwd;
 mod priomqtt;
 mod reload;
+mod simulate;
 mod wcrt;
 
 use std::ffi::OsStr;

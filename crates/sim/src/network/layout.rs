@@ -163,6 +163,11 @@ impl Layout {
         self.hops.len()
     }
 
+    /// The number of the last hop to a destination.
+    pub fn leaf(&self, flow: usize, path: usize) -> usize {
+        self.flows[flow].leaves[path] as usize
+    }
+
     /// The hops to a destination, from the source on.
     pub(super) fn path(&self, flow: usize, path: usize) -> Vec<u32> {
         let mut hops = Vec::new();

@@ -8,8 +8,8 @@ mod load;
 mod method;
 mod observed;
 mod page;
-mod study;
-mod table;
+pub(super) mod study;
+pub(super) mod table;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
 }
 
 /// The network that a file declares.
-fn read(file: &Path) -> Result<Network, Failure> {
+pub(super) fn read(file: &Path) -> Result<Network, Failure> {
     let input = Input::read(file)?;
     Network::new(&input.document()?).map_err(|error| input.blame(&error))
 }

@@ -197,7 +197,7 @@ impl Study {
 }
 
 /// The nodes from the publisher to a destination.
-fn route(network: &Network, flow: &Flow, leaf: HopIndex) -> String {
+pub(in crate::cli) fn route(network: &Network, flow: &Flow, leaf: HopIndex) -> String {
     let parent = |hop: &HopIndex| flow.hops[*hop].parent;
     let mut hops: Vec<_> = std::iter::successors(Some(leaf), parent).collect();
     hops.reverse();

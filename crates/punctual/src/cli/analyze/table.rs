@@ -12,18 +12,22 @@ const FORMAT: &str = "punctual-analysis-1";
 
 /// The unit in which a table states times.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unit {
+pub(in crate::cli) struct Unit {
     /// Its name.
-    pub(super) name: &'static str,
+    pub(in crate::cli) name: &'static str,
     nanos: i128,
 }
 
 impl Unit {
     /// Milliseconds, or microseconds if every time is below one.
-    pub(super) fn of(study: &Study) -> Self {
+    fn of(study: &Study) -> Self {
         let rows = study.rows.iter();
-        let longest = rows.flat_map(|row| row.bounds.iter().flatten().chain([&row.deadline]));
-        match longest.max() {
+        Self::for_times(rows.flat_map(|row| row.bounds.iter().flatten().chain([&row.deadline])))
+    }
+
+    /// Milliseconds, or microseconds if every time is below one.
+    pub(in crate::cli) fn for_times<'a>(times: impl Iterator<Item = &'a u64>) -> Self {
+        match times.max() {
             Some(longest) if *longest < 1_000_000 => Self {
                 name: "µs",
                 nanos: 1000,
@@ -36,7 +40,7 @@ impl Unit {
     }
 
     /// A time with three places after the point.
-    pub(super) fn text(self, nanos: impl Into<i128>) -> String {
+    pub(in crate::cli) fn text(self, nanos: impl Into<i128>) -> String {
         let nanos = nanos.into();
         let step = self.nanos / 1000;
         let thousandths = (nanos.abs() + step / 2) / step;
@@ -49,7 +53,7 @@ impl Unit {
     }
 
     /// A time, or a dash.
-    pub(super) fn maybe(self, nanos: Option<impl Into<i128>>) -> String {
+    pub(in crate::cli) fn maybe(self, nanos: Option<impl Into<i128>>) -> String {
         nanos.map_or_else(|| "-".into(), |nanos| self.text(nanos))
     }
 }
@@ -96,7 +100,7 @@ pub(super) fn text(study: &Study) -> String {
 }
 
 /// Columns of a width; numbers and what stands above them to the right.
-pub(super) fn aligned(head: &[String], rows: &[Vec<String>]) -> String {
+pub(in crate::cli) fn aligned(head: &[String], rows: &[Vec<String>]) -> String {
     let lines = || std::iter::once(head).chain(rows.iter().map(Vec::as_slice));
     let width = |cell: &String| cell.chars().count();
     let widths: Vec<usize> = (0..head.len())
@@ -157,7 +161,7 @@ pub(super) fn csv(study: &Study) -> String {
 }
 
 /// A field of CSV.
-pub(super) fn quoted(field: &str) -> String {
+pub(in crate::cli) fn quoted(field: &str) -> String {
     match field.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
         false => field.to_owned(),
