@@ -395,6 +395,12 @@ impl Model {
         }
     }
 
+    /// The client at the other end of a link.
+    pub fn client(&self, link: LinkId) -> Option<&str> {
+        let session = &self.sessions[self.session_of(link)?];
+        Some(&session.client)
+    }
+
     /// Clients that have a session.
     pub fn clients(&self) -> impl Iterator<Item = &str> {
         self.by_client.keys().map(String::as_str)

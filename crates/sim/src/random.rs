@@ -176,8 +176,13 @@ impl Run {
 
     /// Which sessions overflow is the broker's business.
     fn notice_overflows(&mut self) {
-        let gone: Vec<String> = self
-            .model
+        let gone = self.gone();
+        self.model.sessions_overflowed(&gone, self.world.now());
+    }
+
+    /// Clients that have a session for the model alone.
+    fn gone(&mut self) -> Vec<String> {
+        self.model
             .clients()
             .filter(|client| {
                 self.world
@@ -186,8 +191,7 @@ impl Run {
                     .all(|s| s.client(client).is_none())
             })
             .map(str::to_owned)
-            .collect();
-        self.model.sessions_overflowed(&gone, self.world.now());
+            .collect()
     }
 
     fn trace(&mut self, what: Trace) -> Result<(), Violation> {
@@ -229,7 +233,14 @@ impl Run {
         if self.config.queue_full == QueueFull::Disconnect {
             // Sessions that overflowed together get each other's wills, so none
             // may end before the wills of all are known.
-            self.notice_overflows();
+            let gone = self.gone();
+            if gone
+                .iter()
+                .any(|client| self.model.client(link) == Some(client))
+            {
+                self.model.sessions_overflowed(&gone, now);
+                return Ok(());
+            }
         }
         self.model.connection_ended(link, true, now);
         Ok(())

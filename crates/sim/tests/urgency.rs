@@ -2,6 +2,9 @@
 //! possible. A receiver that stops reading lets messages pile up in the broker:
 //! with `window=100` the network takes 100 bytes, the rest waits.
 
+use std::sync::Arc;
+
+use punctual_broker::{AccessControl, Permissions, UrgencyRights};
 use punctual_sim::Scenario;
 
 fn everywhere(settings: &str, script: &str) {
@@ -182,5 +185,112 @@ fn what_is_not_understood_is_carried_and_told() {
         "",
         "conn b; sub b #; pub a t 1 q1 user=priority:high; expect b t 1
          pub a t 2 user=rt-deadline:soon; expect b t 2; pub a t 3 q2 user=rt-what:1; expect b t 3",
+    );
+}
+
+/// A client that marks everything as most urgent delays others by what the
+/// shares leave it, and no real-time message at all.
+#[test]
+fn a_flood_of_priority_0_leaves_others_their_shares() {
+    for shards in [1, 2] {
+        let mut s = Scenario::run(&format!("broker shards={shards} shares=160"));
+        s.go_on(
+            "conn b window=50; sub b #; stop b; pub a log 0 size=200
+             pub f flood x user=priority:0 size=200 times=300
+             pub a log 1 size=200 times=30; pub a t 2 user=rt-priority:7; read b; wait 60s",
+        );
+        let topics: Vec<String> = s.take_inbox("b").into_iter().map(|m| m.topic).collect();
+        assert_eq!(topics.len(), 332, "nothing is lost");
+        let at = |topic: &str| topics.iter().position(|t| t == topic);
+        assert!(
+            at("t") <= Some(2),
+            "one packet was on its way: {:?}",
+            at("t")
+        );
+        let plain = |first: usize| topics[..first].iter().filter(|t| *t == "log").count();
+        // 16 % of the bytes, whatever the flood; the rest is its.
+        assert!((12..=20).contains(&plain(100)), "{}", plain(100));
+        assert!(plain(220) >= 30, "{}", plain(220));
+        s.go_on("drop a; drop b; drop f; idle");
+    }
+}
+
+/// Client `f` may publish and subscribe what it likes, and state no urgency.
+#[derive(Debug)]
+struct NoUrgencyForF;
+
+#[derive(Debug)]
+struct Rights(UrgencyRights);
+
+impl AccessControl for NoUrgencyForF {
+    fn permissions(&self, _: Option<&str>, client_id: &str) -> Option<Arc<dyn Permissions>> {
+        let rights = match client_id {
+            "f" => UrgencyRights {
+                max_rt_priority: None,
+                min_priority: None,
+            },
+            _ => UrgencyRights::ALL,
+        };
+        Some(Arc::new(Rights(rights)))
+    }
+}
+
+impl Permissions for Rights {
+    fn may_publish(&self, _: &str) -> bool {
+        true
+    }
+
+    fn may_receive(&self, _: &str) -> bool {
+        true
+    }
+
+    fn may_subscribe(&self, _: &str) -> bool {
+        true
+    }
+
+    fn urgency(&self, _: &str) -> UrgencyRights {
+        self.0
+    }
+}
+
+#[test]
+fn a_flood_of_who_has_no_right_to_urgency_overtakes_nobody() {
+    for shards in [1, 2] {
+        let mut s = Scenario::run(&format!("broker shards={shards} shares=0"));
+        let access = Arc::new(NoUrgencyForF);
+        s.world().directory().set_access_control(Some(access));
+        s.go_on(
+            "conn b window=50; sub b #; conn f user=priority:0 will=w:x will_user=priority:0; stop b
+             pub a log 0 size=200; pub a log 1; pub f t 2 user=rt-priority:7; pub f t 3
+             pub f t 4 q1 user=priority:0; pub a alarm 5 user=priority:9; cut f; pub a log 6; read b
+             expect b log 0; expect b alarm 5; expect b log 1; expect b t 2; expect b t 3
+             expect b t 4; expect b w x; expect b log 6; none b",
+        );
+    }
+}
+
+/// Urgent messages for a receiver that has stopped reading are bounded, keep
+/// nobody else waiting, and are gone with it.
+#[test]
+fn who_stops_reading_holds_a_bounded_number_of_urgent_messages() {
+    everywhere(
+        "lanes=5",
+        "conn b window=50; sub b #; conn c; sub c t; stop b; pub a log 0 size=200
+         pub a t x user=priority:1 times=1000; count c 1000
+         pub a t y user=rt-priority:7; expect c t y; cut b; none c; drop a; drop c; idle",
+    );
+    everywhere(
+        "lanes=5 shares=0",
+        "conn b window=50; sub b #; stop b; pub a log 0 size=200
+         pub a t x user=priority:1 times=1000; pub a t y user=rt-priority:7; read b
+         expect b log 0; expect b t y; count b 4; drop a; drop b; idle",
+    );
+    // With QoS 1 the window bounds them, then the queue, and then the publisher
+    // is refused.
+    everywhere(
+        "lanes=5 inflight=10 queue=20 pause=0s",
+        "conn b window=50 hold; sub b # q1; stop b; pub a log 0 q1 size=200
+         pub a t x q1 user=priority:1 times=29; pub a t y q1 user=priority:1 fails=0x97
+         read b; count b 10; cut b; drop a; idle",
     );
 }
