@@ -1,0 +1,56 @@
+//! The check of the fuzz target `datagram` on a stable toolchain: over its seeds,
+//! over changes of single bytes, cuts and joints of them, and over any bytes.
+#![allow(clippy::unwrap_used, reason = "tests may unwrap")]
+
+#[path = "../../../fuzz/src/datagram.rs"]
+#[allow(unreachable_pub, reason = "there it is part of a program")]
+mod checks;
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+fn seeds() -> Vec<Vec<u8>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/datagram");
+    let mut paths: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    paths
+        .iter()
+        .map(|path| std::fs::read(path).unwrap())
+        .collect()
+}
+
+#[test]
+fn seeds_and_what_is_close_to_them() {
+    let seeds = seeds();
+    for seed in &seeds {
+        checks::datagram(seed);
+        for at in 0..seed.len() {
+            checks::datagram(&seed[..at]);
+            for value in [0, 1, 0x7F, 0x80, 0xFF, seed[at] ^ 1] {
+                let mut changed = seed.clone();
+                changed[at] = value;
+                checks::datagram(&changed);
+            }
+        }
+        for other in &seeds {
+            checks::datagram(&[&seed[..], &other[..]].concat());
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes(mut data in proptest::collection::vec(any::<u8>(), 0..200), marked: bool) {
+        if marked && data.len() > 3 {
+            data[0] = 0;
+            data[1] = 0x11 + data[1] % 7;
+            data[2] %= 60;
+        }
+        checks::datagram(&data);
+    }
+}
