@@ -18,6 +18,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use rustls::version::TLS13;
+use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use error::TlsError;
@@ -25,6 +26,9 @@ pub use error::TlsError;
 /// One provider for all configurations; it has no state.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(ring::default_provider()));
+
+/// What a secret is derived for.
+const DERIVED: &[u8] = b"punctual: proofs of a server that has lost its state";
 
 static ONLY_1_3: &[&SupportedProtocolVersion] = &[&TLS13];
 
@@ -88,6 +92,8 @@ pub struct TlsServerOptions {
 pub struct TlsAcceptor {
     config: Arc<ServerConfig>,
     expires: SystemTime,
+    /// See [`Self::secret`].
+    secret: [u8; 32],
 }
 
 impl TlsAcceptor {
@@ -109,6 +115,7 @@ impl TlsAcceptor {
             ClientCertificates::Optional(authority) => client_verifier(authority, true)?,
             ClientCertificates::Required(authority) => client_verifier(authority, false)?,
         };
+        let secret = Sha256::digest([DERIVED, key.secret_der()].concat()).into();
         let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
             .with_protocol_versions(options.minimum.versions())
             .map_err(TlsError::Library)?
@@ -123,12 +130,18 @@ impl TlsAcceptor {
         Ok(Self {
             config: Arc::new(config),
             expires,
+            secret,
         })
     }
 
     /// When the server's certificate expires: worth a warning some weeks before.
     pub fn expires(&self) -> SystemTime {
         self.expires
+    }
+
+    /// A secret that is the same whenever the key is, and tells nothing of it.
+    pub(crate) fn secret(&self) -> &[u8; 32] {
+        &self.secret
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {

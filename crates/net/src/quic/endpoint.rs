@@ -10,10 +10,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use quinn_proto::{Endpoint, EndpointConfig, ServerConfig};
+use quinn_proto::{Endpoint, ServerConfig};
 
 use super::{Opened, QuicOptions, settings};
 use crate::acceptor::{Bucket, ListenerPolicy};
+use crate::tls::TlsAcceptor;
 use crate::udp::socket::CLASSES;
 
 /// Handshakes under way with addresses that nothing proves.
@@ -39,9 +40,7 @@ impl Listener {
     /// The listener has no TLS that QUIC can use.
     pub(super) fn new(opened: &Opened) -> io::Result<Self> {
         let settings = made_of(&opened.policy, &opened.options)?;
-        let mut config = EndpointConfig::default();
-        // The sockets read the largest datagrams there are; paths decide.
-        let _ = config.max_udp_payload_size(65_527);
+        let config = settings::endpoint(tls_of(&opened.policy)?);
         Ok(Self {
             index: opened.index,
             options: opened.options.clone(),
@@ -71,9 +70,11 @@ impl Listener {
 }
 
 fn made_of(policy: &ListenerPolicy, options: &QuicOptions) -> io::Result<Arc<ServerConfig>> {
-    let Some(tls) = &policy.layer.tls else {
-        return Err(io::Error::other("a QUIC listener needs a certificate"));
-    };
-    let settings = settings::server(tls, options).map_err(io::Error::other)?;
+    let settings = settings::server(tls_of(policy)?, options).map_err(io::Error::other)?;
     Ok(Arc::new(settings))
+}
+
+fn tls_of(policy: &ListenerPolicy) -> io::Result<&TlsAcceptor> {
+    let needed = || io::Error::other("a QUIC listener needs a certificate");
+    policy.layer.tls.as_ref().ok_or_else(needed)
 }

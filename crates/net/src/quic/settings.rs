@@ -6,9 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use punctual_broker::Nanos;
 use quinn_proto::crypto::rustls::QuicServerConfig;
-use quinn_proto::{IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::crypto::{CryptoError, HmacKey};
+use quinn_proto::{
+    EndpointConfig, HashedConnectionIdGenerator, IdleTimeout, ServerConfig, TransportConfig, VarInt,
+};
+use sha2::Sha256;
 
 use super::QuicOptions;
 use crate::tls::TlsAcceptor;
@@ -45,6 +50,42 @@ pub(super) fn server(tls: &TlsAcceptor, options: &QuicOptions) -> Result<ServerC
     config.max_incoming(INCOMING);
     config.migration(true);
     Ok(config)
+}
+
+/// The settings of an endpoint: what a server with the same key tells clients of
+/// its predecessor, by a Stateless Reset (RFC 9000 section 10.3), is that their
+/// connections are gone.
+pub(super) fn endpoint(tls: &TlsAcceptor) -> EndpointConfig {
+    let reset =
+        ResetKey(Hmac::new_from_slice(tls.secret()).expect("HMAC takes keys of any length"));
+    // By their own key connection IDs are told from noise, which gets no answer.
+    let mut ids = [0; 32];
+    reset.sign(b"connection IDs", &mut ids);
+    let ids = u64::from_be_bytes(*ids.first_chunk().unwrap_or(&[0; 8]));
+    let mut config = EndpointConfig::new(Arc::new(reset));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    // The sockets read the largest datagrams there are; paths decide.
+    let _ = config.max_udp_payload_size(65_527);
+    config
+}
+
+/// HMAC-SHA256.
+struct ResetKey(Hmac<Sha256>);
+
+impl HmacKey for ResetKey {
+    fn sign(&self, data: &[u8], signature: &mut [u8]) {
+        let tag = self.0.clone().chain_update(data).finalize().into_bytes();
+        signature.copy_from_slice(&tag);
+    }
+
+    fn signature_len(&self) -> usize {
+        32
+    }
+
+    fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
+        let mac = self.0.clone().chain_update(data);
+        mac.verify_slice(signature).map_err(|_| CryptoError)
+    }
 }
 
 fn transport(idle: Nanos) -> TransportConfig {

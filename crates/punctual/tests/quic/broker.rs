@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -50,17 +50,7 @@ impl Broker {
         let text = text.replace("DIR", &dir.path().display().to_string());
         let file = dir.path().join("punctual.toml");
         std::fs::write(&file, text).unwrap();
-        let mut process = Command::new(PUNCTUAL)
-            .args(["serve", "--config"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let (send, log) = channel();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| send.send(l)));
+        let (process, log) = serve(&file);
         let nowhere = ([127, 0, 0, 1], 0).into();
         let mut broker = Self {
             process,
@@ -100,6 +90,18 @@ impl Broker {
         }
     }
 
+    /// Kills it, and starts another that is reached by QUIC at the same address.
+    pub(crate) fn replace(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let file = self.file("punctual.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = text.replace("quic://127.0.0.1:0", &format!("quic://{}", self.quic));
+        std::fs::write(&file, text).unwrap();
+        (self.process, self.log) = serve(&file);
+        self.logged("listening on http://");
+    }
+
     /// A file that was made for this broker.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
@@ -117,6 +119,14 @@ impl Broker {
         let mut listeners = self.listeners.iter();
         let found = listeners.find(|(name, _)| name == scheme);
         found.expect("a listener").1.port()
+    }
+
+    /// Memory of the broker's that is resident, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        let path = format!("/proc/{}/statm", self.process.id());
+        let text = std::fs::read_to_string(path).unwrap();
+        let pages: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
+        pages * 4096
     }
 
     /// Processor time that the broker has used.
@@ -209,6 +219,22 @@ impl Broker {
         options.endpoint.port = self.tcp.port();
         connect(options).unwrap()
     }
+}
+
+/// Runs the binary.
+fn serve(file: &Path) -> (Child, Receiver<String>) {
+    let mut process = Command::new(PUNCTUAL)
+        .args(["serve", "--config"])
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let (send, log) = channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| send.send(l)));
+    (process, log)
 }
 
 impl Drop for Broker {

@@ -116,6 +116,63 @@ fn measure(way: &mut Way, broker: &Broker) -> (f64, f64, f64) {
     (times[ROUND_TRIPS / 2], times[ROUND_TRIPS * 99 / 100], spent)
 }
 
+/// How fast large messages reach a subscriber, and what an idle connection
+/// costs the broker in memory.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn figures_of_bulk_and_memory() {
+    let more = "[[listener]]\naddress = \"tls://127.0.0.1:0\"\n\
+                certificate = \"DIR/server.pem\"\nkey = \"DIR/server.key\"\n\
+                [queue]\nsend_buffer = \"64MiB\"\n";
+    let broker = Broker::start("", more);
+    println!("\n| transport | MB/s to a subscriber | idle connection |");
+    println!("|---|---|---|");
+    for (name, scheme) in [
+        ("TCP", Scheme::Tcp),
+        ("TLS", Scheme::Tls),
+        ("QUIC stream", Scheme::Quic),
+    ] {
+        let open = |id: &str| {
+            let mut options = broker.options(id);
+            options.endpoint = Endpoint {
+                tls: options.endpoint.tls,
+                port: broker.port(scheme),
+                ..Endpoint::new(scheme, "127.0.0.1")
+            };
+            options.config.keep_alive = 0;
+            connect(options).unwrap()
+        };
+        let mut rates = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut subscriber = open(name);
+            subscribe(&mut subscriber, "bulk", QoS::AtMostOnce);
+            let mut publisher = broker.tcp_client("publisher");
+            let (count, size) = (500, 64 << 10);
+            let bulk = Message::new("bulk", vec![0; size]);
+            let start = Instant::now();
+            let publishing = std::thread::spawn(move || {
+                for _ in 0..count {
+                    while publisher.publish(&bulk).is_err() {
+                        publisher.next(None).unwrap();
+                    }
+                }
+                crate::broker::publish(&mut publisher, "end", b"", QoS::AtLeastOnce);
+            });
+            for _ in 0..count {
+                crate::broker::message(&mut subscriber);
+            }
+            rates.push((count * size) as f64 / 1e6 / start.elapsed().as_secs_f64());
+            publishing.join().unwrap();
+        }
+        let clients = 200;
+        let before = broker.memory();
+        let idle: Vec<_> = (0..clients).map(|n| open(&format!("idle-{n}"))).collect();
+        let each = broker.memory().saturating_sub(before) as f64 / 1024.0 / f64::from(clients);
+        println!("| {name} | {:.0} | {each:.1} KiB |", middle(&mut rates));
+        drop(idle);
+    }
+}
+
 fn middle(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

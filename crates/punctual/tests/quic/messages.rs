@@ -1,9 +1,10 @@
 //! Messages by stream and by datagram.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use punctual_client::{Event, Message, QoS, RealTimeProperties as _};
+use punctual_client::{Endpoint, Event, Message, QoS, RealTimeProperties as _, Scheme};
 
 use crate::broker::{Broker, PUNCTUAL, message, next, publish, subscribe};
 
@@ -185,6 +186,84 @@ fn the_tools_speak_it() {
         let got = tool("sub", &[&["-C", "1", "-W", "20"], datagrams].concat());
         assert_eq!(String::from_utf8(got.stdout).unwrap().trim_end(), "kept");
     }
+}
+
+#[test]
+fn the_sidecar_speaks_it() {
+    let broker = Broker::start("", "");
+    let url = format!("quic://127.0.0.1:{}", broker.quic.port());
+    let mut sidecar = Command::new(PUNCTUAL)
+        .args(["sidecar", "-l", "tcp://127.0.0.1:0", "-b", &url])
+        .args(["--quic-datagrams", "--cafile"])
+        .arg(broker.file("ca.pem"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(sidecar.stderr.take().unwrap()).lines();
+    let port = lines.find_map(|line| {
+        let line = line.unwrap();
+        let rest = line.split("listening on tcp://127.0.0.1:").nth(1)?;
+        rest.split(',').next()?.parse().ok()
+    });
+    let mut options = broker.options("behind");
+    options.endpoint = Endpoint::new(Scheme::Tcp, "127.0.0.1");
+    options.endpoint.port = port.expect("the sidecar listens");
+    let mut behind = crate::broker::connect(options).unwrap();
+    subscribe(&mut behind, "t", QoS::ExactlyOnce);
+    let mut other = broker.tcp_client("other");
+    subscribe(&mut other, "t", QoS::ExactlyOnce);
+    for qos in QOS {
+        behind
+            .publish(&Message::new("t", b"x".to_vec()).qos(qos))
+            .unwrap();
+        for client in [&mut behind, &mut other] {
+            assert_eq!(message(client).message.qos, qos);
+        }
+    }
+    assert_eq!(broker.metric("punctual_quic_messages_received_total "), 1);
+    assert_eq!(broker.metric("punctual_quic_messages_sent_total "), 1);
+    sidecar.kill().unwrap();
+    sidecar.wait().unwrap();
+}
+
+#[test]
+fn the_asynchronous_client_speaks_it() {
+    use punctual_client::aio::Client;
+    use punctual_client::{PropertyBuf, ReasonCode, SubscribeOptions};
+    let broker = Broker::start("", "");
+    let mut options = broker.options("c");
+    options.endpoint.datagrams = true;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (mut client, _) = Client::connect(options).await.unwrap();
+        let granted = SubscribeOptions {
+            qos: QoS::ExactlyOnce,
+            ..SubscribeOptions::default()
+        };
+        client
+            .subscribe(&[("t", granted)], &PropertyBuf::new())
+            .unwrap();
+        while !matches!(client.next().await.unwrap(), Event::Subscribed { .. }) {}
+        for (size, qos) in [1, 1 << 20].into_iter().zip([QOS[0], QOS[2]]) {
+            let sent = Message::new("t", vec![7; size]).qos(qos);
+            client.publish(&sent).await.unwrap();
+            let got = loop {
+                if let Event::Message(got) = client.next().await.unwrap() {
+                    break got;
+                }
+            };
+            assert_eq!(got.message.payload.len(), size);
+        }
+        let nothing = PropertyBuf::new();
+        client
+            .disconnect(ReasonCode::Success, &nothing)
+            .await
+            .unwrap();
+    });
+    broker.wait_for("the end", || broker.connections() == 0);
 }
 
 /// The end of the broker is said by MQTT, and the connection is ended.

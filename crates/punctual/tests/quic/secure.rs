@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use punctual_client::{Error, QoS};
+use punctual_client::{Error, Message, QoS};
 
-use crate::broker::{Broker, PUNCTUAL, connect, message, publish, subscribe};
+use crate::broker::{Broker, PATIENCE, PUNCTUAL, connect, message, publish, subscribe};
 
 #[test]
 fn a_certificate_of_a_stranger_is_refused_with_the_remedy() {
@@ -129,4 +129,23 @@ fn a_listener_without_certificate_is_a_mistake() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && said.contains(words), "{said}");
     }
+}
+
+/// A broker that knows nothing of a connection of its predecessor's says so, and
+/// is believed because it has the same key.
+#[test]
+fn a_broker_that_was_replaced_says_that_connections_are_gone() {
+    let mut broker = Broker::start("", "");
+    let mut client = broker.client("c");
+    broker.replace();
+    let topic = Message::new("t", b"x".to_vec()).qos(QoS::AtLeastOnce);
+    client.publish(&topic).unwrap();
+    let error = loop {
+        match client.next(Some(PATIENCE)) {
+            Ok(event) => assert!(event.is_some(), "the end"),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("knows nothing"), "{error}");
+    broker.client("c");
 }
