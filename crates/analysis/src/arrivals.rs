@@ -14,6 +14,8 @@ const MAX_STEPS: u64 = 1 << 20;
 /// Work that comes at most every `period`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stream {
+    /// Whose it is.
+    pub(crate) stage: StageId,
     pub(crate) work: u64,
     pub(crate) period: u64,
     pub(crate) jitter: u64,
@@ -172,6 +174,7 @@ pub(crate) struct Group {
 /// Work of the flow under test other than its frame.
 #[derive(Debug, Clone, Copy)]
 struct OwnFlow {
+    stage: StageId,
     period: u64,
     jitter: u64,
     /// Of a message.
@@ -219,6 +222,7 @@ impl Group {
     /// with it.
     pub(crate) fn set_own(&mut self, stream: Stream, frame: u64, over: Option<(u64, bool)>) {
         self.own = Some(OwnFlow {
+            stage: stream.stage,
             period: stream.period,
             jitter: stream.jitter,
             work: stream.work,
@@ -250,6 +254,7 @@ impl Group {
 
     fn own_stream(&self) -> Option<Stream> {
         self.own.map(|own| Stream {
+            stage: own.stage,
             work: own.work,
             period: own.period,
             jitter: own.jitter,
@@ -339,6 +344,18 @@ impl Group {
                 .saturating_add(own.rest)
         });
         self.streams(x).saturating_add(own)
+    }
+
+    /// What [`work`](Self::work) is made of: the stages and their work, the
+    /// flow's own, and the whole, which may be less.
+    pub(crate) fn parts(&mut self, x: u64) -> (Vec<(StageId, u64)>, u64, u64) {
+        let window = x + self.advance;
+        let streams = self.streams.iter();
+        let parts = streams.map(|stream| (stream.stage, stream.work(window)));
+        let own = self
+            .own
+            .map_or(0, |own| (window / own.period) * own.work + own.rest);
+        (parts.collect(), own, self.work(x))
     }
 
     /// Least window above `x` at which its work may jump or begins to grow at

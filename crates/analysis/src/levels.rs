@@ -223,6 +223,7 @@ impl Levels {
         let brief = &system.briefs[id];
         let latest = self.limits.latest[id];
         (latest != UNBOUNDED && brief.work != UNBOUNDED).then(|| Stream {
+            stage: id,
             work: brief.work,
             period: brief.period,
             jitter: latest.saturating_sub(brief.earliest),

@@ -113,14 +113,127 @@ struct Own {
     copies: u64,
 }
 
+/// The greatest response that was found, and where.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Worst {
+    /// End of transmission at the last port, less the latest arrival at the
+    /// first.
+    pub(crate) response: u64,
+    /// How long after the beginning of the busy period the frame may arrive.
+    pub(crate) offset: u64,
+}
+
+impl Worst {
+    fn raise(&mut self, end: u64, offset: u64) {
+        let response = end.saturating_sub(offset);
+        if response > self.response {
+            *self = Self { response, offset };
+        }
+    }
+}
+
 impl Segment<'_> {
     /// End of transmission at the last port, less the latest arrival at the
     /// first: at most so many nanoseconds. `None` if no bound is found.
     pub(crate) fn bound(&self, scratch: &mut Scratch) -> Option<u64> {
+        self.worst(scratch).map(|(worst, _)| worst.response)
+    }
+
+    /// The bound, and what in it is no function of the offset. The groups stay
+    /// in `scratch`.
+    fn worst(&self, scratch: &mut Scratch) -> Option<(Worst, Fixed)> {
         let fixed = self.collect(scratch)?;
         let constant = fixed.constant - fixed.least;
         let length = busy_period(constant, scratch.same.groups(), scratch.higher.groups())?;
-        self.search(&fixed, length, scratch)
+        Some((self.search(&fixed, length, scratch)?, fixed))
+    }
+
+    /// What the bound is made of; the sum of it is the bound. `None` if there
+    /// is none.
+    pub(crate) fn terms(&self, scratch: &mut Scratch) -> Option<Vec<Term>> {
+        let (worst, fixed) = self.worst(scratch)?;
+        let own = self.own();
+        let (mut terms, mut shaped) = (Vec::new(), Vec::new());
+        let mut term = |what, position: usize, nanos: u64| {
+            if nanos > 0 {
+                let nanos = i64::try_from(nanos).unwrap_or(i64::MAX);
+                terms.push(Term {
+                    what,
+                    port: self.stage(position).port,
+                    nanos,
+                });
+            }
+        };
+        for position in self.from..=self.to {
+            if position > self.from {
+                let (carried, switching) = self.step(position).1;
+                term(What::Carried, position - 1, carried);
+                term(What::Switching, position, switching);
+            }
+            let port = self.stage(position).port;
+            let blocking = self.system.blocking(port, self.class().priority);
+            let lower = self.system.longest_lower(port, self.class().priority);
+            let what = match lower.filter(|lower| self.system.stages[*lower].cost == blocking) {
+                Some(lower) => What::Blocking(lower),
+                None => What::BestEffort,
+            };
+            term(what, position, blocking);
+        }
+        term(What::Copies, self.to, own.copies);
+        let mut level = Level {
+            fixed,
+            length: HORIZON,
+            same: &mut scratch.same,
+            higher: &mut scratch.higher,
+            lines: 0,
+            left: ITERATIONS,
+        };
+        let start = level.start(worst.offset, 0)?;
+        let windows = [(true, start - fixed.least), (false, worst.offset)];
+        for (higher, window) in windows {
+            let pool = if higher {
+                &mut scratch.higher
+            } else {
+                &mut scratch.same
+            };
+            let keys = pool.keys.clone();
+            for (group, key) in pool.groups().iter_mut().zip(keys) {
+                let (parts, own, whole) = group.parts(window);
+                let mut sum = own;
+                term(What::Own, key.position, own);
+                for (stage, work) in parts {
+                    sum += work;
+                    let what = if higher {
+                        What::Higher(stage)
+                    } else {
+                        What::Same(stage)
+                    };
+                    term(what, key.position, work);
+                }
+                if sum > whole {
+                    let saved = i64::try_from(sum - whole).unwrap_or(i64::MAX);
+                    let port = self.stage(key.position).port;
+                    shaped.push(Term {
+                        what: What::Shaping,
+                        port,
+                        nanos: -saved,
+                    });
+                }
+            }
+        }
+        term(What::Transmission, self.to, self.stage(self.to).cost);
+        let sum: i64 = terms.iter().chain(&shaped).map(|term| term.nanos).sum();
+        let bound = i64::try_from(worst.response).unwrap_or(i64::MAX);
+        terms.append(&mut shaped);
+        if sum != bound {
+            // The frame comes so much after the busy period begins.
+            terms.push(Term {
+                what: What::Offset,
+                port: self.stage(self.from).port,
+                nanos: bound - sum,
+            });
+        }
+        Some(terms)
     }
 
     /// Latest end of transmission at the last port after the nominal release,
@@ -167,7 +280,9 @@ impl Segment<'_> {
         };
         for position in self.from..=self.to {
             if position > self.from {
-                self.pass(position, &mut fixed);
+                let (least, greatest) = self.step(position);
+                fixed.constant += greatest.0 + greatest.1;
+                fixed.least += least.0 + least.1;
             }
             let port = self.stage(position).port;
             fixed.constant += self.system.blocking(port, self.class().priority);
@@ -208,26 +323,22 @@ impl Segment<'_> {
         }
     }
 
-    /// The step from the port before a position to it: the frame that counts
-    /// at both, and the switching between.
-    fn pass(&self, position: usize, fixed: &mut Fixed) {
+    /// The step from the port before a position to it: the least and the
+    /// greatest cost and delay of a frame that goes this way. The greatest
+    /// counts at both ports.
+    fn step(&self, position: usize) -> ((u64, u64), (u64, u64)) {
         let before = self.stage(position - 1).port;
-        let (mut cost_max, mut cost_min) = (0, u64::MAX);
-        let (mut delay_max, mut delay_min) = (0, u64::MAX);
+        let (mut least, mut greatest) = ((u64::MAX, u64::MAX), (0, 0));
         for stage in self.level(position) {
             let stage = &self.system.stages[*stage];
             let Some(parent) = stage.parent else { continue };
             let parent = &self.system.stages[parent];
-            if parent.port != before {
-                continue;
+            if parent.port == before {
+                least = (parent.cost.min(least.0), stage.delay_min.min(least.1));
+                greatest = (parent.cost.max(greatest.0), stage.delay_max.max(greatest.1));
             }
-            cost_max = cost_max.max(parent.cost);
-            cost_min = cost_min.min(parent.cost);
-            delay_max = delay_max.max(stage.delay_max);
-            delay_min = delay_min.min(stage.delay_min);
         }
-        fixed.constant += cost_max + delay_max;
-        fixed.least += cost_min + delay_min;
+        (least, greatest)
     }
 
     /// The streams that enter the segment at a position.
@@ -264,6 +375,7 @@ impl Segment<'_> {
             };
             let message = cost.checked_mul(class.frames)?;
             let stream = Stream {
+                stage: *id,
                 work: message,
                 period: class.period,
                 jitter: latest - stage.earliest,
@@ -312,6 +424,43 @@ impl Segment<'_> {
     }
 }
 
+/// A part of a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Term {
+    pub(crate) what: What,
+    /// Where.
+    pub(crate) port: PortId,
+    /// How much; less than nothing where it takes away.
+    pub(crate) nanos: i64,
+}
+
+/// What a part of a bound is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A frame of undeclared traffic.
+    BestEffort,
+    /// A frame of lower priority.
+    Blocking(StageId),
+    /// The frame that counts at this port and the next.
+    Carried,
+    /// From this port's node's reception to its queue.
+    Switching,
+    /// Copies of the frame for other destinations.
+    Copies,
+    /// What is more urgent.
+    Higher(StageId),
+    /// What is as urgent and came before.
+    Same(StageId),
+    /// The flow's own other frames.
+    Own,
+    /// The frame itself.
+    Transmission,
+    /// What a link cannot bring in that time.
+    Shaping,
+    /// Time that has passed when the frame comes.
+    Offset,
+}
+
 /// The longest time for which a level can be busy: beyond it offsets repeat
 /// smaller ones. `constant` is what is there besides the groups, which are
 /// prepared for that long. `None` if it is too long.
@@ -346,7 +495,7 @@ pub(crate) fn busy_period(constant: u64, same: &mut [Group], higher: &mut [Group
 
 impl Segment<'_> {
     /// The greatest response over all offsets below `length`.
-    fn search(&self, fixed: &Fixed, length: u64, scratch: &mut Scratch) -> Option<u64> {
+    fn search(&self, fixed: &Fixed, length: u64, scratch: &mut Scratch) -> Option<Worst> {
         let Scratch {
             same,
             higher,
@@ -372,18 +521,18 @@ impl Segment<'_> {
             lines: lines as u64,
             left: ITERATIONS,
         };
-        let mut best = 0;
+        let mut best = Worst::default();
         let mut start = 0;
         for (index, t) in candidates.iter().enumerate() {
             // The start of the frame is at most `length` after that.
-            if fixed.least + length + cost <= best + t {
+            if fixed.least + length + cost <= best.response + t {
                 break;
             }
             start = level.start(*t, start)?;
-            best = best.max((start + cost).saturating_sub(*t));
+            best.raise(start + cost, *t);
             let last = candidates.get(index + 1).copied().unwrap_or(length) - 1;
             if grows > 0 && last > *t {
-                best = level.between(*t + 1, last, cost, start, best)?;
+                level.between(*t + 1, last, cost, start, &mut best)?;
             }
         }
         Some(best)
@@ -428,8 +577,7 @@ impl Level<'_> {
     }
 
     /// The greatest response for the offsets from `first` to `last`, between
-    /// which the level's own work grows without steps, or `best` if that is
-    /// more.
+    /// which the level's own work grows without steps, goes into `best`.
     ///
     /// The response is piecewise linear, but for roundings, and greatest at an
     /// end of a piece. Pieces end where higher work jumps.
@@ -439,15 +587,15 @@ impl Level<'_> {
         last: u64,
         cost: u64,
         from: u64,
-        mut best: u64,
-    ) -> Option<u64> {
+        best: &mut Worst,
+    ) -> Option<()> {
         let latest = self.start(last, from)?;
         let mut start = from;
         loop {
             start = self.start(first, start)?;
-            best = best.max((start + cost).saturating_sub(first));
-            if latest + cost <= best + first {
-                return Some(best);
+            best.raise(start + cost, first);
+            if latest + cost <= best.response + first {
+                return Some(());
             }
             self.left = self.left.checked_sub(1)?;
             let window = start - self.fixed.least;
@@ -460,13 +608,14 @@ impl Level<'_> {
                 .min()
                 .unwrap_or(u64::MAX);
             if latest - self.fixed.least < jump {
-                return Some(best.max((latest + cost + roundings).saturating_sub(last)));
+                best.raise(latest + cost + roundings, last);
+                return Some(());
             }
             let end = self.last_before(jump, first, last);
             let at_end = self.start(end, start)?;
-            best = best.max((at_end + cost + roundings).saturating_sub(end));
+            best.raise(at_end + cost + roundings, end);
             if end >= last {
-                return Some(best);
+                return Some(());
             }
             (first, start) = (end + 1, at_end);
         }
@@ -510,22 +659,29 @@ impl Level<'_> {
 
     /// As [`between`](Self::between), by halves: too large by less than
     /// [`RESOLUTION`].
-    fn halve(&mut self, first: u64, last: u64, cost: u64, from: u64, mut best: u64) -> Option<u64> {
+    fn halve(
+        &mut self,
+        first: u64,
+        last: u64,
+        cost: u64,
+        from: u64,
+        best: &mut Worst,
+    ) -> Option<()> {
         let mut open = vec![(first, last)];
         while let Some((first, last)) = open.pop() {
             self.left = self.left.checked_sub(1)?;
-            let highest = (self.start(last, from)? + cost).saturating_sub(first);
-            if highest <= best {
+            let latest = self.start(last, from)? + cost;
+            if latest <= best.response + first {
                 continue;
             }
             if last - first <= RESOLUTION {
-                best = highest;
+                best.raise(latest, first);
                 continue;
             }
             let middle = first.midpoint(last);
             open.push((first, middle));
             open.push((middle + 1, last));
         }
-        Some(best)
+        Some(())
     }
 }

@@ -293,6 +293,15 @@ impl System {
         port.best_effort.max(lower)
     }
 
+    /// A stage of lower priority with the longest frame.
+    pub(crate) fn longest_lower(&self, port: PortId, priority: u64) -> Option<StageId> {
+        let port = &self.ports[port];
+        let lower = port.stages[self.level_size(port, priority)..]
+            .iter()
+            .copied();
+        lower.max_by_key(|stage| self.stages[*stage].cost)
+    }
+
     /// The priority of a stage's class.
     pub(crate) fn priority(&self, stage: StageId) -> u64 {
         self.classes[self.stages[stage].class].priority
