@@ -77,7 +77,7 @@ fn a_deadline_that_may_be_missed_is_exit_code_1() {
         "{table}"
     );
     assert!(
-        table.contains("8 flows to 16 destinations: 8 may be late"),
+        table.contains("8 flows to 16 destinations: 2 may be late"),
         "{table}"
     );
 }
