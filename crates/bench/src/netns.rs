@@ -61,6 +61,22 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// For tests: true, with the reason printed, where namespaces cannot be made.
+    ///
+    /// # Panics
+    /// If they cannot and `PUNCTUAL_REQUIRE_NETNS` is set.
+    pub fn is_missing() -> bool {
+        let Err(error) = Self::check() else {
+            return false;
+        };
+        assert!(
+            std::env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none(),
+            "PUNCTUAL_REQUIRE_NETNS is set, but {error}"
+        );
+        eprintln!("skipped: {error}");
+        true
+    }
+
     /// Whether namespaces and shaped links can be made here.
     ///
     /// # Errors
@@ -224,25 +240,12 @@ fn move_into(handle: &OwnedFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::env;
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 
-    /// True, with the reason printed, where namespaces cannot be made and need not be.
-    fn skip() -> bool {
-        match Namespace::check() {
-            Ok(()) => false,
-            Err(error) if env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none() => {
-                eprintln!("skipped: {error}");
-                true
-            }
-            Err(error) => panic!("PUNCTUAL_REQUIRE_NETNS is set, but {error}"),
-        }
-    }
-
     #[test]
     fn two_hosts_talk_through_a_switch_and_nobody_else_sees_them() {
-        if skip() {
+        if Namespace::is_missing() {
             return;
         }
         let [a, b, switch] = ["a", "b", "switch"].map(|label| Namespace::new(label).unwrap());
@@ -285,7 +288,7 @@ mod tests {
 
     #[test]
     fn parameters_are_those_of_one_namespace() {
-        if skip() {
+        if Namespace::is_missing() {
             return;
         }
         const TTL: &str = "net/ipv4/ip_default_ttl";
@@ -301,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_a_program_says_when_it_fails_is_kept() {
-        if skip() {
+        if Namespace::is_missing() {
             return;
         }
         let a = Namespace::new("a").unwrap();

@@ -8,21 +8,9 @@ use std::process::Command;
 use punctual_bench::netns::Namespace;
 use serde_json::Value;
 
-/// True, with the reason printed, where namespaces cannot be made and need not be.
-fn skip() -> bool {
-    match Namespace::check() {
-        Ok(()) => false,
-        Err(error) if env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none() => {
-            eprintln!("skipped: {error}");
-            true
-        }
-        Err(error) => panic!("PUNCTUAL_REQUIRE_NETNS is set, but {error}"),
-    }
-}
-
 #[test]
 fn the_cell_loses_nothing_and_is_reported() {
-    if skip() {
+    if Namespace::is_missing() {
         return;
     }
     let directory = env::temp_dir().join(format!("punctual-priomqtt-{}", std::process::id()));
@@ -90,7 +78,7 @@ fn the_cell_loses_nothing_and_is_reported() {
 
 #[test]
 fn an_unknown_broker_is_named_with_the_choice() {
-    if skip() {
+    if Namespace::is_missing() {
         return;
     }
     let output = Command::new(env!("CARGO_BIN_EXE_punctual-bench"))

@@ -1,6 +1,5 @@
 //! The factory cell with this very program as broker, stations and coordinator.
 
-use std::env;
 use std::fs;
 
 use punctual_bench::netns::Namespace;
@@ -9,21 +8,9 @@ use tempfile::tempdir;
 
 use crate::run;
 
-/// True, with the reason printed, where namespaces cannot be made and need not be.
-fn skip() -> bool {
-    match Namespace::check() {
-        Ok(()) => false,
-        Err(error) if env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none() => {
-            eprintln!("skipped: {error}");
-            true
-        }
-        Err(error) => panic!("PUNCTUAL_REQUIRE_NETNS is set, but {error}"),
-    }
-}
-
 #[test]
 fn the_cell_served_by_this_program_loses_nothing() {
-    if skip() {
+    if Namespace::is_missing() {
         return;
     }
     let directory = tempdir().unwrap();
