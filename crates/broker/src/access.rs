@@ -18,6 +18,19 @@ pub trait Permissions: Debug + Send + Sync {
     fn urgency(&self, _topic: &str) -> UrgencyRights {
         UrgencyRights::ALL
     }
+    /// What all clients of its user may have promised together.
+    fn quota(&self) -> FlowQuota {
+        FlowQuota::default()
+    }
+}
+
+/// Bounds on the admitted flows of a user; `None` for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct FlowQuota {
+    /// Flows.
+    pub max_flows: Option<u32>,
+    /// Bits per second on the wire.
+    pub max_bandwidth: Option<u64>,
 }
 
 /// Gives every client its rights.

@@ -2,6 +2,7 @@
 //! broker is one of these fields.
 
 use crate::Nanos;
+use crate::admission::Admission;
 use crate::egress::{Discipline, LaneLimits, Shares};
 use crate::urgency::UrgencyRule;
 
@@ -52,6 +53,10 @@ pub struct Config {
     pub lanes: LaneLimits,
     /// Urgency of topics whose publishers state none.
     pub rules: Vec<UrgencyRule>,
+    /// Whether and how deadlines are promised; `None`: not at all, and every
+    /// message that asks for real time goes into lane 0. It cannot be changed
+    /// while the broker runs.
+    pub admission: Option<Admission>,
     /// Version string for `$SYS/broker/version`.
     pub version: String,
 }
@@ -179,6 +184,7 @@ impl Default for Config {
             shares: Shares::default(),
             lanes: LaneLimits::default(),
             rules: Vec::new(),
+            admission: None,
             version: concat!("punctual ", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }

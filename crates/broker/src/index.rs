@@ -30,6 +30,8 @@ pub(crate) struct Subscriber {
     pub(crate) options: SubscribeOptions,
     /// Subscription identifier; 0 for none.
     pub(crate) id: u32,
+    /// Messages of admitted flows go to it with the plain ones.
+    pub(crate) demoted: bool,
 }
 
 #[derive(Debug)]

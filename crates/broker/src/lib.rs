@@ -16,6 +16,7 @@
 //! MQTT 5.0.
 
 mod access;
+mod admission;
 mod config;
 mod depth;
 mod directory;
@@ -36,7 +37,11 @@ mod timers;
 mod urgency;
 mod wait;
 
-pub use access::{AccessControl, Permissions};
+pub use access::{AccessControl, FlowQuota, Permissions};
+pub use admission::{
+    Admission, AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, FlowInfo, Policing,
+    SubscriptionDecision,
+};
 pub use config::{Config, Limits, QueueFull};
 pub use depth::Depth;
 pub use directory::{Directory, Totals};

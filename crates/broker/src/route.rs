@@ -11,7 +11,6 @@ use punctual_codec::QoS;
 use smallvec::SmallVec;
 
 use crate::directory::{Directory, SessionHandle};
-use crate::egress::Urgency;
 use crate::index::{Generation, Subscriber, generation_slot};
 use crate::urgency::{self, UrgencyRule};
 
@@ -23,6 +22,8 @@ pub(crate) struct Target {
     pub(crate) qos: QoS,
     pub(crate) no_local: bool,
     pub(crate) retain_as_published: bool,
+    /// Messages of admitted flows go to it with the plain ones.
+    pub(crate) demoted: bool,
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
 }
 
@@ -34,6 +35,7 @@ impl Target {
             qos: subscriber.options.qos,
             no_local: subscriber.options.no_local,
             retain_as_published: subscriber.options.retain_as_published,
+            demoted: subscriber.demoted,
             subscription_ids: (subscriber.id != 0).then(|| Arc::from([subscriber.id])),
         }
     }
@@ -55,6 +57,7 @@ impl Target {
         self.qos = self.qos.max(other.qos);
         self.no_local &= other.no_local;
         self.retain_as_published |= other.retain_as_published;
+        self.demoted &= other.demoted;
         if let Some(ids) = &other.subscription_ids {
             self.subscription_ids = Some(self.ids().iter().chain(ids.iter()).copied().collect());
         }
@@ -121,7 +124,7 @@ pub(crate) struct Route {
     pub(crate) matched: Arc<Matched>,
     /// Urgency of messages whose publisher states none. Boxed: few topics have
     /// one.
-    pub(crate) rule: Option<Box<Urgency>>,
+    pub(crate) rule: Option<Box<UrgencyRule>>,
 }
 
 impl Route {
@@ -239,7 +242,7 @@ impl RouteCache {
             slot,
             generation,
             matched: Arc::new(matched),
-            rule: urgency::of_topic(&self.rules, topic).map(Box::new),
+            rule: urgency::of_topic(&self.rules, topic).map(|rule| Box::new(rule.clone())),
         };
         self.weight += route.weight();
         self.routes.push(route);

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use hashbrown::{HashSet, HashTable};
 use punctual_codec::{QoS, SubscribeOptions};
 
+use crate::admission::Flows;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Lane, Rank};
 use crate::slab::Slab;
@@ -440,6 +441,10 @@ pub(crate) struct Session {
     pub(crate) sweep_at: Nanos,
     /// Traffic classes it receives, a bit each.
     pub(crate) classes: u8,
+    /// Whether whoever admits flows knows of it.
+    pub(crate) asked: bool,
+    /// Flows that its client publishes.
+    pub(crate) flows: Option<Box<Flows>>,
 }
 
 impl Session {
@@ -458,6 +463,8 @@ impl Session {
             username: None,
             sweep_at: Nanos::MAX,
             classes: crate::urgency::ALL_CLASSES,
+            asked: false,
+            flows: None,
         }
     }
 

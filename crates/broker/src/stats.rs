@@ -111,6 +111,20 @@ counters! {
     bad_requirements,
     /// Priorities and requirements the publisher has no right to.
     refused_urgency,
+    /// Messages of admitted flows, as declared.
+    flow_messages_admitted,
+    /// Messages that ask for real time and have no admitted flow.
+    flow_messages_best_effort,
+    /// Refused or dropped: the requirement is rejected, by policy.
+    flow_messages_refused,
+    /// Messages of admitted flows that were larger or earlier than declared.
+    flow_violations,
+    /// Of these: sent with the plain messages.
+    flow_messages_demoted,
+    /// Of these: made to wait.
+    flow_messages_shaped,
+    /// Of these: dropped.
+    flow_messages_dropped,
     /// Dropped: policy `drop-oldest` or `drop-new` of a full queue.
     dropped_queue_full,
     /// Dropped: the message expired before it could be sent.

@@ -55,14 +55,30 @@ pub struct UrgencyRule {
     pub filter: Box<str>,
     /// What holds for messages on these topics.
     pub urgency: Urgency,
+    /// The same as requirements, with what only admission looks at.
+    pub requirements: Requirements,
 }
 
-/// The urgency that the rules give to a topic.
-pub(crate) fn of_topic(rules: &[UrgencyRule], name: &str) -> Option<Urgency> {
-    let rule = rules
-        .iter()
-        .find(|rule| topic::matches(&rule.filter, name))?;
-    Some(rule.urgency)
+/// The rule of a topic.
+pub(crate) fn of_topic<'a>(rules: &'a [UrgencyRule], name: &str) -> Option<&'a UrgencyRule> {
+    rules.iter().find(|rule| topic::matches(&rule.filter, name))
+}
+
+/// Whether requirements leave the urgency to the rule of the topic.
+pub(crate) fn is_silent(requirements: &Requirements) -> bool {
+    urgency_of(requirements).class() == Class::Normal
+}
+
+/// What remains where real time has to be admitted and is not.
+pub(crate) fn without_real_time(urgency: Urgency) -> Urgency {
+    match urgency.class() {
+        Class::RealTime => Urgency {
+            rt_priority: None,
+            deadline: None,
+            ..urgency
+        },
+        _ => urgency,
+    }
 }
 
 /// The requirements among user properties.
@@ -187,8 +203,9 @@ mod tests {
                 priority: Some(9),
                 ..Urgency::default()
             },
+            requirements: Requirements::NONE,
         }];
-        let rule = of_topic(&rules, "alarm/fire");
+        let rule = of_topic(&rules, "alarm/fire").map(|rule| rule.urgency);
         assert_eq!(of_topic(&rules, "log"), None);
         let stated = Requirements {
             message_priority: Some(2),

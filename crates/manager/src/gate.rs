@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use punctual_analysis::analyze;
-use punctual_model::format_duration;
 use punctual_model::network::{Flow, Network, Topology};
 
 /// Why flows are not let in, in plain words.
@@ -87,7 +86,11 @@ fn judge(network: &Network, new: &[String]) -> Result<HashMap<String, Vec<u64>>,
 }
 
 fn explain(network: &Network, flow: &Flow, bound: Option<u64>, others: usize) -> String {
-    let nanos = |nanos: u64| format_duration(std::time::Duration::from_nanos(nanos));
+    // To the microsecond, upwards: this is for people.
+    let nanos = |nanos: u64| match nanos.div_ceil(1000) {
+        micros if micros < 10_000 => format!("{micros} us"),
+        micros => format!("{}.{:03} ms", micros / 1000, micros % 1000),
+    };
     let (link, load) = busiest(network, flow);
     let link = &network.topology.links[link].id;
     let per_cent = load.div_ceil(10_000);

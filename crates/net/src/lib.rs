@@ -23,7 +23,8 @@ pub use acceptor::{AcceptPolicy, ListenerPolicy};
 pub use mailbox::Identity;
 pub use quic::{QuicCounters, QuicOptions};
 pub use server::{
-    Authenticator, Counters, Handle, ListenerOptions, Server, ServerOptions, StartError,
+    AdmissionDesk, Authenticator, Counters, Handle, ListenerOptions, Server, ServerOptions,
+    StartError,
 };
 pub use tcp::TcpOptions;
 pub use udp::{UdpCounters, UdpOptions};

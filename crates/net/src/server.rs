@@ -11,7 +11,8 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use punctual_broker::{
-    AccessControl, AuthAnswer, AuthRequest, Class, Config, Directory, Event, Nanos, Shard,
+    AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, Directory, Event,
+    Nanos, Shard,
 };
 use punctual_codec::ReasonCode;
 
@@ -36,6 +37,14 @@ const BACKLOG: i32 = 4096;
 pub trait Authenticator: Send + Sync {
     /// Decides, or continues, an authentication. May take long.
     fn authenticate(&self, request: &AuthRequest) -> AuthAnswer;
+}
+
+/// Decides about flows and subscriptions, and is told of what ends, on a thread
+/// of its own; with [`Config::admission`].
+pub trait AdmissionDesk: Send + Sync {
+    /// Takes a question or news of a shard. Called on that shard's thread: it
+    /// must not block, nor lose anything. Answers go by [`Handle::call`].
+    fn ask(&self, shard: u16, request: AdmissionRequest);
 }
 
 /// A listener to open.
@@ -78,6 +87,8 @@ pub struct ServerOptions {
     pub authenticator: Option<Arc<dyn Authenticator>>,
     /// Rights of clients.
     pub access: Option<Arc<dyn AccessControl>>,
+    /// Who admits flows; needed where the broker's settings have admission.
+    pub admission: Option<Arc<dyn AdmissionDesk>>,
 }
 
 /// Counters of the shell.
@@ -289,6 +300,7 @@ impl Server {
                 directory: directory.clone(),
                 authentications: authentications.clone(),
                 events: event_sender.clone(),
+                admission: options.admission.clone(),
                 max_unread: options.max_receive_bytes / usize::from(shards),
                 shutdown_timeout: options.shutdown_timeout,
                 tcp: options.tcp,

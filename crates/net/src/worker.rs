@@ -31,7 +31,7 @@ use crate::marking::Marking;
 use crate::quic::{QUIC, Quic};
 use crate::tcp::takes_more;
 use crate::udp::{UDP, Udp};
-use crate::{Counters, TcpOptions};
+use crate::{AdmissionDesk, Counters, TcpOptions};
 
 /// Shared read buffer: how much is read from one socket in one turn.
 const READ: usize = 256 << 10;
@@ -143,6 +143,7 @@ pub(crate) struct Worker {
     pub(crate) directory: Arc<punctual_broker::Directory>,
     pub(crate) authentications: SyncSender<(u16, Box<AuthRequest>)>,
     pub(crate) events: SyncSender<Event>,
+    pub(crate) admission: Option<Arc<dyn AdmissionDesk>>,
     pub(crate) max_unread: usize,
     pub(crate) shutdown_timeout: Nanos,
     pub(crate) tcp: TcpOptions,
@@ -653,6 +654,11 @@ impl Worker {
                                 reason: punctual_codec::ReasonCode::ServerBusy,
                             };
                             self.shard.authenticated(conn, answer, now);
+                        }
+                    }
+                    Output::Admission(request) => {
+                        if let Some(desk) = &self.admission {
+                            desk.ask(self.index, *request);
                         }
                     }
                     Output::Event(event) => {

@@ -104,6 +104,7 @@ fn server() -> Server {
         shutdown_timeout: Nanos::from_secs(1),
         authentication_threads: 1,
         authenticator: None,
+        admission: None,
         access: None,
     });
     let server = server.unwrap();

@@ -65,6 +65,7 @@ impl Serve {
             shutdown_timeout: Nanos::from_secs(1),
             authentication_threads: 1,
             authenticator: None,
+            admission: None,
             access: None,
         })
         .unwrap();

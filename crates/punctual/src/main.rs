@@ -5,6 +5,7 @@
 //! these (docs/pub-sub.md); `analyze` and `admit` answer no with 1 and refuse
 //! wrong input with 2.
 
+mod admission;
 mod cli;
 mod config;
 mod http;

@@ -17,4 +17,4 @@ mod world;
 pub use rng::Rng;
 pub use scenario::Scenario;
 pub use wire::{Blob, Decoder, Delivered, Incoming};
-pub use world::{Authenticator, LinkId, LinkProfile, Trace, World};
+pub use world::{Authenticator, LinkId, LinkProfile, ShardCall, Trace, World};

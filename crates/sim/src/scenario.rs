@@ -129,6 +129,7 @@ fn rule(text: &str) -> Result<UrgencyRule, String> {
     Ok(UrgencyRule {
         filter: filter.into(),
         urgency,
+        requirements: punctual_model::Requirements::NONE,
     })
 }
 

@@ -12,8 +12,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use punctual_broker::{
-    AuthAnswer, AuthRequest, Config, ConnId, ConnMeta, Directory, Event, Flow, Nanos, Output,
-    RemoteMessage, Scope, Shard, Stats,
+    AdmissionRequest, AuthAnswer, AuthRequest, Config, ConnId, ConnMeta, Directory, Event, Flow,
+    Nanos, Output, RemoteMessage, Scope, Shard, Stats,
 };
 
 use punctual_codec::{Split, split};
@@ -78,6 +78,32 @@ pub enum Trace {
 /// Answers authentication requests; the World delivers the answer later.
 pub type Authenticator = Box<dyn FnMut(&AuthRequest) -> AuthAnswer>;
 
+/// Time that a decision about a flow takes.
+const DECISION: Nanos = Nanos(300_000);
+
+/// What [`ShardCall`] holds.
+type Call = Box<dyn FnOnce(&mut Shard, Nanos)>;
+
+/// Something that is done to a shard.
+pub struct ShardCall(Call);
+
+impl ShardCall {
+    /// That is to be done when the shard has its turn.
+    pub fn new(call: impl FnOnce(&mut Shard, Nanos) + 'static) -> Self {
+        Self(Box::new(call))
+    }
+}
+
+impl std::fmt::Debug for ShardCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ShardCall")
+    }
+}
+
+type Decide = dyn FnMut(u16, AdmissionRequest) -> Vec<(u16, ShardCall)>;
+
+struct Desk(Box<Decide>);
+
 #[derive(Debug)]
 enum Happening {
     Accept(LinkId, Box<ConnMeta>),
@@ -89,6 +115,7 @@ enum Happening {
     Post(u16, u16),
     Mail(u16, Vec<RemoteMessage>),
     Answer(LinkId, AuthAnswer),
+    Call(u16, ShardCall),
 }
 
 #[derive(Debug)]
@@ -166,6 +193,7 @@ pub struct World {
     dirty: Vec<ConnId>,
     outputs: Vec<Output>,
     authenticator: Option<Authenticator>,
+    desk: Option<Desk>,
     nonce: u128,
 }
 
@@ -195,6 +223,7 @@ impl World {
             dirty: Vec::new(),
             outputs: Vec::new(),
             authenticator: None,
+            desk: None,
             nonce: 0,
         }
     }
@@ -224,6 +253,14 @@ impl World {
     /// which of them were refused.
     pub fn set_one_at_a_time(&mut self, on: bool) {
         self.one_at_a_time = on;
+    }
+
+    /// Who admits flows; for brokers with [`Config::admission`].
+    pub fn set_desk(
+        &mut self,
+        desk: impl FnMut(u16, AdmissionRequest) -> Vec<(u16, ShardCall)> + 'static,
+    ) {
+        self.desk = Some(Desk(Box::new(desk)));
     }
 
     /// Who answers authentication requests; without, everyone is let in.
@@ -463,6 +500,10 @@ impl World {
                 self.shards[usize::from(to)].remote(messages.into_iter(), self.now);
                 self.settle(to);
             }
+            Happening::Call(shard, call) => {
+                (call.0)(&mut self.shards[usize::from(shard)], self.now);
+                self.settle(shard);
+            }
             Happening::Answer(id, answer) => {
                 if let Some((shard, conn)) = self.conn(id) {
                     self.trace.push(Trace::Answered(id, answer.clone()));
@@ -629,6 +670,17 @@ impl World {
                 self.trace.push(Trace::Asked(id, request));
                 let at = self.now + Nanos(self.rng.within(1..=1_000_000));
                 self.schedule(at, Happening::Answer(id, answer));
+            }
+            Output::Admission(request) => {
+                let Some(desk) = &mut self.desk else {
+                    return;
+                };
+                let calls = (desk.0)(shard, *request);
+                // The same for all, for answers keep their order.
+                let at = self.now + DECISION;
+                for (shard, call) in calls {
+                    self.schedule(at, Happening::Call(shard, call));
+                }
             }
             Output::Event(event) => self.trace.push(Trace::Event(event)),
         }

@@ -235,6 +235,21 @@ impl Stamp {
         }
     }
 
+    /// Of a message of an admitted flow, published at `now`: by priority, and
+    /// inside it in the order of arrival, which is what bounds assume.
+    #[inline]
+    pub fn admitted(priority: u8, deadline: Option<Nanos>, drop_late: bool, now: Nanos) -> Self {
+        let latest = (1 << DEADLINE_BITS) - 1;
+        Self {
+            rank: Rank {
+                class: Class::RealTime,
+                key: u64::from(7 - priority.min(7)) << DEADLINE_BITS | now.0.min(latest),
+            },
+            deadline: deadline.map_or(Nanos::MAX, |d| now + d),
+            drop_late,
+        }
+    }
+
     /// Traffic class.
     #[inline]
     pub const fn class(&self) -> Class {

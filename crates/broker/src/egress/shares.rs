@@ -17,10 +17,16 @@ use super::Class;
 const MIN_CAP: i64 = 1500;
 
 /// Minimum shares of what a receiver is sent, in per mille, by class; together
-/// at most 500. The one of [`Class::RealTime`] is not used: it comes first
-/// anyway.
+/// at most 500. The one of [`Class::RealTime`] is 0, or [`Shares::ALL`]: then no
+/// other lane sends while lane 0 has something, which has to be bounded by other
+/// means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares(pub [u16; 4]);
+
+impl Shares {
+    /// Everything.
+    pub const ALL: u16 = 1000;
+}
 
 impl Default for Shares {
     fn default() -> Self {
@@ -53,7 +59,7 @@ impl Credits {
             let Some(size) = *size else { continue };
             let earned = self.earned[lane];
             let entitled = shares.0[lane] > 0 && lane != first && earned >= 1000 * size as i64;
-            let shielded = first == 0 && self.before_realtime <= 0;
+            let shielded = first == 0 && (self.before_realtime <= 0 || shares.0[0] == Shares::ALL);
             if entitled && !shielded && earned > most {
                 (chosen, most) = (lane, earned);
             }

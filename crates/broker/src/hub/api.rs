@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use punctual_codec::Version;
 
+use crate::admission::AdmissionRequest;
 use crate::route::Target;
 use crate::{Message, Nanos};
 
@@ -82,6 +83,11 @@ pub enum Output {
     /// Check a user name and password, or continue an enhanced
     /// authentication, and answer with [`crate::Shard::authenticated`].
     Authenticate(Box<AuthRequest>),
+    /// Ask or tell whoever admits flows; only with [`crate::Config::admission`].
+    /// To be handed on in order, and none to be lost: there is at most one from
+    /// every connection that waits for an answer, one for every flow that QoS 0
+    /// messages ask for, and one for every session that ends.
+    Admission(Box<AdmissionRequest>),
     /// Something for the log.
     Event(Event),
 }

@@ -8,6 +8,7 @@ use punctual_codec::Version;
 use super::{ConnId, ConnMeta};
 use crate::Nanos;
 use crate::access::Permissions;
+use crate::admission::SubscriptionDecision;
 use crate::egress::{Class, Egress, Encoding};
 use punctual_model::Requirements;
 
@@ -65,7 +66,8 @@ pub(crate) struct Conn {
     /// Route of the last publication, and whether it was allowed.
     pub(crate) route: u64,
     pub(crate) route_allowed: bool,
-    /// Whether CONNECT stated requirements for all publications.
+    /// Whether CONNECT stated requirements for all publications, or the session
+    /// has flows.
     pub(crate) states: bool,
     pub(crate) alias_max: u16,
     pub(crate) out: Egress,
@@ -93,6 +95,8 @@ pub(crate) struct Extra {
     pub(crate) default: Requirements,
     /// What may be stated on the topic of the last publication.
     pub(crate) rights: Option<(u64, UrgencyRights)>,
+    /// What has been decided about the SUBSCRIBE that comes next.
+    pub(crate) subscribed: Option<SubscriptionDecision>,
 }
 
 impl Conn {

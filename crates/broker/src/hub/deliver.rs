@@ -101,6 +101,9 @@ impl Hub {
         if target.no_local && publication.publisher == target.session.number {
             return None;
         }
+        if target.demoted && publication.stamp.class() == Class::RealTime {
+            return self.deliver_demoted(publication, target, now);
+        }
         let session = self.sessions.get_mut(target.slot)?;
         if !Arc::ptr_eq(&session.handle, &target.session) {
             return None;
@@ -185,6 +188,25 @@ impl Hub {
             return Some(slot);
         }
         None
+    }
+
+    /// Delivers a message of real time with the plain ones.
+    #[inline(never)]
+    fn deliver_demoted(
+        &mut self,
+        publication: &mut Publication<'_>,
+        target: &Target,
+        now: Nanos,
+    ) -> Option<u32> {
+        let mut plain = Publication {
+            parts: publication.parts.clone(),
+            stamp: Stamp::PLAIN,
+            message: None,
+            ..*publication
+        };
+        let congested = self.deliver(&mut plain, target, now);
+        (publication.promise, publication.reserved) = (plain.promise, plain.reserved);
+        congested
     }
 
     /// Adds a message to the urgent lanes of a connection.

@@ -10,8 +10,10 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::publish::{put_remark, remark_fits};
+use super::admission::best_effort;
+use super::publish::put_answer;
 use super::{AuthAnswer, Fail, Next, Shard};
+use crate::admission::Ask;
 use crate::directory::ClaimError;
 use crate::egress::Class;
 use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
@@ -86,6 +88,7 @@ impl Shard {
             Err(refusal) => Err(refusal),
         };
         match result {
+            Ok(()) if self.hub.conn(id).is_some_and(|conn| conn.paused > 0) => Ok(Next::Pause),
             Ok(()) => Ok(Next::Packet),
             Err(refusal) => {
                 self.refuse_connect(id, &refusal);
@@ -354,6 +357,7 @@ impl Shard {
         session.handle.set_permissions(permissions.clone());
         session.handle.connected.store(true, Ordering::Release);
         let number = session.handle.number;
+        let has_flows = session.flows.is_some();
         if session_present && rights_changed && !session.subscriptions.is_empty() {
             hub.directory.generations.bump_all();
         }
@@ -379,6 +383,7 @@ impl Shard {
             conn.extra().default = wish.default;
             conn.states = true;
         }
+        conn.states |= has_flows;
         let peer = conn.meta.peer;
         hub.stats.clients_connected += 1;
         if wish.keep_alive > 0 {
@@ -413,10 +418,8 @@ impl Shard {
                 put_auth(&mut properties, &method, &data);
             }
             let rest = properties.as_properties().as_bytes().len() + 2;
-            if let Some(remark) = &wish.remark
-                && remark_fits(remark, rest, wish.max_packet)
-            {
-                put_remark(&mut properties, remark);
+            if let Some(remark) = wish.remark {
+                put_answer(&mut properties, &best_effort(remark), rest, wish.max_packet);
             }
         }
         let connack = ConnAck {
@@ -425,6 +428,12 @@ impl Shard {
             properties: properties.as_properties(),
         };
         hub.send(id.slot, &Packet::ConnAck(connack));
+        if config.admission.is_some() {
+            if let Some(conn) = hub.conns.get_mut(id.slot) {
+                conn.paused += 1;
+            }
+            hub.ask(slot, Ask::Connected { conn: id });
+        }
         hub.pump(slot, now);
         Ok(())
     }
@@ -576,6 +585,14 @@ impl Wish {
         let stated = |properties| urgency::stated(properties).map_err(|e| e.to_string());
         let default = stated(properties).map_err(&mut note);
         let classes = urgency::classes(properties).map_err(&mut note);
+        if config.admission.is_some()
+            && let Ok(default) = &default
+            && default.is_real_time()
+            && default.period.is_none()
+            && default.bandwidth.is_none()
+        {
+            note("rt-period is missing (or rt-bandwidth): no flow can be admitted".into());
+        }
         if let Some(will) = &connect.will {
             let _ = stated(will.properties).map_err(&mut note);
         }

@@ -8,6 +8,7 @@ use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 
 use super::{Fail, Shard};
 use crate::Nanos;
+use crate::admission::Ask;
 use crate::egress::Stamp;
 use crate::hub::{ConnId, Event, Output, State};
 use crate::session::Will;
@@ -244,12 +245,17 @@ impl Shard {
                 .as_ref()
                 .is_none_or(|permissions| permissions.may_publish(topic));
         let config = &self.hub.config;
-        let rule = urgency::of_topic(&config.rules, topic);
+        let rule = urgency::of_topic(&config.rules, topic).map(|rule| rule.urgency);
         // What cannot be understood was told to the client with CONNACK.
         let stated = urgency::stated(will.message.properties()).unwrap_or_default();
         let (urgency, refused) = urgency::decide(&stated, rule, || {
             permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic))
         });
+        // A will has no flow that could be admitted.
+        let urgency = match config.admission {
+            Some(_) => urgency::without_real_time(urgency),
+            None => urgency,
+        };
         let stamp = Stamp::new(config.discipline, &urgency, now);
         let message = will.message.published_at(now, stamp);
         self.hub.stats.refused_urgency += u64::from(refused);
@@ -273,6 +279,9 @@ impl Shard {
             self.publish_will(slot, &will, now);
         }
         let hub = &mut self.hub;
+        if hub.sessions.get(slot).is_some_and(|session| session.asked) {
+            hub.ask(slot, Ask::Ended);
+        }
         let Some(session) = hub.sessions.remove(slot) else {
             return;
         };

@@ -1,5 +1,6 @@
 //! One shard: what the shell calls, and the meaning of every packet.
 
+mod admission;
 mod connect;
 mod inspect;
 mod lifecycle;
@@ -73,6 +74,8 @@ pub(crate) enum Next {
     Packet,
     /// Stop reading for now.
     Pause,
+    /// Stop reading before this packet, which is to be looked at again.
+    Hold,
     /// The connection is gone.
     Closed,
     /// The connection goes to another shard, with this packet.
@@ -325,8 +328,14 @@ impl Shard {
                             Next::Closed
                         }
                     };
-                    if next == Next::Moved {
-                        break;
+                    match next {
+                        Next::Moved => break,
+                        Next::Hold => {
+                            packets -= 1;
+                            received.flow = Flow::Pause;
+                            break;
+                        }
+                        _ => {}
                     }
                     received.consumed += frame.bytes.len();
                     max = max_packet;
@@ -336,7 +345,7 @@ impl Shard {
                             received.flow = Flow::Pause;
                             break;
                         }
-                        Next::Closed | Next::Moved => break,
+                        Next::Closed | Next::Moved | Next::Hold => break,
                     }
                 }
                 Ok(Split::Incomplete { total }) => {
@@ -417,7 +426,7 @@ impl Shard {
                 self.complete(id, ack.packet_id, Step::Comp, now);
             }
             PacketType::Subscribe => {
-                self.subscribe(id, &Subscribe::decode(body, version)?, now)?;
+                return self.subscribe(id, &Subscribe::decode(body, version)?, now);
             }
             PacketType::Unsubscribe => {
                 self.unsubscribe(id, &Unsubscribe::decode(body, version)?);
@@ -783,7 +792,9 @@ impl Shard {
             Timer::Connect { slot, generation } => conns.get(slot).is_some_and(|c| {
                 c.generation == generation && !matches!(c.state, State::Connected)
             }),
-            Timer::KeepAlive { slot, generation } | Timer::Pause { slot, generation } => {
+            Timer::KeepAlive { slot, generation }
+            | Timer::Pause { slot, generation }
+            | Timer::Shape { slot, generation } => {
                 conns.get(slot).is_some_and(|c| c.generation == generation)
             }
             Timer::SessionExpiry { slot, epoch }
@@ -830,6 +841,9 @@ impl Shard {
                 if self.hub.conn(ConnId { slot, generation }).is_some() {
                     self.hub.pause_over(slot, now);
                 }
+            }
+            Timer::Shape { slot, generation } => {
+                self.hub.resume(vec![ConnId { slot, generation }]);
             }
             Timer::SessionExpiry { slot, epoch } => self.session_expired(slot, epoch, now),
             Timer::Will { slot, epoch } => self.will_due(slot, epoch, now),

@@ -7,16 +7,17 @@ use punctual_codec::{
     Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, QoS,
     RawPublish, ReasonCode, topic,
 };
-use punctual_model::Requirements;
+use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
 
+use super::admission::{self, Course, Sizes};
 use super::{Fail, Next, Shard};
-use crate::egress::{Stamp, Urgency};
+use crate::egress::{Class, Stamp, Urgency};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
-use crate::urgency::{self, UrgencyRights};
+use crate::urgency::{self, UrgencyRights, UrgencyRule};
 use crate::{Message, Nanos, QueueFull};
 
 /// Time between two log events about full queues.
@@ -137,7 +138,7 @@ impl Shard {
         };
         let topic_name = routes.get(route).topic();
         let mut stamp = Stamp::PLAIN;
-        let mut remark = None;
+        let mut answer = None;
         let states = conn.states || raw.properties.contains(PropertyId::UserProperty);
         if conn.route != route {
             conn.route = route;
@@ -149,6 +150,19 @@ impl Shard {
         }
         let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
         let unreleased = conn.unreleased;
+        let rule = routes.get(route).rule.as_deref();
+        let stated = (states || rule.is_some()).then_some(Stated {
+            route,
+            topic: topic_bytes,
+            properties: raw.properties,
+            rule,
+            sizes: Sizes::of(&raw, frame.bytes.len()),
+        });
+        if let (Some(stated), true, Some(_)) = (&stated, allowed, hub.config.admission)
+            && admission::must_wait(hub, id, stated, raw.qos, now)
+        {
+            return Ok(Next::Hold);
+        }
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
 
         // QoS 2: a repetition is acknowledged again and not delivered again
@@ -204,15 +218,21 @@ impl Shard {
             false => raw.properties.number(PropertyId::MessageExpiryInterval),
         };
         let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable;
-        let rule = &routes.get(route).rule;
-        if states || rule.is_some() {
-            let stated = Stated {
-                route,
-                topic: topic_bytes,
-                properties: raw.properties,
-                rule: rule.as_deref().copied(),
-            };
-            (stamp, remark) = decide_stamp(hub, id, &stated, now);
+        if let Some(stated) = &stated {
+            match decide_stamp(hub, id, stated, now) {
+                Course::Go(course, said) => (stamp, answer) = (course, said),
+                Course::Refuse(answer) => {
+                    let reason = ReasonCode::QuotaExceeded;
+                    return Ok(acknowledge_with(
+                        hub,
+                        id,
+                        &raw,
+                        session_slot,
+                        reason,
+                        &answer,
+                    ));
+                }
+            }
         }
         let mut publication = Publication {
             parts: Parts {
@@ -267,14 +287,14 @@ impl Shard {
         } else {
             ReasonCode::Success
         };
-        if let Some(remark) = remark {
+        if let Some(answer) = answer {
             return Ok(acknowledge_with(
                 hub,
                 id,
                 &raw,
                 session_slot,
                 reason,
-                &remark,
+                &answer,
             ));
         }
         Ok(acknowledge(hub, id, &raw, session_slot, reason))
@@ -373,28 +393,30 @@ impl Shard {
 }
 
 /// What bears on the urgency of a publication.
-struct Stated<'a> {
+pub(super) struct Stated<'a> {
     route: u64,
-    topic: &'a [u8],
+    pub(super) topic: &'a [u8],
     properties: Properties<'a>,
-    rule: Option<Urgency>,
+    rule: Option<&'a UrgencyRule>,
+    pub(super) sizes: Sizes,
 }
 
-/// How urgent a publication is, and what is wrong with what it states, for the
-/// publisher.
-#[inline(never)]
-fn decide_stamp(
-    hub: &mut Hub,
-    id: ConnId,
-    stated: &Stated<'_>,
-    now: Nanos,
-) -> (Stamp, Option<String>) {
-    let Some(conn) = hub.conns.get_mut(id.slot) else {
-        return (Stamp::PLAIN, None);
-    };
-    let mut remark = None;
-    let own = urgency::stated(stated.properties).unwrap_or_else(|error| {
-        remark = Some(error.to_string());
+/// What a publication asks for: what is stated, or else what the rule of the
+/// topic says.
+struct Asked {
+    requirements: Requirements,
+    urgency: Urgency,
+    /// What cannot be understood.
+    error: Option<String>,
+    /// It has no right to what is stated.
+    refused: bool,
+}
+
+fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<Asked> {
+    let conn = hub.conns.get_mut(id.slot)?;
+    let mut error = None;
+    let own = urgency::stated(stated.properties).unwrap_or_else(|wrong| {
+        error = Some(wrong.to_string());
         Requirements::NONE
     });
     let default = conn
@@ -402,7 +424,9 @@ fn decide_stamp(
         .as_ref()
         .map_or(Requirements::NONE, |e| e.default);
     let permissions = conn.permissions.clone();
-    let (urgency, refused) = urgency::decide(&own.or(default), stated.rule, || {
+    let own = own.or(default);
+    let rule = stated.rule;
+    let (urgency, refused) = urgency::decide(&own, rule.map(|rule| rule.urgency), || {
         let Some(permissions) = permissions else {
             return UrgencyRights::ALL;
         };
@@ -415,17 +439,61 @@ fn decide_stamp(
             }
         }
     });
+    let by_rule = refused || urgency::is_silent(&own);
+    Some(Asked {
+        requirements: match rule.filter(|_| by_rule) {
+            Some(rule) => rule.requirements,
+            None if refused => Requirements::NONE,
+            None => own,
+        },
+        urgency,
+        error,
+        refused,
+    })
+}
+
+/// The real-time requirements of a publication, if it may have them.
+pub(super) fn requirements_of(
+    hub: &mut Hub,
+    id: ConnId,
+    stated: &Stated<'_>,
+) -> Option<Requirements> {
+    let requirements = asked(hub, id, stated)?.requirements;
+    requirements.is_real_time().then_some(requirements)
+}
+
+/// How urgent a publication is, and what its publisher is to be told.
+#[inline(never)]
+fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> Course {
+    let Some(asked) = asked(hub, id, stated) else {
+        return Course::Go(Stamp::PLAIN, None);
+    };
+    let mut remark = asked.error;
     hub.stats.bad_requirements += u64::from(remark.is_some());
-    if refused {
+    if asked.refused {
         hub.stats.refused_urgency += 1;
         remark = Some("no right to state this urgency on this topic".to_owned());
     }
     if let Some(why) = &remark {
         report_urgency(hub, id, why, now);
     }
-    let stamp = Stamp::new(hub.config.discipline, &urgency, now);
-    hub.stats.publishes_received_urgent += u64::from(stamp.class().is_urgent());
-    (stamp, remark)
+    let remark = remark.map(admission::best_effort);
+    let course = match hub.config.admission {
+        Some(admission) => {
+            let plain = urgency::without_real_time(asked.urgency);
+            let plain = Stamp::new(hub.config.discipline, &plain, now);
+            let real_time = asked.urgency.class() == Class::RealTime;
+            admission::carry(hub, id, admission, stated, plain, real_time, now)
+        }
+        None => Course::Go(Stamp::new(hub.config.discipline, &asked.urgency, now), None),
+    };
+    match course {
+        Course::Go(stamp, answer) => {
+            hub.stats.publishes_received_urgent += u64::from(stamp.class().is_urgent());
+            Course::Go(stamp, remark.or(answer))
+        }
+        refused => refused,
+    }
 }
 
 /// Tells the log, now and then, that what a publisher states is not followed.
@@ -525,18 +593,21 @@ fn await_release(hub: &mut Hub, id: ConnId, packet_id: u16, session: u32) {
     }
 }
 
-/// Like [`acknowledge`], and tells an MQTT 5 publisher why what it stated is
-/// not followed.
+/// Like [`acknowledge`], and tells an MQTT 5 publisher what became of what it
+/// stated.
 fn acknowledge_with(
     hub: &mut Hub,
     id: ConnId,
     raw: &RawPublish<'_>,
     session: u32,
     reason: ReasonCode,
-    remark: &str,
+    answer: &Answer,
 ) -> Next {
+    let mut properties = PropertyBuf::new();
     let told = hub.conns.get(id.slot).is_some_and(|conn| {
-        conn.v5() && conn.problem_information && remark_fits(remark, 4, conn.max_packet)
+        conn.v5()
+            && conn.problem_information
+            && put_answer(&mut properties, answer, 4, conn.max_packet)
     });
     let kind = match raw.qos {
         QoS::AtLeastOnce => PacketType::PubAck,
@@ -546,11 +617,9 @@ fn acknowledge_with(
     if !told {
         return acknowledge(hub, id, raw, session, reason);
     }
-    if kind == PacketType::PubRec {
+    if kind == PacketType::PubRec && !reason.is_error() {
         await_release(hub, id, raw.packet_id, session);
     }
-    let mut properties = PropertyBuf::new();
-    put_remark(&mut properties, remark);
     let ack = Ack {
         packet_id: raw.packet_id,
         reason,
@@ -564,19 +633,37 @@ fn acknowledge_with(
     pause_or_go_on(hub, id)
 }
 
-/// Whether a packet with `rest` more bytes of content and a remark is within
-/// the client's Maximum Packet Size [MQTT-3.4.2-3].
-pub(super) fn remark_fits(remark: &str, rest: usize, max: u32) -> bool {
-    // Fixed header, reason code, length of the properties, two user properties.
-    const NAMES: usize = "rt-status".len() + "best-effort".len() + "rt-reason".len();
-    5 + 1 + 4 + 2 * 5 + NAMES + remark.len() + rest <= max as usize
-}
-
-/// Says that a message or a client is served as well as can be, and why not
-/// better.
-pub(super) fn put_remark(properties: &mut PropertyBuf, remark: &str) {
-    let _ = properties.push_user("rt-status", "best-effort");
-    let _ = properties.push_user("rt-reason", remark);
+/// Adds an answer to the properties of a packet with `rest` more bytes of
+/// content, as far as it fits into the client's Maximum Packet Size
+/// [MQTT-3.4.2-3]: the reason is left out first. False if nothing was added.
+pub(super) fn put_answer(
+    properties: &mut PropertyBuf,
+    answer: &Answer,
+    rest: usize,
+    max: u32,
+) -> bool {
+    // Fixed header, reason code, length of the properties.
+    const HEAD: usize = 5 + 1 + 4;
+    let put = |answer: &Answer, properties: &mut PropertyBuf| {
+        let pairs: Vec<_> = answer.user_properties().collect();
+        let bytes = pairs.iter().map(|(key, value)| 5 + key.len() + value.len());
+        if HEAD + rest + bytes.sum::<usize>() > max as usize {
+            return false;
+        }
+        for (key, value) in &pairs {
+            let _ = properties.push_user(key, value);
+        }
+        true
+    };
+    if put(answer, properties) {
+        return true;
+    }
+    let short = Answer {
+        reason: None,
+        flow: None,
+        ..answer.clone()
+    };
+    answer.bound.is_some() && put(&short, properties)
 }
 
 #[inline]

@@ -5,15 +5,19 @@ use std::sync::atomic::Ordering;
 
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
-    Packet, PropertyId, QoS, ReasonCode, SubAck, Subscribe, SubscribeOptions, UnsubAck,
-    Unsubscribe, topic,
+    Packet, PropertyBuf, PropertyId, QoS, ReasonCode, SubAck, Subscribe, SubscribeOptions,
+    UnsubAck, Unsubscribe, topic,
 };
 
-use super::{Fail, Shard};
+use super::admission::best_effort;
+use super::publish::put_answer;
+use super::{Fail, Next, Shard};
 use crate::Nanos;
+use crate::admission::{Ask, FilterVerdict};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
 use crate::session::{Replay, Session, Subscription};
+use crate::urgency;
 
 impl Shard {
     pub(super) fn subscribe(
@@ -21,10 +25,10 @@ impl Shard {
         id: ConnId,
         packet: &Subscribe<'_>,
         now: Nanos,
-    ) -> Result<(), Fail> {
+    ) -> Result<Next, Fail> {
         let hub = &mut self.hub;
         let Some(conn) = hub.conns.get(id.slot) else {
-            return Ok(());
+            return Ok(Next::Closed);
         };
         let (v5, slot) = (conn.v5(), conn.session);
         let identifier = packet
@@ -43,28 +47,84 @@ impl Shard {
                 "more user properties than limits.max_user_properties",
             ));
         }
+        let stated = urgency::stated(packet.properties);
+        let mut decided = None;
+        if hub.config.admission.is_some() {
+            let conn = hub.conns.get_mut(id.slot);
+            decided = conn.and_then(|conn| conn.extra.as_mut()?.subscribed.take());
+            if decided.is_none() {
+                let filters = packet.filters().map(|(filter, _)| filter);
+                let allowed = filters.filter(|filter| check(hub, id, slot, filter).is_ok());
+                let filters: Vec<Box<str>> = allowed.map(Box::from).collect();
+                if !filters.is_empty() {
+                    let ask = Ask::Subscribe {
+                        conn: id,
+                        filters,
+                        requirements: stated.unwrap_or_default(),
+                    };
+                    if let Some(conn) = hub.conns.get_mut(id.slot) {
+                        conn.paused += 1;
+                    }
+                    hub.ask(slot, ask);
+                    return Ok(Next::Hold);
+                }
+            }
+        }
+        let verdict = |filter: &str| {
+            let verdicts = decided.iter().flat_map(|decided| &decided.verdicts);
+            let mut own = verdicts.filter(|(asked, _)| **asked == *filter);
+            own.next().map_or(FilterVerdict::Served, |(_, v)| *v)
+        };
         let mut reasons = Vec::new();
+        let mut given_up = Vec::new();
         for (filter, options) in packet.filters() {
-            let reason = match check(hub, id, slot, filter) {
+            let verdict = verdict(filter);
+            let checked = match check(hub, id, slot, filter) {
+                Ok(()) if verdict == FilterVerdict::Refused => Err(ReasonCode::QuotaExceeded),
+                other => other,
+            };
+            let reason = match checked {
                 Err(reason) => {
                     hub.stats.refused_subscriptions += 1;
+                    if decided.is_some() {
+                        given_up.push(Box::from(filter));
+                    }
                     reason
                 }
-                Ok(()) => add(hub, slot, filter, options, identifier),
+                Ok(()) => {
+                    let demoted = verdict == FilterVerdict::BestEffort;
+                    add(hub, slot, filter, options, identifier, demoted)
+                }
             };
             reasons.push(match (v5, reason.is_error()) {
                 (false, true) => 0x80,
                 _ => reason.byte(),
             });
         }
+        // What was refused here although it had been asked about.
+        if !given_up.is_empty() {
+            hub.ask(slot, Ask::Unsubscribed { filters: given_up });
+        }
+        let mut properties = PropertyBuf::new();
+        let answer = match (&stated, hub.config.admission) {
+            (Err(error), Some(_)) => Some(best_effort(error.to_string())),
+            _ => decided.and_then(|decided| decided.answer),
+        };
+        if let Some(answer) = answer
+            && let Some(conn) = hub.conns.get(id.slot)
+            && conn.v5()
+            && conn.problem_information
+        {
+            put_answer(&mut properties, &answer, 4 + reasons.len(), conn.max_packet);
+        }
         let ack = SubAck {
             packet_id: packet.packet_id,
-            properties: Default::default(),
+            properties: properties.as_properties(),
             reasons: &reasons,
         };
         hub.send(id.slot, &Packet::SubAck(ack));
         hub.pump(slot, now);
-        Ok(())
+        Ok(Next::Packet)
     }
 
     pub(super) fn unsubscribe(&mut self, id: ConnId, packet: &Unsubscribe<'_>) {
@@ -105,6 +165,10 @@ impl Shard {
             reasons: &reasons,
         };
         hub.send(id.slot, &Packet::UnsubAck(ack));
+        if hub.config.admission.is_some() {
+            let filters = packet.filters().map(Box::from).collect();
+            hub.ask(session_slot, Ask::Unsubscribed { filters });
+        }
     }
 }
 
@@ -150,6 +214,7 @@ fn add(
     filter: &str,
     mut options: SubscribeOptions,
     id: u32,
+    demoted: bool,
 ) -> ReasonCode {
     let Some(session) = hub.sessions.get_mut(slot) else {
         return ReasonCode::UnspecifiedError;
@@ -161,6 +226,7 @@ fn add(
         session: session.handle.clone(),
         options,
         id,
+        demoted,
     };
     hub.directory
         .index_mut()

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use punctual_manager::PlaceRule;
 use punctual_net::marking::{Dscp, MOST_PRIORITY};
 
 use super::address::{ListenAddress, Transport};
@@ -96,6 +97,30 @@ words! {
         EvictOldest = "evict-oldest",
         /// The new one, unless others have a lower priority.
         RefuseNew = "refuse-new",
+    }
+}
+
+words! {
+    /// What happens to messages whose requirement is rejected.
+    Rejected {
+        /// They are carried as well as can be.
+        BestEffort = "best-effort",
+        /// They are refused.
+        Refuse = "refuse",
+    }
+}
+
+words! {
+    /// What happens to messages that are not as their flow declared.
+    PolicingAction {
+        /// They go with the plain messages.
+        Demote = "demote",
+        /// Those that come too early wait.
+        Shape = "shape",
+        /// They are dropped.
+        Drop = "drop",
+        /// They are counted.
+        Off = "off",
     }
 }
 
@@ -527,6 +552,77 @@ section! {
         /// one of lower priority stays. "evict-oldest": the oldest of the lowest
         /// priority. "refuse-new": the new one, unless others are lower.
         overflow: EgressOverflow = EgressOverflow::EvictOldest, since "0.2", Reload;
+    }
+}
+
+section! {
+    /// Whether deadlines are promised. With it, only flows whose deadline is met in
+    /// the worst case go before everything else, clients are told which are, and
+    /// flows are held to what they declared. See docs/admission.md.
+    Admission ["admission"] {
+        /// Whether flows are admitted. Off: every message that states a real-time
+        /// requirement goes first, and nothing is promised.
+        enabled: bool = false, since "0.3", Restart;
+        /// File with the network, TOML or JSON: nodes, links, and flows that are
+        /// there anyway. Without it every host and the broker have a link of their
+        /// own to one switch, as access_rate, broker_rate and switch_delay say.
+        network: Option<PathBuf> = None, example "\"/etc/punctual/network.toml\"",
+            since "0.3", Restart;
+        /// The broker's node in that file.
+        broker_node: String = "broker".into(), since "0.3", Restart;
+        /// Where clients are in the network; the first that matches counts:
+        /// "client press-*: h1", "user line2: h2", "address 10.0.1.0/24: h3".
+        /// Others are at the node with their client id or address as a name.
+        places: Vec<PlaceRule> = Vec::new(), since "0.3", Restart;
+        /// Without a network file: rate of the hosts' links.
+        access_rate: Rate = Rate(100_000_000), in Rate(1_000) => Rate(400_000_000_000),
+            since "0.3", Restart;
+        /// Without a network file: rate of the broker's link.
+        broker_rate: Rate = Rate(1_000_000_000), in Rate(1_000) => Rate(400_000_000_000),
+            since "0.3", Restart;
+        /// Without a network file: longest delay of the switch.
+        switch_delay: Duration = micros(10), in micros(0) => seconds(1), since "0.3", Restart;
+        /// Longest time that the broker works on a message, its own part of every
+        /// bound. `punctual calibrate` measures these three on this machine.
+        receive_time: Duration = micros(100), in micros(1) => seconds(1), since "0.3", Restart;
+        /// And for each receiver of it.
+        send_time: Duration = micros(50), in micros(0) => seconds(1), since "0.3", Restart;
+        /// Longest time for which something that is not urgent keeps it from an
+        /// urgent message.
+        blocking_time: Duration = micros(500), in micros(0) => seconds(1), since "0.3", Restart;
+        /// Payload of an Ethernet frame.
+        mtu: u16 = 1500, in 576 => 9216, since "0.3", Restart;
+        /// Rate that rt-transmission-time refers to.
+        reference_rate: Rate = Rate(100_000_000), in Rate(1_000) => Rate(400_000_000_000),
+            since "0.3", Restart;
+        /// How far publishers' clocks may be wrong, in millionths: their periods
+        /// count as that much shorter.
+        clock_error: u32 = 200, in 0 => 100_000, since "0.3", Restart;
+        /// Lowest rt-priority that is given to flows that state none, by their
+        /// deadline.
+        lowest_priority: u8 = 0, in 0 => 7, since "0.3", Restart;
+        /// Highest such priority.
+        highest_priority: u8 = 7, in 0 => 7, since "0.3", Restart;
+        /// What happens to messages whose requirement is rejected. "best-effort":
+        /// they go with the plain messages. "refuse": they are refused (reason
+        /// 0x97, Quota exceeded; with QoS 0 and before MQTT 5 dropped).
+        rejected: Rejected = Rejected::BestEffort, since "0.3", Restart;
+        /// What happens to messages of an admitted flow that come sooner than its
+        /// rt-period or are larger than its rt-size. "demote": they go with the
+        /// plain messages. "shape": those that are too early wait, and their
+        /// publisher with them. "drop": they are dropped and refused (0x97).
+        /// "off": they are counted.
+        policing: PolicingAction = PolicingAction::Demote, since "0.3", Restart;
+        /// Largest number of admitted flows.
+        max_flows: u32 = 10_000, in 1 => 1_000_000, since "0.3", Restart;
+        /// Largest number of flows of one session, admitted or not.
+        max_flows_per_session: u32 = 1_000, in 1 => 1_000_000, since "0.3", Restart;
+        /// File in which flows and subscriptions are kept over a restart.
+        file: Option<PathBuf> = None, example "\"/var/lib/punctual/flows.json\"",
+            since "0.3", Restart;
+        /// How long after a restart flows are kept for clients that have not
+        /// connected again.
+        keep: Duration = seconds(300), in seconds(1) => days(365), since "0.3", Restart;
     }
 }
 

@@ -13,6 +13,7 @@ mod environment;
 mod import;
 mod include;
 mod keys;
+mod place;
 mod problem;
 mod reference;
 mod rule;
@@ -30,8 +31,8 @@ pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
 pub(crate) use self::import::import;
 pub(crate) use self::keys::{
-    Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mqtt, Queue,
-    Realtime, Server, Tcp,
+    Admission, Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mqtt,
+    Queue, Realtime, Server, Tcp,
 };
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
@@ -62,6 +63,8 @@ pub(crate) struct Config {
     pub(crate) realtime: Realtime,
     /// In which order messages are sent.
     pub(crate) egress: Egress,
+    /// Which deadlines are promised.
+    pub(crate) admission: Admission,
     /// The log.
     pub(crate) log: Log,
 }
@@ -76,6 +79,7 @@ impl Default for Config {
             mqtt: Mqtt::default(),
             queue: Queue::default(),
             egress: Egress::default(),
+            admission: Admission::default(),
             tcp: Tcp::default(),
             marking: Marking::default(),
             realtime: Realtime::default(),
@@ -163,6 +167,7 @@ impl Config {
         entries.extend(of(&self.mqtt, Mqtt::NAME));
         entries.extend(of(&self.queue, Queue::NAME));
         entries.extend(of(&self.egress, Egress::NAME));
+        entries.extend(of(&self.admission, Admission::NAME));
         entries.extend(of(&self.tcp, Tcp::NAME));
         entries.extend(of(&self.marking, Marking::NAME));
         entries.extend(of(&self.realtime, Realtime::NAME));
@@ -186,6 +191,7 @@ impl Config {
             mqtt: section(&mut table, reader),
             queue: section(&mut table, reader),
             egress: section(&mut table, reader),
+            admission: section(&mut table, reader),
             tcp: section(&mut table, reader),
             marking: section(&mut table, reader),
             realtime: section(&mut table, reader),

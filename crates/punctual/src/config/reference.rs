@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::environment;
 use super::include;
 use super::keys::{
-    Auth, Egress, Limits, Listener, Log, Marking, Mqtt, Queue, Realtime, Server, Tcp,
+    Admission, Auth, Egress, Limits, Listener, Log, Marking, Mqtt, Queue, Realtime, Server, Tcp,
 };
 use super::schema::{Effect, Key, Section};
 
@@ -30,7 +30,7 @@ fn described<S: Section>(header: String) -> Described {
 }
 
 /// All sections in the order in which the reference has them.
-fn sections() -> [Described; 11] {
+fn sections() -> [Described; 12] {
     fn table<S: Section>() -> Described {
         described::<S>(format!("[{}]", S::NAME))
     }
@@ -42,6 +42,7 @@ fn sections() -> [Described; 11] {
         table::<Mqtt>(),
         table::<Queue>(),
         table::<Egress>(),
+        table::<Admission>(),
         table::<Tcp>(),
         table::<Marking>(),
         table::<Realtime>(),

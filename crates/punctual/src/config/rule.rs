@@ -41,6 +41,13 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// The requirements; none of a bulk topic.
+    pub(crate) fn requirements(&self) -> Requirements {
+        self.requirements.unwrap_or_default()
+    }
+}
+
 impl FromStr for Rule {
     type Err = String;
 

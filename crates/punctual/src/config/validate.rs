@@ -3,7 +3,7 @@
 use super::Config;
 use super::address::Transport;
 use super::document::Origin;
-use super::keys::{Anonymous, Listener};
+use super::keys::{Anonymous, EgressPolicy, Listener};
 use super::problem::Problem;
 use super::schema::Reader;
 use super::value::{Limit, Ranged, Setting};
@@ -46,6 +46,7 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
         }
     }
     whole_seconds(config, reader);
+    admission(config, reader);
     let egress = &config.egress;
     let shares = [
         egress.min_share_priority,
@@ -74,6 +75,29 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
                 config.limits.max_packet_size
             ),
             "raise this limit, or lower limits.max_packet_size",
+        );
+    }
+}
+
+/// What bounds assume of the rest.
+fn admission(config: &Config, reader: &mut Reader) {
+    let keys = &config.admission;
+    if keys.enabled && config.egress.policy != EgressPolicy::FixedPriority {
+        report(
+            reader,
+            "egress.policy",
+            config.egress.policy.show(),
+            "admission promises deadlines for fixed priorities only",
+            "write policy = \"fixed-priority\", or admission.enabled = false",
+        );
+    }
+    if keys.lowest_priority > keys.highest_priority {
+        report(
+            reader,
+            "admission.lowest_priority",
+            keys.lowest_priority.show(),
+            &format!("is above highest_priority, {}", keys.highest_priority),
+            "lower it, or raise highest_priority",
         );
     }
 }

@@ -126,7 +126,15 @@ macro_rules! ranged_by_itself {
     };
 }
 
-ranged_by_itself!(u8, u16, u32, u64, super::units::Size, Duration);
+ranged_by_itself!(
+    u8,
+    u16,
+    u32,
+    u64,
+    super::units::Size,
+    super::units::Rate,
+    Duration
+);
 
 macro_rules! whole_number {
     ($($type:ty),+) => {

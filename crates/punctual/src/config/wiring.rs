@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use punctual_broker::{
-    Class, Config as Broker, Discipline, LaneLimits, Limits as BrokerLimits, Nanos, Overflow,
-    QueueFull, Shares, UrgencyRule,
+    Admission as BrokerAdmission, Class, Config as Broker, Discipline, LaneLimits,
+    Limits as BrokerLimits, Nanos, Overflow, Policing, QueueFull, Shares, UrgencyRule,
 };
+use punctual_manager::{Service, Settings, Star};
+use punctual_model::network::Document;
 use punctual_net::marking::{Mark, Marking};
 use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
@@ -13,7 +15,10 @@ use punctual_net::{QuicOptions, TcpOptions, UdpOptions};
 
 use super::Config;
 use super::address::Transport;
-use super::keys::{Cookie, EgressOverflow, EgressPolicy, Listener, Seal, TlsVersion, WhenFull};
+use super::keys::{
+    Cookie, EgressOverflow, EgressPolicy, Listener, PolicingAction, Rejected, Seal, TlsVersion,
+    WhenFull,
+};
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
 
@@ -80,7 +85,12 @@ impl Config {
                 EgressPolicy::Fifo => Discipline::Fifo,
             },
             shares: Shares([
-                0,
+                // What is admitted is bounded; its bounds know no shares.
+                if self.admission.enabled {
+                    Shares::ALL
+                } else {
+                    0
+                },
                 10 * u16::from(self.egress.min_share_priority),
                 10 * u16::from(self.egress.min_share_normal),
                 10 * u16::from(self.egress.min_share_bulk),
@@ -100,9 +110,47 @@ impl Config {
                 .map(|rule| UrgencyRule {
                     filter: rule.filter.clone(),
                     urgency: rule.urgency(),
+                    requirements: rule.requirements(),
                 })
                 .collect(),
+            admission: self.admission.enabled.then(|| BrokerAdmission {
+                refuse: self.admission.rejected == Rejected::Refuse,
+                policing: match self.admission.policing {
+                    PolicingAction::Demote => Policing::Demote,
+                    PolicingAction::Shape => Policing::Shape,
+                    PolicingAction::Drop => Policing::Drop,
+                    PolicingAction::Off => Policing::Off,
+                },
+                max_flows_per_session: number(self.admission.max_flows_per_session.into()),
+            }),
             ..Broker::default()
+        }
+    }
+
+    /// What the manager of flows is told, but for the network's file.
+    pub(crate) fn manager(&self, network: Option<Document>) -> Settings {
+        let keys = &self.admission;
+        let ns = |duration: Duration| nanos(duration).0;
+        Settings {
+            network,
+            broker: keys.broker_node.clone(),
+            places: keys.places.clone(),
+            star: Star {
+                access_rate: keys.access_rate.0,
+                broker_rate: keys.broker_rate.0,
+                switch_delay_ns: ns(keys.switch_delay),
+            },
+            service: Service {
+                receive_ns: ns(keys.receive_time),
+                send_ns: ns(keys.send_time),
+                blocking_ns: ns(keys.blocking_time),
+            },
+            mtu: keys.mtu.into(),
+            reference_rate: keys.reference_rate.0,
+            clock_error_ppm: keys.clock_error,
+            priorities: (keys.lowest_priority, keys.highest_priority),
+            max_flows: number(keys.max_flows.into()),
+            ..Settings::default()
         }
     }
 
@@ -269,6 +317,23 @@ mod tests {
     #[test]
     fn the_documented_defaults_are_those_of_the_broker() {
         assert_eq!(Config::default().broker(), Broker::default());
+    }
+
+    #[test]
+    fn the_documented_network_is_that_of_the_manager() {
+        assert_eq!(Config::default().manager(None), Settings::default());
+    }
+
+    #[test]
+    fn admission_reaches_the_broker() {
+        let mut config = Config::default();
+        config.admission.enabled = true;
+        config.admission.rejected = Rejected::Refuse;
+        config.admission.policing = PolicingAction::Drop;
+        let broker = config.broker();
+        let admission = broker.admission.unwrap();
+        assert!(admission.refuse && admission.policing == Policing::Drop);
+        assert_eq!(broker.shares.0[0], Shares::ALL);
     }
 
     #[test]

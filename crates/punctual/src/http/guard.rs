@@ -4,16 +4,17 @@
 //! administrator's machine may have open: no CORS header is ever sent, so they
 //! cannot read answers nor send DELETE, and a name under which the interface is
 //! not known is refused, so that they cannot pretend to be its own pages either
-//! (DNS rebinding).
+//! (DNS rebinding). What a POST has to say is JSON and called so, which a page of
+//! another site cannot send without being allowed to (CORS preflight).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use axum::http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{StatusCode, Version};
+use axum::http::{Method, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
@@ -23,6 +24,8 @@ use super::error::ApiError;
 
 /// How long an answer may take to be made.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Largest body of a request.
+const BODY: usize = 64 << 10;
 
 /// The names under which the interface may be asked, besides addresses and
 /// `localhost`.
@@ -101,6 +104,9 @@ fn admit(hosts: &Hosts, request: &Request) -> Result<(), ApiError> {
         ));
     }
     let length = request.headers().get(CONTENT_LENGTH);
+    if request.method() == Method::POST {
+        return admit_body(request);
+    }
     if request.headers().contains_key(TRANSFER_ENCODING)
         || length.is_some_and(|length| length != "0")
     {
@@ -109,6 +115,33 @@ fn admit(hosts: &Hosts, request: &Request) -> Result<(), ApiError> {
             "the request has a body",
             "send none: what there is to say is in the path and the query",
         ));
+    }
+    Ok(())
+}
+
+/// A body is small, of a length that is known, and JSON.
+fn admit_body(request: &Request) -> Result<(), ApiError> {
+    let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok());
+    let chunked = request.headers().contains_key(TRANSFER_ENCODING);
+    let length = header(CONTENT_LENGTH).unwrap_or("0").parse::<usize>();
+    if length == Ok(0) && !chunked {
+        return Ok(());
+    }
+    if chunked || length.is_ok_and(|length| length > BODY) {
+        return Err(ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body is not of a stated length of at most {BODY} bytes"),
+            "send a smaller one with Content-Length",
+        ));
+    }
+    let kind = header(CONTENT_TYPE).unwrap_or_default();
+    if kind.split(';').next().map(str::trim) != Some("application/json") {
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body is not called JSON",
+            "send it with Content-Type: application/json",
+        )
+        .about("Content-Type", kind));
     }
     Ok(())
 }

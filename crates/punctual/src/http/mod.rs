@@ -9,6 +9,7 @@
 mod clients;
 mod config;
 mod error;
+mod flows;
 mod guard;
 mod health;
 mod metrics;
@@ -39,6 +40,7 @@ use self::config::Values;
 use self::guard::Hosts;
 use self::server::Bounds;
 use self::shards::Shards;
+use crate::admission::Office;
 use crate::cli::Failure;
 use crate::config::Config;
 
@@ -53,6 +55,8 @@ struct App {
     realtime: Option<RealtimeStatus>,
     /// URL of each listener, in the order of the counters.
     listeners: Vec<String>,
+    /// Where flows are admitted, if they are.
+    office: Option<Office>,
     /// What each shard counted when it was last asked: what is shown of a
     /// shard that does not answer, so that counters never step back.
     counted: RwLock<Vec<Stats>>,
@@ -115,6 +119,7 @@ impl Opened {
         server: &Server,
         listeners: Vec<String>,
         config: &Config,
+        office: Option<Office>,
     ) -> Result<Http, Failure> {
         let shards = Shards::new(server.handle());
         let app = Arc::new(App {
@@ -126,6 +131,7 @@ impl Opened {
             started: Instant::now(),
             realtime: server.realtime().cloned(),
             listeners,
+            office,
             config: RwLock::new(Values::started(config)),
             hosts: Hosts::new(config.server.http_names.as_deref().unwrap_or_default()),
             stopping: AtomicBool::new(false),

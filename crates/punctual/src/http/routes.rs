@@ -6,11 +6,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, get, post};
 
 use super::error::ApiError;
 use super::{
-    App, clients, config, guard, health, metrics, openapi, retained, stats, subscriptions,
+    App, clients, config, flows, guard, health, metrics, openapi, retained, stats, subscriptions,
 };
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
@@ -34,6 +34,10 @@ fn routes() -> Vec<Route> {
             "/api/v1/retained/{*topic}",
             get(retained::get).delete(retained::delete),
         ),
+        ("/api/v1/flows", get(flows::list).post(flows::create)),
+        ("/api/v1/flows/{*id}", get(flows::get).delete(flows::delete)),
+        ("/api/v1/network", get(flows::network)),
+        ("/api/v1/what-if", post(flows::what_if)),
     ]
 }
 

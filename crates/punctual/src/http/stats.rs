@@ -1,7 +1,7 @@
 //! All numbers of the broker: collected here for `/metrics` and `/api/v1/stats`.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use axum::Json;
@@ -16,6 +16,7 @@ use super::App;
 use super::error::ApiError;
 use super::process::Process;
 use super::query::Query;
+use crate::admission::Office;
 
 /// Version of the broker.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -35,6 +36,8 @@ pub(super) struct Snapshot {
     pub(super) process: Process,
     /// What the shards obtained, if real time was asked for.
     pub(super) realtime: Option<Realtime>,
+    /// Of flows, where they are admitted.
+    pub(super) admission: Option<Numbers>,
     /// Since the start.
     pub(super) uptime_seconds: u64,
 }
@@ -119,6 +122,7 @@ impl Snapshot {
             network: Network::now(app),
             process: Process::now(),
             realtime: app.realtime.as_ref().map(Realtime::from),
+            admission: app.office.as_ref().map(Numbers::now),
             uptime_seconds: app.started.elapsed().as_secs(),
         }
     }
@@ -133,6 +137,33 @@ impl Snapshot {
         let counted = self.broker.disconnects.iter();
         let counted = counted.map(|(reason, count)| (reason_label(*reason), *count));
         possible.chain(counted).collect()
+    }
+}
+
+/// How flows fare.
+pub(super) struct Numbers {
+    pub(super) admitted: u64,
+    pub(super) waiting: u64,
+    pub(super) rejected: u64,
+    pub(super) decisions: u64,
+    pub(super) seconds: f64,
+    pub(super) longest_seconds: f64,
+}
+
+impl Numbers {
+    fn now(office: &Office) -> Self {
+        let timing = office.timing();
+        let seconds = |nanos: &AtomicU64| nanos.load(Ordering::Relaxed) as f64 / 1e9;
+        let (admitted, waiting, rejected) =
+            office.look(|m| (m.len() as u64, m.wishes() as u64, m.rejected()));
+        Self {
+            admitted,
+            waiting,
+            rejected,
+            decisions: timing.decisions.load(Ordering::Relaxed),
+            seconds: seconds(&timing.total_ns),
+            longest_seconds: seconds(&timing.longest_ns),
+        }
     }
 }
 

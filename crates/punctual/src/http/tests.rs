@@ -39,6 +39,7 @@ fn server() -> Server {
         shutdown_timeout: punctual_broker::Nanos::from_secs(1),
         authentication_threads: 1,
         authenticator: None,
+        admission: None,
         access: None,
     })
     .unwrap()
@@ -50,7 +51,9 @@ fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
     let address = opened.address;
     let urls = vec![format!("tcp://{}", server.addresses()[0])];
     (
-        opened.start(server, urls, &Config::default()).unwrap(),
+        opened
+            .start(server, urls, &Config::default(), None)
+            .unwrap(),
         address,
     )
 }

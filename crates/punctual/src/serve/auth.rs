@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use punctual_auth::{Acl, ClientAcl, FileError, PasswordFile, Verdict};
-use punctual_broker::{AccessControl, AuthAnswer, AuthRequest, Permissions, UrgencyRights};
+use punctual_broker::{
+    AccessControl, AuthAnswer, AuthRequest, FlowQuota, Permissions, UrgencyRights,
+};
 use punctual_codec::ReasonCode;
 use punctual_net::Authenticator;
 
@@ -96,6 +98,14 @@ impl Permissions for ClientRights {
 
     fn may_subscribe(&self, filter: &str) -> bool {
         self.0.may_subscribe(filter)
+    }
+
+    fn quota(&self) -> FlowQuota {
+        let rights = self.0.rt_rights().unwrap_or_default();
+        FlowQuota {
+            max_flows: rights.max_flows,
+            max_bandwidth: rights.max_bandwidth,
+        }
     }
 
     fn urgency(&self, topic: &str) -> UrgencyRights {

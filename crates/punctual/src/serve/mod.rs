@@ -21,6 +21,7 @@ use punctual_net::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::admission;
 use crate::cli::Failure;
 use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch, nanos};
 use crate::http::{Http, Opened};
@@ -61,6 +62,11 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         Switch::On(address) => Some(Opened::open(address)?),
         Switch::Off => None,
     };
+    let schemes = config.listeners.iter().flat_map(|listener| {
+        let sockets = listener.address.resolve().map_or(1, |all| all.len());
+        std::iter::repeat_n(listener.address.transport, sockets)
+    });
+    let office = admission::Opening::open(&config, schemes)?;
     let mut server = Server::start(ServerOptions {
         listeners,
         broker: config.broker(),
@@ -74,7 +80,11 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         authentication_threads: 2,
         authenticator,
         access,
+        admission: office.as_ref().map(admission::Opening::desk),
     })?;
+    let office = office
+        .map(|office| office.start(server.handle()))
+        .transpose()?;
     let log = server
         .take_events()
         .map(|events| thread::spawn(move || events::log(events)));
@@ -86,7 +96,10 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         tracing::info!("listening on {url}");
     }
     let http = http
-        .map(|http| http.start(&server, urls, &config))
+        .map(|http| {
+            let office = office.as_ref().map(|(office, _)| office.clone());
+            http.start(&server, urls, &config, office)
+        })
         .transpose()?;
     for listener in &config.listeners {
         if listener.anonymous(&config.auth) == Anonymous::Loopback {
@@ -120,6 +133,10 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     server.shut_down();
     if let Some(http) = http {
         http.stop();
+    }
+    if let Some((_, clerk)) = office {
+        // It ends when the last shard has.
+        let _ = clerk.join();
     }
     if let Some(log) = log {
         let _ = log.join();

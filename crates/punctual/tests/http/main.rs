@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
+mod admission;
 mod api;
 mod broker;
 mod management;

@@ -13,6 +13,7 @@ mod parse;
 
 mod fixture;
 
+mod admission;
 mod alias;
 mod auth;
 mod client_id;

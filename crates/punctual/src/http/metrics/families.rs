@@ -186,6 +186,38 @@ const FAMILIES: &[Family] = &[
         One("sessions_taken_over"),
     ),
     family(
+        "punctual_flow_messages_total",
+        Counter,
+        "Messages that ask for real time where flows are admitted, by what became of them.",
+        Each(
+            "carried",
+            &[
+                ("admitted", "flow_messages_admitted"),
+                ("best_effort", "flow_messages_best_effort"),
+                ("refused", "flow_messages_refused"),
+            ],
+        ),
+    ),
+    family(
+        "punctual_flow_violations_total",
+        Counter,
+        "Messages of admitted flows that were larger or sooner than declared.",
+        One("flow_violations"),
+    ),
+    family(
+        "punctual_flow_policed_total",
+        Counter,
+        "What was done about them.",
+        Each(
+            "action",
+            &[
+                ("demote", "flow_messages_demoted"),
+                ("shape", "flow_messages_shaped"),
+                ("drop", "flow_messages_dropped"),
+            ],
+        ),
+    ),
+    family(
         "punctual_publisher_pauses_total",
         Counter,
         "Times a receiver held back those that publish to it.",

@@ -17,7 +17,7 @@ use self::exposition::{Exposition, Kind};
 use super::App;
 use super::error::ApiError;
 use super::query::Query;
-use super::stats::{Network, Realtime, Snapshot, VERSION};
+use super::stats::{Network, Numbers, Realtime, Snapshot, VERSION};
 use Kind::{Counter, Gauge};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -70,12 +70,54 @@ fn write(snapshot: &Snapshot) -> String {
         "Size of the retained messages.",
         bytes,
     );
+    if let Some(numbers) = &snapshot.admission {
+        admission(numbers, &mut out);
+    }
     network(&snapshot.network, &mut out);
     if let Some(status) = &snapshot.realtime {
         realtime(status, &mut out);
     }
     process(snapshot, &mut out);
     out.finish()
+}
+
+fn admission(numbers: &Numbers, out: &mut Exposition) {
+    out.one(
+        "punctual_flows_admitted",
+        Gauge,
+        "Flows whose deadlines are promised.",
+        numbers.admitted,
+    );
+    out.one(
+        "punctual_flows_waiting",
+        Gauge,
+        "Flows that were rejected and are looked at again when others go.",
+        numbers.waiting,
+    );
+    out.one(
+        "punctual_flow_rejections_total",
+        Counter,
+        "Requirements that were rejected.",
+        numbers.rejected,
+    );
+    out.one(
+        "punctual_admission_decisions_total",
+        Counter,
+        "Questions and news that were dealt with.",
+        numbers.decisions,
+    );
+    out.one(
+        "punctual_admission_seconds_total",
+        Counter,
+        "Time that this took.",
+        numbers.seconds,
+    );
+    out.one(
+        "punctual_admission_longest_seconds",
+        Gauge,
+        "Longest time that one of them took.",
+        numbers.longest_seconds,
+    );
 }
 
 fn network(network: &Network, out: &mut Exposition) {

@@ -1,0 +1,426 @@
+//! Flows of publishers: when to ask about them, how to carry them, and what
+//! the answers change.
+
+use punctual_codec::{Properties, PropertyBuf, QoS, RawPublish};
+use punctual_model::{Answer, Requirements, Status};
+
+use super::Shard;
+use super::publish::{Stated, requirements_of};
+use crate::admission::{
+    Admission, AdmissionRequest, Ask, Asker, Conformity, Flow, FlowDecision, FlowInfo, Policing,
+    SubscriptionDecision,
+};
+use crate::egress::Stamp;
+use crate::hub::{ConnId, Hub, Output};
+use crate::index::Subscriber;
+use crate::timers::Timer;
+use crate::{Message, Nanos};
+
+/// What is done with a message that asks for real time.
+pub(super) enum Course {
+    /// It goes on, perhaps with an answer for its publisher.
+    Go(Stamp, Option<Answer>),
+    /// It is refused; or dropped, for it is not as declared.
+    Refuse(Answer),
+}
+
+/// Bytes that bear on a flow's frames.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) payload: u32,
+    pub(super) properties: u32,
+    pub(super) packet: usize,
+}
+
+impl Sizes {
+    pub(super) fn of(raw: &RawPublish<'_>, packet: usize) -> Self {
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        Self {
+            payload: length(raw.payload),
+            properties: length(raw.properties.as_bytes()),
+            packet,
+        }
+    }
+}
+
+/// Whether a publication has to wait before anything is done with it: for a
+/// decision about its flow, or until its flow may send again. Its connection
+/// is not read meanwhile, and it is looked at again afterwards.
+pub(super) fn must_wait(
+    hub: &mut Hub,
+    id: ConnId,
+    stated: &Stated<'_>,
+    qos: QoS,
+    now: Nanos,
+) -> bool {
+    let Some(admission) = hub.config.admission else {
+        return false;
+    };
+    let Some(topic) = std::str::from_utf8(stated.topic).ok() else {
+        return false;
+    };
+    let asked = requirements_of(hub, id, stated);
+    let Some(conn) = hub.conns.get_mut(id.slot) else {
+        return false;
+    };
+    let slot = conn.session;
+    let Some(session) = hub.sessions.get_mut(slot) else {
+        return false;
+    };
+    let known = session.flows.as_deref_mut().and_then(|f| f.get_mut(topic));
+    let wanted = match (asked, &known) {
+        // What was admitted once holds for the topic.
+        (None, Some(flow)) if flow.pending || flow.grant().is_some() => flow.requirements,
+        (None, _) => return false,
+        (Some(asked), _) => asked,
+    };
+    let Sizes {
+        payload,
+        properties,
+        ..
+    } = stated.sizes;
+    if let Some(flow) = known {
+        if flow.pending && flow.requirements == wanted {
+            // Asked about by a message with QoS 0 before.
+            let waits = qos != QoS::AtMostOnce;
+            if waits {
+                flow.waiting = Some(id);
+                conn.paused += 1;
+            }
+            return waits;
+        }
+        if flow.requirements == wanted && !flow.outgrown(payload, properties) {
+            if admission.policing == Policing::Shape
+                && let Some(grant) = flow.grant().copied()
+                && let Conformity::TooEarly(until) = flow.judge(&grant, payload, now)
+            {
+                flow.violations += 1;
+                conn.paused += 1;
+                hub.stats.flow_violations += 1;
+                hub.stats.flow_messages_shaped += 1;
+                let timer = Timer::Shape {
+                    slot: id.slot,
+                    generation: id.generation,
+                };
+                hub.timers.arm(until, timer);
+                return true;
+            }
+            return false;
+        }
+    }
+    let flows = session.flows.get_or_insert_default();
+    if !flows.contains_key(topic) && flows.len() >= admission.max_flows_per_session {
+        return false;
+    }
+    let flow = flows
+        .entry(topic.into())
+        .or_insert_with(|| Flow::new(wanted));
+    // A change that is rejected leaves what was admitted, so the grant stays
+    // in force until the answer comes.
+    let before = flow.decision.take().and_then(|decision| decision.grant);
+    flow.decision = before.map(|grant| FlowDecision {
+        answer: Answer::default(),
+        grant: Some(grant),
+    });
+    flow.pending = true;
+    flow.requirements = wanted;
+    flow.payload = flow.payload.max(payload);
+    flow.properties = flow.properties.max(properties);
+    flow.told = false;
+    let waits = qos != QoS::AtMostOnce;
+    flow.waiting = waits.then_some(id);
+    conn.states = true;
+    conn.paused += u32::from(waits);
+    let ask = Ask::Publish {
+        topic: topic.into(),
+        requirements: wanted,
+        payload: flow.payload,
+        properties: flow.properties,
+    };
+    hub.ask(slot, ask);
+    waits
+}
+
+/// How a message is carried where real time has to be admitted: as its flow is,
+/// if it has one, else as `plain` says.
+pub(super) fn carry(
+    hub: &mut Hub,
+    id: ConnId,
+    admission: Admission,
+    stated: &Stated<'_>,
+    plain: Stamp,
+    real_time: bool,
+    now: Nanos,
+) -> Course {
+    let (topic, sizes) = (stated.topic, stated.sizes);
+    let session = hub.conns.get(id.slot).map(|conn| conn.session);
+    let flow = session
+        .and_then(|slot| hub.sessions.get_mut(slot)?.flows.as_deref_mut())
+        .and_then(|flows| flows.get_mut(std::str::from_utf8(topic).ok()?));
+    let Some(flow) = flow else {
+        hub.stats.flow_messages_best_effort += u64::from(real_time);
+        return Course::Go(plain, real_time.then(|| too_many(admission)));
+    };
+    if !real_time && flow.grant().is_none() {
+        return Course::Go(plain, None);
+    }
+    flow.messages += 1;
+    let answer = match &flow.decision {
+        Some(decision) if !flow.told && decision.answer != Answer::default() => {
+            flow.told = true;
+            Some(as_carried(&decision.answer, admission))
+        }
+        _ => None,
+    };
+    let decision = flow.decision.as_ref();
+    let rejected = decision.filter(|d| d.answer.status == Some(Status::Rejected));
+    if let (Some(decision), true) = (rejected, admission.refuse) {
+        hub.stats.flow_messages_refused += 1;
+        return Course::Refuse(as_carried(&decision.answer, admission));
+    }
+    let Some(grant) = flow.grant().copied() else {
+        hub.stats.flow_messages_best_effort += 1;
+        return Course::Go(plain, answer);
+    };
+    let conformity = flow.judge(&grant, sizes.payload, now);
+    if conformity != Conformity::Conforms {
+        // One that is too early under `Shape` has waited, and conforms now.
+        flow.violations += 1;
+        hub.stats.flow_violations += 1;
+        match admission.policing {
+            Policing::Off => {}
+            Policing::Demote | Policing::Shape => {
+                hub.stats.flow_messages_demoted += 1;
+                return Course::Go(plain, answer);
+            }
+            Policing::Drop => {
+                hub.stats.flow_messages_dropped += 1;
+                return Course::Refuse(Answer {
+                    status: Some(Status::Rejected),
+                    reason: Some(match conformity {
+                        Conformity::TooLarge => "larger than the flow's rt-size".into(),
+                        _ => "sooner than the flow's rt-period allows".into(),
+                    }),
+                    ..Answer::default()
+                });
+            }
+        }
+    }
+    flow.spend(sizes.packet, now);
+    hub.stats.flow_messages_admitted += 1;
+    let deadline = flow.requirements.deadline.or(flow.requirements.period);
+    let deadline = deadline.map(|d| Nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
+    let late = flow.requirements.late == Some(punctual_model::Late::Drop);
+    Course::Go(Stamp::admitted(grant.priority, deadline, late, now), answer)
+}
+
+/// The answer as it is given here: what is carried all the same is best effort.
+fn as_carried(answer: &Answer, admission: Admission) -> Answer {
+    let mut answer = answer.clone();
+    if answer.status == Some(Status::Rejected) && !admission.refuse {
+        answer.status = Some(Status::BestEffort);
+    }
+    answer
+}
+
+fn too_many(admission: Admission) -> Answer {
+    let most = admission.max_flows_per_session;
+    best_effort(format!(
+        "the session has {most} flows, as many as it may (admission.max_flows_per_session)"
+    ))
+}
+
+/// Says that a message or a client is served as well as can be, and why not
+/// better.
+pub(super) fn best_effort(reason: String) -> Answer {
+    Answer {
+        status: Some(Status::BestEffort),
+        reason: Some(reason),
+        ..Answer::default()
+    }
+}
+
+impl Hub {
+    /// Asks, or tells, whoever admits flows.
+    pub(super) fn ask(&mut self, slot: u32, ask: Ask) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        session.asked = true;
+        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        let permissions = conn.and_then(|conn| conn.permissions.as_ref());
+        let asker = Asker {
+            quota: permissions.map_or_else(Default::default, |p| p.quota()),
+            client_id: session.handle.client_id.clone(),
+            session: session.handle.number,
+            username: session.username.clone(),
+            peer: conn.and_then(|conn| conn.meta.peer),
+            listener: conn.map(|conn| conn.meta.listener),
+        };
+        self.outputs
+            .push(Output::Admission(Box::new(AdmissionRequest { asker, ask })));
+    }
+}
+
+impl Shard {
+    /// What becomes of a flow of a session, asked for or not; without a
+    /// decision there is no such flow any more. With `tell`, or if it was
+    /// asked for, the client is told on `$SYS/rt/clients/...`, and by the next
+    /// acknowledgement.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of one decision, used once"
+    )]
+    pub fn decide_flow(
+        &mut self,
+        client_id: &str,
+        session: u64,
+        topic: &str,
+        requirements: Requirements,
+        decision: Option<FlowDecision>,
+        tell: bool,
+        now: Nanos,
+    ) {
+        let hub = &mut self.hub;
+        let Some(slot) = hub.session_named(client_id) else {
+            return;
+        };
+        let Some(known) = hub.sessions.get_mut(slot) else {
+            return;
+        };
+        if session != 0 && known.handle.number != session {
+            return;
+        }
+        let conn = known.conn;
+        let flows = known.flows.get_or_insert_default();
+        let Some(decision) = decision else {
+            let gone = flows.remove(topic);
+            if let Some(waiting) = gone.and_then(|flow| flow.waiting) {
+                hub.resume(vec![waiting]);
+            }
+            return;
+        };
+        let flow = flows
+            .entry(topic.into())
+            .or_insert_with(|| Flow::new(requirements));
+        // An answer to what has been asked differently since then.
+        if flow.requirements != requirements && flow.pending {
+            return;
+        }
+        let asked = std::mem::take(&mut flow.pending);
+        flow.requirements = requirements;
+        let answer = decision.answer.clone();
+        flow.decision = Some(decision);
+        flow.told &= !tell;
+        let waiting = flow.waiting.take();
+        if let Some(conn) = conn.and_then(|slot| hub.conns.get_mut(slot)) {
+            conn.states = true;
+        }
+        if let Some(waiting) = waiting {
+            hub.resume(vec![waiting]);
+        }
+        if (asked || tell)
+            && let Some(admission) = hub.config.admission
+        {
+            let answer = as_carried(&answer, admission);
+            self.publish_answer(client_id, topic, &answer, now);
+        }
+    }
+
+    /// Lets a client go on that has connected.
+    pub fn go_on(&mut self, conn: ConnId) {
+        self.hub.resume(vec![conn]);
+    }
+
+    /// What becomes of a SUBSCRIBE that waits.
+    pub fn decide_subscription(&mut self, conn: ConnId, decision: SubscriptionDecision) -> bool {
+        let Some(waiting) = self.hub.conn(conn) else {
+            return false;
+        };
+        waiting.extra().subscribed = Some(decision);
+        self.hub.resume(vec![conn]);
+        true
+    }
+
+    /// Whether a session has a subscription to that filter.
+    pub fn is_subscribed(&self, client_id: &str, filter: &str) -> bool {
+        let slot = self.hub.session_named(client_id);
+        let session = slot.and_then(|slot| self.hub.sessions.get(slot));
+        session.is_some_and(|s| s.subscriptions.iter().any(|own| *own.filter == *filter))
+    }
+
+    /// A receiver is served in another way than it was told.
+    pub fn decide_receiver(
+        &mut self,
+        client_id: &str,
+        session: u64,
+        filter: &str,
+        served: bool,
+        reason: &str,
+        now: Nanos,
+    ) {
+        let hub = &mut self.hub;
+        let Some(known) = hub
+            .session_named(client_id)
+            .and_then(|slot| hub.sessions.get(slot))
+            .filter(|known| session == 0 || known.handle.number == session)
+        else {
+            return;
+        };
+        let own = known.subscriptions.iter().find(|s| *s.filter == *filter);
+        let Some(own) = own else {
+            return;
+        };
+        let subscriber = Subscriber {
+            session: known.handle.clone(),
+            options: own.options,
+            id: own.id,
+            demoted: !served,
+        };
+        let (index, generations) = (&hub.directory, &hub.directory.generations);
+        index.index_mut().subscribe(filter, subscriber, generations);
+        let answer = best_effort(reason.to_owned());
+        self.publish_answer(client_id, filter, &answer, now);
+    }
+
+    /// A flow of a session of this shard.
+    pub fn flow(&self, client_id: &str, topic: &str) -> Option<FlowInfo> {
+        let slot = self.hub.session_named(client_id)?;
+        let session = self.hub.sessions.get(slot)?;
+        let flow = session.flows.as_deref()?.get(topic)?;
+        Some(FlowInfo {
+            answer: flow.decision.as_ref().map(|d| d.answer.clone()),
+            messages: flow.messages,
+            violations: flow.violations,
+        })
+    }
+
+    /// Tells a client what became of what it asked for, on a topic of its own.
+    fn publish_answer(&mut self, client_id: &str, about: &str, answer: &Answer, now: Nanos) {
+        let topic = format!("$SYS/rt/clients/{}", client_id.replace(['+', '#'], "_"));
+        let mut properties = PropertyBuf::new();
+        for (key, value) in answer.user_properties() {
+            let _ = properties.push_user(key, &value);
+        }
+        // One line for people; programs read the properties.
+        let mut text = about.to_owned();
+        for (key, value) in answer.user_properties() {
+            text.push_str(&format!(" {key}={value}"));
+        }
+        let properties = Properties::check(
+            properties.as_properties().as_bytes(),
+            punctual_codec::PropertySet::PUBLISH,
+        )
+        .unwrap_or_default();
+        let message = Message::new(
+            topic.as_bytes(),
+            properties,
+            text.as_bytes(),
+            QoS::AtMostOnce,
+            false,
+            now,
+            0,
+        );
+        self.publish_message(&message, now);
+    }
+}

@@ -1,0 +1,459 @@
+//! The office where flows are admitted: between the shards, which ask, and the
+//! manager, which decides.
+//!
+//! Shards post questions and news into a channel and never wait. One thread
+//! takes them in order, as many as there are at once, asks the manager, writes
+//! what is to outlive a restart, and only then posts the answers: what a client
+//! has been promised is on disk. The HTTP interface does its work under the same
+//! lock. The channel is bounded by what may be in it: a question for each
+//! connection, one for each flow that QoS 0 messages ask for, an end for each
+//! session.
+
+mod file;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use punctual_broker::{
+    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, FlowQuota, Shard,
+    SubscriptionDecision,
+};
+use punctual_manager::{
+    Change, Client, Decision, Manager, Publication, Quota, Subscription, Verdict,
+};
+use punctual_model::wire::Transport;
+use punctual_net::{AdmissionDesk, Handle};
+
+use self::file::Kept;
+use crate::cli::Failure;
+use crate::config::{Config, Transport as Scheme};
+
+/// Questions that are answered together, with one write to the file.
+const BATCH: usize = 256;
+/// Time between two looks at what was rejected.
+const TICK: Duration = Duration::from_millis(500);
+/// Rejected flows that are looked at again at once.
+const RECONSIDERED: usize = 16;
+
+/// Where shards post.
+struct Letterbox(Sender<(u16, AdmissionRequest)>);
+
+impl AdmissionDesk for Letterbox {
+    fn ask(&self, shard: u16, request: AdmissionRequest) {
+        // Without a reader the broker is about to stop.
+        let _ = self.0.send((shard, request));
+    }
+}
+
+/// The office before the broker runs.
+pub(crate) struct Opening {
+    manager: Manager,
+    kept: Option<Kept>,
+    keep: Duration,
+    transports: Vec<Transport>,
+    letters: Receiver<(u16, AdmissionRequest)>,
+    sender: Sender<(u16, AdmissionRequest)>,
+}
+
+/// How long decisions took, and how many there were.
+#[derive(Debug, Default)]
+pub(crate) struct Timing {
+    /// Questions answered.
+    pub(crate) decisions: AtomicU64,
+    /// Sum of the times of all, from when it was taken up, ns.
+    pub(crate) total_ns: AtomicU64,
+    /// The longest, ns.
+    pub(crate) longest_ns: AtomicU64,
+}
+
+/// The running office.
+#[derive(Clone)]
+pub(crate) struct Office {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    manager: Mutex<Manager>,
+    kept: Option<Kept>,
+    handle: Handle,
+    transports: Vec<Transport>,
+    timing: Timing,
+}
+
+impl Opening {
+    /// Reads the network and what was kept; `None` if nothing is to be
+    /// admitted. `listeners` are the schemes of the listeners, in their order.
+    pub(crate) fn open(
+        config: &Config,
+        listeners: impl Iterator<Item = Scheme>,
+    ) -> Result<Option<Self>, Failure> {
+        if !config.admission.enabled {
+            return Ok(None);
+        }
+        let network = match &config.admission.network {
+            Some(path) => Some(file::network(path)?),
+            None => None,
+        };
+        let mut manager = Manager::new(config.manager(network)).map_err(|error| {
+            let path = config.admission.network.as_deref();
+            let place = path.map_or("admission".into(), |path| path.display().to_string());
+            format!("{place}: {error}")
+        })?;
+        let kept = config.admission.file.clone().map(Kept::new);
+        if let Some(kept) = &kept
+            && let Some(state) = kept.read()?
+        {
+            for lost in manager.restore(&state) {
+                tracing::warn!("not admitted again: {lost}");
+            }
+            tracing::info!("{} flows are kept for their publishers", manager.len());
+        }
+        let (sender, letters) = channel();
+        Ok(Some(Self {
+            manager,
+            kept,
+            keep: config.admission.keep,
+            transports: listeners.map(carrier).collect(),
+            letters,
+            sender,
+        }))
+    }
+
+    /// What shards ask.
+    pub(crate) fn desk(&self) -> Arc<dyn AdmissionDesk> {
+        Arc::new(Letterbox(self.sender.clone()))
+    }
+
+    /// Answers from now on, until the shards are gone.
+    pub(crate) fn start(self, handle: Handle) -> Result<(Office, JoinHandle<()>), Failure> {
+        if handle.shards() > 1 {
+            tracing::warn!(
+                "admission counts with one thread that serves clients, and there are {}: bounds \
+                 do not cover the way between them (server.shards = 1)",
+                handle.shards()
+            );
+        }
+        let office = Office {
+            shared: Arc::new(Shared {
+                manager: Mutex::new(self.manager),
+                kept: self.kept,
+                handle,
+                transports: self.transports,
+                timing: Timing::default(),
+            }),
+        };
+        drop(self.sender);
+        let (letters, keep, clerk) = (self.letters, self.keep, office.clone());
+        let thread = thread::Builder::new()
+            .name("admission".into())
+            .spawn(move || clerk.run(&letters, keep))?;
+        Ok((office, thread))
+    }
+}
+
+impl Office {
+    /// Looks at the manager.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Manager) -> T) -> T {
+        look(&self.manager())
+    }
+
+    /// Does something with the manager; what follows is kept and told.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Manager) -> T) -> T {
+        let mut manager = self.manager();
+        let result = change(&mut manager);
+        self.conclude(manager, Vec::new());
+        result
+    }
+
+    /// How long decisions take.
+    pub(crate) fn timing(&self) -> &Timing {
+        &self.shared.timing
+    }
+
+    fn manager(&self) -> MutexGuard<'_, Manager> {
+        // A panic in between leaves no promise that is not analysed.
+        self.shared
+            .manager
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, letters: &Receiver<(u16, AdmissionRequest)>, keep: Duration) {
+        let started = Instant::now();
+        let mut restored = true;
+        let mut next_look = started + TICK;
+        loop {
+            let wait = next_look.saturating_duration_since(Instant::now());
+            let first = match letters.recv_timeout(wait) {
+                Ok(letter) => Some(letter),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let mut answers = Vec::new();
+            let mut manager = self.manager();
+            if let Some(first) = first {
+                let more = std::iter::from_fn(|| letters.try_recv().ok());
+                for (shard, request) in std::iter::once(first).chain(more).take(BATCH) {
+                    let began = Instant::now();
+                    answers.extend(self.answer(&mut manager, shard, request));
+                    self.shared.timing.add(began.elapsed());
+                }
+            }
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + TICK;
+                manager.reconsider(RECONSIDERED);
+                if restored && started.elapsed() >= keep {
+                    restored = false;
+                    manager.give_up_restored();
+                }
+            }
+            self.conclude(manager, answers);
+        }
+    }
+
+    /// Keeps what has changed, and then tells everyone.
+    fn conclude(&self, mut manager: MutexGuard<'_, Manager>, answers: Vec<Letter>) {
+        let changes = manager.take_changes();
+        let state = match &self.shared.kept {
+            Some(_) => manager.changed_state(),
+            None => None,
+        };
+        drop(manager);
+        if let (Some(kept), Some(state)) = (&self.shared.kept, state)
+            && let Err(error) = kept.write(&state)
+        {
+            tracing::error!("{error}");
+        }
+        // Before the answers: who has connected goes on when it has its flows.
+        for change in changes {
+            // One shard has the session.
+            for shard in 0..self.shared.handle.shards() {
+                self.tell(shard, change.clone());
+            }
+        }
+        for letter in answers {
+            self.send(letter);
+        }
+    }
+
+    fn answer(
+        &self,
+        manager: &mut Manager,
+        shard: u16,
+        request: AdmissionRequest,
+    ) -> Option<Letter> {
+        let AdmissionRequest { asker, ask } = request;
+        let client = self.client(&asker);
+        match ask {
+            Ask::Connected { conn } => {
+                manager.connected(&client);
+                return Some(Letter::GoOn { shard, conn });
+            }
+            Ask::Ended => manager.ended(&client.id, client.session),
+            Ask::Unsubscribed { filters } => {
+                manager.unsubscribe(&client.id, client.session, &filters);
+            }
+            Ask::Publish {
+                topic,
+                requirements,
+                payload,
+                properties,
+            } => {
+                let publication = Publication {
+                    topic: &topic,
+                    requirements,
+                    payload,
+                    properties,
+                    quota: quota(asker.quota),
+                };
+                let decision = manager.publish(&client, publication);
+                return Some(Letter::Flow {
+                    shard,
+                    client,
+                    topic,
+                    requirements,
+                    decision,
+                });
+            }
+            Ask::Subscribe {
+                conn,
+                filters,
+                requirements,
+            } => {
+                let subscriptions: Vec<_> = filters
+                    .iter()
+                    .map(|filter| Subscription {
+                        filter: (&**filter).into(),
+                        requirements,
+                    })
+                    .collect();
+                let subscribed = manager.subscribe(&client, &subscriptions);
+                let verdicts = subscribed
+                    .verdicts
+                    .into_iter()
+                    .map(|verdict| match verdict {
+                        Verdict::Served => FilterVerdict::Served,
+                        Verdict::BestEffort => FilterVerdict::BestEffort,
+                        Verdict::Refused => FilterVerdict::Refused,
+                    });
+                return Some(Letter::Subscription {
+                    shard,
+                    conn,
+                    client,
+                    decision: SubscriptionDecision {
+                        verdicts: filters.into_iter().zip(verdicts).collect(),
+                        answer: subscribed.answer,
+                    },
+                });
+            }
+        }
+        None
+    }
+
+    fn client(&self, asker: &Asker) -> Client {
+        let transport = asker
+            .listener
+            .and_then(|at| self.shared.transports.get(usize::from(at)));
+        Client {
+            id: asker.client_id.clone(),
+            session: asker.session,
+            user: asker.username.clone(),
+            address: asker.peer.map(|peer: SocketAddr| peer.ip()),
+            transport: transport.copied().unwrap_or_default(),
+        }
+    }
+
+    fn send(&self, letter: Letter) {
+        match letter {
+            Letter::GoOn { shard, conn } => {
+                let go_on = move |shard: &mut Shard, _| shard.go_on(conn);
+                self.shared.handle.call(usize::from(shard), go_on);
+            }
+            Letter::Flow {
+                shard,
+                client,
+                topic,
+                requirements,
+                decision,
+            } => {
+                self.shared
+                    .handle
+                    .call(usize::from(shard), move |shard, now| {
+                        let decision = Some(as_told(decision));
+                        let (id, session) = (&client.id, client.session);
+                        shard.decide_flow(id, session, &topic, requirements, decision, false, now);
+                    });
+            }
+            Letter::Subscription {
+                shard,
+                conn,
+                client,
+                decision,
+            } => {
+                let office = self.clone();
+                self.shared
+                    .handle
+                    .call(usize::from(shard), move |shard, _| {
+                        let filters: Vec<_> =
+                            decision.verdicts.iter().map(|(f, _)| f.clone()).collect();
+                        if shard.decide_subscription(conn, decision) {
+                            return;
+                        }
+                        // Who asked is gone before the subscription was made.
+                        let lost: Vec<_> = filters
+                            .into_iter()
+                            .filter(|filter| !shard.is_subscribed(&client.id, filter))
+                            .collect();
+                        // Not on the shard's thread: it must not wait for a lock.
+                        let _ = thread::Builder::new().spawn(move || {
+                            office.change(|m| m.unsubscribe(&client.id, client.session, &lost));
+                        });
+                    });
+            }
+        }
+    }
+
+    fn tell(&self, shard: usize, change: Change) {
+        self.shared
+            .handle
+            .call(shard, move |shard, now| match change {
+                Change::Flow {
+                    client,
+                    session,
+                    topic,
+                    requirements,
+                    decision,
+                    tell,
+                } => {
+                    let decision = decision.map(as_told);
+                    shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
+                }
+                Change::Subscription {
+                    client,
+                    session,
+                    filter,
+                    served,
+                    reason,
+                } => shard.decide_receiver(&client, session, &filter, served, &reason, now),
+            });
+    }
+}
+
+/// An answer on its way to a shard.
+enum Letter {
+    GoOn {
+        shard: u16,
+        conn: ConnId,
+    },
+    Flow {
+        shard: u16,
+        client: Client,
+        topic: Arc<str>,
+        requirements: punctual_model::Requirements,
+        decision: Decision,
+    },
+    Subscription {
+        shard: u16,
+        conn: ConnId,
+        client: Client,
+        decision: SubscriptionDecision,
+    },
+}
+
+impl Timing {
+    fn add(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.total_ns.fetch_add(nanos, Ordering::Relaxed);
+        self.longest_ns.fetch_max(nanos, Ordering::Relaxed);
+    }
+}
+
+fn as_told(decision: Decision) -> FlowDecision {
+    FlowDecision {
+        answer: decision.answer,
+        grant: decision.grant,
+    }
+}
+
+fn quota(quota: FlowQuota) -> Quota {
+    Quota {
+        max_flows: quota.max_flows,
+        max_bandwidth: quota.max_bandwidth,
+    }
+}
+
+fn carrier(scheme: Scheme) -> Transport {
+    match scheme {
+        Scheme::Tcp => Transport::Tcp,
+        Scheme::Tls => Transport::Tls,
+        Scheme::Ws => Transport::WebSocket,
+        Scheme::Wss => Transport::SecureWebSocket,
+        Scheme::Udp => Transport::Udp,
+        Scheme::Quic => Transport::Quic,
+    }
+}

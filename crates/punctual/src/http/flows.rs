@@ -1,0 +1,382 @@
+//! `/api/v1/flows`, `/api/v1/network`, `/api/v1/what-if`: what is promised to
+//! whom, over which network, and what would be.
+//!
+//! Decisions are made by the manager under its lock, which a decision of a
+//! client may hold for some milliseconds; what shards know of flows is asked of
+//! them in small pieces. A request that changes something has a JSON body, which
+//! a web page of another site cannot send (see [`super::guard`]).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use punctual_codec::topic;
+use punctual_manager::{Client, Decision, FlowView, Manager, Publication, Quota};
+use punctual_model::{Requirements, Status};
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::error::ApiError;
+use super::query::{Name, Query};
+use crate::admission::Office;
+
+/// Flows that a shard is asked about at once.
+const PIECE: usize = 64;
+
+/// A flow, and what has been seen of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Flow {
+    #[serde(flatten)]
+    view: FlowView,
+    /// Messages of it; absent while its publisher has no session.
+    messages: Option<u64>,
+    /// Messages that were not as declared.
+    violations: Option<u64>,
+}
+
+/// A page of flows.
+#[derive(Serialize)]
+pub(super) struct Page {
+    flows: Vec<Flow>,
+    /// What `after` is for the next page.
+    next: Option<String>,
+}
+
+/// A flow that is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    client: String,
+    topic: String,
+    requirements: String,
+    #[serde(default)]
+    payload_bytes: u32,
+    user: Option<String>,
+    address: Option<IpAddr>,
+}
+
+/// What becomes of it.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    status: &'static str,
+    flow: Option<String>,
+    bound_ns: Option<u64>,
+    reason: Option<String>,
+}
+
+/// What would become of it, and of others.
+#[derive(Serialize)]
+pub(super) struct Prospect {
+    #[serde(flatten)]
+    answer: Answer,
+    /// Flows whose bound would be another one.
+    changed: Vec<FlowView>,
+}
+
+/// The network.
+#[derive(Serialize)]
+pub(super) struct NetworkView {
+    nodes: Vec<NodeView>,
+    links: Vec<LinkView>,
+}
+
+#[derive(Serialize)]
+struct NodeView {
+    id: String,
+    sd_min_ns: u64,
+    sd_max_ns: u64,
+}
+
+#[derive(Serialize)]
+struct LinkView {
+    id: String,
+    from: String,
+    to: String,
+    /// 0: flows have costs of their own here.
+    rate_bps: u64,
+    /// Part of its time that admitted flows may take, in per cent.
+    load_percent: f64,
+    /// How many flows pass it.
+    flows: usize,
+}
+
+/// `GET /api/v1/flows`, sorted by name.
+pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Page>, ApiError> {
+    let mut query = Query::new(&uri);
+    let limit = query.limit()?;
+    let after = query.take("after")?;
+    query.finish()?;
+    let office = office(&app)?;
+    let mut views: Vec<FlowView> =
+        office.look(|m| m.views(after.as_deref()).take(limit + 1).collect());
+    let more = views.len() > limit;
+    views.truncate(limit);
+    let next = views.last().filter(|_| more).map(|last| last.id.clone());
+    let mut flows = Vec::with_capacity(views.len());
+    for piece in views.chunks(PIECE) {
+        flows.extend(observed(&app, piece.to_vec()).await);
+    }
+    Ok(Json(Page { flows, next }))
+}
+
+/// `GET /api/v1/flows/{id}`.
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Name(id): Name,
+    uri: Uri,
+) -> Result<Json<Flow>, ApiError> {
+    Query::new(&uri).finish()?;
+    let view = office(&app)?.look(|manager| manager.view(&id));
+    let view = view.ok_or_else(|| unknown(&id))?;
+    let flow = observed(&app, vec![view]).await.pop();
+    flow.map(Json).ok_or_else(|| unknown(&id))
+}
+
+/// `POST /api/v1/flows`: a flow for a client that cannot state it.
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Answer>), ApiError> {
+    Query::new(&uri).finish()?;
+    let office = office(&app)?;
+    let wanted = Wanted::read(&body)?;
+    let requirements = wanted.requirements()?;
+    let decision = office
+        .change(|manager| manager.reserve(&wanted.client(), wanted.publication(requirements)));
+    let answer = Answer::from(decision);
+    tracing::info!(
+        client = wanted.client,
+        topic = wanted.topic,
+        status = answer.status,
+        "flow asked for over HTTP"
+    );
+    let status = match answer.status {
+        "admitted" => StatusCode::CREATED,
+        _ => StatusCode::CONFLICT,
+    };
+    Ok((status, Json(answer)))
+}
+
+/// `DELETE /api/v1/flows/{id}`. A client that states it again asks for it
+/// again.
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    Name(id): Name,
+    uri: Uri,
+) -> Result<Json<FlowView>, ApiError> {
+    Query::new(&uri).finish()?;
+    let removed = office(&app)?.change(|manager| {
+        let view = manager.view(&id);
+        manager.remove(&id).then_some(view).flatten()
+    });
+    let removed = removed.ok_or_else(|| unknown(&id))?;
+    tracing::info!(flow = id, "flow removed over HTTP");
+    Ok(Json(removed))
+}
+
+/// `POST /api/v1/what-if`: nothing changes.
+pub(super) async fn what_if(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Json<Prospect>, ApiError> {
+    Query::new(&uri).finish()?;
+    let office = office(&app)?;
+    let wanted = Wanted::read(&body)?;
+    let requirements = wanted.requirements()?;
+    let (decision, changed) =
+        office.look(|m| m.what_if(&wanted.client(), wanted.publication(requirements)));
+    Ok(Json(Prospect {
+        answer: decision.into(),
+        changed,
+    }))
+}
+
+/// `GET /api/v1/network`.
+pub(super) async fn network(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<Json<NetworkView>, ApiError> {
+    Query::new(&uri).finish()?;
+    Ok(Json(office(&app)?.look(NetworkView::new)))
+}
+
+impl Wanted {
+    fn read(body: &[u8]) -> Result<Self, ApiError> {
+        let wanted: Self = serde_json::from_slice(body).map_err(|error| {
+            ApiError::new(
+                StatusCode::BAD_REQUEST,
+                format!("the body is not what is expected: {error}"),
+                "send a JSON object with client, topic and requirements, such as \
+                 {\"client\":\"press\",\"topic\":\"axis/1\",\
+                 \"requirements\":\"deadline=5ms, period=10ms, size=64\"}",
+            )
+        })?;
+        if topic::validate_name(wanted.topic.as_bytes()).is_err() {
+            return Err(ApiError::value(
+                "topic",
+                &wanted.topic,
+                "this is not a topic name",
+                "write the topic that is published on, without wildcards",
+            ));
+        }
+        if wanted.client.is_empty() {
+            return Err(ApiError::value(
+                "client",
+                "",
+                "the client has no identifier",
+                "write the identifier that it connects with",
+            ));
+        }
+        Ok(wanted)
+    }
+
+    fn requirements(&self) -> Result<Requirements, ApiError> {
+        let text = &self.requirements;
+        let wrong = |error: String| {
+            let remedy = "write them as in a configuration: deadline=5ms, period=10ms, size=64";
+            ApiError::value("requirements", text, error, remedy)
+        };
+        let requirements: Requirements = text
+            .parse()
+            .map_err(|error: punctual_model::RequirementError| wrong(error.to_string()))?;
+        if !requirements.is_real_time() {
+            return Err(wrong(
+                "neither a deadline nor an rt-priority is stated".into(),
+            ));
+        }
+        Ok(requirements)
+    }
+
+    fn client(&self) -> Client {
+        Client {
+            id: self.client.as_str().into(),
+            session: 0,
+            user: self.user.as_deref().map(Arc::from),
+            address: self.address,
+            transport: Default::default(),
+        }
+    }
+
+    fn publication(&self, requirements: Requirements) -> Publication<'_> {
+        Publication {
+            topic: &self.topic,
+            requirements,
+            payload: self.payload_bytes,
+            properties: 0,
+            // Who may reach this interface decides about quotas, too.
+            quota: Quota::default(),
+        }
+    }
+}
+
+impl From<Decision> for Answer {
+    fn from(decision: Decision) -> Self {
+        let answer = decision.answer;
+        let bound = answer.bound.map(|bound| bound.as_nanos());
+        Self {
+            status: answer.status.unwrap_or(Status::Rejected).name(),
+            flow: answer.flow,
+            bound_ns: bound.and_then(|nanos| u64::try_from(nanos).ok()),
+            reason: answer.reason,
+        }
+    }
+}
+
+impl NetworkView {
+    fn new(manager: &Manager) -> Self {
+        let network = manager.network();
+        let mut load = vec![(0_u128, 0_usize); network.topology.links.len()];
+        for flow in &network.flows {
+            let mut passed = Vec::new();
+            for hop in &flow.hops {
+                let busy = u128::from(hop.cost) * u128::from(flow.frames) * 1_000_000;
+                load[hop.link].0 += busy.div_ceil(u128::from(flow.period));
+                if !passed.contains(&hop.link) {
+                    passed.push(hop.link);
+                    load[hop.link].1 += 1;
+                }
+            }
+        }
+        let name = |node: usize| network.topology.nodes[node].id.clone();
+        let links = network.topology.links.iter().zip(load);
+        Self {
+            nodes: network
+                .topology
+                .nodes
+                .iter()
+                .map(|node| NodeView {
+                    id: node.id.clone(),
+                    sd_min_ns: node.sd_min,
+                    sd_max_ns: node.sd_max,
+                })
+                .collect(),
+            links: links
+                .map(|(link, (millionths, flows))| LinkView {
+                    id: link.id.clone(),
+                    from: name(link.from),
+                    to: name(link.to),
+                    rate_bps: link.rate,
+                    load_percent: millionths as f64 / 1e4,
+                    flows,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What the shards have seen of flows.
+async fn observed(app: &App, views: Vec<FlowView>) -> Vec<Flow> {
+    let names: Arc<[(String, String)]> = views
+        .iter()
+        .map(|view| (view.client.clone(), view.topic.clone()))
+        .collect();
+    let answers = app
+        .shards
+        .ask_all(move |shard, _| {
+            let flows = names
+                .iter()
+                .map(|(client, topic)| shard.flow(client, topic));
+            flows.collect::<Vec<_>>()
+        })
+        .await;
+    let mut seen: Vec<_> = views.iter().map(|_| None).collect();
+    for answer in answers.into_iter().flatten() {
+        for (seen, flow) in seen.iter_mut().zip(answer) {
+            *seen = seen.take().or(flow);
+        }
+    }
+    views
+        .into_iter()
+        .zip(seen)
+        .map(|(view, seen)| Flow {
+            messages: seen.as_ref().map(|flow| flow.messages),
+            violations: seen.map(|flow| flow.violations),
+            view,
+        })
+        .collect()
+}
+
+fn office(app: &App) -> Result<&Office, ApiError> {
+    app.office.as_ref().ok_or_else(|| {
+        ApiError::new(
+            StatusCode::CONFLICT,
+            "this broker admits no flows",
+            "set admission.enabled = true",
+        )
+        .about("admission.enabled", "false")
+    })
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::not_found(
+        "id",
+        id,
+        "there is no admitted flow of that name",
+        "GET /api/v1/flows lists them",
+    )
+}

@@ -1,0 +1,131 @@
+//! What is promised, over HTTP.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::broker::{Answer, Broker};
+use crate::mqtt::Mqtt;
+
+const CONFIG: &str = "[admission]\nenabled = true\n\
+                      places = [\"client *: hosts\"]\n";
+
+fn start(directory: &tempfile::TempDir, more: &str) -> Broker {
+    let file = directory.path().join("punctual.toml");
+    fs::write(&file, format!("{CONFIG}{more}")).unwrap();
+    Broker::with_arguments(&["--config", file.to_str().unwrap()])
+}
+
+fn post(broker: &Broker, path: &str, body: &Value) -> Answer {
+    let body = body.to_string();
+    broker.send(&format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    ))
+}
+
+fn wanted(topic: &str, requirements: &str) -> Value {
+    json!({"client": "press", "topic": topic, "requirements": requirements})
+}
+
+#[test]
+fn flows_are_made_shown_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let broker = start(&directory, "");
+    let mut subscriber = Mqtt::connect(&broker, "s", 0);
+    subscriber.subscribe("axis/#");
+    let asked = wanted("axis/1", "deadline=9ms, period=20ms, size=64");
+    let prospect = post(&broker, "/api/v1/what-if", &asked).ok();
+    assert_eq!(prospect["status"], "admitted");
+    assert_eq!(prospect["changed"][0]["receivers"][0]["client"], "s");
+    assert_eq!(broker.get("/api/v1/flows").ok()["flows"], json!([]));
+
+    let made = post(&broker, "/api/v1/flows", &asked);
+    assert_eq!(made.status, 201);
+    let flow = broker.get("/api/v1/flows/axis/1@press").ok();
+    assert_eq!(flow["bound_ns"], prospect["bound_ns"]);
+    assert_eq!(flow["messages"], Value::Null, "nobody publishes it yet");
+    assert_eq!(flow["fixed"], true);
+    // Its publisher knows nothing of all this.
+    let mut press = Mqtt::connect(&broker, "press", 0);
+    press.retain("axis/1", b"x");
+    let flow = broker.get("/api/v1/flows/axis/1@press").ok();
+    assert_eq!(
+        (&flow["messages"], &flow["violations"]),
+        (&1.into(), &0.into())
+    );
+    let metrics = broker.get("/metrics").body;
+    for line in [
+        "punctual_flows_admitted 1",
+        "punctual_flow_messages_total{carried=\"admitted\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+
+    let network = broker.get("/api/v1/network").ok();
+    let links = network["links"].as_array().unwrap();
+    let cpu = links.iter().find(|l| l["id"] == "broker.cpu").unwrap();
+    assert_eq!(cpu["flows"], 1);
+    assert!(cpu["load_percent"].as_f64().unwrap() > 0.0);
+
+    let never = wanted("axis/2", "deadline=10us, period=20ms");
+    let refused = post(&broker, "/api/v1/flows", &never);
+    assert_eq!(refused.status, 409);
+    assert!(refused.body.contains("axis/2@press"), "{}", refused.body);
+
+    broker.delete("/api/v1/flows/axis/1@press").ok();
+    broker.delete("/api/v1/flows/axis/1@press").refused(404);
+    broker.get("/api/v1/flows/axis/1@press").refused(404);
+}
+
+#[test]
+fn flows_outlive_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let kept = directory.path().join("flows.json");
+    let more = format!("file = {:?}\n", kept.to_str().unwrap());
+    let bound = {
+        let mut broker = start(&directory, &more);
+        let asked = wanted("axis/1", "deadline=9ms, period=20ms, size=64");
+        let made = post(&broker, "/api/v1/flows", &asked);
+        assert_eq!(made.status, 201);
+        broker.signal(libc::SIGTERM);
+        assert!(broker.ended_well());
+        serde_json::from_str::<Value>(&made.body).unwrap()["bound_ns"].clone()
+    };
+    let broker = start(&directory, &more);
+    let flow = broker.get("/api/v1/flows/axis/1@press").ok();
+    assert_eq!(flow["bound_ns"], bound);
+}
+
+#[test]
+fn wrong_bodies_and_brokers_are_named() {
+    let broker = Broker::start();
+    let asked = wanted("a", "deadline=9ms, period=20ms");
+    let error = post(&broker, "/api/v1/flows", &asked).refused(409);
+    assert_eq!(error["field"], "admission.enabled");
+    broker.get("/api/v1/network").refused(409);
+
+    let directory = tempfile::tempdir().unwrap();
+    let broker = start(&directory, "");
+    for (body, field) in [
+        (json!({"client": "c"}), Value::Null),
+        (wanted("a/#", "deadline=9ms"), "topic".into()),
+        (wanted("a", "deadline=soon"), "requirements".into()),
+        (wanted("a", "priority=3"), "requirements".into()),
+        (
+            json!({"client": "", "topic": "a", "requirements": "deadline=9ms"}),
+            "client".into(),
+        ),
+    ] {
+        let error = post(&broker, "/api/v1/what-if", &body).refused(400);
+        assert_eq!(error["field"], field, "{body}");
+    }
+    // What a form on a page of another site could send.
+    let send = |head: &str| broker.send(&format!("{head}\r\nConnection: close\r\n\r\n{{}}"));
+    let head = "POST /api/v1/flows HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2";
+    send(head).refused(415);
+    send(&format!("{head}\r\nContent-Type: text/plain")).refused(415);
+    let large = "POST /api/v1/flows HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999";
+    send(large).refused(413);
+}
