@@ -27,7 +27,7 @@ impl Stream {
         (x + self.jitter) / self.period + 1
     }
 
-    fn work(&self, x: u64) -> u64 {
+    pub(crate) fn work(&self, x: u64) -> u64 {
         self.arrivals(x).saturating_mul(self.work)
     }
 }

@@ -74,6 +74,8 @@ pub enum Cause {
         /// How many flows are just like it, itself included.
         alike: u64,
     },
+    /// All that goes first where service is by deadline.
+    Due,
     /// The flow's own frames before this one.
     Own,
     /// Copies of the frame for other destinations.
@@ -112,6 +114,7 @@ impl fmt::Display for Cause {
                 f.write_str("same priority:")?;
                 flows(f, flow, alike)
             }
+            Self::Due => f.write_str("all that is due earlier"),
             Self::Own => f.write_str("its own frames before"),
             Self::Copies => f.write_str("copies for other destinations"),
             Self::Carried => f.write_str("a frame that goes on ahead"),
@@ -264,6 +267,7 @@ impl Explainer<'_> {
                 let (flow, alike) = self.flow(stage);
                 Cause::Same { flow, alike }
             }
+            What::Due => Cause::Due,
             What::Own => Cause::Own,
             What::Transmission => Cause::Transmission,
             What::Shaping => Cause::LinkShaping,

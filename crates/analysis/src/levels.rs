@@ -148,7 +148,10 @@ impl Levels {
             load: 0,
         };
         for level in levels {
-            let blocking = system.blocking(id, system.briefs[port.stages[begin]].priority);
+            let blocking = match port.edf {
+                true => system.longest(id),
+                false => system.blocking(id, system.briefs[port.stages[begin]].priority),
+            };
             let first = blocking
                 .saturating_add(above.first)
                 .saturating_add(level.first);
@@ -159,6 +162,10 @@ impl Levels {
             } else if first < next {
                 // The busy period is over before anything comes twice.
                 first
+            } else if port.edf {
+                // Whatever the order, it is over when nothing is left.
+                self.busy_period(system, id, level.end, blocking)
+                    .unwrap_or(UNBOUNDED)
             } else {
                 let levels = (0..begin, begin..level.end);
                 self.search(system, id, levels, blocking)
@@ -184,7 +191,7 @@ impl Levels {
         let mut priority = None;
         for (index, stage) in port.stages.iter().enumerate() {
             let this = system.briefs[*stage].priority;
-            if levels.is_empty() || (!port.fifo && priority != Some(this)) {
+            if levels.is_empty() || (port.has_priorities() && priority != Some(this)) {
                 levels.push(Level {
                     end: index,
                     first: 0,
@@ -256,6 +263,22 @@ impl Levels {
         self.higher = higher;
         self.candidates = candidates;
         bound
+    }
+
+    /// The longest time for which a port can be busy.
+    fn busy_period(
+        &mut self,
+        system: &System,
+        id: PortId,
+        level: usize,
+        blocking: u64,
+    ) -> Option<u64> {
+        self.same.reset(0);
+        for stage in &system.ports[id].stages[..level] {
+            let stream = self.stream(system, *stage)?;
+            self.same.add(stream);
+        }
+        busy_period(blocking, from_mut(&mut self.same), &mut [])
     }
 
     /// Sets a stage's end, and what follows from it for those after it.

@@ -18,6 +18,7 @@ mod admission;
 mod arrivals;
 mod bounds;
 pub mod contract;
+mod edf;
 mod explain;
 mod frames;
 mod levels;

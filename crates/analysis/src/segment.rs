@@ -7,6 +7,7 @@
 //! goes along is paid once. The proof is in `docs/analysis.md`.
 
 use crate::arrivals::{Group, Stream};
+use crate::edf;
 use crate::system::{Class, FULL, Load, PortId, Stage, StageId, System, UNBOUNDED};
 
 /// Longest busy period that is searched, ns: a thousand seconds.
@@ -136,6 +137,12 @@ impl Segment<'_> {
     /// End of transmission at the last port, less the latest arrival at the
     /// first: at most so many nanoseconds. `None` if no bound is found.
     pub(crate) fn bound(&self, scratch: &mut Scratch) -> Option<u64> {
+        let id = self.path[self.from];
+        if self.system.ports[self.stage(self.from).port].edf {
+            let level = self.level(self.from).len() as u64;
+            scratch.effort = scratch.effort.checked_sub(level)?;
+            return edf::bound(self.system, self.latest, id);
+        }
         self.worst(scratch).map(|(worst, _)| worst.response)
     }
 
@@ -151,6 +158,15 @@ impl Segment<'_> {
     /// What the bound is made of; the sum of it is the bound. `None` if there
     /// is none.
     pub(crate) fn terms(&self, scratch: &mut Scratch) -> Option<Vec<Term>> {
+        let (port, cost) = (self.stage(self.from).port, self.stage(self.from).cost);
+        if self.system.ports[port].edf {
+            let due = self.bound(scratch)?.saturating_sub(cost);
+            let term = |what, nanos| Term { what, port, nanos };
+            return Some(vec![
+                term(What::Due, i64::try_from(due).ok()?),
+                term(What::Transmission, i64::try_from(cost).ok()?),
+            ]);
+        }
         let (worst, fixed) = self.worst(scratch)?;
         let own = self.own();
         let (mut terms, mut shaped) = (Vec::new(), Vec::new());
@@ -246,8 +262,8 @@ impl Segment<'_> {
 
     /// Whether a segment may be so: a port without priorities stands alone.
     pub(crate) fn is_allowed(&self) -> bool {
-        let fifo = |position: usize| self.system.ports[self.stage(position).port].fifo;
-        self.from == self.to || !(self.from..=self.to).any(fifo)
+        let port = |position: usize| &self.system.ports[self.stage(position).port];
+        self.from == self.to || (self.from..=self.to).all(|at| port(at).has_priorities())
     }
 
     fn stage(&self, position: usize) -> &Stage {
@@ -344,7 +360,7 @@ impl Segment<'_> {
     /// The streams that enter the segment at a position.
     fn enter(&self, position: usize, advance: u64, own: Own, scratch: &mut Scratch) -> Option<()> {
         let system = self.system;
-        let fifo = system.ports[self.stage(position).port].fifo;
+        let ranked = system.ports[self.stage(position).port].has_priorities();
         let along = (position > self.from).then(|| self.stage(position - 1).port);
         let level = self.level(position);
         scratch.effort = scratch.effort.checked_sub(level.len() as u64)?;
@@ -360,7 +376,7 @@ impl Segment<'_> {
                 return None;
             }
             let class = &system.classes[stage.class];
-            let higher = !fifo && class.priority > self.class().priority;
+            let higher = ranked && class.priority > self.class().priority;
             let (pool, advance) = match higher {
                 true => (&mut scratch.higher, 0),
                 false => (&mut scratch.same, advance),
@@ -451,6 +467,8 @@ pub(crate) enum What {
     Higher(StageId),
     /// What is as urgent and came before.
     Same(StageId),
+    /// All that goes first where service is by deadline.
+    Due,
     /// The flow's own other frames.
     Own,
     /// The frame itself.
@@ -579,8 +597,9 @@ impl Level<'_> {
     /// The greatest response for the offsets from `first` to `last`, between
     /// which the level's own work grows without steps, goes into `best`.
     ///
-    /// The response is piecewise linear, but for roundings, and greatest at an
-    /// end of a piece. Pieces end where higher work jumps.
+    /// Work is whole and so at most what the lines say without rounding; the
+    /// response by these is linear in pieces and greatest at an end of one,
+    /// where the rounded one is no less. Pieces end where higher work jumps.
     fn between(
         &mut self,
         mut first: u64,

@@ -99,6 +99,8 @@ pub(crate) struct Port {
     /// Longest time that undeclared traffic holds it.
     pub(crate) best_effort: u64,
     pub(crate) fifo: bool,
+    /// It serves by deadline.
+    pub(crate) edf: bool,
     pub(crate) prop: u64,
     /// Switching at the node before the link.
     sd_min: u64,
@@ -108,6 +110,13 @@ pub(crate) struct Port {
     pub(crate) stages: Vec<StageId>,
     /// `lower[n]`: the longest frame among `stages[n..]`.
     lower: Vec<u64>,
+}
+
+impl Port {
+    /// Whether it serves by priority.
+    pub(crate) fn has_priorities(&self) -> bool {
+        !self.fifo && !self.edf
+    }
 }
 
 /// The frames that go from one link to another: they keep their order.
@@ -142,6 +151,7 @@ impl System {
             Port {
                 best_effort: link.best_effort,
                 fifo: link.fifo,
+                edf: link.edf,
                 prop: link.prop,
                 sd_min: node.sd_min,
                 sd_max: node.sd_max,
@@ -279,7 +289,8 @@ impl System {
     }
 
     /// The stages of a port that a frame of this priority has to share it
-    /// with: those that are not less urgent, or all of a `fifo` port.
+    /// with: those that are not less urgent, or all where priorities do not
+    /// count.
     pub(crate) fn level(&self, port: PortId, priority: u64) -> &[StageId] {
         let port = &self.ports[port];
         &port.stages[..self.level_size(port, priority)]
@@ -291,6 +302,12 @@ impl System {
         let port = &self.ports[port];
         let lower = port.lower[self.level_size(port, priority)];
         port.best_effort.max(lower)
+    }
+
+    /// Longest time that any frame holds the port.
+    pub(crate) fn longest(&self, port: PortId) -> u64 {
+        let port = &self.ports[port];
+        port.best_effort.max(port.lower[0])
     }
 
     /// A stage of lower priority with the longest frame.
@@ -308,7 +325,7 @@ impl System {
     }
 
     fn level_size(&self, port: &Port, priority: u64) -> usize {
-        if port.fifo {
+        if !port.has_priorities() {
             return port.stages.len();
         }
         port.stages

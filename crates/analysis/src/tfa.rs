@@ -183,7 +183,8 @@ impl Tfa<'_> {
     /// The ends at a port; adds the frames whose end has changed.
     fn port(&mut self, link: LinkIndex, changed: &mut Vec<FrameId>) {
         let on_link = self.frames.on_link[link].clone();
-        let fifo = self.frames.network.topology.links[link].fifo;
+        let link_row = &self.frames.network.topology.links[link];
+        let (fifo, edf) = (link_row.fifo || link_row.edf, link_row.edf);
         let priority = |frame: &FrameId| self.frames.flow(*frame).priority;
         let classes: Vec<Vec<FrameId>> = match fifo {
             true if on_link.is_empty() => Vec::new(),
@@ -199,7 +200,9 @@ impl Tfa<'_> {
             let longest = lower.map(|frame| self.frames.all[*frame].cost).max();
             let best_effort = self.frames.network.topology.links[link].best_effort;
             let blocking = best_effort.max(longest.unwrap_or(0));
-            let delay = higher.and_then(|higher| self.delay(class, higher, blocking));
+            // Service by deadline is none of the classes' business.
+            let served = higher.filter(|_| !edf);
+            let delay = served.and_then(|higher| self.delay(class, higher, blocking));
             for frame in class {
                 if self.end[*frame].is_none() {
                     continue;

@@ -131,6 +131,23 @@ fn overload_has_no_bound() {
     );
 }
 
+/// Where service is by deadline, one frame that is later due may have begun,
+/// and those that are due earlier go first, whatever their priority.
+#[test]
+fn earliest_deadline_first() {
+    let mut server = link("a", "b", 0);
+    server["edf"] = json!(true);
+    let due = |id: &str, prio: u64, frames: u64| {
+        let mut flow = flow(id, prio, LONG, &["a", "b"]);
+        flow["deadline_ns"] = json!(frames * FRAME);
+        flow
+    };
+    let flows = [due("soon", 1, 3), due("later", 2, 10), due("last", 3, 20)];
+    let rows = bounds(&[server], &flows);
+    let best: Vec<_> = frames(&rows).iter().map(|bounds| bounds[2]).collect();
+    assert_eq!(best, [Some(2), Some(3), Some(3)]);
+}
+
 /// On a ring every port comes after every other.
 #[test]
 fn a_ring_has_bounds() {

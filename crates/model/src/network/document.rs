@@ -66,6 +66,11 @@ pub struct LinkEntry {
     /// It ignores priorities.
     #[serde(default)]
     pub fifo: bool,
+    /// It serves by deadline, not by priority: first the frame whose arrival
+    /// here and flow's deadline together are earliest. That is a broker's
+    /// `egress.policy = "edf"`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub edf: bool,
 }
 
 /// A declared flow: at least a period apart, messages go from a publisher to
@@ -216,6 +221,7 @@ const LINK: &[Key] = &[
     ("be_ns", Kind::Number),
     ("be", Kind::Time),
     ("fifo", Kind::Any),
+    ("edf", Kind::Any),
 ];
 
 const FLOW: &[Key] = &[

@@ -39,6 +39,8 @@ pub struct Link {
     pub best_effort: u64,
     /// It ignores priorities.
     pub fifo: bool,
+    /// It serves by deadline, not by priority.
+    pub edf: bool,
 }
 
 /// A frame of a flow on a link. A flow has one hop for each link of its tree;
@@ -187,6 +189,10 @@ impl Topology {
             (None, Some(0)) | (None, None) => 0,
             (None, Some(bytes)) => transmission(bytes, rate, || place("be_bytes"))?,
         };
+        if entry.fifo && entry.edf {
+            let problem = "and fifo are both stated; leave one out";
+            return Err(NetworkError::new(place("edf"), problem));
+        }
         let index = self.links.len();
         if self.link_index.insert(entry.id.clone(), index).is_some() {
             return Err(twice("links", &entry.id));
@@ -199,6 +205,7 @@ impl Topology {
             prop: entry.prop_ns,
             best_effort,
             fifo: entry.fifo,
+            edf: entry.edf,
         });
         Ok(())
     }

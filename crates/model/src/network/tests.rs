@@ -171,6 +171,11 @@ fn what_means_nothing_is_refused_by_name() {
             "frames: 0 must be from 1",
         ),
         (
+            r#""fifo":true"#,
+            r#""fifo":true,"edf":true"#,
+            "edf: and fifo are both",
+        ),
+        (
             r#""nodes": ["#,
             r#""nodes": 5, "other": ["#,
             "nodes: must be a list",

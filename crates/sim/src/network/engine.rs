@@ -87,6 +87,8 @@ struct Frame {
     next: u32,
     /// The last frame of its message.
     last: bool,
+    /// Where links serve by deadline: when it is due.
+    due: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -258,6 +260,7 @@ impl<'a> Engine<'a> {
                     hop: *root,
                     next: NONE,
                     last: number == row.frames,
+                    due: 0,
                 });
                 self.order = self.order.wrapping_add(1);
                 self.arrive(frame, self.order, behaviour);
@@ -401,6 +404,10 @@ impl<'a> Engine<'a> {
             (frame.hop as usize, frame.message)
         };
         let hop = &self.layout.hops[number];
+        if let Some(deadline) = hop.deadline {
+            self.enqueue_by_deadline(index, now.saturating_add(deadline), observer, now);
+            return;
+        }
         observer.arrived(number, message, now);
         let queue = &mut self.queues[hop.queue as usize];
         let tail = queue.1;
@@ -412,6 +419,39 @@ impl<'a> Engine<'a> {
         } else {
             self.frames[tail as usize].next = index;
         }
+        if !self.links[hop.link as usize].busy {
+            self.touched.push(hop.link);
+        }
+    }
+
+    /// Behind those that are not later due.
+    fn enqueue_by_deadline<O: Observer>(
+        &mut self,
+        index: u32,
+        due: u64,
+        observer: &mut O,
+        now: u64,
+    ) {
+        let frame = &mut self.frames[index as usize];
+        frame.due = due;
+        let (number, message) = (frame.hop as usize, frame.message);
+        observer.arrived(number, message, now);
+        let hop = &self.layout.hops[number];
+        let (mut before, mut after) = (NONE, self.queues[hop.queue as usize].0);
+        while after != NONE && self.frames[after as usize].due <= due {
+            (before, after) = (after, self.frames[after as usize].next);
+        }
+        self.frames[index as usize].next = after;
+        let queue = &mut self.queues[hop.queue as usize];
+        if after == NONE {
+            queue.1 = index;
+        }
+        match before {
+            NONE => queue.0 = index,
+            before => self.frames[before as usize].next = index,
+        }
+        let first = self.layout.links[hop.link as usize].first_word;
+        self.words[(first + hop.level / 64) as usize] |= 1 << (hop.level % 64);
         if !self.links[hop.link as usize].busy {
             self.touched.push(hop.link);
         }

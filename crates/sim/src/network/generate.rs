@@ -108,7 +108,24 @@ impl Generator {
             self.flow(number, levels);
         }
         self.periods();
+        self.deadlines();
         self.document
+    }
+
+    /// In one network of five some links serve by deadline: the broker's
+    /// processor, if there is one, and others now and then.
+    fn deadlines(&mut self) {
+        if !self.rng.chance(20) {
+            return;
+        }
+        for link in &mut self.document.links {
+            let likely = if link.id == "cpu" { 90 } else { 20 };
+            link.edf = self.rng.chance(likely) && !link.fifo;
+        }
+        for flow in &mut self.document.flows {
+            let tenths = self.rng.within(1..=30);
+            flow.deadline_ns = Some((flow.period_ns / 10).saturating_mul(tenths).max(1));
+        }
     }
 
     fn nodes(&mut self) {

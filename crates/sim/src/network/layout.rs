@@ -1,6 +1,6 @@
 //! A network in dense tables, made once and walked millions of times.
 
-use punctual_model::network::Network;
+use punctual_model::network::{Flow, LinkIndex, Network, Topology};
 
 /// No hop, no frame, no such thing.
 pub(super) const NONE: u32 = u32::MAX;
@@ -36,6 +36,8 @@ pub(super) struct HopRow {
     pub(super) pair: u32,
     pub(super) children: (u32, u32),
     pub(super) leaf: bool,
+    /// On a link that serves by deadline, the flow's.
+    pub(super) deadline: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -68,12 +70,7 @@ impl Layout {
         let mut levels: Vec<Vec<u64>> = vec![Vec::new(); topology.links.len()];
         for flow in &network.flows {
             for hop in &flow.hops {
-                let priority = if topology.links[hop.link].fifo {
-                    0
-                } else {
-                    flow.priority
-                };
-                levels[hop.link].push(priority);
+                levels[hop.link].push(priority(topology, hop.link, flow));
             }
         }
         let (mut queues, mut words) = (0, 0);
@@ -106,8 +103,7 @@ impl Layout {
             let first_hop = layout.hops.len() as u32;
             let mut roots = Vec::new();
             for (number, hop) in flow.hops.iter().enumerate() {
-                let fifo = topology.links[hop.link].fifo;
-                let priority = if fifo { 0 } else { flow.priority };
+                let priority = priority(topology, hop.link, flow);
                 let level = levels[hop.link].partition_point(|level| *level < priority) as u32;
                 let node = &topology.nodes[topology.links[hop.link].from];
                 let copy = if hop.replicated { node.copy_max } else { 0 };
@@ -138,6 +134,7 @@ impl Layout {
                     pair,
                     children: (start, layout.children.len() as u32),
                     leaf: flow.leaves.contains(&number),
+                    deadline: topology.links[hop.link].edf.then_some(flow.deadline),
                 });
             }
             layout.flows.push(FlowRow {
@@ -178,5 +175,15 @@ impl Layout {
         }
         hops.reverse();
         hops
+    }
+}
+
+/// The priority of a flow on a link: all are equal where it does not count.
+fn priority(topology: &Topology, link: LinkIndex, flow: &Flow) -> u64 {
+    let link = &topology.links[link];
+    if link.fifo || link.edf {
+        0
+    } else {
+        flow.priority
     }
 }

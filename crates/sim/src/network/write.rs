@@ -33,6 +33,9 @@ pub fn to_toml(document: &Document) -> String {
         if link.fifo {
             line.plain("fifo", true);
         }
+        if link.edf {
+            line.plain("edf", true);
+        }
     });
     list(&mut text, "flows", &document.flows, |flow, line| {
         line.text("id", &flow.id);
