@@ -374,3 +374,84 @@ fn times(value: Value) -> Result<Value, String> {
         .collect::<Result<Map<_, _>, _>>()
         .map(Value::Object)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const SCHEMA: &str = include_str!("../../../../docs/schema/network.schema.json");
+
+    /// The published schema has the keys that are read, each of the kind that
+    /// is read.
+    #[test]
+    fn the_schema_says_what_is_read() {
+        let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+        let lists = [
+            ("node", "nodes", NODE),
+            ("link", "links", LINK),
+            ("flow", "flows", FLOW),
+        ];
+        for (name, list, keys) in lists {
+            let entry = &schema["$defs"][name];
+            let known: BTreeSet<_> = keys.iter().map(|(key, _)| *key).collect();
+            let stated = entry["properties"].as_object().unwrap();
+            let stated: BTreeSet<_> = stated.keys().map(String::as_str).collect();
+            assert_eq!(stated, known, "{name}");
+            for (key, kind) in keys {
+                let stated = &entry["properties"][key]["type"];
+                let allowed: &[&str] = match kind {
+                    Kind::Number => &["integer"],
+                    Kind::Time | Kind::Rate => &["string"],
+                    Kind::Times => &["object"],
+                    Kind::Any => &["string", "boolean", "array"],
+                };
+                assert!(
+                    allowed.iter().any(|kind| stated == kind),
+                    "{name} {key}: {stated}"
+                );
+            }
+            assert_eq!(
+                schema["properties"][list]["items"]["$ref"],
+                format!("#/$defs/{name}")
+            );
+        }
+        assert_eq!(
+            schema["$defs"]["node"]["properties"]["sd_max_ns"]["maximum"],
+            crate::network::MAX_TIME
+        );
+    }
+
+    /// What the schema requires is required, and nothing else.
+    #[test]
+    fn the_schema_requires_what_is_required() {
+        let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+        let full = serde_json::json!({
+            "nodes": [{"id": "a", "sd_min_ns": 1}],
+            "links": [{"id": "l", "from": "a", "to": "a", "rate_bps": 1}],
+            "flows": [{"id": "m", "prio": 1, "period_ns": 1, "paths": [["l"]], "wire_bytes": 1}],
+        });
+        for (name, list) in [("node", "nodes"), ("link", "links"), ("flow", "flows")] {
+            let mut required: BTreeSet<_> = schema["$defs"][name]["required"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
+            if name == "flow" {
+                required.insert("period_ns");
+            }
+            for key in full[list][0].as_object().unwrap().keys() {
+                let mut without = full.clone();
+                without[list][0].as_object_mut().unwrap().remove(key);
+                let read = Document::from_json_value(without);
+                assert_eq!(
+                    read.is_err(),
+                    required.contains(key.as_str()),
+                    "{name} {key}"
+                );
+            }
+        }
+    }
+}

@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use punctual_analysis::contract::{self, Decisions};
+use punctual_analysis::contract::{self, Report};
+use punctual_analysis::{Admission, analyze};
+use punctual_model::network::{Document, Network, NetworkError};
 use serde_json::Value;
 
+use super::analyze::what_if::{Decision, decide};
 use super::analyze::{code, print_json};
 use super::input::{self, Input};
 use super::{Failure, print};
@@ -38,43 +41,28 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
         return Ok(true);
     };
     let input = Input::read(file)?;
-    let value = input.value()?;
-    let decisions =
-        contract::admit_json(&value.to_string()).map_err(|error| input.blame(&error))?;
-    print(&text(&value, &decisions))?;
-    Ok(decisions.decisions.iter().all(|decision| decision.accepted))
+    let mut value = input.value()?;
+    let mut take = |key: &str| value.get_mut(key).map(Value::take);
+    let missing = |key| NetworkError::new(key, "is missing; an object has network and ops");
+    let network = take("network").ok_or_else(|| input.blame(&missing("network")))?;
+    let ops = take("ops").ok_or_else(|| input.blame(&missing("ops")))?;
+    let network = Document::from_json_value(network).and_then(|document| Network::new(&document));
+    let mut admission = Admission::new(network.map_err(|error| input.blame(&error))?);
+    let decisions = decide(&mut admission, ops, &input)?;
+    print(&text(&decisions, admission.network()))?;
+    Ok(decisions.iter().all(Decision::is_accepted))
 }
 
 /// One line for each change, and what is admitted in the end.
-fn text(value: &Value, decisions: &Decisions) -> String {
-    let none = Vec::new();
-    let changes = value["ops"].as_array().unwrap_or(&none);
-    let lines = changes.iter().zip(&decisions.decisions);
-    let mut text: String = lines
-        .map(|(change, decision)| {
-            let (name, id) = match change["op"].as_str() {
-                Some("add") => ("add", &change["flow"]["id"]),
-                _ => ("remove", &change["id"]),
-            };
-            let answer = if decision.accepted {
-                "accepted"
-            } else {
-                "refused"
-            };
-            format!(
-                "{answer:8}  {name:6}  {}\n",
-                id.as_str().unwrap_or_default()
-            )
-        })
-        .collect();
-    let mut flows: Vec<_> = decisions.results.iter().map(|row| &row.flow).collect();
-    flows.dedup();
-    let late = decisions.results.iter().filter(|row| !row.schedulable);
-    text.push_str(&match late.count() {
-        0 => format!("{} flows keep their deadlines\n", flows.len()),
-        count => format!(
-            "{count} of {} bounds are above their deadlines: the network was so before\n",
-            decisions.results.len()
+fn text(decisions: &[Decision], network: &Network) -> String {
+    let mut text: String = decisions.iter().map(Decision::text).collect();
+    let rows = Report::new(network, &analyze(network)).results;
+    let flows = network.flows.len();
+    text.push_str(&match rows.iter().filter(|row| !row.schedulable).count() {
+        0 => format!("{flows} flows keep their deadlines\n"),
+        late => format!(
+            "{late} of {} bounds are above their deadlines\n",
+            rows.len()
         ),
     });
     text

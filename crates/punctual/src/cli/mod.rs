@@ -2,6 +2,7 @@
 
 mod admit;
 mod analyze;
+mod calibrate;
 mod config;
 mod generate;
 mod input;
@@ -52,6 +53,9 @@ enum Command {
     Admit(admit::Arguments),
     /// Simulate a network, and look for its worst responses.
     Simulate(simulate::Arguments),
+    /// Measure what the broker costs on this machine, for the analysis of a
+    /// network.
+    Calibrate(calibrate::Arguments),
     /// Watch a running broker.
     Top(top::Arguments),
     /// Measure brokers.
@@ -77,6 +81,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Analyze(arguments) => return analyze::run(&arguments),
         Command::Admit(arguments) => return admit::run(&arguments),
         Command::Simulate(arguments) => return simulate::run(&arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),
         Command::Bench(command) => command

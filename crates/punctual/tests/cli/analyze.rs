@@ -265,3 +265,27 @@ fn pictures_are_a_page_or_a_file_of_their_own() {
         run.err
     );
 }
+
+#[test]
+fn an_explanation_adds_up_to_the_bound() {
+    let file = example("fig2-high.toml");
+    let json = run(["analyze", "--explain", "m15", "--format", "json", &file]).ok();
+    let value: Value = serde_json::from_str(&json).unwrap();
+    let path = &value["paths"][0];
+    let parts = path["parts"].as_array().unwrap().iter();
+    let sum: i64 = parts.map(|part| part["ns"].as_i64().unwrap()).sum();
+    assert_eq!(Some(sum), path["wcrt_ns"].as_i64());
+    assert_eq!((sum + 500) / 1000, 6672);
+
+    let text = run(["analyze", "--explain", "m15", &file]).ok();
+    assert!(
+        text.starts_with("m15 h15→s2→s3→s10→s7→h49: at most 6.672 ms, deadline 20.000 ms\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("release jitter") && text.contains("s7>h49"),
+        "{text}"
+    );
+    run(["analyze", "--explain", "x", &file])
+        .fails(2, &["--explain \"x\": is not among the flows"]);
+}

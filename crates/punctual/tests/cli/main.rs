@@ -13,6 +13,7 @@ mod priomqtt;
 mod reload;
 mod simulate;
 mod wcrt;
+mod what_if;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -304,7 +304,7 @@ fn admit_says_it_in_words_for_people() {
     assert_eq!(refused.code, Some(1));
     assert_eq!(
         refused.out,
-        "accepted  add     more\nrefused   add     more\naccepted  remove  m1\n\
+        "accepted  add     more\nrefused   add     more: a flow \"more\" is admitted already; remove it first\naccepted  remove  m1\n\
          2 flows keep their deadlines\n"
     );
     run(["admit", "/no/such.json"]).fails(2, &["/no/such.json"]);

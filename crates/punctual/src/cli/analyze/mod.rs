@@ -4,12 +4,15 @@
 //! answer, for the input is wrong or a file cannot be read or written. With
 //! `--wcrt` (the contract for machines) an answer is 0, whatever it says.
 
+mod explain;
 mod load;
 mod method;
 mod observed;
 mod page;
 pub(super) mod study;
+mod sweep;
 pub(super) mod table;
+pub(super) mod what_if;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,9 +24,12 @@ use punctual_model::network::Network;
 use punctual_report::document;
 use serde::Serialize;
 
+use self::explain::Explained;
 use self::method::Method;
 use self::observed::Observed;
 use self::study::Study;
+use self::sweep::{Sweep, Swept};
+use self::what_if::{Change, Decision, WhatIf};
 use super::input::{self, Input};
 use super::{Failure, complain, print};
 
@@ -46,13 +52,32 @@ pub(super) struct Arguments {
     /// flow, path and observed_ns.
     #[arg(long, value_name = "FILE")]
     observed: Option<PathBuf>,
+    /// Show what the bounds of this flow are made of.
+    #[arg(long, value_name = "FLOW", conflicts_with_all = ["sweep", "what_if", "plot", "observed"])]
+    explain: Option<String>,
+    /// Answer for these changes, one after the other, and show the bounds that
+    /// change: add=FILE (a flow or several, all or none), remove=ID, or a FILE
+    /// with a list of changes as for admit.
+    #[arg(long, value_name = "CHANGE", conflicts_with = "sweep")]
+    what_if: Vec<Change>,
+    /// Repeat the analysis while this changes, on all cores, and show how many
+    /// deadlines are kept.
+    #[arg(long, value_enum)]
+    sweep: Option<Sweep>,
+    /// First and last value of the sweep: percent, or a number of flows
+    /// [default: 10 200, or 1 and all flows].
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"], requires = "sweep")]
+    range: Option<Vec<u64>>,
+    /// Points of the sweep.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    steps: u64,
     /// Write the pictures (bounds, slack, loads, map) to an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Read a network as JSON from standard input and write the bounds as JSON
     /// to standard output. The exit code is 0 if there is an answer, whatever
     /// it says, and 2 if the input is wrong.
-    #[arg(long, conflicts_with_all = ["file", "method", "format", "observed", "plot"])]
+    #[arg(long, conflicts_with_all = ["file", "method", "format", "observed", "plot", "what_if", "sweep", "explain"])]
     wcrt: bool,
 }
 
@@ -79,21 +104,70 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
         return Ok(true);
     };
     let network = read(file)?;
+    if let Some(sweep) = arguments.sweep {
+        return swept(arguments, sweep, &network);
+    }
+    if let Some(flow) = &arguments.explain {
+        return explained(arguments, flow, &network);
+    }
+    let what_if = match arguments.what_if.as_slice() {
+        [] => None,
+        changes => Some(WhatIf::new(network.clone(), changes)?),
+    };
+    let network = what_if
+        .as_ref()
+        .map_or(network, |what_if| what_if.after.clone());
     let observed = match &arguments.observed {
         Some(file) => Some(Observed::read(&Input::read(file)?)?),
         None => None,
     };
     let study = Study::new(network, &arguments.method, observed.as_ref());
-    match arguments.format {
-        Format::Table => print(&table::text(&study))?,
-        Format::Csv => print(&table::csv(&study))?,
-        Format::Json => print_json(&table::json(&study))?,
-        Format::Html => print(&page::html(&study, &title(file)))?,
+    match (arguments.format, &what_if) {
+        (Format::Table, None) => print(&table::text(&study))?,
+        (Format::Table, Some(what_if)) => print(&what_if.text(&study))?,
+        (Format::Json, None) => print_json(&table::json(&study))?,
+        (Format::Json, Some(what_if)) => print_json(&what_if.extend(table::json(&study)))?,
+        (Format::Csv, _) => print(&table::csv(&study))?,
+        (Format::Html, _) => print(&page::html(&study, &title(file)))?,
     }
     if let Some(file) = &arguments.plot {
         write(file, &document(&page::pictures(&study)))?;
     }
-    Ok(study.is_schedulable())
+    let mut decisions = what_if.iter().flat_map(|what_if| &what_if.decisions);
+    Ok(study.is_schedulable() && decisions.all(Decision::is_accepted))
+}
+
+fn explained(arguments: &Arguments, flow: &str, network: &Network) -> Result<bool, Failure> {
+    let explained = Explained::new(network, flow)?;
+    match arguments.format {
+        Format::Table => print(&explained.text())?,
+        Format::Json => print_json(&explained.json())?,
+        Format::Csv => print(&explained.csv())?,
+        Format::Html => return Err("--format html: an explanation has none; use table".into()),
+    }
+    Ok(explained.is_schedulable())
+}
+
+fn swept(arguments: &Arguments, sweep: Sweep, network: &Network) -> Result<bool, Failure> {
+    let range = match arguments.range.as_deref() {
+        Some([from, to]) if from == &0 || from > to => {
+            let problem = "the first must be at least 1 and not above the last";
+            return Err(format!("--range {from} {to}: {problem}").into());
+        }
+        Some([from, to]) => (*from, *to),
+        _ => sweep.range(network),
+    };
+    let swept = Swept::new(sweep, network, range, arguments.steps);
+    match arguments.format {
+        Format::Table => print(&swept.text())?,
+        Format::Csv => print(&swept.csv())?,
+        Format::Json => print_json(&swept.json())?,
+        Format::Html => return Err("--format html: a sweep has none; use --plot".into()),
+    }
+    if let Some(file) = &arguments.plot {
+        write(file, &document(&swept.pictures()))?;
+    }
+    Ok(swept.is_schedulable())
 }
 
 /// The network that a file declares.

@@ -20,7 +20,7 @@ pub(in crate::cli) struct Unit {
 
 impl Unit {
     /// Milliseconds, or microseconds if every time is below one.
-    fn of(study: &Study) -> Self {
+    pub(super) fn of(study: &Study) -> Self {
         let rows = study.rows.iter();
         Self::for_times(rows.flat_map(|row| row.bounds.iter().flatten().chain([&row.deadline])))
     }

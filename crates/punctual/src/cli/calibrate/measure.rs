@@ -1,0 +1,266 @@
+//! The measurements: a broker of this binary over loopback, and a plain
+//! forwarder in its place for what the host alone takes.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use punctual_bench::{Floor, Latency, Options, Pace, Report, Scenario, run};
+
+use crate::cli::{Failure, complain};
+
+/// Longest wait for the broker to listen.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What begins the line in which the broker says where it listens.
+const LISTENING: &str = "listening on tcp://";
+/// Messages in flight of the bulk that probes have to pass.
+const BULK_WINDOW: u32 = 200;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// Payloads, bytes.
+    pub(super) sizes: Vec<usize>,
+    /// Numbers of subscribers.
+    pub(super) subscribers: Vec<u32>,
+    /// Probes per second.
+    pub(super) rate: u32,
+    /// Length of each run.
+    pub(super) duration: Duration,
+    /// The broker's threads are real-time threads.
+    pub(super) realtime: bool,
+    /// Whether to say what is being done.
+    pub(super) talk: bool,
+}
+
+/// Probes of one size to so many subscribers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) payload: usize,
+    pub(super) subscribers: u32,
+    pub(super) latency: Latency,
+}
+
+/// A saturated broker with messages of one size.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Saturated {
+    pub(super) payload: usize,
+    pub(super) per_second: f64,
+    /// CPU time of the broker, ns for each message.
+    pub(super) cpu_ns: Option<f64>,
+}
+
+/// All that was measured.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    /// Through the forwarder, one subscriber.
+    pub(super) host: Vec<Sample>,
+    /// Through the broker.
+    pub(super) broker: Vec<Sample>,
+    /// Beside a publisher that sends as fast as it can.
+    pub(super) beside_bulk: Sample,
+    pub(super) saturated: Vec<Saturated>,
+}
+
+impl Plan {
+    /// Does all runs.
+    pub(super) fn run(&self) -> Result<Measured, Failure> {
+        let mut host = Vec::new();
+        let forwarder = forwarder()?;
+        for payload in &self.sizes {
+            host.push(self.probe("forwarder", forwarder, *payload, 1)?);
+        }
+        let broker = Broker::start(self.realtime)?;
+        let mut samples = Vec::new();
+        for payload in &self.sizes {
+            for subscribers in &self.subscribers {
+                samples.push(self.probe("broker", broker.address, *payload, *subscribers)?);
+            }
+        }
+        let saturated = self
+            .sizes
+            .iter()
+            .map(|payload| self.saturate(&broker, *payload));
+        let saturated = saturated.collect::<Result<_, _>>()?;
+        let beside_bulk = self.beside_bulk(&broker)?;
+        Ok(Measured {
+            host,
+            broker: samples,
+            beside_bulk,
+            saturated,
+        })
+    }
+
+    fn options(&self, scenario: Scenario, address: SocketAddr, payload: usize) -> Options {
+        let mut options = Options::new(scenario, address);
+        options.payload = payload;
+        options.duration = self.duration;
+        options.warm_up = self.duration / 5;
+        options
+    }
+
+    /// Messages one at a time: what one takes when nobody else is there.
+    fn probe(
+        &self,
+        through: &str,
+        address: SocketAddr,
+        payload: usize,
+        subscribers: u32,
+    ) -> Result<Sample, Failure> {
+        self.say(format_args!("{through}: {payload} B to {subscribers}"));
+        let scenario = Scenario::Fan {
+            publishers: 1,
+            subscribers,
+        };
+        let mut options = self.options(scenario, address, payload);
+        options.pace = Pace::Rate(self.rate.into());
+        Ok(Sample {
+            payload,
+            subscribers,
+            latency: latency(&run(&options)?)?,
+        })
+    }
+
+    fn saturate(&self, broker: &Broker, payload: usize) -> Result<Saturated, Failure> {
+        self.say(format_args!("broker: {payload} B, saturated"));
+        let scenario = Scenario::Fan {
+            publishers: 1,
+            subscribers: 1,
+        };
+        let mut options = self.options(scenario, broker.address, payload);
+        options.broker_pid = Some(broker.process.id());
+        let report = run(&options)?;
+        let cpu = report.broker.and_then(|cost| cost.cpu_s_per_million);
+        Ok(Saturated {
+            payload,
+            per_second: report.delivered_per_s,
+            cpu_ns: cpu.map(|seconds_per_million| seconds_per_million * 1000.0),
+        })
+    }
+
+    /// Probes of the smallest size while another client sends bulk of the
+    /// largest.
+    fn beside_bulk(&self, broker: &Broker) -> Result<Sample, Failure> {
+        let smallest = self.sizes.iter().min().copied().unwrap_or_default();
+        let largest = self.sizes.iter().max().copied().unwrap_or_default();
+        let mut bulk = self.options(Scenario::Pairs(1), broker.address, largest);
+        bulk.pace = Pace::Window(BULK_WINDOW);
+        // It begins before the probes and ends after them.
+        bulk.duration = self.duration * 2;
+        bulk.client_prefix.push_str("bulk-");
+        let bulk = thread::spawn(move || run(&bulk));
+        let sample = self.probe("broker beside bulk", broker.address, smallest, 1);
+        match bulk.join() {
+            Ok(report) => report.map(drop)?,
+            Err(_) => return Err("the publisher of bulk has failed".into()),
+        }
+        sample
+    }
+
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        if self.talk {
+            complain(&what);
+        }
+    }
+}
+
+/// The latencies of a run that lost nothing.
+fn latency(report: &Report) -> Result<Latency, Failure> {
+    match report.latency {
+        Some(latency) if report.lost == 0 => Ok(latency),
+        _ => Err(format!(
+            "{} of {} messages were lost; is the machine overloaded?",
+            report.lost, report.expected
+        )
+        .into()),
+    }
+}
+
+/// A forwarder on a thread of this process; it ends with it.
+fn forwarder() -> Result<SocketAddr, Failure> {
+    let (send, address) = channel();
+    thread::spawn(move || {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let floor = Floor::bind(loopback).and_then(|floor| Ok((floor.local_addr()?, floor)));
+        match floor {
+            Ok((address, mut floor)) => {
+                // Nobody waits any more if this fails.
+                let _ = send.send(Ok(address));
+                let _ = floor.run();
+            }
+            Err(error) => {
+                let _ = send.send(Err(error));
+            }
+        }
+    });
+    Ok(address.recv().map_err(|_| "the forwarder has failed")??)
+}
+
+/// A broker of this binary with one shard; it ends when this is dropped.
+struct Broker {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Broker {
+    fn start(realtime: bool) -> Result<Self, Failure> {
+        let program = std::env::current_exe()
+            .map_err(|error| format!("the program does not find itself: {error}"))?;
+        let mut command = Command::new(program);
+        command
+            .args([
+                "serve",
+                "--listen",
+                "tcp://127.0.0.1:0",
+                "--http",
+                "off",
+                "--shards",
+                "1",
+            ])
+            .args(realtime.then_some("--realtime"))
+            .env("PUNCTUAL__SERVER__SYS_INTERVAL", "off")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut process = command
+            .spawn()
+            .map_err(|error| format!("the broker cannot be started: {error}"))?;
+        let log = process.stderr.take();
+        let (send, lines) = channel();
+        if let Some(log) = log {
+            // To the end, or the broker would stop at a full pipe.
+            thread::spawn(move || {
+                for line in BufReader::new(log).lines().map_while(Result::ok) {
+                    let _ = send.send(line);
+                }
+            });
+        }
+        let mut broker = Self {
+            process,
+            address: ([127, 0, 0, 1], 0).into(),
+        };
+        loop {
+            let line = lines
+                .recv_timeout(PATIENCE)
+                .map_err(|_| "the broker does not say where it listens")?;
+            if let Some((_, address)) = line.split_once(LISTENING) {
+                broker.address = address.trim().parse()?;
+                return Ok(broker);
+            }
+            if realtime && line.contains("WARN") {
+                complain(&line);
+            }
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It keeps nothing.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
