@@ -116,7 +116,7 @@ impl Port {
             .filter(|other| **other != id)
         {
             let of = frames.flow(*other);
-            if link.fifo || of.priority >= flow.priority {
+            if link.fifo || link.edf || of.priority >= flow.priority {
                 port.others
                     .push([frames.work(*other), of.period, jitter[*other]?]);
             } else {

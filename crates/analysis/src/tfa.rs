@@ -5,7 +5,8 @@
 //! what a strict, non-preemptive priority leaves of the port after the bursts
 //! and rates of all higher classes; inside it frames are served as they come.
 //! The delay at a port is the greatest horizontal distance between the two
-//! curves; it adds to the jitter at the next (WCRT.md 7.1; Le Boudec & Thiran,
+//! curves (at a port that serves by deadline: its longest busy period); it adds
+//! to the jitter at the next (WCRT.md 7.1; Le Boudec & Thiran,
 //! *Network Calculus*; Mifdaoui & Leydier 2017, link shaping of TFA++).
 //!
 //! The bound is safe and mostly looser than the others. Every rounding is
@@ -73,6 +74,13 @@ fn scaled(rate: Rate, x: u64) -> u64 {
         Some(product) => u64::try_from(product.div_ceil(FULL)).unwrap_or(u64::MAX),
         None => u64::MAX,
     }
+}
+
+/// When so much work is done beside what comes at a rate, rounded up.
+fn served(work: u64, beside: Rate) -> Option<u64> {
+    let left = FULL.checked_sub(beside).filter(|left| *left > 0)?;
+    let end = (u128::from(work.min(LIMIT)) << 64).div_ceil(left);
+    u64::try_from(end).ok().filter(|end| *end < LIMIT)
 }
 
 /// What comes over one link, or begins here.
@@ -183,10 +191,10 @@ impl Tfa<'_> {
     /// The ends at a port; adds the frames whose end has changed.
     fn port(&mut self, link: LinkIndex, changed: &mut Vec<FrameId>) {
         let on_link = self.frames.on_link[link].clone();
-        let link_row = &self.frames.network.topology.links[link];
-        let (fifo, edf) = (link_row.fifo || link_row.edf, link_row.edf);
+        let fifo = self.frames.network.topology.links[link].fifo;
         let priority = |frame: &FrameId| self.frames.flow(*frame).priority;
-        let classes: Vec<Vec<FrameId>> = match fifo {
+        let edf = self.frames.network.topology.links[link].edf;
+        let classes: Vec<Vec<FrameId>> = match fifo || edf {
             true if on_link.is_empty() => Vec::new(),
             true => vec![on_link],
             false => on_link
@@ -200,9 +208,10 @@ impl Tfa<'_> {
             let longest = lower.map(|frame| self.frames.all[*frame].cost).max();
             let best_effort = self.frames.network.topology.links[link].best_effort;
             let blocking = best_effort.max(longest.unwrap_or(0));
-            // Service by deadline is none of the classes' business.
-            let served = higher.filter(|_| !edf);
-            let delay = served.and_then(|higher| self.delay(class, higher, blocking));
+            let delay = match edf {
+                true => self.busy_period(class, blocking),
+                false => higher.and_then(|higher| self.delay(class, higher, blocking)),
+            };
             for frame in class {
                 if self.end[*frame].is_none() {
                     continue;
@@ -241,21 +250,25 @@ impl Tfa<'_> {
         })
     }
 
+    /// The longest time for which the port is busy with a class: in whatever
+    /// order frames are served, none stays longer.
+    fn busy_period(&self, class: &[FrameId], blocking: u64) -> Option<u64> {
+        let mut all = Bucket::default();
+        for frame in class {
+            all.add(self.bucket(*frame)?);
+        }
+        served(blocking.saturating_add(all.burst), all.rate)
+    }
+
     /// The longest time in the port of a frame of a class.
     fn delay(&self, class: &[FrameId], higher: Bucket, blocking: u64) -> Option<u64> {
         let groups = self.groups(class)?;
         let rate: Rate = groups.iter().map(|group| group.bucket.rate).sum();
-        let left = FULL.checked_sub(higher.rate).filter(|left| *left > 0)?;
-        if rate > left {
+        if rate > FULL.checked_sub(higher.rate)? {
             return None;
         }
         let waiting = blocking.saturating_add(higher.burst);
-        let served = |work: u64| {
-            let work = u128::from(waiting.saturating_add(work).min(LIMIT));
-            u64::try_from((work << 64).div_ceil(left))
-                .ok()
-                .filter(|end| *end < LIMIT)
-        };
+        let served = |work: u64| served(waiting.saturating_add(work), higher.rate);
         // Between corners the distance of the curves is linear.
         let corners = groups.iter().filter_map(Group::corner);
         let mut longest = 0;

@@ -166,3 +166,19 @@ fn cycles_end() {
     let best = analyze(&read(100)).flows[0][0].best;
     assert!(tfa(&read(100))[0][0] >= best);
 }
+
+/// A port that serves by deadline may let everybody pass a frame.
+#[test]
+fn network_calculus_is_safe_where_deadlines_rule() {
+    let text = r#"{"nodes":[{"id":"a"},{"id":"b"}],"links":[{"id":"l","from":"a","to":"b","edf":true}],
+        "flows":[
+          {"id":"x","prio":9,"period_ns":1000,"deadline_ns":900,"cost_ns":{"l":100},"paths":[["l"]]},
+          {"id":"y","prio":1,"period_ns":1000,"deadline_ns":300,"cost_ns":{"l":100},"paths":[["l"]]}]}"#;
+    let document = Document::from_json(text).expect("it is a document");
+    let network = Network::new(&document).expect("it means something");
+    let bounds = tfa(&network);
+    // Both bursts, and what comes meanwhile at a fifth of the rate, rounded up.
+    assert_eq!(bounds, [[Some(251)], [Some(251)]]);
+    let best = analyze(&network).flows[0][0].best;
+    assert!(bounds[0][0] >= best, "{best:?}");
+}

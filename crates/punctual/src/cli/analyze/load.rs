@@ -53,7 +53,8 @@ pub(super) fn loads(network: &Network) -> Vec<LinkLoad> {
         .enumerate()
         .filter(|(_, flows)| !flows.is_empty());
     used.map(|(link, mut flows)| {
-        let fifo = network.topology.links[link].fifo;
+        let link_of = &network.topology.links[link];
+        let without_levels = link_of.fifo || link_of.edf;
         flows.sort_unstable_by_key(|(priority, _)| std::cmp::Reverse(*priority));
         let mut share: Share = 0;
         let mut overloaded_from = None;
@@ -63,7 +64,7 @@ pub(super) fn loads(network: &Network) -> Vec<LinkLoad> {
                 overloaded_from = Some(*priority);
             }
         }
-        if fifo && overloaded_from.is_some() {
+        if without_levels && overloaded_from.is_some() {
             overloaded_from = flows.first().map(|(priority, _)| *priority);
         }
         LinkLoad {
