@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use punctual_model::network::{Flow, Network};
+use punctual_model::network::{Flow, Network, Topology};
 
 use crate::PathBounds;
 use crate::bounds::{Solution, least_end, lower_end, path_bounds};
@@ -79,34 +79,52 @@ impl Admission {
         }
         let classes = self.system.add_all(&flows);
         self.touch(&classes);
-        match self.late() {
-            None => {
+        let late = self.late(&classes);
+        if late.is_empty() {
+            let names = flows.iter().map(|flow| flow.id.clone());
+            self.classes.extend(names.zip(classes));
+            self.network.flows.extend(flows);
+            return Ok(());
+        }
+        let refusal = self.refusal(&flows, &classes, &late);
+        self.levels.undo();
+        for (flow, class) in flows.iter().zip(&classes) {
+            self.system.remove(*class, flow);
+        }
+        self.settled &= self.system.order.is_some();
+        self.resettle();
+        Err(refusal)
+    }
+
+    /// Takes flows out and admits others in their place, all or nothing.
+    /// Names of which there are no flows are left out.
+    ///
+    /// # Errors
+    /// As for [`add`](Self::add); nothing has changed then.
+    pub fn replace(&mut self, out: &[&str], new: Vec<Flow>) -> Result<(), Refusal> {
+        let taken: Vec<_> = out.iter().filter_map(|id| self.take(id)).collect();
+        let added = self.add(new);
+        if added.is_err() {
+            for (place, flow) in taken.into_iter().rev() {
+                let classes = self.system.add_all(std::slice::from_ref(&flow));
+                self.touch(&classes);
                 self.classes
-                    .extend(flows.iter().map(|flow| flow.id.clone()).zip(classes));
-                self.network.flows.extend(flows);
-                Ok(())
-            }
-            Some(late) => {
-                let refusal = self.refusal(&flows, &classes, late);
-                self.levels.undo();
-                for (flow, class) in flows.iter().zip(&classes) {
-                    self.system.remove(*class, flow);
-                }
-                self.settled &= self.system.order.is_some();
-                self.resettle();
-                Err(refusal)
+                    .extend(classes.iter().map(|class| (flow.id.clone(), *class)));
+                self.network.flows.insert(place, flow);
             }
         }
+        added
     }
 
     /// Takes a flow out. False if there is none of that name.
     pub fn remove(&mut self, id: &str) -> bool {
-        let Some(class) = self.classes.remove(id) else {
-            return false;
-        };
-        let Some(place) = self.network.flows.iter().position(|flow| flow.id == id) else {
-            return false;
-        };
+        self.take(id).is_some()
+    }
+
+    /// Takes a flow out: where it was, and the flow.
+    fn take(&mut self, id: &str) -> Option<(usize, Flow)> {
+        let class = self.classes.remove(id)?;
+        let place = self.network.flows.iter().position(|flow| flow.id == id)?;
         let stages = self.system.classes[class].stages.clone();
         let flow = self.network.flows.remove(place);
         self.system.remove(class, &flow);
@@ -115,7 +133,39 @@ impl Admission {
             self.levels.settle(&self.system);
         }
         self.resettle();
-        true
+        Some((place, flow))
+    }
+
+    /// The network has more nodes and links, at the ends of its lists; all
+    /// others are as they were.
+    pub fn grow(&mut self, topology: Topology) {
+        self.system.grow(&topology);
+        self.network.topology = topology;
+    }
+
+    /// What may be promised to the admitted flows: for each, in the order of
+    /// the network, and each destination a limit of its response, ns. They are
+    /// the best bounds if these can be had by looking at no more than `effort`
+    /// streams, as for [`set_effort`](Self::set_effort); otherwise quick ones,
+    /// which are never beyond the deadline of a flow that was admitted here.
+    pub fn promises(&self, effort: u64) -> Vec<Vec<u64>> {
+        let best = (self.whole_effort() <= effort).then(|| Solution::new(&self.system).best);
+        let quick = self.settled.then_some(&self.levels.limits);
+        let limits = best.as_ref().or(quick);
+        let promise = |flow: &Flow| {
+            let class = self
+                .classes
+                .get(&flow.id)
+                .map(|class| &self.system.classes[*class]);
+            let leaves = class.map_or(&[][..], |class| &class.leaves);
+            let leaf = |leaf: &StageId| {
+                let prop = self.system.ports[self.system.stages[*leaf].port].prop;
+                let end = limits.map_or(UNBOUNDED, |limits| limits.end[*leaf]);
+                end.saturating_add(prop).min(flow.deadline)
+            };
+            leaves.iter().map(leaf).collect()
+        };
+        self.network.flows.iter().map(promise).collect()
     }
 
     /// The bounds of an admitted flow, one for each destination; `None` if
@@ -151,19 +201,26 @@ impl Admission {
         }
     }
 
-    /// A destination that a message might reach too late, and its bound by
-    /// the last analysis that was made.
-    fn late(&self) -> Option<Late> {
+    /// The destinations that a message might reach too late, and their bounds
+    /// by the last analysis that was made; those of these classes first.
+    fn late(&self, first: &[ClassId]) -> Vec<Late> {
+        let mut late = self.any_late();
+        late.sort_by_key(|late| !first.contains(&late.class));
+        late
+    }
+
+    fn any_late(&self) -> Vec<Late> {
         let all: Vec<ClassId> = (0..self.system.classes.len()).collect();
         let mut scratch = Scratch::new(self.effort);
         let whole = self.whole_effort() <= self.effort;
         if self.settled {
             let mut late = self.those_late(&self.levels.limits, &all);
             if late.is_empty() {
-                return None;
+                return late;
             }
-            if let Some(hopeless) = late.iter().find(|late| self.overload(late.leaf).is_some()) {
-                return Some(*hopeless);
+            if late.iter().any(|late| self.overload(late.leaf).is_some()) {
+                late.retain(|late| self.overload(late.leaf).is_some());
+                return late;
             }
             let mut limits = self.levels.limits.clone();
             let reach = |late: &[Late], neighbours: bool| match neighbours {
@@ -180,15 +237,15 @@ impl Admission {
                 let classes: Vec<_> = late.iter().map(|late| late.class).collect();
                 late = self.those_late(&limits, &classes);
                 if late.is_empty() {
-                    return None;
+                    return late;
                 }
             }
             if !whole {
-                return late.first().copied();
+                return late;
             }
         }
         let solution = Solution::new(&self.system);
-        self.those_late(&solution.best, &all).into_iter().next()
+        self.those_late(&solution.best, &all)
     }
 
     /// Streams that the analysis of the whole network looks at.
@@ -275,7 +332,13 @@ impl Admission {
         ports.find_map(|port| Overload::of(&self.system, port, priority))
     }
 
-    fn refusal(&self, flows: &[Flow], classes: &[ClassId], late: Late) -> Refusal {
+    fn refusal(&self, flows: &[Flow], classes: &[ClassId], all: &[Late]) -> Refusal {
+        let Some(late) = all.first() else {
+            return Refusal::default();
+        };
+        let others: BTreeSet<ClassId> = all.iter().map(|late| late.class).collect();
+        let others = others.into_iter().filter(|class| *class != late.class);
+        let others = others.map(|class| self.system.classes[class].count).sum();
         let new = classes.iter().position(|class| *class == late.class);
         let known = || {
             let name = self
@@ -296,6 +359,7 @@ impl Admission {
             self.overload(late.leaf)
                 .map(|overload| overload.named(topology)),
             new.is_some(),
+            others,
         )
     }
 }

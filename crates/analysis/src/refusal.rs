@@ -10,7 +10,7 @@ use punctual_model::network::{Flow, Topology};
 use crate::system::{FULL, Load, PortId, System, load};
 
 /// Why flows are not admitted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Refusal {
     /// The flow that could miss its deadline: one of the new ones, or one that
     /// is admitted.
@@ -19,12 +19,15 @@ pub struct Refusal {
     pub new: bool,
     /// Why.
     pub reason: Reason,
+    /// Flows unlike it that could miss theirs, too, as far as was looked.
+    pub others: u64,
 }
 
 /// What stands against a flow.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Reason {
     /// A flow of this name is admitted.
+    #[default]
     Taken,
     /// A link has no time left for the flow's priority.
     Overload {
@@ -50,6 +53,7 @@ impl Refusal {
             flow: flow.id.clone(),
             new: true,
             reason: Reason::Taken,
+            others: 0,
         }
     }
 
@@ -59,6 +63,7 @@ impl Refusal {
         bound: Option<u64>,
         overload: Option<(String, u64)>,
         new: bool,
+        others: u64,
     ) -> Self {
         let reason = match overload {
             Some((link, percent)) => Reason::Overload { link, percent },
@@ -72,13 +77,16 @@ impl Refusal {
             flow: flow.map(|flow| flow.id.clone()).unwrap_or_default(),
             new,
             reason,
+            others,
         }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { flow, new, reason } = self;
+        let Self {
+            flow, new, reason, ..
+        } = self;
         let whose = if *new { "" } else { "admitted " };
         let time = |nanos: &u64| format_duration(Duration::from_nanos(*nanos));
         match reason {

@@ -113,6 +113,22 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    fn new(topology: &Topology, link: PortId) -> Self {
+        let link = &topology.links[link];
+        let node = &topology.nodes[link.from];
+        Self {
+            best_effort: link.best_effort,
+            fifo: link.fifo,
+            edf: link.edf,
+            prop: link.prop,
+            sd_min: node.sd_min,
+            sd_max: node.sd_max,
+            copy_max: node.copy_max,
+            stages: Vec::new(),
+            lower: vec![0],
+        }
+    }
+
     /// Whether it serves by priority.
     pub(crate) fn has_priorities(&self) -> bool {
         !self.fifo && !self.edf
@@ -146,21 +162,9 @@ pub(crate) struct System {
 impl System {
     /// Links without flows.
     pub(crate) fn empty(topology: &Topology) -> Self {
-        let port = |link: &punctual_model::network::Link| {
-            let node = &topology.nodes[link.from];
-            Port {
-                best_effort: link.best_effort,
-                fifo: link.fifo,
-                edf: link.edf,
-                prop: link.prop,
-                sd_min: node.sd_min,
-                sd_max: node.sd_max,
-                copy_max: node.copy_max,
-                stages: Vec::new(),
-                lower: vec![0],
-            }
-        };
-        let ports: Vec<_> = topology.links.iter().map(port).collect();
+        let ports: Vec<_> = (0..topology.links.len())
+            .map(|link| Port::new(topology, link))
+            .collect();
         Self {
             classes: Vec::new(),
             stages: Vec::new(),
@@ -171,6 +175,16 @@ impl System {
             ways: HashMap::new(),
             free_classes: Vec::new(),
             free_stages: Vec::new(),
+        }
+    }
+
+    /// The network has more links, after the others.
+    pub(crate) fn grow(&mut self, topology: &Topology) {
+        for link in self.ports.len()..topology.links.len() {
+            self.ports.push(Port::new(topology, link));
+            if let Some(order) = &mut self.order {
+                order.push(link);
+            }
         }
     }
 

@@ -145,3 +145,41 @@ fn overload_names_the_link() {
     );
     assert!(refusal.to_string().contains(" loaded 12"), "{refusal}");
 }
+
+#[test]
+fn a_replacement_is_all_or_nothing() {
+    let (network, flows) = fig2();
+    let mut admission = Admission::new(network);
+    admission.add(flows[..20].to_vec()).expect("there is room");
+    let before = admission.network().clone();
+    let promises = admission.promises(u64::MAX);
+    let mut slow = flows[30].clone();
+    slow.deadline = 1_000;
+    let out = [flows[3].id.as_str(), "nobody", flows[17].id.as_str()];
+    admission
+        .replace(&out, vec![flows[25].clone(), slow])
+        .expect_err("one is too late");
+    assert_eq!(admission.network(), &before);
+    assert_eq!(admission.promises(u64::MAX), promises);
+    admission
+        .replace(&out, vec![flows[25].clone()])
+        .expect("there is room");
+    let names: Vec<_> = admission
+        .network()
+        .flows
+        .iter()
+        .map(|flow| &flow.id)
+        .collect();
+    assert_eq!(names.len(), 19);
+    assert_eq!(names.last(), Some(&&flows[25].id));
+    // Quick promises are promises, too, and no better than the best.
+    let (best, quick) = (admission.promises(u64::MAX), admission.promises(0));
+    let admitted = &admission.network().flows;
+    for ((flow, best), quick) in admitted.iter().zip(best).zip(quick) {
+        assert!(
+            best[0] <= quick[0] && quick[0] <= flow.deadline,
+            "{}",
+            flow.id
+        );
+    }
+}

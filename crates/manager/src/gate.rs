@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 
-use punctual_analysis::analyze;
+use punctual_analysis::{Admission, Reason, Refusal};
 use punctual_model::network::{Flow, Network, Topology};
+
+/// Streams of other flows that a decision may look at: some ten milliseconds
+/// of work. What is not decided by then is refused.
+const EFFORT: u64 = 1 << 18;
 
 /// Why flows are not let in, in plain words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +16,7 @@ pub(crate) struct Refused(pub(crate) String);
 /// The admitted flows.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
-    network: Network,
+    admission: Admission,
     bounds: HashMap<String, Vec<u64>>,
 }
 
@@ -21,71 +25,77 @@ impl Gate {
     ///
     /// # Errors
     /// They do not keep their deadlines.
-    pub(crate) fn new(network: Network) -> Result<Self, Refused> {
-        let bounds = judge(&network, &[])?;
-        Ok(Self { network, bounds })
+    pub(crate) fn new(mut network: Network) -> Result<Self, Refused> {
+        let flows = std::mem::take(&mut network.flows);
+        let mut admission = Admission::new(network);
+        // The network's own flows are asked once, and with all patience.
+        let mut gate = Self {
+            admission: admission.clone(),
+            bounds: HashMap::new(),
+        };
+        admission
+            .add(flows.clone())
+            .map_err(|refusal| gate.refused(&refusal, &[], &flows))?;
+        admission.set_effort(EFFORT);
+        gate.admission = admission;
+        gate.renew();
+        Ok(gate)
     }
 
     /// Takes flows out and lets others in if then everyone keeps its deadline;
     /// otherwise nothing changes.
     pub(crate) fn replace(&mut self, out: &[&str], new: Vec<Flow>) -> Result<(), Refused> {
-        let names: Vec<String> = new.iter().map(|flow| flow.id.clone()).collect();
-        let mut network = self.network.clone();
-        network
-            .flows
-            .retain(|flow| !out.contains(&flow.id.as_str()));
-        network.flows.extend(new);
-        self.bounds = judge(&network, &names)?;
-        self.network = network;
-        Ok(())
+        match self.admission.replace(out, new.clone()) {
+            Ok(()) => {
+                self.renew();
+                Ok(())
+            }
+            Err(refusal) => Err(self.refused(&refusal, out, &new)),
+        }
     }
 
     /// The network has grown by nodes and links at the end of its lists.
     pub(crate) fn grow(&mut self, topology: Topology) {
-        self.network.topology = topology;
+        self.admission.grow(topology);
     }
 
     /// The network with the admitted flows.
     pub(crate) fn network(&self) -> &Network {
-        &self.network
+        self.admission.network()
     }
 
     /// Bounds of a flow for each of its destinations, ns.
     pub(crate) fn bounds(&self, id: &str) -> &[u64] {
         self.bounds.get(id).map_or(&[], Vec::as_slice)
     }
-}
 
-/// Bounds of all flows, if all are within their deadlines. `new` are those
-/// that are talked about first where several are not.
-fn judge(network: &Network, new: &[String]) -> Result<HashMap<String, Vec<u64>>, Refused> {
-    let bounds = analyze(network);
-    let mut of = HashMap::with_capacity(network.flows.len());
-    let mut late: Vec<(&Flow, Option<u64>)> = Vec::new();
-    for (flow, bounds) in network.flows.iter().zip(&bounds.flows) {
-        let best: Option<Vec<u64>> = bounds.iter().map(|bounds| bounds.best).collect();
-        match best {
-            Some(best) => {
-                let worst = best.iter().copied().max().unwrap_or(0);
-                if worst > flow.deadline {
-                    late.push((flow, Some(worst)));
-                }
-                of.insert(flow.id.clone(), best);
-            }
-            None => late.push((flow, None)),
-        }
+    fn renew(&mut self) {
+        let flows = self.admission.network().flows.iter();
+        let names = flows.map(|flow| flow.id.clone());
+        self.bounds = names.zip(self.admission.promises(EFFORT)).collect();
     }
-    let Some((flow, bound)) = late
-        .iter()
-        .find(|(flow, _)| new.contains(&flow.id))
-        .or_else(|| late.first())
-    else {
-        return Ok(of);
-    };
-    Err(Refused(explain(network, flow, *bound, late.len() - 1)))
+
+    /// A refusal in words, with the links as they would be loaded.
+    fn refused(&self, refusal: &Refusal, out: &[&str], new: &[Flow]) -> Refused {
+        let mut network = self.network().clone();
+        network
+            .flows
+            .retain(|flow| !out.contains(&flow.id.as_str()));
+        network.flows.extend_from_slice(new);
+        let bound = match refusal.reason {
+            Reason::Taken => return Refused(refusal.to_string()),
+            Reason::Overload { .. } => None,
+            Reason::Late { bound, .. } => bound,
+        };
+        let flow = network.flows.iter().find(|flow| flow.id == refusal.flow);
+        Refused(match flow {
+            Some(flow) => explain(&network, flow, bound, refusal.others),
+            None => refusal.to_string(),
+        })
+    }
 }
 
-fn explain(network: &Network, flow: &Flow, bound: Option<u64>, others: usize) -> String {
+fn explain(network: &Network, flow: &Flow, bound: Option<u64>, others: u64) -> String {
     // To the microsecond, upwards: this is for people.
     let nanos = |nanos: u64| match nanos.div_ceil(1000) {
         micros if micros < 10_000 => format!("{micros} us"),
