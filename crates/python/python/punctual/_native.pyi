@@ -1,0 +1,79 @@
+"""The compiled part of `punctual`. Times are whole nanoseconds."""
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, final
+
+__version__: str
+
+@final
+class Network:
+    """A network: nodes, directed links and the flows that cross them.
+
+    It is checked when it is made and never changes; nodes, links and flows are
+    those of the file format. Times are in ns, rates in bit/s. What is wrong is
+    a ValueError that names the entry, the value and the remedy.
+    """
+
+    @staticmethod
+    def from_json(text: str) -> Network:
+        """Reads JSON; keys that are not known are ignored."""
+
+    @staticmethod
+    def from_toml(text: str) -> Network:
+        """Reads TOML; keys that are not known are errors."""
+
+    @staticmethod
+    def from_dict(document: Mapping[str, Any]) -> Network:
+        """Takes a dictionary with lists `nodes`, `links` and `flows`, as in JSON."""
+
+    @property
+    def flow_ids(self) -> List[str]:
+        """Names of the flows, in their order."""
+
+    def to_json(self) -> str:
+        """The network in JSON, with the names for machines."""
+
+    def to_toml(self) -> str:
+        """The network in TOML, a node, link or flow a line, with units."""
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The network as a dictionary, with the names for machines."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __reduce__(self) -> Tuple[Any, ...]: ...
+
+@final
+class Admission:
+    def __new__(cls, network: Network, effort: Optional[int]) -> Admission: ...
+    def decide(
+        self, flows: Sequence[Mapping[str, Any]], keep: bool
+    ) -> Optional[Dict[str, Any]]: ...
+    def remedies(self, flow: Mapping[str, Any]) -> List[Dict[str, Any]]: ...
+    def remove(self, id: str) -> bool: ...
+    def bounds(self, id: str) -> Optional[List[Dict[str, Any]]]: ...
+    def network(self) -> Network: ...
+    def flow_ids(self) -> List[str]: ...
+
+def analyze(network: Network) -> List[Dict[str, Any]]: ...
+def explain(network: Network, flow: str, path: int) -> Optional[Dict[str, Any]]: ...
+def tfa(network: Network) -> List[List[Optional[int]]]: ...
+def printed_holistic(network: Network) -> List[List[Optional[int]]]: ...
+def printed_trajectory(network: Network, repaired: bool) -> List[List[Optional[int]]]: ...
+def examples() -> List[Tuple[str, Network]]: ...
+def fig2(load: str) -> Network: ...
+def fig15(load: str, all_publish: bool) -> Network: ...
+def factory_cell() -> Network: ...
+def line() -> Network: ...
+def random(seed: int, shape: Optional[str]) -> Network: ...
+def simulate(
+    network: Network,
+    runs: int,
+    seed: int,
+    duration_ns: int,
+    gaps_percent: int,
+    extremes_percent: int,
+) -> List[Dict[str, Any]]: ...
+def replay(network: Network, scenario: Mapping[str, Any]) -> List[Dict[str, Any]]: ...
+def search(
+    network: Network, flow: str, path: int, runs: int, seed: int, enough_ns: Optional[int]
+) -> Tuple[Dict[str, Any], Dict[str, Any], int]: ...
