@@ -30,6 +30,7 @@ pub(crate) struct Why {
     kind: &'static str,
     flow: String,
     new: bool,
+    others: u64,
     path: Option<usize>,
     bound_ns: Option<u64>,
     deadline_ns: Option<u64>,
@@ -150,19 +151,19 @@ impl State {
 impl From<Refusal> for Why {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
-        let Refusal { flow, new, reason } = refusal;
         let taken = Self {
             message,
             kind: "taken",
-            flow,
-            new,
+            flow: refusal.flow,
+            new: refusal.new,
+            others: refusal.others,
             path: None,
             bound_ns: None,
             deadline_ns: None,
             link: None,
             load_percent: None,
         };
-        match reason {
+        match refusal.reason {
             Reason::Taken => taken,
             Reason::Overload { link, percent } => Self {
                 kind: "overload",

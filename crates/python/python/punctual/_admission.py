@@ -23,6 +23,8 @@ class Refusal:
     """The flow that stands against it: a new one, or one that is admitted."""
     new: bool
     """It is one of the new ones."""
+    others: int
+    """Flows unlike it that may be late, too, as far as was looked."""
     path: Optional[int]
     """Index of the path on which it may be late."""
     bound_ns: Optional[int]
