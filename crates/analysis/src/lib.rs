@@ -9,6 +9,9 @@
 //! exists (overload, or a search that passes its named limit) there is `None`,
 //! never a loop. The papers' formulas in [`printed`] are no bounds.
 //!
+//! [`Admission`] says which flows are promised their deadlines, [`assign`]
+//! finds priorities with which they can be.
+//!
 //! Integers only; no clock, thread or random source. The proofs are in
 //! `docs/analysis.md`; the sources are Tindell & Clark (1994), Davis et al.
 //! (2007), Martin & Minet (2006) with the corrections named there.
@@ -23,6 +26,7 @@ mod explain;
 mod frames;
 mod levels;
 pub mod printed;
+mod priority;
 mod refusal;
 mod remedies;
 mod segment;
@@ -32,6 +36,7 @@ mod tfa;
 pub use admission::{Admission, DEFAULT_EFFORT};
 pub use bounds::{Bounds, PathBounds, analyze};
 pub use explain::{Cause, Explanation, Part, explain};
+pub use priority::{Method, Unassignable, assign};
 pub use refusal::{Reason, Refusal};
 pub use remedies::Remedy;
 pub use tfa::tfa;
