@@ -59,6 +59,11 @@ impl Admission {
         self.effort = streams;
     }
 
+    /// Limits the work of a decision further.
+    pub(crate) fn limit_effort(&mut self, streams: u64) {
+        self.effort = self.effort.min(streams);
+    }
+
     /// The network with the flows that are admitted, in the order in which
     /// they were.
     pub fn network(&self) -> &Network {

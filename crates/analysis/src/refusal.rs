@@ -88,7 +88,7 @@ impl fmt::Display for Refusal {
             flow, new, reason, ..
         } = self;
         let whose = if *new { "" } else { "admitted " };
-        let time = |nanos: &u64| format_duration(Duration::from_nanos(*nanos));
+        let time = |nanos: &u64| shown(*nanos);
         match reason {
             Reason::Taken => write!(f, "a flow {flow:?} is admitted already; remove it first"),
             Reason::Overload { link, percent } => write!(
@@ -120,6 +120,15 @@ impl fmt::Display for Refusal {
 }
 
 impl Error for Refusal {}
+
+/// A time for people: to the microsecond upwards if it is longer than ten.
+pub(crate) fn shown(nanos: u64) -> String {
+    let nanos = match nanos {
+        0..10_000 => nanos,
+        _ => nanos.div_ceil(1_000).saturating_mul(1_000),
+    };
+    format_duration(Duration::from_nanos(nanos))
+}
 
 /// A port that has no time left for a level.
 pub(crate) struct Overload {

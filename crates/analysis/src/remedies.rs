@@ -3,13 +3,12 @@
 //! Each remedy was tried: with it alone the flow is admitted.
 
 use std::fmt;
-use std::time::Duration;
 
-use punctual_model::format_duration;
 use punctual_model::network::Flow;
 
 use crate::admission::Admission;
 use crate::explain::{Cause, explain};
+use crate::refusal::shown;
 
 /// Priorities that are tried.
 const PRIORITIES: usize = 8;
@@ -17,6 +16,10 @@ const PRIORITIES: usize = 8;
 const OTHERS: usize = 3;
 /// Halvings in the search for a size or a period.
 const HALVINGS: u32 = 7;
+
+/// Streams that each trial may look at: a trial is given up sooner than a
+/// decision.
+const EFFORT: u64 = 1 << 20;
 
 /// A change with which a refused flow is admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +45,7 @@ pub enum Remedy {
 
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time = |nanos: &u64| format_duration(Duration::from_nanos(*nanos));
+        let time = |nanos: &u64| shown(*nanos);
         match self {
             Self::Deadline(nanos) => write!(f, "a deadline of {}", time(nanos)),
             Self::Priority(priority) => write!(f, "priority {priority}"),
@@ -59,10 +62,9 @@ impl Admission {
     /// What would help a flow that is refused; nothing if it is not, or if
     /// nothing does that was tried. Takes some tens of decisions.
     pub fn remedies(&self, flow: &Flow) -> Vec<Remedy> {
-        let mut trial = Trial {
-            admission: self.clone(),
-            flow,
-        };
+        let mut admission = self.clone();
+        admission.limit_effort(EFFORT);
+        let mut trial = Trial { admission, flow };
         if trial.admits(flow.clone()) {
             return Vec::new();
         }

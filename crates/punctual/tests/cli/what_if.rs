@@ -67,7 +67,7 @@ fn changes_are_answered_and_what_they_move_is_shown() {
 fn a_change_that_is_refused_says_why_and_changes_nothing() {
     let directory = tempdir().unwrap();
     let changes = directory.path().join("changes.json");
-    let flow = json!({"id": "new", "prio": 1, "period_ns": 123_040, "wire_bytes": 1538,
+    let flow = json!({"id": "new", "prio": 1, "period_ns": 10_000_000, "deadline_ns": 2_500_000, "wire_bytes": 1538,
                       "paths": [["h1>s1", "s1>s8", "s8>s7", "s7>h49"]]});
     fs::write(
         &changes,
@@ -87,6 +87,8 @@ fn a_change_that_is_refused_says_why_and_changes_nothing() {
             .out
             .contains("42 flows to 42 destinations: every deadline is kept")
     );
+    let helps = "\n                  it would do with a deadline of 6119us, or priority 6\n";
+    assert!(refused.out.contains(helps), "{}", refused.out);
 
     fs::write(&changes, "[{\"op\": \"paint\"}]").unwrap();
     run(["analyze", "--what-if", changes.to_str().unwrap(), &file])

@@ -45,6 +45,8 @@ pub(in crate::cli) struct Decision {
     id: String,
     /// Why not.
     refusal: Option<String>,
+    /// With what it would be made.
+    remedies: Vec<String>,
 }
 
 impl Decision {
@@ -59,6 +61,7 @@ impl Decision {
             "id": self.id,
             "accepted": self.is_accepted(),
             "reason": self.refusal,
+            "remedies": self.remedies,
         })
     }
 
@@ -67,7 +70,13 @@ impl Decision {
         let (op, id) = (self.op, &self.id);
         match &self.refusal {
             None => format!("accepted  {op:6}  {id}\n"),
-            Some(why) => format!("refused   {op:6}  {id}: {why}\n"),
+            Some(why) => {
+                let remedies = match self.remedies.as_slice() {
+                    [] => String::new(),
+                    all => format!("                  it would do with {}\n", all.join(", or ")),
+                };
+                format!("refused   {op:6}  {id}: {why}\n{remedies}")
+            }
         }
     }
 }
@@ -217,13 +226,16 @@ fn add(admission: &mut Admission, flows: Vec<Value>, input: &Input) -> Result<De
     let flows = flows.into_iter().map(read).collect::<Result<Vec<_>, _>>();
     let flows = flows.map_err(|error| input.blame(&error))?;
     let ids: Vec<_> = flows.iter().map(|flow| flow.id.clone()).collect();
+    let refusal = admission.add(flows.clone()).err();
+    let remedies = match (&refusal, flows.as_slice()) {
+        (Some(_), [flow]) => admission.remedies(flow),
+        _ => Vec::new(),
+    };
     Ok(Decision {
         op: "add",
         id: ids.join(", "),
-        refusal: admission
-            .add(flows)
-            .err()
-            .map(|refusal| refusal.to_string()),
+        refusal: refusal.map(|refusal| refusal.to_string()),
+        remedies: remedies.iter().map(ToString::to_string).collect(),
     })
 }
 
@@ -234,6 +246,7 @@ fn remove(admission: &mut Admission, id: &str) -> Decision {
         op: "remove",
         id: id.to_owned(),
         refusal: None,
+        remedies: Vec::new(),
     }
 }
 
