@@ -9,7 +9,7 @@
 use crate::system::{Load, Stage, StageId, load};
 
 /// Steps of a group that are kept; a search that would need more is given up.
-const MAX_STEPS: u64 = 1 << 20;
+const MAX_STEPS: u64 = 1 << 18;
 
 /// Work that comes at most every `period`.
 #[derive(Debug, Clone, Copy)]
@@ -243,6 +243,20 @@ impl Group {
         self.shaping = Shaping::new(&self.kinds, spread);
         if let Some(shaping) = &mut self.shaping {
             shaping.own = self.own.and_then(|own| own.frame);
+        }
+    }
+
+    /// Work that is there before the frame under test if all that can comes
+    /// with it: the least that [`work`](Self::work) says.
+    pub(crate) fn present(&self) -> u64 {
+        let streams = self.streams.iter();
+        let sum = streams.fold(0_u64, |sum, stream| {
+            sum.saturating_add(stream.work(self.advance))
+        });
+        let sum = sum.saturating_add(self.own.map_or(0, |own| own.rest));
+        match &self.shaping {
+            Some(shaping) => sum.min(shaping.work(self.advance)),
+            None => sum,
         }
     }
 

@@ -151,10 +151,18 @@ impl Solution {
             holistic.solve(scratch)
         };
         let plain = holistic(false, &mut scratch);
-        let mut best = holistic(true, &mut scratch);
-        for stage in 0..system.stages.len() {
-            best.end[stage] = best.end[stage].min(plain.end[stage]);
-            best.latest[stage] = best.latest[stage].min(plain.latest[stage]);
+        // In topological order segments of one port give all that shaping
+        // does; on a cycle they begin from there.
+        let mut best = plain.clone();
+        if system.order.is_none() {
+            let shaped = holistic(true, &mut scratch);
+            let least = |of: &mut Vec<u64>, other: Vec<u64>| {
+                of.iter_mut()
+                    .zip(other)
+                    .for_each(|(of, other)| *of = other.min(*of));
+            };
+            least(&mut best.end, shaped.end);
+            least(&mut best.latest, shaped.latest);
         }
         let passes = if system.order.is_some() { 1 } else { PASSES };
         let any: Vec<PortId> = (0..system.ports.len()).collect();
@@ -239,7 +247,7 @@ pub(crate) fn least_end(
     segments
         .take_while(Segment::is_allowed)
         .fold(limits.end[stage], |end, segment| {
-            end.min(segment.end(scratch))
+            segment.end_or(scratch, end)
         })
 }
 

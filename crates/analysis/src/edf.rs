@@ -45,21 +45,20 @@ impl Rival {
         }
     }
 
-    /// Offsets up to `length` at which one more of its frames is due.
-    fn offsets(&self, length: u64) -> impl Iterator<Item = u64> {
+    /// Offsets below `length` at which one more of its frames is due.
+    fn offsets(&self, length: u64) -> impl Iterator<Item = u64> + use<> {
         let (period, jitter) = (
             i128::from(self.stream.period),
             i128::from(self.stream.jitter),
         );
-        let first = self.patience.min(length.into());
-        let steps = (1..)
-            .map(move |k: i128| k * period - jitter)
-            .filter(|step| *step > 0);
-        let all = std::iter::once(0)
-            .chain(steps)
-            .map(move |step| first + step);
-        let all = all.take_while(move |offset| *offset < i128::from(length));
-        all.filter_map(|offset| u64::try_from(offset).ok())
+        let (patience, length) = (self.patience, i128::from(length));
+        // One more comes in windows of k T - J > 0; those are no offsets that
+        // are less than 0.
+        let first = (jitter / period).max((jitter - patience - 1).div_euclid(period)) + 1;
+        let all = (first..).map(move |k| k * period - jitter + patience);
+        let all = std::iter::once(patience).chain(all.take_while(move |offset| *offset < length));
+        let within = all.filter(move |offset| (0..length).contains(offset));
+        within.filter_map(|offset| u64::try_from(offset).ok())
     }
 }
 
@@ -143,4 +142,47 @@ pub(crate) fn bound(system: &System, latest: &[u64], id: StageId) -> Option<u64>
         best = best.max((start + stage.cost).saturating_sub(t));
     }
     Some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offsets(patience: i128, period: u64, jitter: u64, length: u64) -> Vec<u64> {
+        let stream = Stream {
+            stage: 0,
+            work: 1,
+            period,
+            jitter,
+        };
+        Rival { stream, patience }.offsets(length).collect()
+    }
+
+    #[test]
+    fn offsets_are_where_work_jumps() {
+        for (patience, period, jitter) in
+            [(0, 10, 0), (7, 10, 3), (-23, 10, 3), (5, 4, 11), (-9, 3, 8)]
+        {
+            let rival = |offset: u64| {
+                let stream = Stream {
+                    stage: 0,
+                    work: 1,
+                    period,
+                    jitter,
+                };
+                Rival { stream, patience }.work(offset, u64::MAX / 2)
+            };
+            let jumps: Vec<_> = (1..50).filter(|t| rival(*t) > rival(t - 1)).collect();
+            let mut found = offsets(patience, period, jitter, 50);
+            found.retain(|t| *t > 0);
+            assert_eq!(found, jumps, "{patience} {period} {jitter}");
+        }
+    }
+
+    #[test]
+    fn deadlines_of_any_length_are_no_work() {
+        let far = i128::from(u64::MAX);
+        assert_eq!(offsets(-far, 10, 3, 50).len(), 5);
+        assert!(offsets(far, 10, 3, 50).is_empty());
+    }
 }

@@ -14,7 +14,7 @@ use crate::system::{Class, FULL, Load, PortId, Stage, StageId, System, UNBOUNDED
 pub(crate) const HORIZON: u64 = 1_000_000_000_000;
 /// Steps of all fixed points of a segment; a search that needs more is given
 /// up.
-pub(crate) const ITERATIONS: u32 = 1 << 22;
+pub(crate) const ITERATIONS: u32 = 1 << 20;
 /// Intervals of offsets this short are not cut again: the bound may be too
 /// large by so much, ns.
 const RESOLUTION: u64 = 16;
@@ -137,22 +137,45 @@ impl Segment<'_> {
     /// End of transmission at the last port, less the latest arrival at the
     /// first: at most so many nanoseconds. `None` if no bound is found.
     pub(crate) fn bound(&self, scratch: &mut Scratch) -> Option<u64> {
+        self.bound_below(scratch, u64::MAX)
+    }
+
+    /// As [`bound`](Self::bound), if that is less than `limit`.
+    fn bound_below(&self, scratch: &mut Scratch, limit: u64) -> Option<u64> {
         let id = self.path[self.from];
         if self.system.ports[self.stage(self.from).port].edf {
             let level = self.level(self.from).len() as u64;
             scratch.effort = scratch.effort.checked_sub(level)?;
             return edf::bound(self.system, self.latest, id);
         }
-        self.worst(scratch).map(|(worst, _)| worst.response)
+        let (worst, _) = self.worst(scratch, limit)?;
+        Some(worst.response)
+    }
+
+    /// The lesser of this end and what [`end`](Self::end) says.
+    pub(crate) fn end_or(&self, scratch: &mut Scratch, end: u64) -> u64 {
+        let start = self.latest[self.path[self.from]];
+        let limit = end.saturating_sub(start);
+        self.bound_below(scratch, limit)
+            .map_or(end, |bound| end.min(start.saturating_add(bound)))
     }
 
     /// The bound, and what in it is no function of the offset. The groups stay
     /// in `scratch`.
-    fn worst(&self, scratch: &mut Scratch) -> Option<(Worst, Fixed)> {
+    /// `None`, too, if the bound is `limit` or more.
+    fn worst(&self, scratch: &mut Scratch, limit: u64) -> Option<(Worst, Fixed)> {
         let fixed = self.collect(scratch)?;
+        let groups = scratch.same.groups().iter();
+        let groups = groups.chain(scratch.higher.groups().iter());
+        let present = groups.fold(fixed.constant, |sum, group| {
+            sum.saturating_add(group.present())
+        });
+        if present.saturating_add(self.stage(self.to).cost) >= limit {
+            return None;
+        }
         let constant = fixed.constant - fixed.least;
         let length = busy_period(constant, scratch.same.groups(), scratch.higher.groups())?;
-        Some((self.search(&fixed, length, scratch)?, fixed))
+        Some((self.search(&fixed, length, scratch, limit)?, fixed))
     }
 
     /// What the bound is made of; the sum of it is the bound. `None` if there
@@ -167,7 +190,7 @@ impl Segment<'_> {
                 term(What::Transmission, i64::try_from(cost).ok()?),
             ]);
         }
-        let (worst, fixed) = self.worst(scratch)?;
+        let (worst, fixed) = self.worst(scratch, u64::MAX)?;
         let own = self.own();
         let (mut terms, mut shaped) = (Vec::new(), Vec::new());
         let mut term = |what, position: usize, nanos: u64| {
@@ -513,7 +536,14 @@ pub(crate) fn busy_period(constant: u64, same: &mut [Group], higher: &mut [Group
 
 impl Segment<'_> {
     /// The greatest response over all offsets below `length`.
-    fn search(&self, fixed: &Fixed, length: u64, scratch: &mut Scratch) -> Option<Worst> {
+    /// `None`, too, as soon as one is `limit` or more.
+    fn search(
+        &self,
+        fixed: &Fixed,
+        length: u64,
+        scratch: &mut Scratch,
+        limit: u64,
+    ) -> Option<Worst> {
         let Scratch {
             same,
             higher,
@@ -548,6 +578,9 @@ impl Segment<'_> {
             }
             start = level.start(*t, start)?;
             best.raise(start + cost, *t);
+            if best.response >= limit {
+                return None;
+            }
             let last = candidates.get(index + 1).copied().unwrap_or(length) - 1;
             if grows > 0 && last > *t {
                 level.between(*t + 1, last, cost, start, &mut best)?;
