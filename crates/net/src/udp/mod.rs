@@ -45,6 +45,10 @@ const BURST: usize = 3100;
 pub(crate) struct Listener {
     /// Its number among all listeners.
     index: u16,
+    /// Of the first class' socket.
+    token: usize,
+    /// The shard's.
+    registry: Registry,
     sockets: Sockets,
     endpoint: Endpoint,
     pacer: Option<Pacer>,
@@ -148,7 +152,7 @@ impl Udp {
                 registry.register(
                     &mut SourceFd(&fd),
                     Token(UDP | at << 2 | class),
-                    Interest::READABLE | Interest::WRITABLE,
+                    Interest::READABLE,
                 )?;
             }
             let mut seed = [0; 32];
@@ -165,6 +169,8 @@ impl Udp {
             };
             listeners.push(Listener {
                 index: opened.index,
+                token: UDP | at << 2,
+                registry: registry.try_clone()?,
                 sockets: opened.sockets,
                 endpoint: Endpoint::new(config, &seed, since_origin(now)),
                 pacer: options.rate.map(|rate| Pacer::new(rate, BURST)),
@@ -198,7 +204,9 @@ impl Udp {
         let (at, class) = ((token & !UDP) >> 2, token & 3);
         if let Some(listener) = self.listeners.get_mut(at) {
             listener.readable[class] |= readable;
-            listener.blocked[class] &= !writable;
+            if writable {
+                listener.unblock(class);
+            }
         }
     }
 

@@ -1,8 +1,12 @@
 //! UDP's part of a shard's turn: read and let the broker handle, do what is
 //! due, choose and send.
 
+use std::io;
+use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, PoisonError};
 
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
 use punctual_broker::{ConnId, ConnMeta, Nanos, Shard};
 use punctual_codec::ReasonCode;
 use punctual_udp::{Event, PeerId};
@@ -501,10 +505,35 @@ impl Listener {
                 |data| endpoint.recycle(data),
                 &mut self.refused,
             );
-            self.blocked[class] = result.is_err();
             let sent = before - queue.len();
             self.passed[class] = self.passed[class].saturating_sub(sent);
+            if result.is_err() {
+                self.block(class);
+            }
         }
+    }
+
+    /// A socket is full. Only now epoll is asked for room: it would wake the
+    /// shard after every datagram that has left.
+    fn block(&mut self, class: usize) {
+        // Without a place in epoll nobody would be told of room: try again soon.
+        let told = self.watch(class, Interest::READABLE | Interest::WRITABLE);
+        self.blocked[class] = told.is_ok();
+    }
+
+    /// A socket has room again.
+    pub(super) fn unblock(&mut self, class: usize) {
+        if std::mem::take(&mut self.blocked[class]) {
+            // At worst it wakes the shard too often.
+            let _ = self.watch(class, Interest::READABLE);
+        }
+    }
+
+    fn watch(&self, class: usize, interest: Interest) -> io::Result<()> {
+        let fd = self.sockets.of(class).as_raw_fd();
+        let token = Token(self.token | class);
+        self.registry
+            .reregister(&mut SourceFd(&fd), token, interest)
     }
 
     /// Takes the next datagram's packets from the broker, or from another
