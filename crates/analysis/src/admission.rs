@@ -216,8 +216,6 @@ impl Admission {
 
     fn any_late(&self) -> Vec<Late> {
         let all: Vec<ClassId> = (0..self.system.classes.len()).collect();
-        let mut scratch = Scratch::new(self.effort);
-        let whole = self.whole_effort() <= self.effort;
         if self.settled {
             let mut late = self.those_late(&self.levels.limits, &all);
             if late.is_empty() {
@@ -227,6 +225,8 @@ impl Admission {
                 late.retain(|late| self.overload(late.leaf).is_some());
                 return late;
             }
+            let whole = self.whole_effort() <= self.effort;
+            let mut scratch = Scratch::new(self.effort);
             let mut limits = self.levels.limits.clone();
             let reach = |late: &[Late], neighbours: bool| match neighbours {
                 true => self.with_neighbours(late),
