@@ -47,7 +47,7 @@ pub use depth::Depth;
 pub use directory::{Directory, Totals};
 pub use egress::{
     Class, Discipline, Edf, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank, Scope,
-    Shares, Stamp, Urgency, deadline_monotonic,
+    Shares, Stamp, Urgency,
 };
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,

@@ -2,24 +2,11 @@
 
 use std::time::Duration;
 
-use punctual_model::Requirements;
 use punctual_model::network::MAX_TIME;
 use punctual_model::wire::{Carriage, Frames, frames, publish_bytes};
+use punctual_model::{Requirements, deadline_monotonic};
 
 use crate::settings::Settings;
-
-/// Deadlines, in ns, up to which a flow that states no priority has 7, 6, ...:
-/// deadline monotonic, and the same for everyone, so that nobody's priority
-/// changes when others come. The broker's own bands.
-const BANDS: [u64; 7] = [
-    1_000_000,
-    3_000_000,
-    10_000_000,
-    30_000_000,
-    100_000_000,
-    300_000_000,
-    1_000_000_000,
-];
 
 /// Millionths.
 const PPM: u128 = 1_000_000;
@@ -124,10 +111,6 @@ impl Demand {
                 .fold(least, larger)
         })
     }
-}
-
-fn deadline_monotonic(deadline_ns: u64) -> u8 {
-    7 - BANDS.partition_point(|band| *band < deadline_ns) as u8
 }
 
 /// Bytes that take that long at a rate in bit/s.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod bands;
 mod error;
 pub mod network;
 mod requirements;
@@ -21,6 +22,7 @@ mod units;
 pub mod wire;
 
 pub use answer::{Answer, Grant, Status};
+pub use bands::{deadline_monotonic, implied_deadline};
 pub use error::RequirementError;
 pub use requirements::{
     CLASSES_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,

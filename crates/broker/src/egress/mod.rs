@@ -16,9 +16,7 @@ mod outbuf;
 mod rank;
 mod shares;
 
-pub use rank::{
-    Class, Discipline, Edf, Fifo, FixedPriority, Policy, Rank, Stamp, Urgency, deadline_monotonic,
-};
+pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Policy, Rank, Stamp, Urgency};
 pub use shares::Shares;
 
 pub use lane::Lane;

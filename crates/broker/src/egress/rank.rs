@@ -4,6 +4,8 @@
 //! [`Policy`] turns that into a [`Rank`]: a traffic class, which is a lane of
 //! the egress scheduler, and a key inside the lane. Smaller is more urgent.
 
+use punctual_model::{deadline_monotonic, implied_deadline};
+
 use crate::Nanos;
 
 /// Traffic class of a message, most urgent first. The class is the lane that a
@@ -85,30 +87,6 @@ impl Urgency {
     }
 }
 
-/// Deadlines up to which a message without `rt-priority` has priority 7, 6, ...
-/// in nanoseconds: deadline monotonic.
-const BANDS: [u64; 7] = [
-    1_000_000,
-    3_000_000,
-    10_000_000,
-    30_000_000,
-    100_000_000,
-    300_000_000,
-    1_000_000_000,
-];
-
-/// Priority 0..=7 that stands for a relative deadline where none is stated.
-pub fn deadline_monotonic(deadline: Nanos) -> u8 {
-    7 - BANDS.partition_point(|band| *band < deadline.0) as u8
-}
-
-/// Relative deadline that stands for an `rt-priority` where none is stated:
-/// the longest that has this priority by [`deadline_monotonic`].
-fn implied_deadline(priority: u8) -> Nanos {
-    let band = usize::from(7 - priority.min(7));
-    Nanos(BANDS.get(band).copied().unwrap_or(10 * BANDS[6]))
-}
-
 /// A scheduling discipline: it ranks messages.
 pub trait Policy {
     /// Rank of a message published at `now`.
@@ -140,7 +118,9 @@ impl Policy for FixedPriority {
             Class::RealTime => {
                 let stated = urgency.rt_priority;
                 let priority = stated
-                    .or(urgency.deadline.map(deadline_monotonic))
+                    .or(urgency
+                        .deadline
+                        .map(|deadline| deadline_monotonic(deadline.0)))
                     .unwrap_or(0)
                     .min(7);
                 let latest = (1 << DEADLINE_BITS) - 1;
@@ -160,7 +140,7 @@ impl Policy for Edf {
         let class = urgency.class();
         let key = match class {
             Class::RealTime => {
-                let implied = || implied_deadline(urgency.rt_priority.unwrap_or(0));
+                let implied = || Nanos(implied_deadline(urgency.rt_priority.unwrap_or(0)));
                 (now + urgency.deadline.unwrap_or_else(implied)).0
             }
             Class::Priority => urgency.priority.unwrap_or(u64::MAX),
@@ -285,15 +265,6 @@ mod tests {
         assert_eq!(bulk.class(), Class::Bulk);
         assert_eq!(realtime(Some(0), None).class(), Class::RealTime);
         assert_eq!(realtime(None, Some(1)).class(), Class::RealTime);
-    }
-
-    #[test]
-    fn shorter_deadlines_imply_higher_priorities() {
-        let bands = [1, 2, 9, 30, 99, 200, 1000, 5000].map(Nanos::from_millis);
-        assert_eq!(bands.map(deadline_monotonic), [7, 6, 5, 4, 3, 2, 1, 0]);
-        for priority in 0..=7 {
-            assert_eq!(deadline_monotonic(implied_deadline(priority)), priority);
-        }
     }
 
     proptest! {

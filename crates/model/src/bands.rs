@@ -1,0 +1,42 @@
+//! Priorities and deadlines that stand for each other where only one of them
+//! is stated: deadline monotonic, in fixed bands, so that nobody's priority
+//! changes when others come.
+
+/// Deadlines up to which a message without `rt-priority` has priority 7, 6, ...
+/// in nanoseconds.
+const BANDS: [u64; 7] = [
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    30_000_000,
+    100_000_000,
+    300_000_000,
+    1_000_000_000,
+];
+
+/// Priority 0..=7 that stands for a relative deadline in nanoseconds where none
+/// is stated.
+pub fn deadline_monotonic(deadline: u64) -> u8 {
+    7 - BANDS.partition_point(|band| *band < deadline) as u8
+}
+
+/// Relative deadline in nanoseconds that stands for an `rt-priority` where none
+/// is stated: the longest that has this priority by [`deadline_monotonic`].
+pub fn implied_deadline(priority: u8) -> u64 {
+    let band = usize::from(7 - priority.min(7));
+    BANDS.get(band).copied().unwrap_or(10 * BANDS[6])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shorter_deadlines_imply_higher_priorities() {
+        let bands = [1, 2, 9, 30, 99, 200, 1000, 5000].map(|millis| millis * 1_000_000);
+        assert_eq!(bands.map(deadline_monotonic), [7, 6, 5, 4, 3, 2, 1, 0]);
+        for priority in 0..=7 {
+            assert_eq!(deadline_monotonic(implied_deadline(priority)), priority);
+        }
+    }
+}
