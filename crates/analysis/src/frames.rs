@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use punctual_model::network::{Flow, LinkIndex, Network};
 
+use crate::order::topological;
+
 /// Index of a frame.
 pub(crate) type FrameId = usize;
 
@@ -143,34 +145,10 @@ impl<'a> Frames<'a> {
     /// make a cycle, its links come last and in no order, and the second value
     /// is false.
     pub(crate) fn order(&self) -> (Vec<LinkIndex>, bool) {
-        let links = self.on_link.len();
-        let mut after: Vec<Vec<LinkIndex>> = vec![Vec::new(); links];
-        for frame in &self.all {
-            if let Some(parent) = frame.parent {
-                after[self.all[parent].link].push(frame.link);
-            }
-        }
-        let mut before = vec![0_usize; links];
-        for next in &mut after {
-            next.sort_unstable();
-            next.dedup();
-            for link in next {
-                before[*link] += 1;
-            }
-        }
-        let mut order: Vec<_> = (0..links).filter(|link| before[*link] == 0).collect();
-        let mut done = 0;
-        while let Some(link) = order.get(done) {
-            for next in &after[*link] {
-                before[*next] -= 1;
-                if before[*next] == 0 {
-                    order.push(*next);
-                }
-            }
-            done += 1;
-        }
-        let is_acyclic = order.len() == links;
-        order.extend((0..links).filter(|link| before[*link] > 0));
-        (order, is_acyclic)
+        let steps = self.all.iter().filter_map(|frame| {
+            let parent = frame.parent?;
+            Some((self.all[parent].link, frame.link))
+        });
+        topological(self.on_link.len(), steps)
     }
 }

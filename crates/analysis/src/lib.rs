@@ -25,6 +25,7 @@ mod edf;
 mod explain;
 mod frames;
 mod levels;
+mod order;
 pub mod printed;
 mod priority;
 mod refusal;

@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 use punctual_model::network::{Flow, Hop, Topology};
 
+use crate::order::topological;
+
 /// Index of a class.
 pub(crate) type ClassId = usize;
 /// Index of a stage.
@@ -514,26 +516,8 @@ impl System {
     }
 
     fn topological_order(&self) -> Option<Vec<PortId>> {
-        let mut after: Vec<Vec<PortId>> = vec![Vec::new(); self.ports.len()];
-        let mut before = vec![0_usize; self.ports.len()];
-        for (from, to) in self.ways.keys() {
-            after[*from].push(*to);
-            before[*to] += 1;
-        }
-        let mut order: Vec<PortId> = (0..before.len())
-            .filter(|port| before[*port] == 0)
-            .collect();
-        let mut done = 0;
-        while let Some(port) = order.get(done) {
-            for next in &after[*port] {
-                before[*next] -= 1;
-                if before[*next] == 0 {
-                    order.push(*next);
-                }
-            }
-            done += 1;
-        }
-        (order.len() == self.ports.len()).then_some(order)
+        let (order, is_acyclic) = topological(self.ports.len(), self.ways.keys().copied());
+        is_acyclic.then_some(order)
     }
 }
 
