@@ -9,8 +9,9 @@ use punctual_model::network::Network;
 use serde::Serialize;
 
 use crate::bounds::Solution;
+use crate::levels::Limits;
 use crate::segment::{Scratch, Segment, What};
-use crate::system::{StageId, System, UNBOUNDED};
+use crate::system::{ClassId, StageId, System, UNBOUNDED};
 
 /// What the bound of a flow to one destination is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -132,45 +133,7 @@ impl fmt::Display for Cause {
 /// `None` if there is no such flow or path, or no bound.
 pub fn explain(network: &Network, flow: &str, path: usize) -> Option<Explanation> {
     let place = network.flows.iter().position(|known| known.id == flow)?;
-    let mut system = System::empty(&network.topology);
-    let classes = system.add_all(&network.flows);
-    let leaf = *system.classes[classes[place]].leaves.get(path)?;
-    let solution = Solution::new(&system);
-    let end = solution.best.end[leaf];
-    if end == UNBOUNDED {
-        return None;
-    }
-    let prop = system.ports[system.stages[leaf].port].prop;
-    let explainer = Explainer {
-        network,
-        system: &system,
-        latest: &solution.best.latest,
-        classes: &classes,
-    };
-    let bound_ns = end.saturating_add(prop);
-    let mut parts = explainer.parts(leaf)?;
-    let link = |stage: StageId| network.topology.links[system.stages[stage].port].id.clone();
-    let last = parts.last().map_or(0, |part| part.segment);
-    if prop > 0 {
-        parts.push(part(last, link(leaf), Cause::Propagation, prop));
-    }
-    let sum: i64 = parts.iter().map(|part| part.nanos).sum();
-    let rest = i64::try_from(bound_ns).ok()? - sum;
-    if rest != 0 {
-        parts.push(Part {
-            segment: last,
-            link: link(leaf),
-            cause: Cause::Better,
-            nanos: rest,
-        });
-    }
-    Some(Explanation {
-        flow: flow.into(),
-        path,
-        bound_ns,
-        deadline_ns: network.flows[place].deadline,
-        parts,
-    })
+    Explainer::new(network).explain(place, path)
 }
 
 fn part(segment: usize, link: String, cause: Cause, nanos: u64) -> Part {
@@ -182,22 +145,71 @@ fn part(segment: usize, link: String, cause: Cause, nanos: u64) -> Part {
     }
 }
 
-struct Explainer<'a> {
+/// A network that was analysed, to explain any of its bounds.
+pub(crate) struct Explainer<'a> {
     network: &'a Network,
-    system: &'a System,
-    latest: &'a [u64],
-    classes: &'a [usize],
+    system: System,
+    best: Limits,
+    classes: Vec<ClassId>,
 }
 
-impl Explainer<'_> {
+impl<'a> Explainer<'a> {
+    pub(crate) fn new(network: &'a Network) -> Self {
+        let mut system = System::empty(&network.topology);
+        let classes = system.add_all(&network.flows);
+        Self {
+            network,
+            best: Solution::new(&system).best,
+            system,
+            classes,
+        }
+    }
+
+    /// Explains the bound of the flow at this place of the network, as
+    /// [`explain`] does.
+    pub(crate) fn explain(&self, place: usize, path: usize) -> Option<Explanation> {
+        let system = &self.system;
+        let flow = self.network.flows.get(place)?;
+        let leaf = *system.classes[self.classes[place]].leaves.get(path)?;
+        let end = self.best.end[leaf];
+        if end == UNBOUNDED {
+            return None;
+        }
+        let port = system.stages[leaf].port;
+        let prop = system.ports[port].prop;
+        let bound_ns = end.saturating_add(prop);
+        let mut parts = self.parts(leaf)?;
+        let last = parts.last().map_or(0, |part| part.segment);
+        if prop > 0 {
+            parts.push(part(last, self.link(port), Cause::Propagation, prop));
+        }
+        let sum: i64 = parts.iter().map(|part| part.nanos).sum();
+        let rest = i64::try_from(bound_ns).ok()? - sum;
+        if rest != 0 {
+            parts.push(Part {
+                segment: last,
+                link: self.link(port),
+                cause: Cause::Better,
+                nanos: rest,
+            });
+        }
+        Some(Explanation {
+            flow: flow.id.clone(),
+            path,
+            bound_ns,
+            deadline_ns: flow.deadline,
+            parts,
+        })
+    }
+
     /// The parts of the bound up to the end of transmission at a leaf.
     fn parts(&self, leaf: StageId) -> Option<Vec<Part>> {
-        let system = self.system;
+        let system = &self.system;
         let path = system.path(leaf);
         let mut scratch = Scratch::new(u64::MAX);
         let segment = |from, to| Segment {
             system,
-            latest: self.latest,
+            latest: &self.best.latest,
             path: &path,
             from,
             to,

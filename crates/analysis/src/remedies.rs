@@ -7,7 +7,7 @@ use std::fmt;
 use punctual_model::network::Flow;
 
 use crate::admission::Admission;
-use crate::explain::{Cause, explain};
+use crate::explain::{Cause, Explainer};
 use crate::refusal::shown;
 
 /// Priorities that are tried.
@@ -176,10 +176,12 @@ impl Trial<'_> {
     fn demote(&mut self) -> Option<Remedy> {
         let lower = self.flow.priority.checked_sub(1)?;
         let mut network = self.admission.network().clone();
+        let place = network.flows.len();
         network.flows.push(self.flow.clone());
+        let explainer = Explainer::new(&network);
         let mut weights: Vec<(i64, String)> = Vec::new();
         for path in 0..self.flow.leaves.len() {
-            for part in explain(&network, &self.flow.id, path)?.parts {
+            for part in explainer.explain(place, path)?.parts {
                 if let Cause::Higher { flow, .. } | Cause::Same { flow, .. } = part.cause {
                     weights.push((part.nanos, flow));
                 }
