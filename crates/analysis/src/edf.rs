@@ -148,14 +148,14 @@ pub(crate) fn bound(system: &System, latest: &[u64], id: StageId) -> Option<u64>
 mod tests {
     use super::*;
 
-    fn offsets(patience: i128, period: u64, jitter: u64, length: u64) -> Vec<u64> {
+    fn rival(patience: i128, period: u64, jitter: u64) -> Rival {
         let stream = Stream {
             stage: 0,
             work: 1,
             period,
             jitter,
         };
-        Rival { stream, patience }.offsets(length).collect()
+        Rival { stream, patience }
     }
 
     #[test]
@@ -163,17 +163,10 @@ mod tests {
         for (patience, period, jitter) in
             [(0, 10, 0), (7, 10, 3), (-23, 10, 3), (5, 4, 11), (-9, 3, 8)]
         {
-            let rival = |offset: u64| {
-                let stream = Stream {
-                    stage: 0,
-                    work: 1,
-                    period,
-                    jitter,
-                };
-                Rival { stream, patience }.work(offset, u64::MAX / 2)
-            };
-            let jumps: Vec<_> = (1..50).filter(|t| rival(*t) > rival(t - 1)).collect();
-            let mut found = offsets(patience, period, jitter, 50);
+            let rival = rival(patience, period, jitter);
+            let work = |offset: u64| rival.work(offset, u64::MAX / 2);
+            let jumps: Vec<_> = (1..50).filter(|t| work(*t) > work(t - 1)).collect();
+            let mut found: Vec<_> = rival.offsets(50).collect();
             found.retain(|t| *t > 0);
             assert_eq!(found, jumps, "{patience} {period} {jitter}");
         }
@@ -182,7 +175,7 @@ mod tests {
     #[test]
     fn deadlines_of_any_length_are_no_work() {
         let far = i128::from(u64::MAX);
-        assert_eq!(offsets(-far, 10, 3, 50).len(), 5);
-        assert!(offsets(far, 10, 3, 50).is_empty());
+        assert_eq!(rival(-far, 10, 3).offsets(50).count(), 5);
+        assert_eq!(rival(far, 10, 3).offsets(50).count(), 0);
     }
 }

@@ -237,6 +237,20 @@ impl Pair {
         }
     }
 
+    /// Hands over and sends until no more is taken; returns how many bytes
+    /// that was.
+    fn fill(&mut self, left: usize) -> usize {
+        let mut handed = 0;
+        loop {
+            let n = self.hand_over(left - handed);
+            if n == 0 {
+                return handed;
+            }
+            handed += n;
+            self.send_link();
+        }
+    }
+
     /// Hands over as much as is taken; returns how many bytes that was.
     fn hand_over(&mut self, left: usize) -> usize {
         let bytes = vec![0; left.min(64 << 10)];
@@ -267,14 +281,7 @@ fn little_waits_in_quic_and_the_bound_on_it_holds() {
     let mut handed = 0;
     let mut held_back = 0;
     while pair.read < total {
-        loop {
-            let n = pair.hand_over(total - handed);
-            handed += n;
-            if n == 0 {
-                break;
-            }
-            pair.send_link();
-        }
+        handed += pair.fill(total - handed);
         // Nothing was handed over or sent since: what is on its way is all that
         // has left.
         let before = pair.read;
@@ -306,14 +313,7 @@ proptest! {
         let mut handed = 0;
         let start = pair.now;
         while pair.read < total {
-            loop {
-                let n = pair.hand_over(total - handed);
-                handed += n;
-                if n == 0 {
-                    break;
-                }
-                pair.send_link();
-            }
+            handed += pair.fill(total - handed);
             pair.step();
             prop_assert!(pair.now - start < Duration::from_secs(250), "{} of {total}", pair.read);
         }
