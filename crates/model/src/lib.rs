@@ -1,5 +1,6 @@
 //! What a message, a flow or a client asks of the network, as MQTT 5 user
-//! properties and as typed values; and in [`network`] the network itself.
+//! properties and as typed values; in [`network`] the network itself, and in
+//! [`srt`] what managers and the controller of a network tell each other.
 //!
 //! [`Requirements`] are what is asked for, [`Answer`] is what the broker says
 //! to it. Both are exact: durations are whole nanoseconds, rates whole bits
@@ -18,6 +19,7 @@ mod bands;
 mod error;
 pub mod network;
 mod requirements;
+pub mod srt;
 mod units;
 pub mod wire;
 

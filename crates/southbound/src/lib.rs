@@ -1,0 +1,10 @@
+//! Everything a controller says to the network: the database with the
+//! requirements table (SRT) that it shares with managers, connections to
+//! switches, and drivers that carry out plans.
+//!
+//! Each part is split in two: what is said, as pure functions and state
+//! machines, and the sockets. Nothing here decides anything; plans come from
+//! `punctual-controller` as data.
+#![forbid(unsafe_code)]
+
+pub mod srt;
