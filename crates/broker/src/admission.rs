@@ -13,9 +13,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use punctual_model::{Answer, Grant, Requirements};
+use punctual_model::{Answer, Grant, MessageSize, Meter, Requirements};
 
-use crate::Nanos;
 use crate::access::FlowQuota;
 use crate::hub::ConnId;
 
@@ -163,25 +162,14 @@ pub(crate) struct Flow {
     /// While it is pending: what it has until then.
     pub(crate) decision: Option<FlowDecision>,
     /// Largest sizes that were asked about.
-    pub(crate) payload: u32,
-    pub(crate) properties: u32,
+    pub(crate) size: MessageSize,
     /// Whether an acknowledgement has carried the answer.
     pub(crate) told: bool,
     /// The connection that waits for the decision.
     pub(crate) waiting: Option<ConnId>,
-    /// Nominal time of the next message, at the earliest.
-    next: Nanos,
+    pub(crate) meter: Meter,
     pub(crate) messages: u64,
     pub(crate) violations: u64,
-}
-
-/// Whether a message is as its flow declared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Conformity {
-    Conforms,
-    TooLarge,
-    /// Until when it would have to wait.
-    TooEarly(Nanos),
 }
 
 impl Flow {
@@ -190,11 +178,10 @@ impl Flow {
             requirements,
             pending: false,
             decision: None,
-            payload: 0,
-            properties: 0,
+            size: MessageSize::default(),
             told: false,
             waiting: None,
-            next: Nanos(0),
+            meter: Meter::default(),
             messages: 0,
             violations: 0,
         }
@@ -202,129 +189,5 @@ impl Flow {
 
     pub(crate) fn grant(&self) -> Option<&Grant> {
         self.decision.as_ref()?.grant.as_ref()
-    }
-
-    /// Whether a message is larger than what was decided about, and may be.
-    pub(crate) fn outgrown(&self, payload: u32, properties: u32) -> bool {
-        let declared = self.requirements.size;
-        properties > self.properties
-            || declared.is_none() && payload > self.payload
-            || declared.is_some_and(|most| payload > self.payload && payload <= most)
-    }
-
-    /// Judges a message that arrives now (the virtual scheduling form of the
-    /// generic cell rate algorithm, ITU-T I.371 annex A): a period apart, none
-    /// by more than the tolerance too early.
-    pub(crate) fn judge(&self, grant: &Grant, payload: u32, now: Nanos) -> Conformity {
-        if grant.max_payload.is_some_and(|most| payload > most) {
-            return Conformity::TooLarge;
-        }
-        let earliest = Nanos(self.next.0.saturating_sub(grant.tolerance_ns));
-        match now < earliest {
-            true => Conformity::TooEarly(earliest),
-            false => Conformity::Conforms,
-        }
-    }
-
-    /// Counts a message of `packet` bytes that conforms.
-    pub(crate) fn spend(&mut self, packet: usize, now: Nanos) {
-        let Some(grant) = self.decision.as_ref().and_then(|d| d.grant) else {
-            return;
-        };
-        let by_rate = grant.bandwidth.map_or(0, |rate| {
-            let bits = packet as u128 * 8 * 1_000_000_000;
-            u64::try_from(bits / u128::from(rate.max(1))).unwrap_or(u64::MAX)
-        });
-        self.next = self.next.max(now) + Nanos(grant.period_ns.max(by_rate));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn flow(period_ns: u64, tolerance_ns: u64) -> Flow {
-        let mut flow = Flow::new(Requirements::NONE);
-        flow.decision = Some(FlowDecision {
-            answer: Answer::default(),
-            grant: Some(Grant {
-                priority: 7,
-                period_ns,
-                tolerance_ns,
-                bandwidth: None,
-                max_payload: Some(10),
-                max_packet: 100,
-            }),
-        });
-        flow
-    }
-
-    fn offer(flow: &mut Flow, now: u64) -> bool {
-        let grant = *flow.grant().unwrap();
-        let conforms = flow.judge(&grant, 1, Nanos(now)) == Conformity::Conforms;
-        if conforms {
-            flow.spend(50, Nanos(now));
-        }
-        conforms
-    }
-
-    #[test]
-    fn a_burst_is_as_large_as_the_tolerance_allows() {
-        let mut strict = flow(100, 0);
-        assert!(offer(&mut strict, 1000));
-        assert!(!offer(&mut strict, 1099));
-        assert!(offer(&mut strict, 1100));
-        // 1 + ceil(250 / 100) less one: the third period is not complete.
-        let mut loose = flow(100, 250);
-        let burst = (0..10).filter(|_| offer(&mut loose, 1000)).count();
-        assert_eq!(burst, 3);
-    }
-
-    #[test]
-    fn the_rate_counts_bytes() {
-        let mut flow = flow(1, 0);
-        if let Some(grant) = flow.decision.as_mut().and_then(|d| d.grant.as_mut()) {
-            grant.bandwidth = Some(400_000_000);
-        }
-        assert!(offer(&mut flow, 1000));
-        // 50 bytes take 1000 ns.
-        assert!(!offer(&mut flow, 1999));
-        assert!(offer(&mut flow, 2000));
-    }
-
-    #[test]
-    fn larger_than_declared_is_a_violation_and_otherwise_asked_about() {
-        let mut flow = flow(100, 0);
-        let grant = *flow.grant().unwrap();
-        assert_eq!(flow.judge(&grant, 11, Nanos(0)), Conformity::TooLarge);
-        (flow.payload, flow.properties) = (5, 3);
-        assert!(flow.outgrown(6, 3) && flow.outgrown(5, 4) && !flow.outgrown(5, 3));
-        flow.requirements.size = Some(8);
-        assert!(flow.outgrown(8, 3) && !flow.outgrown(9, 3));
-    }
-
-    proptest! {
-        /// Whoever sends a period apart, with no more jitter than allowed for,
-        /// always conforms; and nobody gets more through than that.
-        #[test]
-        fn conforming_publishers_are_never_disturbed(
-            period in 1..1000_u64,
-            tolerance in 0..3000_u64,
-            delays in proptest::collection::vec(0..=1000_u64, 1..50),
-        ) {
-            let mut honest = flow(period, tolerance);
-            for (n, delay) in delays.iter().enumerate() {
-                let nominal = 10_000 + n as u64 * period;
-                let before = (0..n).map(|m| 10_000 + m as u64 * period + delays[m] * tolerance / 1000);
-                // In order: no message overtakes the one before.
-                let arrival = before.max().unwrap_or(0).max(nominal + delay * tolerance / 1000);
-                prop_assert!(offer(&mut honest, arrival));
-            }
-            let mut greedy = flow(period, tolerance);
-            let window = 5 * period;
-            let through = (0..window).filter(|at| offer(&mut greedy, 10_000 + at)).count() as u64;
-            prop_assert!(through <= (window + tolerance).div_ceil(period));
-        }
     }
 }

@@ -34,7 +34,7 @@ mod stats;
 mod sys;
 mod time;
 mod timers;
-mod urgency;
+pub mod urgency;
 mod wait;
 
 pub use access::{AccessControl, FlowQuota, Permissions};

@@ -59,14 +59,9 @@ pub struct UrgencyRule {
     pub requirements: Requirements,
 }
 
-/// The rule of a topic.
-pub(crate) fn of_topic<'a>(rules: &'a [UrgencyRule], name: &str) -> Option<&'a UrgencyRule> {
+/// The rule of a topic: the first whose filter matches.
+pub fn of_topic<'a>(rules: &'a [UrgencyRule], name: &str) -> Option<&'a UrgencyRule> {
     rules.iter().find(|rule| topic::matches(&rule.filter, name))
-}
-
-/// Whether requirements leave the urgency to the rule of the topic.
-pub(crate) fn is_silent(requirements: &Requirements) -> bool {
-    urgency_of(requirements).class() == Class::Normal
 }
 
 /// What remains where real time has to be admitted and is not.
@@ -85,7 +80,7 @@ pub(crate) fn without_real_time(urgency: Urgency) -> Urgency {
 ///
 /// # Errors
 /// The first that cannot be understood.
-pub(crate) fn stated(properties: Properties<'_>) -> Result<Requirements, RequirementError> {
+pub fn stated(properties: Properties<'_>) -> Result<Requirements, RequirementError> {
     let mut requirements = Requirements::NONE;
     if properties.contains(PropertyId::UserProperty) {
         for (key, value) in properties.user() {
@@ -139,21 +134,39 @@ fn urgency_of(requirements: &Requirements) -> Urgency {
     }
 }
 
-/// The urgency of a message: what is stated if that is allowed, else the rule.
-/// The second value tells whether something stated was not allowed.
-pub(crate) fn decide(
-    stated: &Requirements,
-    rule: Option<Urgency>,
+/// What a publication asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// What is stated, or else what the rule says.
+    pub requirements: Requirements,
+    /// The same as urgency.
+    pub urgency: Urgency,
+    /// There was no right to what is stated.
+    pub refused: bool,
+}
+
+/// What a publication asks for: what is `stated` if that is allowed, else the
+/// rule of its topic. Rights are asked for only if they matter.
+pub fn asked(
+    stated: Requirements,
+    rule: Option<&UrgencyRule>,
     rights: impl FnOnce() -> UrgencyRights,
-) -> (Urgency, bool) {
-    let urgency = urgency_of(stated);
-    if urgency.class() == Class::Normal {
-        return (rule.unwrap_or_default(), false);
+) -> Asked {
+    let urgency = urgency_of(&stated);
+    let silent = urgency.class() == Class::Normal;
+    let refused = !silent && !rights().allow(&urgency);
+    if !silent && !refused {
+        return Asked {
+            requirements: stated,
+            urgency,
+            refused,
+        };
     }
-    if rights().allow(&urgency) {
-        (urgency, false)
-    } else {
-        (rule.unwrap_or_default(), true)
+    let without_rule = if refused { Requirements::NONE } else { stated };
+    Asked {
+        requirements: rule.map_or(without_rule, |rule| rule.requirements),
+        urgency: rule.map(|rule| rule.urgency).unwrap_or_default(),
+        refused,
     }
 }
 
@@ -205,7 +218,7 @@ mod tests {
             },
             requirements: Requirements::NONE,
         }];
-        let rule = of_topic(&rules, "alarm/fire").map(|rule| rule.urgency);
+        let rule = of_topic(&rules, "alarm/fire");
         assert_eq!(of_topic(&rules, "log"), None);
         let stated = Requirements {
             message_priority: Some(2),
@@ -215,9 +228,9 @@ mod tests {
             max_rt_priority: None,
             min_priority,
         };
-        let priority = |stated, rule, min| {
-            let (urgency, refused) = decide(stated, rule, || rights(min));
-            (urgency.priority, refused)
+        let priority = |stated: &Requirements, rule, min| {
+            let asked = asked(*stated, rule, || rights(min));
+            (asked.urgency.priority, asked.refused)
         };
         assert_eq!(priority(&stated, rule, Some(2)), (Some(2), false));
         assert_eq!(priority(&stated, rule, Some(3)), (Some(9), true));
@@ -227,7 +240,7 @@ mod tests {
             priority: Some(7),
             ..Requirements::NONE
         };
-        assert!(decide(&realtime, None, || rights(Some(0))).1);
-        assert!(!decide(&realtime, None, || UrgencyRights::ALL).1);
+        assert!(asked(realtime, None, || rights(Some(0))).refused);
+        assert!(!asked(realtime, None, || UrgencyRights::ALL).refused);
     }
 }

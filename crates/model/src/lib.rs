@@ -18,6 +18,7 @@ mod answer;
 mod bands;
 mod error;
 pub mod network;
+mod policing;
 mod requirements;
 pub mod srt;
 mod units;
@@ -26,6 +27,7 @@ pub mod wire;
 pub use answer::{Answer, Grant, Status};
 pub use bands::{deadline_monotonic, implied_deadline};
 pub use error::RequirementError;
+pub use policing::{Conformity, MessageSize, Meter};
 pub use requirements::{
     CLASSES_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,
 };

@@ -2,12 +2,12 @@
 //! the answers change.
 
 use punctual_codec::{Properties, PropertyBuf, QoS, RawPublish};
-use punctual_model::{Answer, Requirements, Status};
+use punctual_model::{Answer, Conformity, MessageSize, Requirements, Status};
 
 use super::Shard;
 use super::publish::{Stated, requirements_of};
 use crate::admission::{
-    Admission, AdmissionRequest, Ask, Asker, Conformity, Flow, FlowDecision, FlowInfo, Policing,
+    Admission, AdmissionRequest, Ask, Asker, Flow, FlowDecision, FlowInfo, Policing,
     SubscriptionDecision,
 };
 use crate::egress::Stamp;
@@ -27,8 +27,7 @@ pub(super) enum Course {
 /// Bytes that bear on a flow's frames.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    pub(super) payload: u32,
-    pub(super) properties: u32,
+    pub(super) message: MessageSize,
     pub(super) packet: usize,
 }
 
@@ -36,8 +35,10 @@ impl Sizes {
     pub(super) fn of(raw: &RawPublish<'_>, packet: usize) -> Self {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         Self {
-            payload: length(raw.payload),
-            properties: length(raw.properties.as_bytes()),
+            message: MessageSize {
+                payload: length(raw.payload),
+                properties: length(raw.properties.as_bytes()),
+            },
             packet,
         }
     }
@@ -74,11 +75,7 @@ pub(super) fn must_wait(
         (None, _) => return false,
         (Some(asked), _) => asked,
     };
-    let Sizes {
-        payload,
-        properties,
-        ..
-    } = stated.sizes;
+    let size = stated.sizes.message;
     if let Some(flow) = known {
         if flow.pending && flow.requirements == wanted {
             // Asked about by a message with QoS 0 before.
@@ -89,10 +86,10 @@ pub(super) fn must_wait(
             }
             return waits;
         }
-        if flow.requirements == wanted && !flow.outgrown(payload, properties) {
+        if flow.requirements == wanted && !flow.size.is_outgrown_by(size, flow.requirements.size) {
             if admission.policing == Policing::Shape
                 && let Some(grant) = flow.grant().copied()
-                && let Conformity::TooEarly(until) = flow.judge(&grant, payload, now)
+                && let Conformity::TooEarly(until) = flow.meter.judge(&grant, size.payload, now.0)
             {
                 flow.violations += 1;
                 conn.paused += 1;
@@ -102,7 +99,7 @@ pub(super) fn must_wait(
                     slot: id.slot,
                     generation: id.generation,
                 };
-                hub.timers.arm(until, timer);
+                hub.timers.arm(Nanos(until), timer);
                 return true;
             }
             return false;
@@ -124,8 +121,7 @@ pub(super) fn must_wait(
     });
     flow.pending = true;
     flow.requirements = wanted;
-    flow.payload = flow.payload.max(payload);
-    flow.properties = flow.properties.max(properties);
+    flow.size = flow.size.max(size);
     flow.told = false;
     let waits = qos != QoS::AtMostOnce;
     flow.waiting = waits.then_some(id);
@@ -134,8 +130,8 @@ pub(super) fn must_wait(
     let ask = Ask::Publish {
         topic: topic.into(),
         requirements: wanted,
-        payload: flow.payload,
-        properties: flow.properties,
+        payload: flow.size.payload,
+        properties: flow.size.properties,
     };
     hub.ask(slot, ask);
     waits
@@ -182,7 +178,7 @@ pub(super) fn carry(
         hub.stats.flow_messages_best_effort += 1;
         return Course::Go(plain, answer);
     };
-    let conformity = flow.judge(&grant, sizes.payload, now);
+    let conformity = flow.meter.judge(&grant, sizes.message.payload, now.0);
     if conformity != Conformity::Conforms {
         // One that is too early under `Shape` has waited, and conforms now.
         flow.violations += 1;
@@ -206,7 +202,7 @@ pub(super) fn carry(
             }
         }
     }
-    flow.spend(sizes.packet, now);
+    flow.meter.spend(&grant, sizes.packet, now.0);
     hub.stats.flow_messages_admitted += 1;
     let deadline = flow.requirements.deadline.or(flow.requirements.period);
     let deadline = deadline.map(|d| Nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));

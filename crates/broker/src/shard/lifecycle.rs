@@ -245,20 +245,20 @@ impl Shard {
                 .as_ref()
                 .is_none_or(|permissions| permissions.may_publish(topic));
         let config = &self.hub.config;
-        let rule = urgency::of_topic(&config.rules, topic).map(|rule| rule.urgency);
+        let rule = urgency::of_topic(&config.rules, topic);
         // What cannot be understood was told to the client with CONNACK.
         let stated = urgency::stated(will.message.properties()).unwrap_or_default();
-        let (urgency, refused) = urgency::decide(&stated, rule, || {
+        let asked = urgency::asked(stated, rule, || {
             permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic))
         });
         // A will has no flow that could be admitted.
         let urgency = match config.admission {
-            Some(_) => urgency::without_real_time(urgency),
-            None => urgency,
+            Some(_) => urgency::without_real_time(asked.urgency),
+            None => asked.urgency,
         };
         let stamp = Stamp::new(config.discipline, &urgency, now);
         let message = will.message.published_at(now, stamp);
-        self.hub.stats.refused_urgency += u64::from(refused);
+        self.hub.stats.refused_urgency += u64::from(asked.refused);
         if allowed {
             self.publish_message(&message, now);
         } else {

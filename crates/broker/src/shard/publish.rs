@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
 use super::{Fail, Next, Shard};
-use crate::egress::{Class, Stamp, Urgency};
+use crate::egress::{Class, Stamp};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
-use crate::urgency::{self, UrgencyRights, UrgencyRule};
+use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
 use crate::{Message, Nanos, QueueFull};
 
 /// Time between two log events about full queues.
@@ -401,18 +401,8 @@ pub(super) struct Stated<'a> {
     pub(super) sizes: Sizes,
 }
 
-/// What a publication asks for: what is stated, or else what the rule of the
-/// topic says.
-struct Asked {
-    requirements: Requirements,
-    urgency: Urgency,
-    /// What cannot be understood.
-    error: Option<String>,
-    /// It has no right to what is stated.
-    refused: bool,
-}
-
-fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<Asked> {
+/// What a publication asks for, and what of it cannot be understood.
+fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<(Asked, Option<String>)> {
     let conn = hub.conns.get_mut(id.slot)?;
     let mut error = None;
     let own = urgency::stated(stated.properties).unwrap_or_else(|wrong| {
@@ -425,8 +415,7 @@ fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<Asked> {
         .map_or(Requirements::NONE, |e| e.default);
     let permissions = conn.permissions.clone();
     let own = own.or(default);
-    let rule = stated.rule;
-    let (urgency, refused) = urgency::decide(&own, rule.map(|rule| rule.urgency), || {
+    let asked = urgency::asked(own, stated.rule, || {
         let Some(permissions) = permissions else {
             return UrgencyRights::ALL;
         };
@@ -439,17 +428,7 @@ fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<Asked> {
             }
         }
     });
-    let by_rule = refused || urgency::is_silent(&own);
-    Some(Asked {
-        requirements: match rule.filter(|_| by_rule) {
-            Some(rule) => rule.requirements,
-            None if refused => Requirements::NONE,
-            None => own,
-        },
-        urgency,
-        error,
-        refused,
-    })
+    Some((asked, error))
 }
 
 /// The real-time requirements of a publication, if it may have them.
@@ -458,17 +437,16 @@ pub(super) fn requirements_of(
     id: ConnId,
     stated: &Stated<'_>,
 ) -> Option<Requirements> {
-    let requirements = asked(hub, id, stated)?.requirements;
+    let requirements = asked(hub, id, stated)?.0.requirements;
     requirements.is_real_time().then_some(requirements)
 }
 
 /// How urgent a publication is, and what its publisher is to be told.
 #[inline(never)]
 fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> Course {
-    let Some(asked) = asked(hub, id, stated) else {
+    let Some((asked, mut remark)) = asked(hub, id, stated) else {
         return Course::Go(Stamp::PLAIN, None);
     };
-    let mut remark = asked.error;
     hub.stats.bad_requirements += u64::from(remark.is_some());
     if asked.refused {
         hub.stats.refused_urgency += 1;
