@@ -17,6 +17,7 @@
 
 mod access;
 mod admission;
+pub mod answers;
 mod config;
 mod depth;
 mod directory;

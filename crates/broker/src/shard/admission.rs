@@ -1,7 +1,7 @@
 //! Flows of publishers: when to ask about them, how to carry them, and what
 //! the answers change.
 
-use punctual_codec::{Properties, PropertyBuf, QoS, RawPublish};
+use punctual_codec::{QoS, RawPublish};
 use punctual_model::{Answer, Conformity, MessageSize, Requirements, Status};
 
 use super::Shard;
@@ -10,6 +10,7 @@ use crate::admission::{
     Admission, AdmissionRequest, Ask, Asker, Flow, FlowDecision, FlowInfo, Policing,
     SubscriptionDecision,
 };
+use crate::answers::{Notification, as_carried, best_effort};
 use crate::egress::Stamp;
 use crate::hub::{ConnId, Hub, Output};
 use crate::index::Subscriber;
@@ -164,7 +165,7 @@ pub(super) fn carry(
     let answer = match &flow.decision {
         Some(decision) if !flow.told && decision.answer != Answer::default() => {
             flow.told = true;
-            Some(as_carried(&decision.answer, admission))
+            Some(as_carried(&decision.answer, admission.refuse))
         }
         _ => None,
     };
@@ -172,7 +173,7 @@ pub(super) fn carry(
     let rejected = decision.filter(|d| d.answer.status == Some(Status::Rejected));
     if let (Some(decision), true) = (rejected, admission.refuse) {
         hub.stats.flow_messages_refused += 1;
-        return Course::Refuse(as_carried(&decision.answer, admission));
+        return Course::Refuse(as_carried(&decision.answer, admission.refuse));
     }
     let Some(grant) = flow.grant().copied() else {
         hub.stats.flow_messages_best_effort += 1;
@@ -210,30 +211,11 @@ pub(super) fn carry(
     Course::Go(Stamp::admitted(grant.priority, deadline, late, now), answer)
 }
 
-/// The answer as it is given here: what is carried all the same is best effort.
-fn as_carried(answer: &Answer, admission: Admission) -> Answer {
-    let mut answer = answer.clone();
-    if answer.status == Some(Status::Rejected) && !admission.refuse {
-        answer.status = Some(Status::BestEffort);
-    }
-    answer
-}
-
 fn too_many(admission: Admission) -> Answer {
     let most = admission.max_flows_per_session;
     best_effort(format!(
         "the session has {most} flows, as many as it may (admission.max_flows_per_session)"
     ))
-}
-
-/// Says that a message or a client is served as well as can be, and why not
-/// better.
-pub(super) fn best_effort(reason: String) -> Answer {
-    Answer {
-        status: Some(Status::BestEffort),
-        reason: Some(reason),
-        ..Answer::default()
-    }
 }
 
 impl Hub {
@@ -318,7 +300,7 @@ impl Shard {
         if (asked || tell)
             && let Some(admission) = hub.config.admission
         {
-            let answer = as_carried(&answer, admission);
+            let answer = as_carried(&answer, admission.refuse);
             self.publish_answer(client_id, topic, &answer, now);
         }
     }
@@ -393,25 +375,11 @@ impl Shard {
 
     /// Tells a client what became of what it asked for, on a topic of its own.
     fn publish_answer(&mut self, client_id: &str, about: &str, answer: &Answer, now: Nanos) {
-        let topic = format!("$SYS/rt/clients/{}", client_id.replace(['+', '#'], "_"));
-        let mut properties = PropertyBuf::new();
-        for (key, value) in answer.user_properties() {
-            let _ = properties.push_user(key, &value);
-        }
-        // One line for people; programs read the properties.
-        let mut text = about.to_owned();
-        for (key, value) in answer.user_properties() {
-            text.push_str(&format!(" {key}={value}"));
-        }
-        let properties = Properties::check(
-            properties.as_properties().as_bytes(),
-            punctual_codec::PropertySet::PUBLISH,
-        )
-        .unwrap_or_default();
+        let notification = Notification::new(client_id, about, answer);
         let message = Message::new(
-            topic.as_bytes(),
-            properties,
-            text.as_bytes(),
+            notification.topic.as_bytes(),
+            notification.properties(),
+            notification.text.as_bytes(),
             QoS::AtMostOnce,
             false,
             now,

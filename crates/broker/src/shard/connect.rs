@@ -10,9 +10,9 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::admission::best_effort;
-use super::publish::put_answer;
+
 use super::{AuthAnswer, Fail, Next, Shard};
+use crate::answers::{best_effort, put_answer};
 use crate::admission::Ask;
 use crate::directory::ClaimError;
 use crate::egress::Class;

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
 use super::{Fail, Next, Shard};
+use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::message::{Parts, expiry, put_forwarded};
@@ -455,7 +456,7 @@ fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> C
     if let Some(why) = &remark {
         report_urgency(hub, id, why, now);
     }
-    let remark = remark.map(admission::best_effort);
+    let remark = remark.map(answers::best_effort);
     let course = match hub.config.admission {
         Some(admission) => {
             let plain = urgency::without_real_time(asked.urgency);
@@ -609,39 +610,6 @@ fn acknowledge_with(
     };
     hub.send(id.slot, &packet);
     pause_or_go_on(hub, id)
-}
-
-/// Adds an answer to the properties of a packet with `rest` more bytes of
-/// content, as far as it fits into the client's Maximum Packet Size
-/// [MQTT-3.4.2-3]: the reason is left out first. False if nothing was added.
-pub(super) fn put_answer(
-    properties: &mut PropertyBuf,
-    answer: &Answer,
-    rest: usize,
-    max: u32,
-) -> bool {
-    // Fixed header, reason code, length of the properties.
-    const HEAD: usize = 5 + 1 + 4;
-    let put = |answer: &Answer, properties: &mut PropertyBuf| {
-        let pairs: Vec<_> = answer.user_properties().collect();
-        let bytes = pairs.iter().map(|(key, value)| 5 + key.len() + value.len());
-        if HEAD + rest + bytes.sum::<usize>() > max as usize {
-            return false;
-        }
-        for (key, value) in &pairs {
-            let _ = properties.push_user(key, value);
-        }
-        true
-    };
-    if put(answer, properties) {
-        return true;
-    }
-    let short = Answer {
-        reason: None,
-        flow: None,
-        ..answer.clone()
-    };
-    answer.bound.is_some() && put(&short, properties)
 }
 
 #[inline]

@@ -9,10 +9,10 @@ use punctual_codec::{
     UnsubAck, Unsubscribe, topic,
 };
 
-use super::admission::best_effort;
-use super::publish::put_answer;
+
 use super::{Fail, Next, Shard};
 use crate::Nanos;
+use crate::answers::{best_effort, put_answer};
 use crate::admission::{Ask, FilterVerdict};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;

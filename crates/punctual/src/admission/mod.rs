@@ -1,7 +1,7 @@
-//! The office where flows are admitted: between the shards, which ask, and the
-//! manager, which decides.
+//! The office where flows are admitted: between those who ask, the shards of the
+//! broker or the proxy before another one, and the manager, which decides.
 //!
-//! Shards post questions and news into a channel and never wait. One thread
+//! Who asks posts questions and news into a channel and never waits. One thread
 //! takes them in order, as many as there are at once, asks the manager, writes
 //! what is to outlive a restart, and only then posts the answers: what a client
 //! has been promised is on disk. The HTTP interface does its work under the same
@@ -10,6 +10,7 @@
 //! session.
 
 mod file;
+mod shards;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,14 +20,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_broker::{
-    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, FlowQuota, Shard,
+    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, FlowQuota,
     SubscriptionDecision,
 };
 use punctual_manager::{
     Change, Client, Decision, Manager, Publication, Quota, Subscription, Verdict,
 };
+use punctual_model::Requirements;
 use punctual_model::wire::Transport;
-use punctual_net::{AdmissionDesk, Handle};
+use punctual_net::AdmissionDesk;
 
 use self::file::Kept;
 use crate::cli::Failure;
@@ -79,7 +81,7 @@ pub(crate) struct Office {
 struct Shared {
     manager: Mutex<Manager>,
     kept: Option<Kept>,
-    handle: Handle,
+    counter: Box<dyn Counter>,
     transports: Vec<Transport>,
     timing: Timing,
 }
@@ -128,20 +130,13 @@ impl Opening {
         Arc::new(Letterbox(self.sender.clone()))
     }
 
-    /// Answers from now on, until the shards are gone.
-    pub(crate) fn start(self, handle: Handle) -> Result<(Office, JoinHandle<()>), Failure> {
-        if handle.shards() > 1 {
-            tracing::warn!(
-                "admission counts with one thread that serves clients, and there are {}: bounds \
-                 do not cover the way between them (server.shards = 1)",
-                handle.shards()
-            );
-        }
+    /// Answers from now on, until nobody is left who could ask.
+    pub(crate) fn start(self, counter: impl Counter) -> Result<(Office, JoinHandle<()>), Failure> {
         let office = Office {
             shared: Arc::new(Shared {
                 manager: Mutex::new(self.manager),
                 kept: self.kept,
-                handle,
+                counter: Box::new(counter),
                 transports: self.transports,
                 timing: Timing::default(),
             }),
@@ -153,6 +148,16 @@ impl Opening {
             .spawn(move || clerk.run(&letters, keep))?;
         Ok((office, thread))
     }
+}
+
+/// Where answers are handed out.
+pub(crate) trait Counter: Send + Sync + 'static {
+    /// Brings an answer to who asked. One that nobody takes any more, and that
+    /// made a difference to the manager, is to be undone at the `office`.
+    fn answer(&self, office: &Office, letter: Letter);
+
+    /// Tells what has changed for somebody who did not ask.
+    fn tell(&self, change: Change);
 }
 
 impl Office {
@@ -230,13 +235,10 @@ impl Office {
         }
         // Before the answers: who has connected goes on when it has its flows.
         for change in changes {
-            // One shard has the session.
-            for shard in 0..self.shared.handle.shards() {
-                self.tell(shard, change.clone());
-            }
+            self.shared.counter.tell(change);
         }
         for letter in answers {
-            self.send(letter);
+            self.shared.counter.answer(self, letter);
         }
     }
 
@@ -326,100 +328,39 @@ impl Office {
             transport: transport.copied().unwrap_or_default(),
         }
     }
-
-    fn send(&self, letter: Letter) {
-        match letter {
-            Letter::GoOn { shard, conn } => {
-                let go_on = move |shard: &mut Shard, _| shard.go_on(conn);
-                self.shared.handle.call(usize::from(shard), go_on);
-            }
-            Letter::Flow {
-                shard,
-                client,
-                topic,
-                requirements,
-                decision,
-            } => {
-                self.shared
-                    .handle
-                    .call(usize::from(shard), move |shard, now| {
-                        let decision = Some(as_told(decision));
-                        let (id, session) = (&client.id, client.session);
-                        shard.decide_flow(id, session, &topic, requirements, decision, false, now);
-                    });
-            }
-            Letter::Subscription {
-                shard,
-                conn,
-                client,
-                decision,
-            } => {
-                let office = self.clone();
-                self.shared
-                    .handle
-                    .call(usize::from(shard), move |shard, _| {
-                        let filters: Vec<_> =
-                            decision.verdicts.iter().map(|(f, _)| f.clone()).collect();
-                        if shard.decide_subscription(conn, decision) {
-                            return;
-                        }
-                        // Who asked is gone before the subscription was made.
-                        let lost: Vec<_> = filters
-                            .into_iter()
-                            .filter(|filter| !shard.is_subscribed(&client.id, filter))
-                            .collect();
-                        // Not on the shard's thread: it must not wait for a lock.
-                        let _ = thread::Builder::new().spawn(move || {
-                            office.change(|m| m.unsubscribe(&client.id, client.session, &lost));
-                        });
-                    });
-            }
-        }
-    }
-
-    fn tell(&self, shard: usize, change: Change) {
-        self.shared
-            .handle
-            .call(shard, move |shard, now| match change {
-                Change::Flow {
-                    client,
-                    session,
-                    topic,
-                    requirements,
-                    decision,
-                    tell,
-                } => {
-                    let decision = decision.map(as_told);
-                    shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
-                }
-                Change::Subscription {
-                    client,
-                    session,
-                    filter,
-                    served,
-                    reason,
-                } => shard.decide_receiver(&client, session, &filter, served, &reason, now),
-            });
-    }
 }
 
-/// An answer on its way to a shard.
-enum Letter {
+/// An answer on its way.
+pub(crate) enum Letter {
+    /// What is kept for a client that has connected has been told.
     GoOn {
+        /// Who asked: a shard of the broker; for the proxy 0.
         shard: u16,
+        /// The connection that waits.
         conn: ConnId,
     },
+    /// What becomes of a flow.
     Flow {
+        /// Who asked.
         shard: u16,
+        /// The publisher.
         client: Client,
+        /// Its topic.
         topic: Arc<str>,
-        requirements: punctual_model::Requirements,
+        /// What was asked for.
+        requirements: Requirements,
+        /// The decision.
         decision: Decision,
     },
+    /// What becomes of a SUBSCRIBE.
     Subscription {
+        /// Who asked.
         shard: u16,
+        /// The connection that waits.
         conn: ConnId,
+        /// The receiver.
         client: Client,
+        /// The decision.
         decision: SubscriptionDecision,
     },
 }

@@ -82,6 +82,12 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         access,
         admission: office.as_ref().map(admission::Opening::desk),
     })?;
+    if office.is_some() && shards > 1 {
+        tracing::warn!(
+            "admission counts with one thread that serves clients, and there are {shards}: bounds \
+             do not cover the way between them (server.shards = 1)"
+        );
+    }
     let office = office
         .map(|office| office.start(server.handle()))
         .transpose()?;

@@ -1,0 +1,86 @@
+//! How answers to requirements are put into packets, by the broker and by a
+//! proxy before another one.
+
+use punctual_codec::{Properties, PropertyBuf, PropertySet};
+use punctual_model::{Answer, Status};
+
+/// Says that a message or a client is served as well as can be, and why not
+/// better.
+pub fn best_effort(reason: String) -> Answer {
+    Answer {
+        status: Some(Status::BestEffort),
+        reason: Some(reason),
+        ..Answer::default()
+    }
+}
+
+/// The answer as a client gets it: what is rejected and carried all the same,
+/// because messages are not refused, is best effort.
+pub fn as_carried(answer: &Answer, refuse: bool) -> Answer {
+    let mut answer = answer.clone();
+    if answer.status == Some(Status::Rejected) && !refuse {
+        answer.status = Some(Status::BestEffort);
+    }
+    answer
+}
+
+/// Adds an answer to the properties of a packet with `rest` more bytes of
+/// content, as far as it fits into the client's Maximum Packet Size
+/// [MQTT-3.4.2-3]: the reason is left out first. False if nothing was added.
+pub fn put_answer(properties: &mut PropertyBuf, answer: &Answer, rest: usize, max: u32) -> bool {
+    // Fixed header, reason code, length of the properties.
+    const HEAD: usize = 5 + 1 + 4;
+    let put = |answer: &Answer, properties: &mut PropertyBuf| {
+        let pairs: Vec<_> = answer.user_properties().collect();
+        let bytes = pairs.iter().map(|(key, value)| 5 + key.len() + value.len());
+        if HEAD + rest + bytes.sum::<usize>() > max as usize {
+            return false;
+        }
+        for (key, value) in &pairs {
+            let _ = properties.push_user(key, value);
+        }
+        true
+    };
+    if put(answer, properties) {
+        return true;
+    }
+    let short = Answer {
+        reason: None,
+        flow: None,
+        ..answer.clone()
+    };
+    answer.bound.is_some() && put(&short, properties)
+}
+
+/// What tells a client on a topic of its own what became of what it asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notification {
+    /// `$SYS/rt/clients/CLIENT`, `+` and `#` written `_`.
+    pub topic: String,
+    /// One line for people; programs read the properties.
+    pub text: String,
+    properties: PropertyBuf,
+}
+
+impl Notification {
+    /// What is said to a client about a topic or a filter.
+    pub fn new(client_id: &str, about: &str, answer: &Answer) -> Self {
+        let mut properties = PropertyBuf::new();
+        let mut text = about.to_owned();
+        for (key, value) in answer.user_properties() {
+            let _ = properties.push_user(key, &value);
+            text.push_str(&format!(" {key}={value}"));
+        }
+        Self {
+            topic: format!("$SYS/rt/clients/{}", client_id.replace(['+', '#'], "_")),
+            text,
+            properties,
+        }
+    }
+
+    /// The answer as user properties; none if one is too long for a packet.
+    pub fn properties(&self) -> Properties<'_> {
+        let bytes = self.properties.as_properties().as_bytes();
+        Properties::check(bytes, PropertySet::PUBLISH).unwrap_or_default()
+    }
+}

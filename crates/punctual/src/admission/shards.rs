@@ -1,0 +1,85 @@
+//! The counter of the broker's shards: answers are handed to the shard that
+//! asked, changes to all of them.
+
+use std::thread;
+
+use punctual_broker::Shard;
+use punctual_manager::Change;
+use punctual_net::Handle;
+
+use super::{Counter, Letter, Office, as_told};
+
+impl Counter for Handle {
+    fn answer(&self, office: &Office, letter: Letter) {
+        match letter {
+            Letter::GoOn { shard, conn } => {
+                let go_on = move |shard: &mut Shard, _| shard.go_on(conn);
+                self.call(usize::from(shard), go_on);
+            }
+            Letter::Flow {
+                shard,
+                client,
+                topic,
+                requirements,
+                decision,
+            } => {
+                self.call(usize::from(shard), move |shard, now| {
+                    let decision = Some(as_told(decision));
+                    let (id, session) = (&client.id, client.session);
+                    shard.decide_flow(id, session, &topic, requirements, decision, false, now);
+                });
+            }
+            Letter::Subscription {
+                shard,
+                conn,
+                client,
+                decision,
+            } => {
+                let office = office.clone();
+                self.call(usize::from(shard), move |shard, _| {
+                    let filters: Vec<_> =
+                        decision.verdicts.iter().map(|(f, _)| f.clone()).collect();
+                    if shard.decide_subscription(conn, decision) {
+                        return;
+                    }
+                    // Who asked is gone before the subscription was made.
+                    let lost: Vec<_> = filters
+                        .into_iter()
+                        .filter(|filter| !shard.is_subscribed(&client.id, filter))
+                        .collect();
+                    // Not on the shard's thread: it must not wait for a lock.
+                    let _ = thread::Builder::new().spawn(move || {
+                        office.change(|m| m.unsubscribe(&client.id, client.session, &lost));
+                    });
+                });
+            }
+        }
+    }
+
+    fn tell(&self, change: Change) {
+        // One shard has the session.
+        for shard in 0..self.shards() {
+            let change = change.clone();
+            self.call(shard, move |shard, now| match change {
+                Change::Flow {
+                    client,
+                    session,
+                    topic,
+                    requirements,
+                    decision,
+                    tell,
+                } => {
+                    let decision = decision.map(as_told);
+                    shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
+                }
+                Change::Subscription {
+                    client,
+                    session,
+                    filter,
+                    served,
+                    reason,
+                } => shard.decide_receiver(&client, session, &filter, served, &reason, now),
+            });
+        }
+    }
+}
