@@ -10,10 +10,9 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-
 use super::{AuthAnswer, Fail, Next, Shard};
-use crate::answers::{best_effort, put_answer};
 use crate::admission::Ask;
+use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
 use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};

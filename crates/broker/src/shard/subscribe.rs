@@ -9,11 +9,10 @@ use punctual_codec::{
     UnsubAck, Unsubscribe, topic,
 };
 
-
 use super::{Fail, Next, Shard};
 use crate::Nanos;
-use crate::answers::{best_effort, put_answer};
 use crate::admission::{Ask, FilterVerdict};
+use crate::answers::{best_effort, put_answer};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
 use crate::session::{Replay, Session, Subscription};
