@@ -33,7 +33,6 @@ mod shard;
 mod slab;
 mod stats;
 mod sys;
-mod time;
 mod timers;
 pub mod urgency;
 mod wait;
@@ -55,8 +54,8 @@ pub use hub::{
     SubscriptionInfo,
 };
 pub use message::Message;
+pub use punctual_model::Nanos;
 pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
-pub use time::Nanos;
 pub use urgency::{UrgencyRights, UrgencyRule};
 pub use wait::Wait;

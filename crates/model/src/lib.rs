@@ -21,6 +21,7 @@ pub mod network;
 mod policing;
 mod requirements;
 pub mod srt;
+mod time;
 mod units;
 pub mod wire;
 
@@ -31,4 +32,5 @@ pub use policing::{Conformity, MessageSize, Meter};
 pub use requirements::{
     CLASSES_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,
 };
+pub use time::Nanos;
 pub use units::{format_bandwidth, format_duration, parse_bandwidth, parse_duration};

@@ -8,7 +8,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// What carries the packets of a leg.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// TCP, also below TLS and WebSocket.
     #[default]

@@ -2,8 +2,8 @@
 
 use std::ops::{Add, Sub};
 
-/// Nanoseconds since an arbitrary origin that never changes while a broker
-/// runs. A duration is the difference of two; nothing here reads a clock.
+/// Nanoseconds since an arbitrary origin that never changes while a
+/// program runs. A duration is the difference of two; nothing here reads a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Nanos(pub u64);
 

@@ -1,0 +1,14 @@
+//! From requests for real-time flows to what every switch has to do.
+//!
+//! A controller learns what there is (switches, links, hosts), finds ways for
+//! requested flows, admits those whose deadlines are proven, lays their ways on
+//! the switches without losing or doubling a packet, and lays them anew when
+//! something fails. It is a state machine: events and the time go in, effects
+//! come out; it has no socket, no clock and no thread.
+//!
+//! Sources: section IV and V of "A Scalable Real-Time SDN-Based MQTT Framework
+//! for Industrial Applications"; OpenFlow 1.3.5; Reitblatt et al.,
+//! "Abstractions for network update" (SIGCOMM 2012). See `docs/controller.md`.
+#![forbid(unsafe_code)]
+
+pub mod plan;
