@@ -2,9 +2,9 @@
 //!
 //! Lanes hold a number of entries, and each step adds one and removes the most
 //! urgent, so the number stays. Then both enqueueing methods of the PrioMQTT
-//! paper: one entry per receiver, in a lane of its own as the broker has it,
-//! against one entry with a list of receivers in a lane of all. Each line is the
-//! fastest of several batches; run on an otherwise idle machine.
+//! paper, as the broker has them: messages on their way through a shard, from
+//! the publisher's bytes to those of the receivers. Each line is the fastest of
+//! several batches; run on an otherwise idle machine.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -13,10 +13,18 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use punctual_broker::{Discipline, Lane, Nanos, Policy, Urgency};
+use punctual_broker::{
+    Config, ConnId, ConnMeta, Directory, Discipline, Enqueue, Lane, Nanos, Policy, Scope, Shard,
+    Urgency,
+};
+use punctual_codec::{
+    Connect, Properties, PropertyBuf, Publish, QoS, Subscribe, SubscribeOptions, Unsubscribe,
+    Version,
+};
 
 const BATCHES: u32 = 30;
 const STEPS: u32 = 20_000;
@@ -28,7 +36,7 @@ fn measure(name: &str, per: u32, mut step: impl FnMut()) {
     {
         return;
     }
-    let steps = (STEPS / per).max(100);
+    let steps = (STEPS / per).max(10);
     let best = (0..BATCHES)
         .map(|_| {
             let start = Instant::now();
@@ -101,43 +109,145 @@ fn lanes() {
     }
 }
 
-fn enqueueing() {
-    let message = Arc::new([0; 100]);
-    for receivers in [2u32, 5, 50] {
-        for queued in [10, 1_000] {
-            let mut random = Keys(88_172_645_463_325_252);
-            let mut lanes: Vec<Lane<Waiting>> = (0..receivers).map(|_| Lane::default()).collect();
-            for _ in 0..queued {
-                let key = random.next(8);
-                for lane in &mut lanes {
-                    let _ = lane.push(key, (message.clone(), 0, 0));
-                }
-            }
-            let name = format!("an entry per receiver, {receivers} receivers, {queued} queued");
-            measure(&name, receivers, || {
-                let key = random.next(8);
-                for lane in &mut lanes {
-                    let _ = lane.push(key, (message.clone(), 0, 0));
-                }
-                for lane in &mut lanes {
-                    black_box(lane.pop());
-                }
-            });
+/// A shard with a publisher and subscribers to everything.
+struct Broker {
+    shard: Shard,
+    publisher: ConnId,
+    receivers: Vec<ConnId>,
+    ready: Vec<ConnId>,
+}
 
-            let list: Arc<[u32]> = (0..receivers).collect();
-            let mut lane: Lane<(Waiting, Arc<[u32]>)> = Lane::default();
-            for _ in 0..queued {
-                let _ = lane.push(random.next(8), ((message.clone(), 0, 0), list.clone()));
+impl Broker {
+    fn new(enqueue: Enqueue, receivers: u32) -> Self {
+        let mut config = Config {
+            sys_interval: None,
+            ..Config::default()
+        };
+        config.lanes.enqueue = enqueue;
+        config.lanes.messages = 1_000_000;
+        config.lanes.bytes = 1 << 30;
+        let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), Nanos(1));
+        let mut connect = |name: &str| {
+            let meta = ConnMeta {
+                peer: None,
+                listener: 0,
+                allow_anonymous: true,
+                identity: None,
+                nonce: [0; 16],
+            };
+            let id = shard.open(meta, Nanos(1));
+            let mut bytes = Vec::new();
+            let connect = Connect {
+                version: Version::V5,
+                clean_start: true,
+                keep_alive: 0,
+                client_id: name,
+                will: None,
+                username: None,
+                password: None,
+                properties: Properties::default(),
+            };
+            connect.encode(&mut bytes).unwrap();
+            let filters = [("#", SubscribeOptions::default())];
+            if name != "publisher" {
+                let none = Properties::default();
+                Subscribe::put(1, none, &filters, Version::V5, &mut bytes).unwrap();
             }
-            let name = format!("an entry for all, {receivers} receivers, {queued} queued");
-            measure(&name, receivers, || {
-                let key = random.next(8);
-                let _ = lane.push(key, ((message.clone(), 0, 0), list.clone()));
-                if let Some((_, _, ((message, _, _), receivers))) = lane.pop() {
-                    for receiver in receivers.iter() {
-                        black_box((message.clone(), receiver));
-                    }
+            shard.receive(id, &bytes, Nanos(1));
+            id
+        };
+        let publisher = connect("publisher");
+        let receivers = (0..receivers).map(|n| connect(&n.to_string())).collect();
+        let mut broker = Self {
+            shard,
+            publisher,
+            receivers,
+            ready: Vec::new(),
+        };
+        broker.drain(0);
+        broker
+    }
+
+    fn publish(&mut self, bytes: &[u8]) {
+        self.shard.receive(self.publisher, bytes, Nanos(2));
+    }
+
+    /// Lets all receivers but the first `idle` read everything.
+    fn drain(&mut self, idle: usize) {
+        self.shard.take_urgent(&mut self.ready);
+        self.shard.take_dirty(&mut self.ready);
+        self.ready.clear();
+        for id in &self.receivers[idle..] {
+            loop {
+                let mut slices = [IoSlice::new(&[]); 64];
+                let filled = self.shard.pending(*id, Scope::All, Nanos(3), &mut slices);
+                let bytes: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
+                if bytes == 0 {
+                    break;
                 }
+                self.shard.sent(*id, bytes, Nanos(3));
+            }
+        }
+    }
+}
+
+/// PUBLISH packets with a priority, one of 8 in turn.
+fn urgent(messages: u64) -> Vec<u8> {
+    let mut random = Keys(88_172_645_463_325_252);
+    let mut bytes = Vec::new();
+    for _ in 0..messages {
+        let mut properties = PropertyBuf::new();
+        let priority = random.next(8).to_string();
+        properties.push_user("priority", &priority).unwrap();
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: "axis/1/set",
+            packet_id: 0,
+            properties: properties.as_properties(),
+            payload: &[0; 100],
+        };
+        publish.encode(Version::V5, &mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Both methods: messages are published, and then all receivers read. With an
+/// idle one, that many messages wait for it all the time.
+fn enqueueing() {
+    let methods = [
+        ("an entry for each", Enqueue::PerReceiver),
+        ("an entry for all", Enqueue::Shared),
+    ];
+    for receivers in [1u32, 2, 5, 50] {
+        for waiting in [10u32, 1_000] {
+            let bytes = urgent(waiting.into());
+            for (method, enqueue) in methods {
+                let mut broker = Broker::new(enqueue, receivers);
+                let name = format!("{method}, {receivers} receivers, {waiting} waiting");
+                measure(&name, receivers * waiting, || {
+                    broker.publish(&bytes);
+                    broker.drain(0);
+                });
+            }
+        }
+    }
+    for waiting in [0, 1_000, 10_000] {
+        let bytes = urgent(1);
+        for (method, enqueue) in methods {
+            let mut broker = Broker::new(enqueue, 6);
+            let mut left = Vec::new();
+            broker.publish(&urgent(waiting));
+            broker.drain(1);
+            // What comes now is not for the idle one.
+            Unsubscribe::put(2, Properties::default(), &["#"], Version::V5, &mut left).unwrap();
+            let idle = broker.receivers[0];
+            broker.shard.receive(idle, &left, Nanos(2));
+            let name = format!("{method}, 5 receivers, {waiting} for an idle one");
+            measure(&name, 5, || {
+                broker.publish(&bytes);
+                broker.drain(1);
             });
         }
     }

@@ -46,8 +46,8 @@ pub use config::{Config, Limits, QueueFull};
 pub use depth::Depth;
 pub use directory::{Directory, Totals};
 pub use egress::{
-    Class, Discipline, Edf, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank, Scope,
-    Shares, Stamp, Urgency,
+    Class, Discipline, Edf, Enqueue, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank,
+    Scope, Shares, Stamp, Urgency,
 };
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,

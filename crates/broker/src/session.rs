@@ -297,7 +297,7 @@ impl Queue {
         if let (None, Some(lanes)) = (&delivery, &mut waiting.urgent) {
             for class in [Class::Priority, Class::RealTime] {
                 let lane = &mut lanes[class as usize];
-                if let Some(key) = lane.worst_key() {
+                if let Some(key) = lane.worst_key(|_| true) {
                     if (class, key) >= (rank.class, rank.key) {
                         delivery = lane.give_up(|_| true).map(|(_, delivery)| delivery);
                     }

@@ -12,7 +12,9 @@ use std::cell::Cell;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use punctual_broker::{Config, ConnId, ConnMeta, Directory, Flow, Nanos, Output, Scope, Shard};
+use punctual_broker::{
+    Config, ConnId, ConnMeta, Directory, Enqueue, Flow, Nanos, Output, Scope, Shard,
+};
 use punctual_codec::{
     Connect, PacketType, PropertyBuf, PropertyId, Publish, QoS, RawPublish, Split, Subscribe,
     SubscribeOptions, Version, split,
@@ -94,6 +96,7 @@ struct Case {
     properties: bool,
     /// User property `priority`.
     priority: Option<&'static str>,
+    enqueue: Enqueue,
     /// Whether the publisher says its topic once, and an alias from then on.
     publisher_alias: bool,
     /// Whether receivers take aliases.
@@ -110,6 +113,7 @@ const PLAIN: Case = Case {
     payload: 64,
     properties: false,
     priority: None,
+    enqueue: Enqueue::PerReceiver,
     publisher_alias: false,
     receiver_aliases: false,
     subscription_id: false,
@@ -129,12 +133,13 @@ struct Shell {
 }
 
 impl Shell {
-    fn new() -> Self {
+    fn new(enqueue: Enqueue) -> Self {
         let now = Nanos::from_secs(1);
-        let config = Config {
+        let mut config = Config {
             sys_interval: None,
             ..Config::default()
         };
+        config.lanes.enqueue = enqueue;
         Self {
             shard: Shard::new(Directory::new(1), 0, Arc::new(config), now),
             now,
@@ -283,7 +288,7 @@ fn publications(case: &Case, topic: &str) -> Vec<u8> {
 /// Delivers for a while, and returns how often that allocated in a second
 /// while of the same length.
 fn steady_state_allocations(case: &Case) -> u64 {
-    let mut shell = Shell::new();
+    let mut shell = Shell::new(case.enqueue);
     let mut wishes = PropertyBuf::new();
     if case.receiver_aliases {
         wishes.push_number(PropertyId::TopicAliasMaximum, 10);
@@ -416,6 +421,11 @@ fn priorities_do_not_allocate() {
         ..case
     };
     check(&[urgent, many(urgent), acknowledged, many(acknowledged)]);
+    let shared = |case| Case {
+        enqueue: Enqueue::Shared,
+        ..case
+    };
+    check(&[shared(many(urgent)), shared(many(acknowledged))]);
 }
 
 /// What is not forwarded byte for byte: another protocol version, properties,
@@ -493,7 +503,7 @@ fn bytes_each(clients: usize, mut make: impl FnMut(usize)) -> i64 {
 #[test]
 fn an_idle_client_is_small() {
     const CLIENTS: usize = 10_000;
-    let mut shell = Shell::new();
+    let mut shell = Shell::new(Enqueue::PerReceiver);
     let nothing = PropertyBuf::new();
     let mut ids = Vec::with_capacity(CLIENTS);
     let connected = bytes_each(CLIENTS, |number| {

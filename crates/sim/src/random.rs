@@ -10,7 +10,7 @@ mod peer;
 
 use std::collections::HashMap;
 
-use punctual_broker::{ClientInfo, Config, Discipline, Nanos, QueueFull, Shares, Stats};
+use punctual_broker::{ClientInfo, Config, Discipline, Enqueue, Nanos, QueueFull, Shares, Stats};
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
     Connect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode, Split,
@@ -900,6 +900,7 @@ fn any_config(rng: &mut Rng) -> Config {
         shares: Shares([0; 4].map(|_: u16| *rng.pick(&[0, 10, 160]))),
         ..Config::default()
     };
+    config.lanes.enqueue = *rng.pick(&[Enqueue::PerReceiver, Enqueue::Shared]);
     let limits = &mut config.limits;
     limits.max_queued_messages = *rng.pick(&[1, 3, 10, 10_000, 10_000]);
     limits.max_queued_bytes = *rng.pick(&[2_000, 64 << 20, 64 << 20]);

@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use punctual_broker::{
-    Config, Discipline, Nanos, Overflow, QueueFull, Shares, Urgency, UrgencyRule,
+    Config, Discipline, Enqueue, Nanos, Overflow, QueueFull, Shares, Urgency, UrgencyRule,
 };
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
@@ -299,6 +299,13 @@ impl Scenario {
                 }
                 "rule" => config.rules.push(rule(value)?),
                 "lanes" => config.lanes.messages = count()?,
+                "enqueue" => {
+                    config.lanes.enqueue = match value {
+                        "own" => Enqueue::PerReceiver,
+                        "shared" => Enqueue::Shared,
+                        _ => return Err(format!("no way to enqueue {value:?}")),
+                    };
+                }
                 "overflow" => {
                     config.lanes.overflow = match value {
                         "evict" => Overflow::EvictOldest,

@@ -9,8 +9,11 @@ use punctual_sim::Scenario;
 
 fn everywhere(settings: &str, script: &str) {
     for shards in [1, 2] {
-        let mut s = Scenario::run(&format!("broker shards={shards} {settings}"));
-        s.go_on(script);
+        for enqueue in ["own", "shared"] {
+            let broker = format!("broker shards={shards} enqueue={enqueue} {settings}");
+            let mut s = Scenario::run(&broker);
+            s.go_on(script);
+        }
     }
 }
 

@@ -69,6 +69,15 @@ impl<T> Lane<T> {
             self.heap.clear();
             self.worst.clear();
         }
+        self.append(key, value)
+    }
+
+    /// The same while entries are away that may be put back.
+    ///
+    /// # Errors
+    /// Hands it back if there are [`Lane::MAX_ENTRIES`].
+    #[inline]
+    pub fn append(&mut self, key: u64, value: T) -> Result<(), T> {
         self.arrivals += 1;
         self.insert(key, self.arrivals, value)
     }
@@ -156,20 +165,9 @@ impl<T> Lane<T> {
         }
     }
 
-    /// The key of the least urgent entry.
-    pub fn worst_key(&mut self) -> Option<u64> {
-        self.rank_worst();
-        while let Some((key, Reverse(order))) = self.worst.peek() {
-            if self.slots[(order & SLOT_MASK) as usize].0 == *order {
-                return Some(*key);
-            }
-            self.worst.pop();
-        }
-        None
-    }
-
-    /// Removes the oldest of the least urgent entries that `may_go`.
-    pub fn give_up(&mut self, may_go: impl Fn(&T) -> bool) -> Option<(u64, T)> {
+    /// Takes the oldest of the least urgent entries that `may_go` out of the
+    /// order of giving up: its key and order word.
+    fn find_worst(&mut self, may_go: impl Fn(&T) -> bool) -> Option<(u64, u64)> {
         self.rank_worst();
         let mut kept = Vec::new();
         let mut found = None;
@@ -179,18 +177,32 @@ impl<T> Lane<T> {
                 continue;
             }
             if value.as_ref().is_some_and(&may_go) {
-                found = self.take(order).map(|value| (key, value));
+                found = Some((key, order));
                 break;
             }
             kept.push((key, Reverse(order)));
         }
         self.worst.extend(kept);
+        found
+    }
+
+    /// The key of the least urgent of the entries that `may_go`.
+    pub fn worst_key(&mut self, may_go: impl Fn(&T) -> bool) -> Option<u64> {
+        let (key, order) = self.find_worst(may_go)?;
+        self.worst.push((key, Reverse(order)));
+        Some(key)
+    }
+
+    /// Removes the oldest of the least urgent entries that `may_go`.
+    pub fn give_up(&mut self, may_go: impl Fn(&T) -> bool) -> Option<(u64, T)> {
+        let (key, order) = self.find_worst(may_go)?;
+        let value = self.take(order)?;
         if self.heap.len() > 2 * self.len() + 64 {
             let slots = &self.slots;
             self.heap
                 .retain(|Reverse((_, order))| slots[(order & SLOT_MASK) as usize].0 == *order);
         }
-        found
+        Some((key, value))
     }
 
     /// All entries, in no order.
@@ -275,7 +287,7 @@ mod tests {
                     }
                     Step::GiveUp => {
                         let worst = model.last().map(|(key, _)| *key);
-                        prop_assert_eq!(lane.worst_key(), worst);
+                        prop_assert_eq!(lane.worst_key(|_| true), worst);
                         let at = model.iter().position(|(key, _)| Some(*key) == worst);
                         let expected = at.map(|at| model.remove(at));
                         prop_assert_eq!(lane.give_up(|_| true), expected);
@@ -296,6 +308,7 @@ mod tests {
         for (key, value) in [(1, 'a'), (9, 'b'), (9, 'c'), (5, 'd')] {
             lane.push(key, value).unwrap();
         }
+        assert_eq!(lane.worst_key(|v| !"bc".contains(*v)), Some(5));
         assert_eq!(lane.give_up(|v| !"bc".contains(*v)), Some((5, 'd')));
         assert_eq!(lane.give_up(|_| true), Some((9, 'b')));
         assert_eq!(lane.give_up(|v| *v != 'c'), Some((1, 'a')));

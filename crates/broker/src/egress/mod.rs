@@ -8,12 +8,16 @@
 //! took a part. So an urgent message waits for at most one packet, however much
 //! lies in the buffers.
 //!
+//! An urgent message waits in the lanes of its connection, or with
+//! [`Enqueue::Shared`] in a queue of the shard until its turn comes there.
+//!
 //! A connection without urgent messages pays for this with a comparison: its
 //! bytes are written straight from the one buffer that it has.
 
 mod lane;
 mod outbuf;
 mod rank;
+mod shared;
 mod shares;
 
 pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Policy, Rank, Stamp, Urgency};
@@ -21,6 +25,7 @@ pub use shares::Shares;
 
 pub use lane::Lane;
 pub(crate) use outbuf::{OutBuf, Pool, SHARE_FROM};
+pub(crate) use shared::{Seat, Shared};
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -31,6 +36,7 @@ use crate::Nanos;
 use crate::message::Form;
 use crate::session::Delivery;
 use crate::stats::Stats;
+use shared::Place;
 use shares::{Credits, Heads};
 
 /// Bytes that are chosen at once when there is a choice.
@@ -91,6 +97,14 @@ struct Piece {
     class: Option<Class>,
 }
 
+/// Messages for one connection that wait in the shared queue.
+#[derive(Debug, Default, Clone, Copy)]
+struct Awaited {
+    messages: usize,
+    /// Where the most urgent is.
+    first: Option<Place>,
+}
+
 /// What a connection has beside its plain buffer while it has something else
 /// to send.
 #[derive(Debug, Default)]
@@ -98,6 +112,9 @@ pub(crate) struct Lanes {
     control: OutBuf,
     bulk: OutBuf,
     urgent: [Lane<Entry>; 2],
+    /// Of the same lanes, what waits in the shared queue.
+    awaited: [Awaited; 2],
+    /// Of both.
     urgent_bytes: usize,
     /// Urgent messages encoded for the write that is under way, and after it
     /// the rest of the one that was cut.
@@ -115,7 +132,23 @@ impl Lanes {
         self.control.is_empty()
             && self.bulk.is_empty()
             && self.express.is_empty()
-            && self.urgent.iter().all(Lane::is_empty)
+            && !self.has_urgent(Class::RealTime)
+            && !self.has_urgent(Class::Priority)
+    }
+
+    /// Whether a message of that class waits, in its lane or in the shared
+    /// queue.
+    #[inline]
+    fn has_urgent(&self, class: Class) -> bool {
+        let lane = class as usize & 1;
+        !self.urgent[lane].is_empty() || self.awaited[lane].messages > 0
+    }
+
+    /// Messages of lanes 0 and 1.
+    fn waiting(&self) -> usize {
+        let own: usize = self.urgent.iter().map(Lane::len).sum();
+        let awaited: usize = self.awaited.iter().map(|awaited| awaited.messages).sum();
+        own + awaited
     }
 
     /// Whether they may be pooled: they hold little memory.
@@ -159,9 +192,12 @@ pub enum Scope {
     Urgent,
 }
 
-/// Bounds of lanes 0 and 1 of one connection, together.
+/// Where messages of lanes 0 and 1 wait, and their bounds for one connection,
+/// together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneLimits {
+    /// Where they wait.
+    pub enqueue: Enqueue,
     /// Messages with QoS 0; those with QoS 1 and 2 are bounded by the window.
     pub messages: usize,
     /// Bytes of messages.
@@ -173,11 +209,24 @@ pub struct LaneLimits {
 impl Default for LaneLimits {
     fn default() -> Self {
         Self {
+            enqueue: Enqueue::default(),
             messages: 10_000,
             bytes: 4 << 20,
             overflow: Overflow::default(),
         }
     }
+}
+
+/// Where a message of lanes 0 and 1 waits for its receivers: the two ways of the
+/// PrioMQTT paper. Each receiver is sent the same, in the same order, with
+/// either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Enqueue {
+    /// An entry for each receiver, in a lane of its own.
+    #[default]
+    PerReceiver,
+    /// One entry with the set of its receivers, in a queue of the shard.
+    Shared,
 }
 
 /// Policy for full lanes 0 and 1. With either, a message never goes while one
@@ -278,20 +327,20 @@ impl Egress {
     pub(crate) fn push(
         &mut self,
         entry: Entry,
-        stamp: &Stamp,
         limits: &LaneLimits,
+        seat: &mut Seat<'_>,
         pool: &mut Pool,
         stats: &mut Stats,
     ) -> bool {
         let lanes = self.lanes(pool);
         let size = entry.size();
-        let class = stamp.class();
+        let rank = entry.delivery.message.stamp.rank;
+        let class = rank.class;
         let full = |lanes: &Lanes| {
-            let waiting: usize = lanes.urgent.iter().map(Lane::len).sum();
-            waiting >= limits.messages || lanes.urgent_bytes + size > limits.bytes
+            lanes.waiting() >= limits.messages || lanes.urgent_bytes + size > limits.bytes
         };
         while entry.may_go() && full(lanes) {
-            let Some((worst, victim)) = lanes.give_up(stamp.rank, limits.overflow) else {
+            let Some((worst, victim)) = lanes.give_up(rank, limits.overflow, seat) else {
                 stats.class(class).dropped_full += 1;
                 return false;
             };
@@ -299,24 +348,26 @@ impl Egress {
             stats.class(worst).dropped_full += 1;
             stats.class(worst).waiting -= 1;
         }
-        match lanes.urgent[class as usize & 1].push(stamp.rank.key, entry) {
-            Ok(()) => {
-                lanes.urgent_bytes += size;
-                stats.class(class).arrived();
-                true
-            }
-            Err(_) => {
-                stats.class(class).dropped_full += 1;
-                false
-            }
+        let lane = class as usize & 1;
+        let awaited = &mut lanes.awaited[lane];
+        // Behind what waits in the shared queue, should the method have changed.
+        if limits.enqueue == Enqueue::Shared || awaited.messages > 0 {
+            let place = seat.push(class, rank.key, entry);
+            awaited.messages += 1;
+            awaited.first = Some(awaited.first.map_or(place, |first| first.min(place)));
+        } else if lanes.urgent[lane].push(rank.key, entry).is_err() {
+            stats.class(class).dropped_full += 1;
+            return false;
         }
+        lanes.urgent_bytes += size;
+        stats.class(class).arrived();
+        true
     }
 
     /// Whether lanes 0 and 1 have room for another message.
     pub(crate) fn has_room(&self, limits: &LaneLimits) -> bool {
         self.lanes.as_ref().is_none_or(|lanes| {
-            let waiting: usize = lanes.urgent.iter().map(Lane::len).sum();
-            waiting < limits.messages && lanes.urgent_bytes < limits.bytes
+            lanes.waiting() < limits.messages && lanes.urgent_bytes < limits.bytes
         })
     }
 
@@ -334,7 +385,9 @@ impl Egress {
                 return Some(FIRST);
             }
             for class in [Class::RealTime, Class::Priority] {
-                if let Some((key, _)) = lanes.urgent[class as usize].peek() {
+                let own = lanes.urgent[class as usize].peek().map(|(key, _)| key);
+                let first = lanes.awaited[class as usize].first.map(|place| place.key);
+                if let Some(key) = own.into_iter().chain(first).min() {
                     return Some(Rank { class, key });
                 }
             }
@@ -362,13 +415,14 @@ impl Egress {
         scope: Scope,
         encoding: Encoding,
         shares: &Shares,
+        seat: &mut Seat<'_>,
         pool: &mut Pool,
         stats: &mut Stats,
         dropped: &mut Vec<Dropped>,
         now: Nanos,
     ) {
         if self.lanes.is_some() {
-            self.plan_lanes(scope, encoding, shares, pool, stats, dropped, now);
+            self.plan_lanes(scope, encoding, shares, seat, pool, stats, dropped, now);
         }
     }
 
@@ -381,6 +435,7 @@ impl Egress {
         scope: Scope,
         encoding: Encoding,
         shares: &Shares,
+        seat: &mut Seat<'_>,
         pool: &mut Pool,
         stats: &mut Stats,
         dropped: &mut Vec<Dropped>,
@@ -419,6 +474,7 @@ impl Egress {
         let mut bulk_left = lanes.bulk.len() - bulk_cut;
         let mut chosen = 0;
         while chosen < ROUND && lanes.plan.len() < PIECES {
+            lanes.draw(seat);
             let heads: Heads = [
                 lanes.urgent[0].peek().map(|(_, entry)| entry.size()),
                 lanes.urgent[1].peek().map(|(_, entry)| entry.size()),
@@ -553,13 +609,13 @@ impl Egress {
             if let Some(class) = piece.class
                 && written > 0
             {
-                let waits = |empty: bool| (!empty).then_some(OVERHEAD);
                 let heads: Heads = [
-                    waits(lanes.urgent[0].is_empty()),
-                    waits(lanes.urgent[1].is_empty()),
-                    waits(self.plain.is_empty()),
-                    waits(lanes.bulk.is_empty()),
-                ];
+                    lanes.has_urgent(Class::RealTime),
+                    lanes.has_urgent(Class::Priority),
+                    !self.plain.is_empty(),
+                    !lanes.bulk.is_empty(),
+                ]
+                .map(|waits| waits.then_some(OVERHEAD));
                 lanes.credits.sent(shares, &heads, class, written);
             }
             match lanes.buffer(piece.part) {
@@ -590,7 +646,7 @@ impl Egress {
         }
         self.recall(pool);
         if let Some(lanes) = &mut self.lanes
-            && lanes.urgent[0].is_empty()
+            && !lanes.has_urgent(Class::RealTime)
         {
             lanes.credits.lane_0_is_empty();
         }
@@ -609,6 +665,7 @@ impl Egress {
         &mut self,
         encoding: Encoding,
         shares: &Shares,
+        seat: &mut Seat<'_>,
         pool: &mut Pool,
         stats: &mut Stats,
         now: Nanos,
@@ -616,7 +673,16 @@ impl Egress {
         let mut all = Vec::with_capacity(self.len());
         let mut dropped = Vec::new();
         while !self.is_empty() {
-            self.plan(Scope::All, encoding, shares, pool, stats, &mut dropped, now);
+            self.plan(
+                Scope::All,
+                encoding,
+                shares,
+                seat,
+                pool,
+                stats,
+                &mut dropped,
+                now,
+            );
             let mut slices = [IoSlice::new(&[]); PIECES];
             let filled = self.slices(Scope::All, &mut slices);
             let before = all.len();
@@ -630,12 +696,12 @@ impl Egress {
             dropped.clear();
             self.advance(n, shares, pool, stats, now);
         }
-        self.release(pool, stats);
+        self.release(seat, pool, stats);
         all
     }
 
     /// Drops everything and gives the memory back.
-    pub(crate) fn release(&mut self, pool: &mut Pool, stats: &mut Stats) {
+    fn release(&mut self, seat: &mut Seat<'_>, pool: &mut Pool, stats: &mut Stats) {
         self.plain.release(pool);
         self.lead = 0;
         if let Some(lanes) = &mut self.lanes {
@@ -644,8 +710,10 @@ impl Egress {
             lanes.express.release(pool);
             lanes.sending.clear();
             for class in [Class::RealTime, Class::Priority] {
+                lanes.draw(seat);
                 while lanes.urgent[class as usize].pop().is_some() {
                     stats.class(class).waiting -= 1;
+                    lanes.draw(seat);
                 }
             }
             lanes.urgent_bytes = 0;
@@ -735,21 +803,76 @@ impl Egress {
 }
 
 impl Lanes {
-    /// Removes the oldest of the least urgent messages, if it is one that has
+    /// Takes what goes before the messages of lanes 0 and 1 out of the shared
+    /// queue. Among equals, those in the lanes are older.
+    #[inline]
+    fn draw(&mut self, seat: &mut Seat<'_>) {
+        for class in [Class::RealTime, Class::Priority] {
+            let lane = class as usize;
+            let Some(first) = self.awaited[lane].first else {
+                continue;
+            };
+            let own = self.urgent[lane].peek();
+            if own.is_none_or(|(key, _)| key > first.key)
+                && let Some(entry) = self.leave_shared(class, first, false, seat)
+            {
+                // There is room: what waits is bounded for both together.
+                let _ = match self.sending.is_empty() {
+                    true => self.urgent[lane].push(first.key, entry),
+                    false => self.urgent[lane].append(first.key, entry),
+                };
+            }
+        }
+    }
+
+    /// Takes one message out of the shared queue.
+    fn leave_shared(
+        &mut self,
+        class: Class,
+        place: Place,
+        give_up: bool,
+        seat: &mut Seat<'_>,
+    ) -> Option<Entry> {
+        let awaited = &mut self.awaited[class as usize & 1];
+        let entry = seat.take(class, place, give_up);
+        awaited.messages -= usize::from(entry.is_some());
+        if awaited.messages == 0 {
+            awaited.first = None;
+        } else if awaited.first == Some(place) {
+            awaited.first = seat.next(class, place);
+        }
+        entry
+    }
+
+    /// Removes the oldest of the least urgent messages that may go, if it has
     /// to go before a message with that rank.
-    fn give_up(&mut self, rank: Rank, overflow: Overflow) -> Option<(Class, Entry)> {
+    fn give_up(
+        &mut self,
+        rank: Rank,
+        overflow: Overflow,
+        seat: &mut Seat<'_>,
+    ) -> Option<(Class, Entry)> {
         for worst in [Class::Priority, Class::RealTime] {
             let lane = &mut self.urgent[worst as usize];
-            let Some(key) = lane.worst_key() else {
+            let own = lane.worst_key(Entry::may_go);
+            let awaited = match self.awaited[worst as usize].messages {
+                0 => None,
+                _ => seat.worst(worst),
+            };
+            let Some(key) = own.max(awaited.map(|place| place.key)) else {
                 continue;
             };
             let order = (worst, key).cmp(&(rank.class, rank.key));
             if order.is_lt() || (order.is_eq() && overflow == Overflow::RefuseNew) {
                 return None;
             }
-            if let Some((_, entry)) = lane.give_up(Entry::may_go) {
-                return Some((worst, entry));
-            }
+            let entry = match awaited {
+                Some(place) if own.is_none_or(|own| own < place.key) => {
+                    self.leave_shared(worst, place, true, seat)
+                }
+                _ => lane.give_up(Entry::may_go).map(|(_, entry)| entry),
+            };
+            return entry.map(|entry| (worst, entry));
         }
         None
     }

@@ -221,18 +221,19 @@ impl Hub {
         let Some(conn) = self.conns.get_mut(slot) else {
             return;
         };
-        let stamp = delivery.message.stamp;
+        let class = delivery.message.stamp.class();
         let entry = Entry {
             delivery,
             packet_id,
             since: now,
         };
         let limits = &self.config.lanes;
+        let seat = &mut self.shared.seat(slot);
         if conn
             .out
-            .push(entry, &stamp, limits, &mut self.pool, &mut self.stats)
+            .push(entry, limits, seat, &mut self.pool, &mut self.stats)
         {
-            conn.class = conn.class.min(stamp.class());
+            conn.class = conn.class.min(class);
             Self::mark_urgent(conn, slot, &mut self.urgent);
             Self::mark_dirty(conn, slot, &mut self.dirty);
         }

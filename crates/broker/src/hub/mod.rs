@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use punctual_codec::{Ack, Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
 use crate::directory::Directory;
-use crate::egress::{Dropped, Pool, Rank, Scope};
+use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
 use crate::message::Messages;
 use crate::session::{Names, Session, Step, Will};
 use crate::slab::Slab;
@@ -60,6 +60,8 @@ pub(crate) struct Hub {
     /// Reused for messages that [`crate::egress::Egress::plan`] dropped.
     pub(crate) dropped: Vec<Dropped>,
     pub(crate) pool: Pool,
+    /// Urgent messages that wait once for several connections.
+    pub(crate) shared: Shared,
     pub(crate) messages: Messages,
     pub(crate) stats: Stats,
     pub(crate) outboxes: Vec<Outbox>,
@@ -176,6 +178,7 @@ impl Hub {
             scope,
             encoding,
             &self.config.shares,
+            &mut self.shared.seat(slot),
             &mut self.pool,
             &mut self.stats,
             &mut self.dropped,
@@ -208,6 +211,7 @@ impl Hub {
         let mut tail = conn.out.take_all(
             conn.encoding(),
             &self.config.shares,
+            &mut self.shared.seat(slot),
             &mut self.pool,
             &mut self.stats,
             now,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
 
 use super::{Conn, Hub, count_publish, first_step, put_publish};
-use crate::egress::{Class, Entry, LaneLimits, Pool};
+use crate::egress::{Class, Entry, LaneLimits, Pool, Seat};
 use crate::index::delivered_qos;
 use crate::message::Form;
 use crate::session::{Delivery, Session, Step};
@@ -133,6 +133,7 @@ impl Hub {
             // Not urgent any more, whatever it was when it was published.
             let mut outlet = Outlet {
                 limits: &self.config.lanes,
+                seat: self.shared.seat(slot),
                 pool: &mut self.pool,
                 stats: &mut self.stats,
             };
@@ -159,6 +160,7 @@ impl Hub {
                 let class = delivery.message.stamp.class();
                 let mut outlet = Outlet {
                     limits: &self.config.lanes,
+                    seat: self.shared.seat(slot),
                     pool: &mut self.pool,
                     stats: &mut self.stats,
                 };
@@ -208,16 +210,19 @@ fn send_delivery(
         }
     };
     if class.is_urgent() {
-        let stamp = delivery.message.stamp;
         let entry = Entry {
             delivery,
             packet_id,
             since: now,
         };
         conn.class = conn.class.min(class);
-        return conn
-            .out
-            .push(entry, &stamp, parts.limits, parts.pool, parts.stats);
+        return conn.out.push(
+            entry,
+            parts.limits,
+            &mut parts.seat,
+            parts.pool,
+            parts.stats,
+        );
     }
     let message = &delivery.message;
     let form = Form {
@@ -250,6 +255,7 @@ fn send_delivery(
 /// Parts of the hub that sending needs.
 struct Outlet<'a> {
     limits: &'a LaneLimits,
+    seat: Seat<'a>,
     pool: &'a mut Pool,
     stats: &'a mut Stats,
 }

@@ -20,7 +20,7 @@ use punctual_codec::{
 };
 
 use crate::directory::Directory;
-use crate::egress::{Class, Egress, Pool, Rank, Scope};
+use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared};
 use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
     State,
@@ -145,6 +145,7 @@ impl Shard {
                 ranked: Vec::new(),
                 dropped: Vec::new(),
                 pool: Pool::default(),
+                shared: Shared::default(),
                 messages: Messages::default(),
                 stats: Stats::default(),
                 outboxes,

@@ -91,6 +91,16 @@ words! {
 }
 
 words! {
+    /// Where an urgent message waits for its receivers.
+    EgressEnqueue {
+        /// An entry for each receiver.
+        PerReceiver = "per-receiver",
+        /// One entry with the set of its receivers.
+        Shared = "shared",
+    }
+}
+
+words! {
     /// Which urgent message goes when a client's lanes are full.
     EgressOverflow {
         /// The oldest of the lowest priority.
@@ -552,6 +562,12 @@ section! {
         /// one of lower priority stays. "evict-oldest": the oldest of the lowest
         /// priority. "refuse-new": the new one, unless others are lower.
         overflow: EgressOverflow = EgressOverflow::EvictOldest, since "0.2", Reload;
+        /// Where a message with a priority or a requirement waits for its
+        /// receivers. "per-receiver": an entry for each, in a queue of its own.
+        /// "shared": one entry with the set of its receivers, in a queue of the
+        /// shard. Everyone is sent the same in the same order; docs/urgency.md
+        /// has what each costs.
+        enqueue: EgressEnqueue = EgressEnqueue::PerReceiver, since "0.3", Reload;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual_broker::{
-    Admission as BrokerAdmission, Class, Config as Broker, Discipline, LaneLimits,
+    Admission as BrokerAdmission, Class, Config as Broker, Discipline, Enqueue, LaneLimits,
     Limits as BrokerLimits, Nanos, Overflow, Policing, QueueFull, Shares, UrgencyRule,
 };
 use punctual_manager::{Service, Settings, Star};
@@ -16,8 +16,8 @@ use punctual_net::{QuicOptions, TcpOptions, UdpOptions};
 use super::Config;
 use super::address::Transport;
 use super::keys::{
-    Cookie, EgressOverflow, EgressPolicy, Listener, PolicingAction, Rejected, Seal, TlsVersion,
-    WhenFull,
+    Cookie, EgressEnqueue, EgressOverflow, EgressPolicy, Listener, PolicingAction, Rejected, Seal,
+    TlsVersion, WhenFull,
 };
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
@@ -96,6 +96,10 @@ impl Config {
                 10 * u16::from(self.egress.min_share_bulk),
             ]),
             lanes: LaneLimits {
+                enqueue: match self.egress.enqueue {
+                    EgressEnqueue::PerReceiver => Enqueue::PerReceiver,
+                    EgressEnqueue::Shared => Enqueue::Shared,
+                },
                 messages: number(self.egress.max_waiting_messages.into()),
                 bytes: number(self.egress.max_waiting_bytes.0),
                 overflow: match self.egress.overflow {

@@ -50,15 +50,25 @@ fn connect_tells_what_it_does_not_understand() {
 /// takes; what is urgent comes before the end of it.
 #[test]
 fn what_is_urgent_overtakes_what_waits() {
-    let config = "[egress]\nrules = [\"alarm/#: priority=0\"]\n\
-                  [tcp]\nnotsent_lowat = \"16KiB\"\n\
-                  [queue]\nsend_buffer = \"64MiB\"\n";
-    let Some(broker) = Broker::with_config(config) else {
-        return;
+    let config = |enqueue| {
+        format!(
+            "[egress]\nrules = [\"alarm/#: priority=0\"]\nenqueue = \"{enqueue}\"\n\
+             [tcp]\nnotsent_lowat = \"16KiB\"\n\
+             [queue]\nsend_buffer = \"64MiB\"\n"
+        )
     };
-    let (mut subscriber, _) = Conn::connect_to(&broker, &Connect::new(V311, unique("s")));
+    for enqueue in ["per-receiver", "shared"] {
+        let Some(broker) = Broker::with_config(&config(enqueue)) else {
+            return;
+        };
+        urgent_overtakes_what_waits(&broker);
+    }
+}
+
+fn urgent_overtakes_what_waits(broker: &Broker) {
+    let (mut subscriber, _) = Conn::connect_to(broker, &Connect::new(V311, unique("s")));
     subscriber.subscribe("#", 0);
-    let (mut publisher, _) = Conn::connect_to(&broker, &Connect::new(V311, unique("p")));
+    let (mut publisher, _) = Conn::connect_to(broker, &Connect::new(V311, unique("p")));
     let bulk = vec![b'.'; 256 << 10];
     let count = 100;
     for _ in 0..count {
@@ -75,4 +85,59 @@ fn what_is_urgent_overtakes_what_waits() {
     for _ in before..count {
         assert_eq!(subscriber.message().topic, "log");
     }
+}
+
+/// One of two subscribers does not read: the other gets everything meanwhile,
+/// by priority, and so does the first once it reads.
+#[test]
+fn a_shared_queue_waits_for_nobody() {
+    let config = "[egress]\nenqueue = \"shared\"\nmin_share_normal = 0\n\
+                  [tcp]\nnotsent_lowat = \"16KiB\"\n\
+                  [queue]\nsend_buffer = \"64MiB\"\n";
+    let Some(broker) = Broker::with_config(config) else {
+        return;
+    };
+    let subscribe = |filters: &[&str]| {
+        let (mut conn, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("s")));
+        for filter in filters {
+            conn.subscribe(filter, 1);
+        }
+        conn
+    };
+    let (mut idle, mut eager) = (subscribe(&["log", "alarm"]), subscribe(&["alarm"]));
+    let (mut publisher, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("p")));
+    let bulk = vec![b'.'; 256 << 10];
+    let count = 100;
+    for _ in 0..count {
+        publisher.send(Publish::new(V5, "log", &bulk).encode());
+    }
+    publisher.ping();
+    for number in 0..100u16 {
+        let priority = (number % 7).to_string();
+        let props = Props::new().user("priority", &priority);
+        let publish = Publish::new(V5, "alarm", number.to_string())
+            .qos(number as u8 % 2, number + 1)
+            .props(props);
+        publisher.send(publish.encode());
+        let message = eager.message();
+        assert_eq!(message.payload, number.to_string().as_bytes());
+        eager.acknowledge(&message);
+    }
+    let (mut logs, mut alarms) = (0, Vec::new());
+    while logs < count || alarms.len() < 100 {
+        let message = idle.message();
+        idle.acknowledge(&message);
+        if message.topic == "log" {
+            logs += 1;
+            assert!(
+                logs < count || alarms.len() == 100,
+                "alarms came after all logs"
+            );
+        } else {
+            alarms.push(message.text().parse::<u16>().unwrap());
+        }
+    }
+    let mut expected: Vec<u16> = (0..100).collect();
+    expected.sort_by_key(|number| number % 7);
+    assert_eq!(alarms, expected);
 }

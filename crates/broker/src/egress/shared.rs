@@ -1,0 +1,486 @@
+//! The queue of a shard in which an urgent message waits once, with the set of
+//! its receivers, instead of in a lane of each: what the PrioMQTT paper calls
+//! one message with an array of addresses.
+//!
+//! A receiver takes its messages out when it can be sent them, in the order of
+//! their keys and then of arrival; who takes nothing holds up nobody. An entry
+//! leaves with its last receiver. Entries for others lie between those for one
+//! receiver, so finding its next, or the one it gives up, is linear in these;
+//! everything else is O(log n). What waits for one receiver is bounded by its
+//! egress, and so is all of this by what its receivers may have together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use punctual_codec::QoS;
+
+use super::{Class, Entry};
+use crate::Nanos;
+use crate::message::Message;
+use crate::session::Delivery;
+use crate::slab::Slab;
+
+/// Lists of receivers that are kept for further entries, and their capacity.
+const SPARE: usize = 256;
+const SPARE_RECEIVERS: usize = 256;
+
+/// Order in one lane: smallest key first, FIFO among equals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(super) key: u64,
+    arrival: u64,
+}
+
+/// What one receiver is to get of a message.
+#[derive(Debug)]
+struct Receiver {
+    /// Slot of its connection.
+    slot: u32,
+    packet_id: u16,
+    qos: QoS,
+    retain: bool,
+    /// It has taken the message out.
+    gone: bool,
+    subscription_ids: Option<Arc<[u32]>>,
+}
+
+/// A message that waits.
+#[derive(Debug)]
+struct Common {
+    class: Class,
+    place: Place,
+    message: Arc<Message>,
+    since: Nanos,
+    /// By slot.
+    receivers: Vec<Receiver>,
+    /// Receivers that are not gone.
+    left: usize,
+}
+
+impl Common {
+    /// Where the first of what `slot` has to get is among the receivers, of what
+    /// may go if that matters.
+    fn position(&self, slot: u32, give_up: bool) -> Option<usize> {
+        let from = self.receivers.partition_point(|r| r.slot < slot);
+        let mut own = self.receivers[from..].iter().take_while(|r| r.slot == slot);
+        let at = own.position(|r| !r.gone && (!give_up || r.qos == QoS::AtMostOnce))?;
+        Some(from + at)
+    }
+}
+
+/// The queue of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    entries: Slab<Common>,
+    /// Of lanes 0 and 1: where in `entries`.
+    order: [BTreeMap<Place, u32>; 2],
+    /// The entry added last: further receivers of its message join it.
+    last: u32,
+    arrivals: u64,
+    spare: Vec<Vec<Receiver>>,
+}
+
+impl Shared {
+    /// The part of the connection in that slot.
+    #[inline]
+    pub(crate) fn seat(&mut self, slot: u32) -> Seat<'_> {
+        Seat { queue: self, slot }
+    }
+
+    /// Messages that wait, for however many receivers.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+/// One connection's part of the queue.
+#[derive(Debug)]
+pub(crate) struct Seat<'a> {
+    queue: &'a mut Shared,
+    slot: u32,
+}
+
+impl Seat<'_> {
+    /// Adds a message. The receivers of one message are to be added one after
+    /// the other.
+    pub(super) fn push(&mut self, class: Class, key: u64, entry: Entry) -> Place {
+        let Entry {
+            delivery,
+            packet_id,
+            since,
+        } = entry;
+        let receiver = Receiver {
+            slot: self.slot,
+            packet_id,
+            qos: delivery.qos,
+            retain: delivery.retain,
+            gone: false,
+            subscription_ids: delivery.subscription_ids,
+        };
+        let queue = &mut *self.queue;
+        if let Some(last) = queue.entries.get_mut(queue.last)
+            && Arc::ptr_eq(&last.message, &delivery.message)
+            && last.since == since
+        {
+            let at = last.receivers.partition_point(|r| r.slot <= self.slot);
+            last.receivers.insert(at, receiver);
+            last.left += 1;
+            return last.place;
+        }
+        queue.arrivals += 1;
+        let place = Place {
+            key,
+            arrival: queue.arrivals,
+        };
+        let mut receivers = queue.spare.pop().unwrap_or_default();
+        receivers.push(receiver);
+        queue.last = queue.entries.insert(Common {
+            class,
+            place,
+            message: delivery.message,
+            since,
+            receivers,
+            left: 1,
+        });
+        queue.order[class as usize & 1].insert(place, queue.last);
+        place
+    }
+
+    /// The place of its first message from that place on.
+    pub(super) fn next(&self, class: Class, from: Place) -> Option<Place> {
+        let order = &self.queue.order[class as usize & 1];
+        let mut further = order.range(from..);
+        let (place, _) = further.find(|(_, at)| {
+            let entry = self.queue.entries.get(**at);
+            entry.is_some_and(|entry| entry.position(self.slot, false).is_some())
+        })?;
+        Some(*place)
+    }
+
+    /// The place of the oldest of its least urgent messages that may go.
+    pub(super) fn worst(&self, class: Class) -> Option<Place> {
+        let order = &self.queue.order[class as usize & 1];
+        let goes = |at: &u32| {
+            let entry = self.queue.entries.get(*at);
+            entry.is_some_and(|entry| entry.position(self.slot, true).is_some())
+        };
+        let (worst, _) = order.iter().rev().find(|(_, at)| goes(at))?;
+        let equals = Place {
+            key: worst.key,
+            arrival: 0,
+        };
+        let (oldest, _) = order.range(equals..).find(|(_, at)| goes(at))?;
+        Some(*oldest)
+    }
+
+    /// Takes its message at that place out; with `give_up` one that may go.
+    pub(super) fn take(&mut self, class: Class, place: Place, give_up: bool) -> Option<Entry> {
+        let queue = &mut *self.queue;
+        let at = *queue.order[class as usize & 1].get(&place)?;
+        let common = queue.entries.get_mut(at)?;
+        let own = common.position(self.slot, give_up)?;
+        let receiver = &mut common.receivers[own];
+        receiver.gone = true;
+        common.left -= 1;
+        let entry = Entry {
+            delivery: Delivery {
+                message: common.message.clone(),
+                subscription_ids: receiver.subscription_ids.take(),
+                qos: receiver.qos,
+                retain: receiver.retain,
+            },
+            packet_id: receiver.packet_id,
+            since: common.since,
+        };
+        if common.left == 0
+            && let Some(mut common) = queue.entries.remove(at)
+        {
+            queue.order[common.class as usize & 1].remove(&place);
+            common.receivers.clear();
+            if queue.spare.len() < SPARE && common.receivers.capacity() <= SPARE_RECEIVERS {
+                queue.spare.push(common.receivers);
+            }
+        }
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::{
+        Egress, Encoding, Enqueue, LaneLimits, Overflow, Pool, Rank, Scope, Shares, Stamp,
+    };
+    use crate::message::{Form, Parts};
+    use crate::stats::Stats;
+    use proptest::prelude::*;
+    use std::io::IoSlice;
+
+    const RECEIVERS: u32 = 5;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// To the receivers in the mask, those in `twice` once more.
+        Publish {
+            class: Class,
+            key: u64,
+            to: u32,
+            twice: u32,
+            qos: QoS,
+            len: usize,
+            lifetime: Option<u64>,
+        },
+        Plain(u32, usize),
+        Write(u32, usize, Scope),
+        Leave(u32),
+        Method(Enqueue),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let class = prop_oneof![Just(Class::RealTime), Just(Class::Priority)];
+        let qos = prop_oneof![3 => Just(QoS::AtMostOnce), 1 => Just(QoS::AtLeastOnce)];
+        let lifetime = proptest::option::weighted(0.2, 1..60u64);
+        let mask = 0..1u32 << RECEIVERS;
+        let publish = (
+            class,
+            0..4u64,
+            mask.clone(),
+            mask,
+            qos,
+            0..2000usize,
+            lifetime,
+        );
+        let scope = prop_oneof![Just(Scope::All), Just(Scope::Urgent)];
+        let method = prop_oneof![Just(Enqueue::Shared), Just(Enqueue::PerReceiver)];
+        prop_oneof![
+            12 => publish.prop_map(|(class, key, to, twice, qos, len, lifetime)| Step::Publish {
+                class, key, to, twice: twice & to & 1, qos, len, lifetime,
+            }),
+            3 => (0..RECEIVERS, 0..5000usize).prop_map(|(to, len)| Step::Plain(to, len)),
+            8 => (0..RECEIVERS, 0..20_000usize, scope)
+                .prop_map(|(of, n, scope)| Step::Write(of, n, scope)),
+            1 => (0..RECEIVERS).prop_map(Step::Leave),
+            1 => method.prop_map(Step::Method),
+        ]
+    }
+
+    /// Connections, and what each has been written.
+    struct World {
+        egresses: Vec<Egress>,
+        written: Vec<Vec<u8>>,
+        limits: LaneLimits,
+        shared: Shared,
+        pool: Pool,
+        stats: Stats,
+    }
+
+    const ENCODING: Encoding = Encoding {
+        v5: true,
+        max_packet: 1800,
+    };
+
+    impl World {
+        fn new(limits: LaneLimits) -> Self {
+            Self {
+                egresses: (0..RECEIVERS).map(|_| Egress::default()).collect(),
+                written: vec![Vec::new(); RECEIVERS as usize],
+                limits,
+                shared: Shared::default(),
+                pool: Pool::default(),
+                stats: Stats::default(),
+            }
+        }
+
+        fn push(&mut self, to: u32, message: &Arc<Message>, packet_id: u16, now: Nanos) {
+            let delivery = Delivery {
+                message: message.clone(),
+                subscription_ids: Some(Arc::from([to + 1])),
+                qos: message.qos,
+                retain: false,
+            };
+            let entry = Entry {
+                delivery,
+                packet_id,
+                since: now,
+            };
+            let seat = &mut self.shared.seat(to);
+            let (pool, stats) = (&mut self.pool, &mut self.stats);
+            self.egresses[to as usize].push(entry, &self.limits, seat, pool, stats);
+        }
+
+        fn plain(&mut self, to: u32, len: usize) {
+            let payload = vec![7; len];
+            let parts = Parts {
+                topic: b"plain",
+                properties: &[],
+                expiry: None,
+                payload: &payload,
+                shared: None,
+            };
+            let form = Form {
+                v5: true,
+                dup: false,
+                qos: QoS::AtMostOnce,
+                retain: false,
+                packet_id: 0,
+                subscription_ids: &[],
+                alias: None,
+            };
+            let out = self.egresses[to as usize].plain();
+            parts.put(&form, u32::MAX, out, &mut self.pool);
+        }
+
+        /// Writes at most `n` bytes; returns how many.
+        fn write(&mut self, of: u32, n: usize, scope: Scope, now: Nanos) -> usize {
+            let shares = Shares::default();
+            let egress = &mut self.egresses[of as usize];
+            let mut dropped = Vec::new();
+            let seat = &mut self.shared.seat(of);
+            let (pool, stats) = (&mut self.pool, &mut self.stats);
+            egress.plan(
+                scope,
+                ENCODING,
+                &shares,
+                seat,
+                pool,
+                stats,
+                &mut dropped,
+                now,
+            );
+            let mut slices = [IoSlice::new(&[]); 64];
+            let filled = egress.slices(scope, &mut slices);
+            let offered: Vec<u8> = slices[..filled].iter().flat_map(|s| s.to_vec()).collect();
+            let taken = n.min(offered.len());
+            self.written[of as usize].extend(&offered[..taken]);
+            egress.advance(taken, &shares, pool, stats, now);
+            taken
+        }
+
+        fn leave(&mut self, of: u32, now: Nanos) {
+            let mut egress = std::mem::take(&mut self.egresses[of as usize]);
+            let seat = &mut self.shared.seat(of);
+            let (pool, stats) = (&mut self.pool, &mut self.stats);
+            let tail = egress.take_all(ENCODING, &Shares::default(), seat, pool, stats, now);
+            self.written[of as usize].extend(tail);
+        }
+
+        fn take(&mut self, step: &Step, number: u16, now: Nanos) {
+            match *step {
+                Step::Publish {
+                    class,
+                    key,
+                    to,
+                    twice,
+                    qos,
+                    len,
+                    lifetime,
+                } => {
+                    let payload = vec![number as u8; len];
+                    let parts = Parts {
+                        topic: b"urgent",
+                        properties: &[],
+                        expiry: None,
+                        payload: &payload,
+                        shared: None,
+                    };
+                    let stamp = Stamp {
+                        rank: Rank { class, key },
+                        deadline: lifetime.map_or(Nanos::MAX, |after| now + Nanos(after)),
+                        drop_late: true,
+                    };
+                    let message = Message::from_parts(&parts, qos, false, Nanos::MAX, 1, stamp);
+                    // Not in the order of slots, as sessions are not either.
+                    for n in 0..RECEIVERS {
+                        let to_one = (n * 3 + u32::from(number)) % RECEIVERS;
+                        for _ in 0..(to >> to_one & 1) + (twice >> to_one & 1) {
+                            self.push(to_one, &message, number, now);
+                        }
+                    }
+                }
+                Step::Plain(to, len) => self.plain(to, len),
+                Step::Write(of, n, scope) => {
+                    self.write(of, n, scope, now);
+                }
+                Step::Leave(of) => self.leave(of, now),
+                Step::Method(_) => {}
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever is published, written in part, dropped, and whoever leaves:
+        /// each receiver is sent the same bytes with either method, also when it
+        /// changes under way, and the same is counted.
+        #[test]
+        fn both_methods_send_the_same(
+            steps in proptest::collection::vec(step(), 1..150),
+            messages in 1..30usize,
+            bytes in 2000..20_000usize,
+            refuse in any::<bool>(),
+        ) {
+            let limits = LaneLimits {
+                enqueue: Enqueue::PerReceiver,
+                messages,
+                bytes,
+                overflow: if refuse { Overflow::RefuseNew } else { Overflow::EvictOldest },
+            };
+            let mut own = World::new(limits);
+            let mut common = World::new(LaneLimits { enqueue: Enqueue::Shared, ..limits });
+            for (number, step) in steps.iter().enumerate() {
+                let now = Nanos(number as u64);
+                if let Step::Method(method) = step {
+                    common.limits.enqueue = *method;
+                }
+                own.take(step, number as u16 + 1, now);
+                common.take(step, number as u16 + 1, now);
+                prop_assert_eq!(&own.written, &common.written, "step {}", number);
+                prop_assert_eq!(&own.stats, &common.stats, "step {}", number);
+                for (own, common) in own.egresses.iter_mut().zip(&mut common.egresses) {
+                    prop_assert_eq!(own.rank(), common.rank());
+                    prop_assert_eq!(own.len(), common.len());
+                }
+            }
+            for of in 0..RECEIVERS {
+                let now = Nanos(1000);
+                while common.write(of, usize::MAX, Scope::All, now) > 0 {}
+                while own.write(of, usize::MAX, Scope::All, now) > 0 {}
+                prop_assert!(common.egresses[of as usize].is_empty());
+            }
+            prop_assert_eq!(&own.written, &common.written);
+            prop_assert_eq!(common.shared.len(), 0);
+            prop_assert!(common.shared.order.iter().all(BTreeMap::is_empty));
+        }
+    }
+
+    #[test]
+    fn one_entry_however_many_receivers() {
+        let limits = LaneLimits {
+            enqueue: Enqueue::Shared,
+            ..LaneLimits::default()
+        };
+        let mut world = World::new(limits);
+        let publish = Step::Publish {
+            class: Class::Priority,
+            key: 3,
+            to: 0b11111,
+            twice: 0,
+            qos: QoS::AtMostOnce,
+            len: 10,
+            lifetime: None,
+        };
+        for number in 1..=4 {
+            world.take(&publish, number, Nanos(0));
+        }
+        assert_eq!(world.shared.len(), 4);
+        // Who does not read keeps them there, and holds up nobody.
+        for of in 1..RECEIVERS {
+            while world.write(of, 1000, Scope::All, Nanos(1)) > 0 {}
+            assert!(world.egresses[of as usize].is_empty());
+        }
+        assert_eq!(world.shared.len(), 4);
+        while world.write(0, 1000, Scope::All, Nanos(2)) > 0 {}
+        assert_eq!(world.shared.len(), 0);
+        assert_eq!(world.written[0].len(), world.written[1].len());
+    }
+}
