@@ -1,0 +1,452 @@
+//! All connections, and the sessions that outlive them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use punctual_broker::{
+    AccessControl, AdmissionRequest, Ask, Asker, ConnId, FlowDecision, FlowQuota, Nanos, Policing,
+    SubscriptionDecision, UrgencyRule, answers,
+};
+use punctual_model::{Answer, Requirements};
+
+use crate::down::Welcome;
+use crate::flows::Acks;
+use crate::relay::{Context, Peer, Relay, Stage};
+
+/// How a proxy deals with requirements.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Requirements of topics whose publishers state none.
+    pub rules: Vec<UrgencyRule>,
+    /// Who may state what; `None` for everyone everything.
+    pub access: Option<Arc<dyn AccessControl>>,
+    /// Messages whose requirement is rejected are refused (0x97) instead of
+    /// being carried as well as can be.
+    pub refuse: bool,
+    /// What happens to messages that come faster or are larger than declared.
+    /// [`Policing::Demote`] only counts them: a proxy has no lanes.
+    pub policing: Policing,
+    /// Flows of one connection, admitted or not.
+    pub max_flows: usize,
+    /// How long an acknowledgement waits for a decision, at most.
+    pub decision_timeout: Nanos,
+    /// How long flows and subscriptions of a client that has gone are kept, at
+    /// most, should its session last longer.
+    pub max_session: Nanos,
+    /// Sessions without a connection that are kept in mind.
+    pub max_sessions: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            access: None,
+            refuse: false,
+            policing: Policing::Demote,
+            max_flows: 1000,
+            decision_timeout: Nanos::from_secs(1),
+            max_session: Nanos::from_secs(24 * 3600),
+            max_sessions: 100_000,
+        }
+    }
+}
+
+/// What a proxy has done since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Connections.
+    pub connections: u64,
+    /// Those that did not carry MQTT as we know it, and passed unread.
+    pub foreign: u64,
+    /// PUBLISH packets of clients.
+    pub publishes: u64,
+    /// Acknowledgements that were to wait for a decision.
+    pub held: u64,
+    /// Requirements that could not be understood, or were not allowed.
+    pub remarks: u64,
+    /// Decisions that did not come in time.
+    pub undecided: u64,
+    /// Messages and subscriptions that were refused or dropped.
+    pub refused: u64,
+    /// Messages that were not as declared.
+    pub violations: u64,
+    /// Those that had to wait for it.
+    pub shaped: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    number: u64,
+    username: Option<Arc<str>>,
+    state: Presence,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Connected(u64),
+    Gone { until: Nanos },
+}
+
+/// The proxy: see the crate.
+#[derive(Debug)]
+pub struct Proxy {
+    config: Config,
+    stats: Stats,
+    relays: HashMap<u64, Relay, foldhash::fast::RandomState>,
+    opened: u64,
+    sessions: HashMap<Arc<str>, Session, foldhash::fast::RandomState>,
+    numbered: u64,
+    expiries: BTreeSet<(Nanos, Arc<str>)>,
+    /// When each connection is to be looked at without being told.
+    deadlines: BTreeSet<(Nanos, u64)>,
+    /// The same by connection.
+    armed: HashMap<u64, Nanos, foldhash::fast::RandomState>,
+    asks: Vec<AdmissionRequest>,
+    dirty: Vec<ConnId>,
+}
+
+fn key(id: ConnId) -> u64 {
+    u64::from(id.generation) << 32 | u64::from(id.slot)
+}
+
+fn id(key: u64) -> ConnId {
+    ConnId {
+        slot: key as u32,
+        generation: (key >> 32) as u32,
+    }
+}
+
+impl Proxy {
+    /// A proxy without connections.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            stats: Stats::default(),
+            relays: HashMap::default(),
+            opened: 0,
+            sessions: HashMap::default(),
+            numbered: 0,
+            expiries: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            armed: HashMap::default(),
+            asks: Vec::new(),
+            dirty: Vec::new(),
+        }
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// A client has connected from that address to the listener with that
+    /// number, and there is a connection to the broker for it.
+    pub fn open(&mut self, address: Option<SocketAddr>, listener: u16) -> ConnId {
+        let conn = id(self.opened);
+        self.relays
+            .insert(self.opened, Relay::new(conn, address, listener));
+        self.opened += 1;
+        self.stats.connections += 1;
+        conn
+    }
+
+    /// The client has sent bytes. What cannot go on yet is kept: bytes that
+    /// come although [`Proxy::reads_client`] says no are kept, too.
+    pub fn client_sent(&mut self, conn: ConnId, bytes: &[u8], now: Nanos) {
+        self.with(conn, now, |relay, context| {
+            relay.client_sent(context, bytes);
+        });
+    }
+
+    /// The broker has sent bytes.
+    pub fn broker_sent(&mut self, conn: ConnId, bytes: &[u8], now: Nanos) {
+        let welcome = self.with(conn, now, |relay, context| {
+            relay.broker_sent(context, bytes)
+        });
+        if let Some(welcome) = welcome.flatten() {
+            self.welcome(conn, *welcome);
+            self.with(conn, now, |relay, context| {
+                relay.connected(context);
+                // What came with CONNACK.
+                relay.broker_sent(context, &[])
+            });
+        }
+    }
+
+    /// One of the sides has gone, and what there was for the other is sent.
+    pub fn closed(&mut self, conn: ConnId, now: Nanos) {
+        let Some(relay) = self.relays.remove(&key(conn)) else {
+            return;
+        };
+        if let Some(at) = self.armed.remove(&key(conn)) {
+            self.deadlines.remove(&(at, key(conn)));
+        }
+        let (Stage::Open(peer) | Stage::Foreign(Some(peer))) = relay.stage else {
+            return;
+        };
+        let taken_over = match self.sessions.get(&peer.client_id) {
+            Some(session) => session.state != Presence::Connected(key(conn)),
+            None => true,
+        };
+        if taken_over {
+            return;
+        }
+        if peer.session_expiry == 0 {
+            self.end(&peer.client_id);
+            return;
+        }
+        let lasts = match peer.session_expiry {
+            u32::MAX => self.config.max_session,
+            seconds => Nanos::from_secs(seconds.into()).min(self.config.max_session),
+        };
+        let until = now + lasts;
+        if let Some(session) = self.sessions.get_mut(&peer.client_id) {
+            session.state = Presence::Gone { until };
+            self.expiries.insert((until, peer.client_id.clone()));
+        }
+        while self.expiries.len() > self.config.max_sessions {
+            let Some((_, first)) = self.expiries.pop_first() else {
+                break;
+            };
+            self.end(&first);
+        }
+    }
+
+    /// When [`Proxy::tick`] is to be called.
+    pub fn next_tick(&self) -> Option<Nanos> {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let expiry = self.expiries.first().map(|(at, _)| *at);
+        [deadline, expiry].into_iter().flatten().min()
+    }
+
+    /// Nothing waits longer than it may, and sessions end.
+    pub fn tick(&mut self, now: Nanos) {
+        while let Some((at, conn)) = self.deadlines.first().copied() {
+            if at > now {
+                break;
+            }
+            self.deadlines.pop_first();
+            self.armed.remove(&conn);
+            self.with(id(conn), now, Relay::tick);
+        }
+        while let Some((at, _)) = self.expiries.first() {
+            if *at > now {
+                break;
+            }
+            if let Some((_, client)) = self.expiries.pop_first() {
+                self.end(&client);
+            }
+        }
+    }
+
+    /// Whether bytes of the client are wanted now.
+    pub fn reads_client(&self, conn: ConnId) -> bool {
+        self.relays.get(&key(conn)).is_some_and(Relay::reads_client)
+    }
+
+    /// Whether bytes of the broker are wanted now.
+    pub fn reads_broker(&self, conn: ConnId) -> bool {
+        self.relays.get(&key(conn)).is_some_and(Relay::reads_broker)
+    }
+
+    /// Bytes for the client; the caller takes away what it has sent.
+    pub fn to_client(&mut self, conn: ConnId) -> Option<&mut Vec<u8>> {
+        Some(&mut self.relays.get_mut(&key(conn))?.to_client)
+    }
+
+    /// Bytes for the broker; the caller takes away what it has sent.
+    pub fn to_broker(&mut self, conn: ConnId) -> Option<&mut Vec<u8>> {
+        Some(&mut self.relays.get_mut(&key(conn))?.to_broker)
+    }
+
+    /// Connections that may have bytes, or may be read again.
+    pub fn take_dirty(&mut self) -> Vec<ConnId> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Questions and news for whoever admits flows, in their order.
+    pub fn take_asks(&mut self) -> Vec<AdmissionRequest> {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// What becomes of a flow of a session (0 for any), asked for or not;
+    /// without a decision there is no such flow any more. With `tell`, or if it
+    /// was asked for, those who subscribe to `$SYS/rt/clients/...` are told.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one decision")]
+    pub fn decide_flow(
+        &mut self,
+        client_id: &str,
+        session: u64,
+        topic: &str,
+        requirements: Requirements,
+        decision: Option<FlowDecision>,
+        tell: bool,
+        now: Nanos,
+    ) {
+        let Some(conn) = self.connected(client_id, session) else {
+            return;
+        };
+        let answer = self.with(conn, now, |relay, context| {
+            relay.decide_flow(context, topic, requirements, decision, tell)
+        });
+        if let Some(answer) = answer.flatten() {
+            self.publish_answer(client_id, topic, &answer);
+        }
+    }
+
+    /// What becomes of a SUBSCRIBE that waits. False if none does any more: then
+    /// its filters are nobody's, unless the broker knows them from before.
+    pub fn decide_subscription(
+        &mut self,
+        conn: ConnId,
+        decision: SubscriptionDecision,
+        now: Nanos,
+    ) -> bool {
+        let decided = self.with(conn, now, |relay, context| {
+            relay.decide_subscription(context, decision)
+        });
+        decided.unwrap_or(false)
+    }
+
+    /// A receiver is served in another way than it was told.
+    pub fn decide_receiver(&mut self, client_id: &str, session: u64, filter: &str, reason: &str) {
+        if self.connected(client_id, session).is_some() {
+            let answer = answers::best_effort(reason.to_owned());
+            self.publish_answer(client_id, filter, &answer);
+        }
+    }
+
+    fn connected(&self, client_id: &str, session: u64) -> Option<ConnId> {
+        let known = self.sessions.get(client_id)?;
+        match known.state {
+            Presence::Connected(conn) if session == 0 || known.number == session => Some(id(conn)),
+            _ => None,
+        }
+    }
+
+    fn publish_answer(&mut self, client_id: &str, about: &str, answer: &Answer) {
+        let news = answers::Notification::new(client_id, about, answer);
+        for (conn, relay) in &mut self.relays {
+            if relay.peer().is_some_and(|peer| !peer.news.is_empty()) {
+                relay.tell(&news);
+                self.dirty.push(id(*conn));
+            }
+        }
+    }
+
+    /// Does something with a relay; what follows is noted.
+    fn with<T>(
+        &mut self,
+        conn: ConnId,
+        now: Nanos,
+        work: impl FnOnce(&mut Relay, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let relay = self.relays.get_mut(&key(conn))?;
+        let mut context = Context {
+            config: &self.config,
+            stats: &mut self.stats,
+            asks: &mut self.asks,
+            now,
+        };
+        let result = work(relay, &mut context);
+        let deadline = relay.deadline();
+        let armed = self.armed.get(&key(conn)).copied();
+        if deadline != armed {
+            if let Some(at) = armed {
+                self.deadlines.remove(&(at, key(conn)));
+                self.armed.remove(&key(conn));
+            }
+            if let Some(at) = deadline {
+                self.deadlines.insert((at, key(conn)));
+                self.armed.insert(key(conn), at);
+            }
+        }
+        self.dirty.push(conn);
+        Some(result)
+    }
+
+    /// The broker has accepted a client.
+    fn welcome(&mut self, conn: ConnId, welcome: Welcome) {
+        let hello = welcome.hello;
+        let client_id: Arc<str> = match (welcome.client_id, hello.client_id.is_empty()) {
+            (Some(assigned), true) => assigned.into(),
+            // 3.1.1 does not tell which one the broker chose.
+            (None, true) => format!("anonymous-{}", key(conn)).into(),
+            (_, false) => hello.client_id.into(),
+        };
+        let username: Option<Arc<str>> = hello.username.map(Into::into);
+        let access = self.config.access.as_ref();
+        let permissions =
+            access.and_then(|access| access.permissions(username.as_deref(), &client_id));
+        let before = self.sessions.get(&client_id);
+        if let Some(Presence::Gone { until }) = before.map(|session| session.state) {
+            self.expiries.remove(&(until, client_id.clone()));
+        }
+        let number = match before {
+            Some(session) if welcome.session_present => session.number,
+            Some(_) => {
+                self.end(&client_id);
+                self.next_number()
+            }
+            None => self.next_number(),
+        };
+        let session = Session {
+            number,
+            username: username.clone(),
+            state: Presence::Connected(key(conn)),
+        };
+        self.sessions.insert(client_id.clone(), session);
+        let Some(relay) = self.relays.get_mut(&key(conn)) else {
+            return;
+        };
+        relay.stage = Stage::Open(Box::new(Peer {
+            version: hello.version,
+            client_id,
+            username,
+            session: number,
+            session_expiry: welcome.session_expiry,
+            default: hello.default,
+            problem_information: hello.problem_information,
+            max_packet: hello.max_packet,
+            permissions,
+            aliases: vec![None; usize::from(welcome.alias_maximum) + 1],
+            flows: HashMap::default(),
+            acks: Acks::default(),
+            decided: None,
+            subscribing: HashMap::new(),
+            unsubscribing: HashMap::new(),
+            news: Vec::new(),
+        }));
+        let mut context = Context {
+            config: &self.config,
+            stats: &mut self.stats,
+            asks: &mut self.asks,
+            now: Nanos(0),
+        };
+        relay.ask(&mut context, Ask::Connected { conn });
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.numbered += 1;
+        self.numbered
+    }
+
+    /// A session is over.
+    fn end(&mut self, client_id: &Arc<str>) {
+        let Some(session) = self.sessions.remove(client_id) else {
+            return;
+        };
+        let asker = Asker {
+            client_id: client_id.clone(),
+            session: session.number,
+            username: session.username,
+            peer: None,
+            listener: None,
+            quota: FlowQuota::default(),
+        };
+        let ask = Ask::Ended;
+        self.asks.push(AdmissionRequest { asker, ask });
+    }
+}

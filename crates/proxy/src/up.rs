@@ -1,0 +1,504 @@
+//! From the client to the broker.
+
+use punctual_broker::{
+    Ask, FilterVerdict, FlowDecision, Nanos, Policing, UrgencyRights, UrgencyRule, answers, urgency,
+};
+use punctual_codec::{
+    Ack, Connect, Disconnect, PacketType, Properties, PropertyId, QoS, RawPublish, ReasonCode,
+    SubAck, Subscribe, Unsubscribe,
+};
+use punctual_model::{Answer, Conformity, MessageSize, Requirements, Status};
+
+use crate::cut::{Cut, Head, Want, cut};
+use crate::flows::{Flow, Note};
+use crate::hello::Hello;
+use crate::relay::{Context, Peer, Relay, Stage, Subscribing, Wait};
+
+/// What is done with a packet.
+enum Course {
+    /// It passes as it is.
+    Pass,
+    /// It goes nowhere; what there is to say about it is said.
+    Swallow,
+    /// It is looked at again when there is an answer.
+    Wait(Wait),
+    /// This is not MQTT as we know it.
+    Foreign,
+}
+
+impl Relay {
+    /// Bytes from the client.
+    pub(crate) fn client_sent(&mut self, context: &mut Context<'_>, bytes: &[u8]) {
+        if self.up.inbox.is_empty() {
+            let used = self.take_client(context, bytes);
+            self.up.inbox.extend_from_slice(&bytes[used..]);
+        } else {
+            self.up.inbox.extend_from_slice(bytes);
+            self.resume(context);
+        }
+    }
+
+    /// Goes on with what had to wait.
+    pub(crate) fn resume(&mut self, context: &mut Context<'_>) {
+        let mut inbox = std::mem::take(&mut self.up.inbox);
+        let used = self.take_client(context, &inbox);
+        inbox.drain(..used);
+        self.up.inbox = inbox;
+    }
+
+    /// Takes what can be taken, and tells how much that is.
+    fn take_client(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            let left = &bytes[at..];
+            if self.up.rest > 0 {
+                let n = self.up.rest.min(left.len());
+                if !self.up.skip {
+                    self.to_broker.extend_from_slice(&left[..n]);
+                }
+                self.up.rest -= n;
+                at += n;
+                continue;
+            }
+            if let Stage::Foreign(_) = self.stage {
+                self.to_broker.extend_from_slice(left);
+                return bytes.len();
+            }
+            if self.wait.is_some() {
+                break;
+            }
+            let (kind, head) = match cut(left, |kind| self.wanted(kind)) {
+                Cut::Incomplete => break,
+                Cut::Foreign => {
+                    self.is_foreign(context.stats);
+                    continue;
+                }
+                Cut::Packet(kind, head) => (kind, head),
+            };
+            let course = match head.complete {
+                true => self.client_packet(context, kind, head, &left[..head.head]),
+                false => Course::Pass,
+            };
+            match course {
+                Course::Pass => self.to_broker.extend_from_slice(&left[..head.head]),
+                Course::Swallow => {}
+                Course::Wait(wait) => {
+                    self.wait = Some(wait);
+                    break;
+                }
+                Course::Foreign => {
+                    self.is_foreign(context.stats);
+                    continue;
+                }
+            }
+            context.stats.publishes += u64::from(kind == PacketType::Publish);
+            self.up.skip = matches!(course, Course::Swallow);
+            self.up.rest = head.total - head.head;
+            at += head.head;
+        }
+        at
+    }
+
+    fn wanted(&self, kind: PacketType) -> Want {
+        match (&self.stage, kind) {
+            (Stage::First, PacketType::Connect) => Want::Whole,
+            (Stage::Open(peer), PacketType::Publish) => Want::Publish(peer.version),
+            (
+                Stage::Open(_),
+                PacketType::Subscribe | PacketType::Unsubscribe | PacketType::Disconnect,
+            ) => Want::Whole,
+            _ => Want::Header,
+        }
+    }
+
+    fn client_packet(
+        &mut self,
+        context: &mut Context<'_>,
+        kind: PacketType,
+        head: Head,
+        bytes: &[u8],
+    ) -> Course {
+        let body = &bytes[head.header..];
+        match (&mut self.stage, kind) {
+            (Stage::First, PacketType::Connect) if head.first == 0x10 => {
+                match Connect::decode(body) {
+                    Ok(connect) => {
+                        self.stage = Stage::Connecting(Box::new(Hello::of(&connect)));
+                        Course::Pass
+                    }
+                    Err(_) => Course::Foreign,
+                }
+            }
+            (Stage::First, _) => Course::Foreign,
+            (
+                Stage::Connecting(_),
+                PacketType::Auth | PacketType::Disconnect | PacketType::PingReq,
+            ) => Course::Pass,
+            // It may be sent before CONNACK, and cannot be judged before.
+            (Stage::Connecting(_), _) => Course::Wait(Wait::ConnAck),
+            (Stage::Open(_), PacketType::Publish) => self.publish(context, head, body),
+            (Stage::Open(peer), PacketType::Subscribe) => {
+                match Subscribe::decode(body, peer.version) {
+                    Ok(subscribe) => self.subscribe(context, &subscribe),
+                    Err(_) => Course::Pass,
+                }
+            }
+            (Stage::Open(peer), PacketType::Unsubscribe) => {
+                if let Ok(unsubscribe) = Unsubscribe::decode(body, peer.version) {
+                    let filters = unsubscribe.filters().map(Into::into).collect();
+                    peer.unsubscribing.insert(unsubscribe.packet_id, filters);
+                }
+                Course::Pass
+            }
+            (Stage::Open(peer), PacketType::Disconnect) => {
+                if let Ok(goodbye) = Disconnect::decode(body, peer.version)
+                    && let Some(expiry) =
+                        goodbye.properties.number(PropertyId::SessionExpiryInterval)
+                {
+                    peer.session_expiry = expiry;
+                }
+                Course::Pass
+            }
+            (Stage::Open(_) | Stage::Foreign(_), _) => Course::Pass,
+        }
+    }
+
+    fn publish(&mut self, context: &mut Context<'_>, head: Head, body: &[u8]) -> Course {
+        let Stage::Open(peer) = &mut self.stage else {
+            return Course::Pass;
+        };
+        let Ok(raw) = RawPublish::decode(head.first, body, peer.version) else {
+            return Course::Pass;
+        };
+        peer.acks.forget(raw.packet_id);
+        let sets_alias = remember_alias(peer, &raw);
+        let states = raw.properties.contains(PropertyId::UserProperty);
+        let config = context.config;
+        if !states
+            && peer.flows.is_empty()
+            && config.rules.is_empty()
+            && peer.default == Requirements::NONE
+        {
+            return Course::Pass;
+        }
+        let Some(topic) = topic_of(peer, &raw) else {
+            return Course::Pass;
+        };
+        let asked = asked(peer, &config.rules, &topic, &raw);
+        let length = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        let size = MessageSize {
+            payload: length(head.total - head.head),
+            properties: length(raw.properties.as_bytes().len()),
+        };
+        let known = peer.flows.get_mut(&*topic);
+        let wanted = match (&asked.requirements, &known) {
+            (Some(requirements), _) => *requirements,
+            // What was admitted once holds for the topic.
+            (None, Some(flow)) if flow.pending || flow.grant().is_some() => flow.requirements,
+            (None, _) => {
+                if let Some(remark) = asked.remark {
+                    context.stats.remarks += 1;
+                    tell(peer, &raw, answers::best_effort(remark));
+                }
+                return Course::Pass;
+            }
+        };
+        let acknowledged = raw.qos != QoS::AtMostOnce;
+        let waits = acknowledged && config.refuse;
+        let until = context.now + config.decision_timeout;
+        let ask = match known {
+            None => true,
+            Some(flow) if flow.requirements != wanted => true,
+            Some(flow) => !flow.pending && flow.size.is_outgrown_by(size, wanted.size),
+        };
+        if ask {
+            if !peer.flows.contains_key(&*topic) && peer.flows.len() >= config.max_flows {
+                context.stats.remarks += 1;
+                let most = config.max_flows;
+                let why = format!(
+                    "the connection has {most} flows, as many as it may \
+                     (admission.max_flows_per_session)"
+                );
+                tell(peer, &raw, answers::best_effort(why));
+                return Course::Pass;
+            }
+            let flow = peer
+                .flows
+                .entry(topic.clone())
+                .or_insert_with(|| Flow::new(wanted));
+            // A change that is rejected leaves what was admitted, so the grant
+            // stays in force until the answer comes.
+            let before = flow.decision.take().and_then(|decision| decision.grant);
+            flow.decision = before.map(|grant| FlowDecision {
+                answer: Answer::default(),
+                grant: Some(grant),
+            });
+            flow.pending = true;
+            flow.overdue = false;
+            flow.told = false;
+            flow.requirements = wanted;
+            flow.size = flow.size.max(size);
+            let ask = Ask::Publish {
+                topic: (&*topic).into(),
+                requirements: wanted,
+                payload: flow.size.payload,
+                properties: flow.size.properties,
+            };
+            self.ask(context, ask);
+        }
+        let Stage::Open(peer) = &mut self.stage else {
+            return Course::Pass;
+        };
+        let Some(flow) = peer.flows.get_mut(&*topic) else {
+            return Course::Pass;
+        };
+        if flow.pending && !flow.overdue {
+            if waits {
+                return Course::Wait(Wait::Flow { topic, until });
+            }
+            if acknowledged && peer.version.is_v5() && peer.problem_information {
+                context.stats.held += 1;
+                let about = topic.clone();
+                peer.acks.note(
+                    raw.packet_id,
+                    Note::Pending {
+                        topic: about,
+                        until,
+                    },
+                );
+            }
+        }
+        let decision = flow.decision.as_ref();
+        let mut answer = None;
+        if let Some(decision) = decision.filter(|_| !flow.pending) {
+            if !flow.told && decision.answer != Answer::default() {
+                answer = Some(answers::as_carried(&decision.answer, config.refuse));
+            }
+            if config.refuse && decision.answer.status == Some(Status::Rejected) {
+                let answer = answers::as_carried(&decision.answer, true);
+                return self.refuse(context, &raw, sets_alias, answer);
+            }
+        }
+        if let Some(grant) = flow.grant().copied() {
+            match flow.meter.judge(&grant, size.payload, context.now.0) {
+                Conformity::Conforms => {
+                    flow.meter.spend(&grant, head.total, context.now.0);
+                }
+                // One that is looked at again after its time conforms.
+                Conformity::TooEarly(until) if config.policing == Policing::Shape => {
+                    context.stats.violations += 1;
+                    context.stats.shaped += 1;
+                    let until = Nanos(until);
+                    return Course::Wait(Wait::Shape { until });
+                }
+                conformity => {
+                    context.stats.violations += 1;
+                    if config.policing == Policing::Drop {
+                        let why = match conformity {
+                            Conformity::TooLarge => "larger than the flow's rt-size",
+                            _ => "sooner than the flow's rt-period allows",
+                        };
+                        let answer = Answer {
+                            status: Some(Status::Rejected),
+                            reason: Some(why.into()),
+                            ..Answer::default()
+                        };
+                        return self.refuse(context, &raw, sets_alias, answer);
+                    }
+                }
+            }
+        }
+        if let Some(answer) = asked.remark.map(answers::best_effort).or(answer)
+            && acknowledged
+        {
+            flow.told = true;
+            tell(peer, &raw, answer);
+        }
+        Course::Pass
+    }
+
+    /// A message is not passed on, where that can be said to its publisher: not
+    /// before MQTT 5, and not if a topic alias would be lost with it.
+    fn refuse(
+        &mut self,
+        context: &mut Context<'_>,
+        raw: &RawPublish<'_>,
+        sets_alias: bool,
+        answer: Answer,
+    ) -> Course {
+        let Stage::Open(peer) = &mut self.stage else {
+            return Course::Pass;
+        };
+        let version = peer.version;
+        let kind = match raw.qos {
+            _ if sets_alias => return Course::Pass,
+            QoS::AtMostOnce => {
+                context.stats.refused += 1;
+                return Course::Swallow;
+            }
+            _ if !version.is_v5() => return Course::Pass,
+            QoS::AtLeastOnce => PacketType::PubAck,
+            QoS::ExactlyOnce => PacketType::PubRec,
+        };
+        context.stats.refused += 1;
+        let mut ack = Ack::new(raw.packet_id, ReasonCode::QuotaExceeded);
+        let properties = match peer.takes_answers() {
+            true => peer.with_answer(ack.properties, &answer, 4),
+            false => None,
+        };
+        if let Some(properties) = &properties {
+            ack.properties = properties.as_properties();
+        }
+        let mut packet = Vec::new();
+        // In the order of the messages, should others be waiting.
+        if ack.encode(kind, version, &mut packet).is_ok() {
+            peer.acks.hold(kind, &ack, &packet);
+            self.release_acks();
+        }
+        Course::Swallow
+    }
+
+    fn subscribe(&mut self, context: &mut Context<'_>, subscribe: &Subscribe<'_>) -> Course {
+        let conn = self.id;
+        let Stage::Open(peer) = &mut self.stage else {
+            return Course::Pass;
+        };
+        let stated = urgency::stated(subscribe.properties);
+        let Some(decision) = peer.decided.take() else {
+            let requirements = *stated.as_ref().unwrap_or(&Requirements::NONE);
+            let filters = subscribe.filters().map(|(filter, _)| filter);
+            let filters: Vec<Box<str>> = filters
+                .filter(|filter| !filter.starts_with('$') || filter.starts_with("$share/"))
+                .map(Into::into)
+                .collect();
+            if filters.is_empty() {
+                let all = subscribe
+                    .filters()
+                    .map(|(filter, _)| (filter.into(), false));
+                let subscribing = Subscribing {
+                    filters: all.collect(),
+                    answer: None,
+                };
+                peer.subscribing.insert(subscribe.packet_id, subscribing);
+                return Course::Pass;
+            }
+            let ask = Ask::Subscribe {
+                conn,
+                filters,
+                requirements,
+            };
+            self.ask(context, ask);
+            let until = context.now + context.config.decision_timeout;
+            return Course::Wait(Wait::Subscribe { until });
+        };
+        let refused = |filter: &str| {
+            let mut verdicts = decision.verdicts.iter();
+            verdicts
+                .any(|(about, verdict)| **about == *filter && *verdict == FilterVerdict::Refused)
+        };
+        let filters: Vec<_> = subscribe.filters().collect();
+        let left: Vec<_> = filters
+            .iter()
+            .filter(|(f, _)| !refused(f))
+            .copied()
+            .collect();
+        let answer = match stated {
+            Err(error) => Some(answers::best_effort(error.to_string())),
+            Ok(_) => decision.answer.clone(),
+        };
+        let subscribing = Subscribing {
+            filters: filters
+                .iter()
+                .map(|(f, _)| ((*f).into(), refused(f)))
+                .collect(),
+            answer,
+        };
+        let (version, packet_id) = (peer.version, subscribe.packet_id);
+        peer.subscribing.insert(packet_id, subscribing);
+        if left.len() == filters.len() {
+            return Course::Pass;
+        }
+        context.stats.refused += 1;
+        if left.is_empty() {
+            // Nothing is left that the broker could answer.
+            let none = SubAck {
+                packet_id,
+                properties: Properties::EMPTY,
+                reasons: &[],
+            };
+            let mut packet = Vec::new();
+            if self.suback(context, &none, &mut packet) {
+                self.insert(&packet);
+            }
+            return Course::Swallow;
+        }
+        let put = Subscribe::put(
+            packet_id,
+            subscribe.properties,
+            &left,
+            version,
+            &mut self.to_broker,
+        );
+        match put {
+            Ok(()) => Course::Swallow,
+            Err(_) => Course::Pass,
+        }
+    }
+}
+
+/// What a publication asks for.
+struct Asked {
+    /// In real time, if it may have that.
+    requirements: Option<Requirements>,
+    /// What is wrong with what it states.
+    remark: Option<String>,
+}
+
+fn asked(peer: &Peer, rules: &[UrgencyRule], topic: &str, raw: &RawPublish<'_>) -> Asked {
+    let mut remark = None;
+    let own = urgency::stated(raw.properties).unwrap_or_else(|wrong| {
+        remark = Some(wrong.to_string());
+        Requirements::NONE
+    });
+    let rights = || match &peer.permissions {
+        Some(permissions) => permissions.urgency(topic),
+        None => UrgencyRights::ALL,
+    };
+    let rule = urgency::of_topic(rules, topic);
+    let asked = urgency::asked(own.or(peer.default), rule, rights);
+    if asked.refused {
+        remark = Some("no right to state this urgency on this topic".into());
+    }
+    let requirements = asked.requirements;
+    Asked {
+        requirements: requirements.is_real_time().then_some(requirements),
+        remark,
+    }
+}
+
+/// Keeps the topic of a new alias; whether there is one.
+fn remember_alias(peer: &mut Peer, raw: &RawPublish<'_>) -> bool {
+    if raw.topic.is_empty() || !raw.properties.contains(PropertyId::TopicAlias) {
+        return false;
+    }
+    let alias = raw.properties.number(PropertyId::TopicAlias).unwrap_or(0) as usize;
+    if let Some(place) = peer.aliases.get_mut(alias) {
+        *place = std::str::from_utf8(raw.topic).ok().map(Into::into);
+    }
+    true
+}
+
+fn topic_of(peer: &Peer, raw: &RawPublish<'_>) -> Option<Box<str>> {
+    if !raw.topic.is_empty() {
+        return std::str::from_utf8(raw.topic).ok().map(Into::into);
+    }
+    let alias = raw.properties.number(PropertyId::TopicAlias)? as usize;
+    peer.aliases.get(alias)?.clone()
+}
+
+/// The acknowledgement of a message is to carry an answer.
+fn tell(peer: &mut Peer, raw: &RawPublish<'_>, answer: Answer) {
+    if raw.qos != QoS::AtMostOnce && peer.takes_answers() {
+        peer.acks.note(raw.packet_id, Note::Tell(answer));
+    }
+}
