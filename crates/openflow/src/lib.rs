@@ -1,7 +1,7 @@
-//! OpenFlow 1.3 messages to and from bytes.
+//! OpenFlow 1.3 messages to and from bytes, and a switch that obeys them.
 //!
-//! [`split`] finds messages in a stream, [`Envelope`] reads and writes them. Nothing here has a
-//! socket or a clock.
+//! [`split`] finds messages in a stream, [`Envelope`] reads and writes them, and [`fake::Switch`]
+//! is a switch to test controllers against. Nothing here has a socket or a clock.
 //!
 //! Invariants: no input makes the decoder panic or allocate more than a few times the bytes it
 //! was given; what it takes is written again bit for bit, except that padding becomes 0; what a
@@ -16,6 +16,7 @@ mod bundle;
 mod control;
 mod error;
 pub mod error_code;
+pub mod fake;
 mod flow;
 mod group;
 mod id;

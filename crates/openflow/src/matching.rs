@@ -198,7 +198,7 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    fn kind(&self) -> FieldKind {
+    pub(crate) fn kind(&self) -> FieldKind {
         match self {
             Self::EthType(_) => FieldKind::EthType,
             Self::IpProto(_) => FieldKind::IpProto,
@@ -208,7 +208,7 @@ impl Need {
         }
     }
 
-    fn holds(&self, field: &OxmField) -> bool {
+    pub(crate) fn holds(&self, field: &OxmField) -> bool {
         match (self, field) {
             (Self::EthType(types), OxmField::EthType(found)) => types.contains(found),
             (Self::IpProto(proto), OxmField::IpProto(found)) => proto == found,

@@ -1,0 +1,278 @@
+//! What a switch refuses to be told, and how it says so.
+//!
+//! Codes and their order are those of Open vSwitch 3.1 where the specification leaves a choice
+//! (lib/ofp-actions.c, lib/ofp-group.c, ofproto/ofproto.c); `tests/ovs.rs` compares.
+
+use std::collections::BTreeMap;
+
+use super::Limits;
+use super::group::Group;
+use super::meter::Meter;
+use crate::action::{Action, Instruction};
+use crate::error_code::{
+    BadAction, BadInstruction, BadRequest, ErrorCode, FlowModFailed, GroupModFailed, MeterModFailed,
+};
+use crate::matching::{Need, in_range, needs};
+use crate::oxm::{FieldKind, VLAN_PRESENT};
+use crate::{
+    ETH_IPV4, ETH_IPV6, ETH_VLAN, FlowCommand, FlowMod, GroupCommand, GroupId, GroupMod, GroupType,
+    Match, MeterBand, MeterFlags, MeterId, MeterMod, OxmField, PortNo, TableId,
+};
+
+pub(super) type Checked = Result<(), ErrorCode>;
+
+/// What actions may refer to.
+pub(super) struct Known<'a> {
+    pub(super) limits: &'a Limits,
+    pub(super) groups: &'a BTreeMap<GroupId, Group>,
+    pub(super) meters: &'a BTreeMap<MeterId, Meter>,
+}
+
+impl Known<'_> {
+    pub(super) fn flow_mod(&self, change: &FlowMod) -> Checked {
+        let deletes = matches!(
+            change.command,
+            FlowCommand::Delete | FlowCommand::DeleteStrict
+        );
+        if change.table == TableId::ALL {
+            if !deletes {
+                return Err(FlowModFailed::BadTableId.into());
+            }
+        } else if change.table.0 >= self.limits.tables {
+            return Err(BadRequest::BadTableId.into());
+        }
+        change.matching.check().map_err(|error| error.reply())?;
+        if deletes {
+            return Ok(());
+        }
+        for instruction in &change.instructions {
+            match instruction {
+                Instruction::ApplyActions(actions) => {
+                    self.actions(actions, Some(&change.matching))?;
+                }
+                Instruction::WriteActions(actions) => {
+                    self.actions(actions, Some(&change.matching))?;
+                }
+                Instruction::GotoTable(next) => {
+                    if *next <= change.table || next.0 >= self.limits.tables {
+                        return Err(BadInstruction::BadTableId.into());
+                    }
+                }
+                Instruction::Meter(meter) => {
+                    if !self.meters.contains_key(meter) {
+                        return Err(MeterModFailed::InvalidMeter.into());
+                    }
+                }
+                Instruction::ClearActions | Instruction::WriteMetadata { .. } => {}
+                Instruction::Other { .. } => return Err(BadInstruction::UnknownInst.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Actions one by one, with what those before have changed; without a match everything that
+    /// a packet could have is taken to be there.
+    pub(super) fn actions(&self, actions: &[Action], matching: Option<&Match>) -> Checked {
+        let mut tagged = matching.is_none_or(has_tag);
+        for action in actions {
+            match action {
+                Action::Output { port, .. } => match *port {
+                    PortNo::ANY | PortNo(0) => return Err(BadAction::BadOutPort.into()),
+                    PortNo::NORMAL => return Err(BadAction::BadOutPort.into()),
+                    PortNo::TABLE if matching.is_some() => {
+                        return Err(BadAction::BadOutPort.into());
+                    }
+                    port if port > PortNo::MAX && port < PortNo::IN_PORT => {
+                        return Err(BadAction::BadOutPort.into());
+                    }
+                    _ => {}
+                },
+                Action::Group(group) => {
+                    if !self.groups.contains_key(group) {
+                        return Err(BadAction::BadOutGroup.into());
+                    }
+                }
+                Action::PushVlan(eth_type) => {
+                    if !matches!(*eth_type, ETH_VLAN | super::frame::ETH_QINQ) {
+                        return Err(BadAction::BadArgument.into());
+                    }
+                    tagged = true;
+                }
+                Action::PopVlan => {
+                    if !tagged {
+                        return Err(BadAction::MatchInconsistent.into());
+                    }
+                    tagged = false;
+                }
+                Action::SetNwTtl(_) | Action::DecNwTtl => {
+                    if !matching.is_none_or(|matching| is_ip(matching, &[ETH_IPV4, ETH_IPV6])) {
+                        return Err(BadAction::MatchInconsistent.into());
+                    }
+                }
+                Action::SetField(field) => set_field(field, matching, tagged)?,
+                Action::SetQueue(_) => {}
+                _ => return Err(BadAction::BadType.into()),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn group_mod(&self, change: &GroupMod) -> Checked {
+        if change.group > GroupId::MAX
+            && !(change.command == GroupCommand::Delete && change.group == GroupId::ALL)
+        {
+            return Err(GroupModFailed::InvalidGroup.into());
+        }
+        if change.command == GroupCommand::Delete {
+            return Ok(());
+        }
+        if change.kind == GroupType::Indirect && change.buckets.len() != 1 {
+            return Err(GroupModFailed::InvalidGroup.into());
+        }
+        if change.buckets.len() > self.limits.buckets {
+            return Err(GroupModFailed::OutOfBuckets.into());
+        }
+        for bucket in &change.buckets {
+            let watches = bucket.watch_port != PortNo::ANY || bucket.watch_group != GroupId::ANY;
+            if bucket.weight != 0 && change.kind != GroupType::Select {
+                return Err(GroupModFailed::InvalidGroup.into());
+            }
+            match change.kind {
+                GroupType::All | GroupType::Indirect if watches => {
+                    return Err(GroupModFailed::WatchUnsupported.into());
+                }
+                GroupType::FastFailover if !watches => {
+                    return Err(GroupModFailed::InvalidGroup.into());
+                }
+                _ => {}
+            }
+            self.actions(&bucket.actions, None)?;
+            let leads = |action: &Action| match action {
+                Action::Group(group) => Some(*group),
+                _ => None,
+            };
+            if bucket
+                .actions
+                .iter()
+                .filter_map(leads)
+                .any(|next| self.reaches(next, change.group))
+            {
+                return Err(GroupModFailed::Loop.into());
+            }
+        }
+        match (change.command, self.groups.contains_key(&change.group)) {
+            (GroupCommand::Add, true) => Err(GroupModFailed::GroupExists.into()),
+            (GroupCommand::Modify, false) => Err(GroupModFailed::UnknownGroup.into()),
+            (GroupCommand::Add, _) if self.groups.len() >= self.limits.groups => {
+                Err(GroupModFailed::OutOfGroups.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether packets in `from` come to `to`. Groups have no loops, so this ends.
+    fn reaches(&self, from: GroupId, to: GroupId) -> bool {
+        from == to
+            || self
+                .groups
+                .get(&from)
+                .is_some_and(|group| group.next().any(|next| self.reaches(next, to)))
+    }
+
+    pub(super) fn meter_mod(&self, change: &MeterMod) -> Checked {
+        let known = self.meters.contains_key(&change.meter);
+        if change.command == crate::MeterCommand::Delete {
+            let valid = change.meter == MeterId::ALL || is_meter(change.meter);
+            return match valid {
+                true => Ok(()),
+                false => Err(MeterModFailed::InvalidMeter.into()),
+            };
+        }
+        if !is_meter(change.meter) {
+            return Err(MeterModFailed::InvalidMeter.into());
+        }
+        match (change.command, known) {
+            (crate::MeterCommand::Add, true) => return Err(MeterModFailed::MeterExists.into()),
+            (crate::MeterCommand::Modify, false) => {
+                return Err(MeterModFailed::UnknownMeter.into());
+            }
+            (crate::MeterCommand::Add, _) if self.meters.len() >= self.limits.meters => {
+                return Err(MeterModFailed::OutOfMeters.into());
+            }
+            _ => {}
+        }
+        let units = MeterFlags::KBPS | MeterFlags::PKTPS;
+        if change.flags.contains(units) || change.flags.bits() > 0xf {
+            return Err(MeterModFailed::BadFlags.into());
+        }
+        if change.bands.len() > self.limits.bands {
+            return Err(MeterModFailed::OutOfBands.into());
+        }
+        for band in &change.bands {
+            if matches!(band, MeterBand::Experimenter { .. }) {
+                return Err(MeterModFailed::BadBand.into());
+            }
+            if band.limits().0 == 0 {
+                return Err(MeterModFailed::BadRate.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_meter(meter: MeterId) -> bool {
+    (MeterId(1)..=MeterId::MAX).contains(&meter)
+}
+
+fn has_tag(matching: &Match) -> bool {
+    match matching.get(FieldKind::VlanVid) {
+        Some(OxmField::VlanVid(vid)) => {
+            vid.value & vid.mask.unwrap_or(u16::MAX) & VLAN_PRESENT != 0
+        }
+        _ => false,
+    }
+}
+
+fn is_ip(matching: &Match, types: &[u16]) -> bool {
+    match matching.get(FieldKind::EthType) {
+        Some(OxmField::EthType(found)) => types.contains(found),
+        _ => false,
+    }
+}
+
+fn set_field(field: &OxmField, matching: Option<&Match>, tagged: bool) -> Checked {
+    use FieldKind as Kind;
+    let kind = field.kind();
+    let read_only = matches!(
+        kind,
+        Kind::InPort
+            | Kind::InPhyPort
+            | Kind::EthType
+            | Kind::IpProto
+            | Kind::SctpSrc
+            | Kind::SctpDst
+            | Kind::Other { .. }
+    );
+    if read_only {
+        return Err(BadAction::BadSetType.into());
+    }
+    let absent = matches!(field, OxmField::VlanVid(vid) if vid.value & VLAN_PRESENT == 0);
+    if !in_range(field) || absent {
+        return Err(BadAction::BadSetArgument.into());
+    }
+    let Some(matching) = matching else {
+        return Ok(());
+    };
+    let fits = match kind {
+        Kind::VlanVid | Kind::VlanPcp => tagged,
+        kind => needs(kind).iter().all(|need: &Need| {
+            matching
+                .get(need.kind())
+                .is_some_and(|found| need.holds(found))
+        }),
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(BadAction::MatchInconsistent.into()),
+    }
+}
