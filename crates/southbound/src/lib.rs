@@ -7,4 +7,5 @@
 //! `punctual-controller` as data.
 #![forbid(unsafe_code)]
 
+pub mod linux;
 pub mod srt;
