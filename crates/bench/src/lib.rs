@@ -8,6 +8,7 @@
 
 mod cli;
 mod compare;
+mod emulate;
 mod error;
 mod floor;
 mod http;
@@ -15,6 +16,7 @@ mod io;
 mod link;
 mod load;
 pub mod netns;
+mod packets;
 mod priomqtt;
 mod process;
 mod prometheus;
@@ -25,6 +27,7 @@ mod wire;
 
 pub use cli::{BenchCommand, FloorArgs, LoadArgs};
 pub use compare::CompareArgs;
+pub use emulate::{EmulateArgs, PapersArgs};
 pub use error::{Error, Result};
 pub use floor::{Floor, HIGH_WATER};
 pub use http::http_get;

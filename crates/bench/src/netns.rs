@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::error::{Error, Result};
+use crate::sys;
 
 /// A network of its own: devices, addresses, routes, ports. Its loopback device is up.
 #[derive(Clone, Debug)]
@@ -118,8 +119,12 @@ impl Namespace {
     /// # Errors
     /// If it cannot be started or fails; then what it said on standard error.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.run_with(program, arguments, Stdio::null())
+    }
+
+    fn run_with(&self, program: &str, arguments: &[&str], input: Stdio) -> Result<String> {
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null());
+        command.args(arguments).stdin(input);
         self.place(&mut command);
         let context = || format!("{}: {program} {}", self.label, arguments.join(" "));
         let output = command.output().map_err(Error::io(context()))?;
@@ -129,6 +134,23 @@ impl Namespace {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             Err(Error::io(context())(io::Error::other(said)))
         }
+    }
+
+    /// As [`Self::run`], with `input` on the program's standard input: for `ip -batch -` and the
+    /// like, which do in one process what would take many.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn feed(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
+        let context = || format!("{}: {program} {}", self.label, arguments.join(" "));
+        let input = sys::memory_file("input", input.as_bytes()).map_err(Error::io(context()))?;
+        self.run_with(program, arguments, input.into())
+    }
+
+    /// A file that stands for this namespace while this process has it.
+    pub(crate) fn path(&self) -> String {
+        let descriptor = self.handle.as_raw_fd();
+        format!("/proc/{}/fd/{descriptor}", std::process::id())
     }
 
     /// Sets a kernel parameter of this namespace: a path below /proc/sys, such as
@@ -166,13 +188,9 @@ impl Namespace {
     /// # Errors
     /// As [`Self::run`].
     pub fn cable(&self, device: &str, other: &Self, other_device: &str) -> Result<()> {
-        let there = format!(
-            "/proc/{}/fd/{}",
-            std::process::id(),
-            other.handle.as_raw_fd()
-        );
         self.ip(&format!(
-            "link add {device} type veth peer name {other_device} netns {there}"
+            "link add {device} type veth peer name {other_device} netns {}",
+            other.path()
         ))?;
         for (end, device) in [(self, device), (other, other_device)] {
             end.ip(&format!("link set {device} gso_max_segs 1 up"))?;

@@ -5,7 +5,9 @@
 //! second `recv` that only learns `EAGAIN`. All unsafe code of the crate is here and in
 //! [`crate::syscalls`].
 
-use std::io;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -19,6 +21,11 @@ const EVENTS_PER_WAIT: usize = 1024;
 /// Nanoseconds on `CLOCK_MONOTONIC`.
 pub(crate) fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC).unwrap_or(0)
+}
+
+/// Nanoseconds on `CLOCK_REALTIME`: what the kernel stamps packets with.
+pub(crate) fn real_time_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME).unwrap_or(0)
 }
 
 /// CPU nanoseconds (user and system) used by the calling thread so far.
@@ -133,6 +140,21 @@ pub(crate) fn prepare_child(command: &mut Command, core: Option<usize>, fifo: u8
     };
     // SAFETY: between fork and exec only system calls are made; nothing allocates or locks.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// A file that is in memory only, with that content, to be read from its beginning. It is gone
+/// with the last descriptor of it, so that nothing stays behind whatever happens.
+pub(crate) fn memory_file(name: &str, content: &[u8]) -> io::Result<File> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a valid text for the call; the descriptor returned is ours alone.
+    let mut file = unsafe {
+        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+        check(fd)?;
+        File::from(OwnedFd::from_raw_fd(fd))
+    };
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Marks what leaves by `socket` (IPv4) with a DiffServ code point, 0 to 63.

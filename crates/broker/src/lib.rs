@@ -28,7 +28,6 @@ mod message;
 mod retained;
 mod room;
 mod route;
-mod sequence;
 mod session;
 mod shard;
 mod slab;

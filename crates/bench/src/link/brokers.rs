@@ -35,11 +35,12 @@ pub(super) struct Variant {
     own: &'static str,
 }
 
-const PUNCTUAL_COMMON: &str = "[[listener]]\naddress = \"tcp://*:1883\"\nallow_anonymous = true\n\
+/// Configurations that serve whoever connects, on port 1883 of every address.
+pub(crate) const PUNCTUAL_COMMON: &str = "[[listener]]\naddress = \"tcp://*:1883\"\nallow_anonymous = true\n\
     [server]\nhttp = \"off\"\nsys_interval = \"off\"\nshards = 1\n\
     [log]\nlevel = \"warn\"\n";
 
-const MOSQUITTO_COMMON: &str = "listener 1883 0.0.0.0\nallow_anonymous true\npersistence false\n\
+pub(crate) const MOSQUITTO_COMMON: &str = "listener 1883 0.0.0.0\nallow_anonymous true\npersistence false\n\
     set_tcp_nodelay true\nmax_queued_messages 1000000\nmax_queued_bytes 0\n\
     max_inflight_messages 0\nlog_dest stderr\nlog_type error\n";
 

@@ -7,7 +7,7 @@
 //! one publishes the urgent message. Each configuration leaves out one thing that keeps the
 //! queue where it can be overtaken.
 
-mod brokers;
+pub(crate) mod brokers;
 mod report;
 mod round;
 

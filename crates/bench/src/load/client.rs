@@ -26,9 +26,16 @@ impl Handshake<'_> {
     /// Connects, subscribes if there is something to subscribe to, and leaves the socket
     /// non-blocking.
     pub(crate) fn run(&self) -> Result<(TcpStream, Connack)> {
+        let context = format!(
+            "cannot connect (client {}, {})",
+            self.client_id, self.address
+        );
+        self.greet(TcpStream::connect(self.address).map_err(Error::io(context))?)
+    }
+
+    /// The same with a connection that is there.
+    pub(crate) fn greet(&self, mut stream: TcpStream) -> Result<(TcpStream, Connack)> {
         let context = |what: &str| format!("{what} (client {}, {})", self.client_id, self.address);
-        let mut stream =
-            TcpStream::connect(self.address).map_err(Error::io(context("cannot connect")))?;
         io::prepare(&stream)
             .and_then(|()| stream.set_nonblocking(false))
             .and_then(|()| stream.set_read_timeout(Some(ANSWER_TIMEOUT)))

@@ -174,7 +174,6 @@ impl SubscriptionView<'_> {
             filter,
             options,
             id,
-            ..
         } = self.subscription;
         SubscriptionInfo {
             client_id: self.client_id().clone(),

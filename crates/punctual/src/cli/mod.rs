@@ -4,6 +4,7 @@ mod admit;
 mod analyze;
 mod calibrate;
 mod config;
+mod emulate;
 mod generate;
 mod input;
 mod passwd;
@@ -53,6 +54,9 @@ enum Command {
     Admit(admit::Arguments),
     /// Simulate a network, and look for its worst responses.
     Simulate(simulate::Arguments),
+    /// Build a network on this machine (Linux, root), with broker and clients,
+    /// and compare its delays with the bounds.
+    Emulate(Box<emulate::Arguments>),
     /// Measure what the broker costs on this machine, for the analysis of a
     /// network.
     Calibrate(calibrate::Arguments),
@@ -81,6 +85,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Analyze(arguments) => return analyze::run(&arguments),
         Command::Admit(arguments) => return admit::run(&arguments),
         Command::Simulate(arguments) => return simulate::run(&arguments),
+        Command::Emulate(arguments) => return emulate::run(&arguments),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),

@@ -8,6 +8,7 @@
 
 mod analyze;
 mod config;
+mod emulate;
 mod passwd;
 mod priomqtt;
 mod reload;

@@ -118,18 +118,16 @@ struct Arrival {
     order: u32,
 }
 
-const END: u32 = 0;
-const ARRIVE: u32 = 1 << 31;
+const END: u32 = 0 << 30;
+const RELEASE: u32 = 1 << 30;
+const ARRIVE: u32 = 2 << 30;
+const KIND: u32 = 3 << 30;
 
 /// Runs behaviours of one network, one after the other.
 #[derive(Debug)]
 pub struct Engine<'a> {
     layout: &'a Layout,
-    /// Ends of transmissions and arrivals: as many as there are links and
-    /// frames on their way.
     heap: Heap,
-    /// The next release of each flow, apart so that the others stay few.
-    releases: Heap,
     frames: Vec<Frame>,
     /// First unused frame.
     unused: u32,
@@ -152,7 +150,6 @@ impl<'a> Engine<'a> {
         Self {
             layout,
             heap: Heap::default(),
-            releases: Heap::default(),
             frames: Vec::new(),
             unused: NONE,
             links: Vec::new(),
@@ -174,24 +171,15 @@ impl<'a> Engine<'a> {
         for flow in 0..self.layout.flows.len() {
             self.schedule(flow, behaviour);
         }
-        loop {
-            let now = self.heap.next_time().min(self.releases.next_time());
-            if now == u64::MAX {
-                return;
-            }
-            while self.heap.next_time() == now {
+        while let Some(now) = self.heap.next_time() {
+            while self.heap.next_time() == Some(now) {
                 let Some(event) = self.heap.pop() else { break };
-                let index = event.what & !ARRIVE;
-                match event.what & ARRIVE {
+                let index = event.what & !KIND;
+                match event.what & KIND {
                     END => self.end(index, now, behaviour, observer),
+                    RELEASE => self.release(index as usize, behaviour),
                     _ => self.arrive(index, event.order, behaviour),
                 }
-            }
-            while self.releases.next_time() == now {
-                let Some(event) = self.releases.pop() else {
-                    break;
-                };
-                self.release(event.what as usize, behaviour);
             }
             if self.arrivals.len() > 1 {
                 self.arrange(now);
@@ -221,7 +209,6 @@ impl<'a> Engine<'a> {
     fn reset(&mut self) {
         let layout = self.layout;
         self.heap.clear();
-        self.releases.clear();
         self.frames.clear();
         self.unused = NONE;
         let link = LinkState {
@@ -257,11 +244,7 @@ impl<'a> Engine<'a> {
     fn schedule<B: Behaviour>(&mut self, flow: usize, behaviour: &mut B) {
         if let Some(release) = behaviour.release(flow) {
             self.released[flow].1 = release.nominal;
-            self.releases.push(Event {
-                time: release.queued,
-                order: 0,
-                what: flow as u32,
-            });
+            self.push(release.queued, RELEASE | flow as u32);
         }
     }
 

@@ -10,7 +10,6 @@ mod lines;
 mod property;
 mod publish;
 mod requirements;
-mod sequences;
 mod session;
 mod subscribe;
 

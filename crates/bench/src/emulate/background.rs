@@ -1,0 +1,441 @@
+//! Traffic that nobody declared: bulk over TCP, a media stream over UDP, files, and plain MQTT.
+//!
+//! The papers use D-ITG, VLC, vsftpd and ordinary publishers for the same. What matters to the
+//! network is how it comes: steadily and as TCP likes, in a burst for each picture, in a
+//! connection for each file.
+
+use std::fmt;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+use punctual_model::network::Network;
+use punctual_model::srt::Protocol;
+use punctual_model::{format_bandwidth, parse_bandwidth};
+
+use super::layout::Layout;
+use super::ways::Stream;
+use crate::error::{Error, Result};
+use crate::netns::Namespace;
+
+/// Port of the first generator's sink.
+const FIRST_PORT: u16 = 5001;
+
+/// Bytes of bulk that are written at once.
+const CHUNK: usize = 16 * 1024;
+
+/// Bytes of a file.
+const FILE: usize = 512 * 1024;
+
+/// Bytes of a media datagram: seven packets of an MPEG transport stream.
+const DATAGRAM: usize = 7 * 188;
+
+/// Time between two pictures.
+const PICTURE: Duration = Duration::from_millis(40);
+
+/// Bytes of a full frame on the wire.
+pub(super) const FULL_FRAME: u64 = 1538;
+
+/// Longest wait of a socket between looks at whether to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How undeclared traffic comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A TCP connection that sends at a rate.
+    Bulk,
+    /// Datagrams, many at once every 40 ms.
+    Media,
+    /// A TCP connection for each file of 512 KiB, as fast as TCP likes.
+    Files,
+    /// Plain MQTT messages of a full frame to a broker.
+    Mqtt,
+}
+
+/// What is sent from where to where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Background {
+    pub(crate) kind: Kind,
+    /// Switch that the generator is at.
+    pub(crate) from: String,
+    /// Switch that its sink is at; for MQTT the broker's host.
+    pub(crate) to: String,
+    /// Payload, bit/s; for MQTT bits on the wire.
+    pub(crate) rate: u64,
+}
+
+impl FromStr for Background {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let remedy = || "write KIND:FROM>TO:RATE, such as bulk:s2>s7:38Mbit".to_owned();
+        let (kind, rest) = text.split_once(':').ok_or_else(remedy)?;
+        let kind = match kind {
+            "bulk" => Kind::Bulk,
+            "media" => Kind::Media,
+            "files" => Kind::Files,
+            "mqtt" => Kind::Mqtt,
+            _ => return Err("the kind is bulk, media, files or mqtt".to_owned()),
+        };
+        let (ends, rate) = rest.rsplit_once(':').ok_or_else(remedy)?;
+        let (from, to) = ends.split_once('>').ok_or_else(remedy)?;
+        let rate =
+            parse_bandwidth(rate.as_bytes()).map_err(|remedy| format!("the rate {remedy}"))?;
+        if rate == 0 {
+            return Err("the rate is at least 1 bit/s".to_owned());
+        }
+        Ok(Self {
+            kind,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            rate,
+        })
+    }
+}
+
+impl fmt::Display for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Bulk => "bulk",
+            Kind::Media => "media",
+            Kind::Files => "files",
+            Kind::Mqtt => "mqtt",
+        };
+        let rate = format_bandwidth(self.rate);
+        write!(f, "{kind}:{}>{}:{rate}", self.from, self.to)
+    }
+}
+
+/// What the RT-MQTT paper's network has beside its declared flows (section V.A), for any
+/// network: 38 Mbit/s of bulk, 1.2 of media and 3.2 of files from the switches farthest from
+/// each broker to the one before it, and 6 Mbit/s of plain MQTT from all to the broker.
+pub(super) fn usual(layout: &Layout) -> Vec<Background> {
+    let mut all = Vec::new();
+    let brokers = layout
+        .hosts
+        .iter()
+        .enumerate()
+        .filter(|(_, host)| host.broker);
+    for (broker, host) in brokers {
+        let Some(before) = layout.switch_of(broker) else {
+            continue;
+        };
+        let mut entries = layout.entries(broker);
+        entries.retain(|(switch, _)| *switch != before);
+        if entries.is_empty() {
+            entries.push((before, 0));
+        }
+        entries.sort_by_key(|(switch, distance)| (std::cmp::Reverse(*distance), *switch));
+        let kinds = [
+            (Kind::Bulk, 38_000_000),
+            (Kind::Media, 1_200_000),
+            (Kind::Files, 3_200_000),
+        ];
+        for ((kind, rate), (switch, _)) in kinds.into_iter().zip(entries.iter().cycle()) {
+            all.push(Background {
+                kind,
+                from: layout.switches[*switch].clone(),
+                to: layout.switches[before].clone(),
+                rate,
+            });
+        }
+        for (switch, _) in &entries {
+            all.push(Background {
+                kind: Kind::Mqtt,
+                from: layout.switches[*switch].clone(),
+                to: host.name.clone(),
+                rate: 6_000_000 / entries.len() as u64,
+            });
+        }
+    }
+    all
+}
+
+/// A generator with its place in the network.
+#[derive(Debug)]
+pub(super) struct Generator {
+    pub(super) background: Background,
+    pub(super) stream: Stream,
+    sink: Ipv4Addr,
+}
+
+impl Generator {
+    /// Attaches the hosts that it takes.
+    pub(super) fn place(
+        background: &Background,
+        index: usize,
+        layout: &mut Layout,
+    ) -> Result<Self> {
+        let unknown = |end: &str| Error::Config {
+            field: "--background",
+            value: background.to_string(),
+            remedy: format!("{end:?} is not among the network's switches and brokers"),
+        };
+        let switch = |layout: &Layout, name: &str| {
+            let found = layout.switches.iter().position(|switch| switch == name);
+            found.ok_or_else(|| unknown(name))
+        };
+        let number = u16::try_from(index).map_err(|_| unknown("so many"))?;
+        let at = switch(layout, &background.from)?;
+        let from = layout.attach_host(&format!("{background}"), at)?;
+        let to = match background.kind {
+            Kind::Mqtt => {
+                let mut hosts = layout.hosts.iter();
+                hosts
+                    .position(|host| host.broker && host.name == background.to)
+                    .ok_or_else(|| unknown(&background.to))?
+            }
+            _ => {
+                let at = switch(layout, &background.to)?;
+                layout.attach_host(&format!("sink of {background}"), at)?
+            }
+        };
+        let way = layout
+            .way(from, to)
+            .ok_or_else(|| unknown(&background.to))?;
+        let port = FIRST_PORT + number;
+        Ok(Self {
+            background: background.clone(),
+            sink: layout.hosts[to].address,
+            stream: Stream {
+                from,
+                to,
+                protocol: match background.kind {
+                    Kind::Media => Protocol::Udp,
+                    _ => Protocol::Tcp,
+                },
+                ports: [port, port],
+                way,
+                levels: [0, 0],
+            },
+        })
+    }
+
+    /// Starts threads in `scope` that generate and consume until told to end. The bytes that
+    /// arrived are added to `arrived`.
+    pub(super) fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        hosts: impl Fn(usize) -> &'scope Namespace,
+        end: &'scope AtomicBool,
+        arrived: &'scope AtomicU64,
+    ) -> Result<()> {
+        let [_, port] = self.stream.ports;
+        let (source, sink) = (hosts(self.stream.from), hosts(self.stream.to));
+        let address = SocketAddr::from((self.sink, port));
+        let failed = || Error::io(format!("background {}", self.background));
+        match self.background.kind {
+            Kind::Mqtt => {}
+            Kind::Media => {
+                let receiver = sink.enter(|| UdpSocket::bind(address))?.map_err(failed())?;
+                let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+                let sender = source.enter(|| UdpSocket::bind(any))?.map_err(failed())?;
+                sender.connect(address).map_err(failed())?;
+                receiver.set_read_timeout(Some(LOOK)).map_err(failed())?;
+                scope.spawn(move || receive_datagrams(&receiver, end, arrived));
+                scope.spawn(move || send_media(&sender, self.background.rate, end));
+            }
+            Kind::Bulk | Kind::Files => {
+                let listener = sink
+                    .enter(|| TcpListener::bind(address))?
+                    .map_err(failed())?;
+                listener.set_nonblocking(true).map_err(failed())?;
+                scope.spawn(move || receive_connections(&listener, end, arrived));
+                let of_files = self.background.kind == Kind::Files;
+                scope.spawn(move || {
+                    // The thread stays in the namespace: it opens a connection for each file.
+                    // A failed connection shows in what arrives.
+                    let _ = source.enter(|| {
+                        if of_files {
+                            send_files(address, self.background.rate, end);
+                        } else {
+                            send_bulk(address, self.background.rate, end);
+                        }
+                    });
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When so many bytes are due at a rate.
+fn due(begin: Instant, bytes: u64, rate: u64) -> Instant {
+    begin + Duration::from_secs_f64(bytes as f64 * 8.0 / rate as f64)
+}
+
+fn pause_until(due: Instant, end: &AtomicBool) {
+    while !end.load(Ordering::Relaxed) {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(LOOK));
+    }
+}
+
+fn connect(address: SocketAddr) -> Option<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, LOOK * 10).ok()?;
+    stream.set_write_timeout(Some(LOOK)).ok()?;
+    Some(stream)
+}
+
+/// Writes all of it, a part at a time, unless it is to end or the connection breaks.
+fn write(stream: &mut TcpStream, mut bytes: &[u8], end: &AtomicBool) -> bool {
+    while !bytes.is_empty() && !end.load(Ordering::Relaxed) {
+        match stream.write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if would_wait(&error) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+fn would_wait(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
+}
+
+fn send_bulk(address: SocketAddr, rate: u64, end: &AtomicBool) {
+    let Some(mut stream) = connect(address) else {
+        return;
+    };
+    let chunk = [b'b'; CHUNK];
+    let begin = Instant::now();
+    let mut sent = 0;
+    while !end.load(Ordering::Relaxed) && write(&mut stream, &chunk, end) {
+        sent += CHUNK as u64;
+        pause_until(due(begin, sent, rate), end);
+    }
+}
+
+fn send_files(address: SocketAddr, rate: u64, end: &AtomicBool) {
+    let file = vec![b'f'; FILE];
+    let begin = Instant::now();
+    let mut sent = 0;
+    while !end.load(Ordering::Relaxed) {
+        let Some(mut stream) = connect(address) else {
+            return;
+        };
+        write(&mut stream, &file, end);
+        drop(stream);
+        sent += FILE as u64;
+        pause_until(due(begin, sent, rate), end);
+    }
+}
+
+fn send_media(socket: &UdpSocket, rate: u64, end: &AtomicBool) {
+    let datagram = [b'm'; DATAGRAM];
+    let begin = Instant::now();
+    let mut sent: u64 = 0;
+    for picture in 1.. {
+        let until = begin + PICTURE * picture;
+        while due(begin, sent, rate) < until && !end.load(Ordering::Relaxed) {
+            // Nobody repeats a lost datagram.
+            let _ = socket.send(&datagram);
+            sent += DATAGRAM as u64;
+        }
+        pause_until(until, end);
+        if end.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+fn receive_datagrams(socket: &UdpSocket, end: &AtomicBool, arrived: &AtomicU64) {
+    let mut buffer = [0; 2048];
+    while !end.load(Ordering::Relaxed) {
+        if let Ok(length) = socket.recv(&mut buffer) {
+            arrived.fetch_add(length as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+fn receive_connections(listener: &TcpListener, end: &AtomicBool, arrived: &AtomicU64) {
+    let mut buffer = vec![0; 256 * 1024];
+    while !end.load(Ordering::Relaxed) {
+        let Ok((mut stream, _)) = listener.accept() else {
+            thread::sleep(Duration::from_millis(2));
+            continue;
+        };
+        let prepared = stream.set_nonblocking(false);
+        if prepared
+            .and_then(|()| stream.set_read_timeout(Some(LOOK)))
+            .is_err()
+        {
+            continue;
+        }
+        while !end.load(Ordering::Relaxed) {
+            match stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(length) => {
+                    arrived.fetch_add(length as u64, Ordering::Relaxed);
+                }
+                Err(error) if would_wait(&error) => {}
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Whether any link of the network expects undeclared traffic in frames of this size.
+pub(super) fn is_expected(network: &Network) -> bool {
+    let full = |rate: u64| FULL_FRAME * 8 * 1_000_000_000 / rate;
+    let links = network.topology.links.iter().filter(|link| link.rate > 0);
+    links
+        .into_iter()
+        .any(|link| link.best_effort >= full(link.rate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use punctual_sim::network::families::{self, Load};
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in [
+            "bulk:s2>s7:38Mbit",
+            "mqtt:s1>h49:6Mbit",
+            "media:a>b:1200kbit",
+        ] {
+            let background: Background = text.parse().unwrap();
+            assert_eq!(background.to_string().parse(), Ok(background));
+        }
+        for text in [
+            "bulk",
+            "tape:a>b:1Mbit",
+            "bulk:ab:1Mbit",
+            "bulk:a>b:0",
+            "bulk:a>b:x",
+        ] {
+            assert!(text.parse::<Background>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_usual_comes_from_far_and_ends_before_the_broker() {
+        let mut layout = Layout::new(&Network::new(&families::fig2(Load::Low)).unwrap()).unwrap();
+        let usual = usual(&layout);
+        assert_eq!(usual[0].to_string(), "bulk:s2>s7:38Mbit");
+        assert_eq!(usual.iter().filter(|of| of.kind == Kind::Mqtt).count(), 6);
+        let generator = Generator::place(&usual[0], 0, &mut layout).unwrap();
+        // Its own cable, s2>s3, s3>s10, s10>s7, and the sink's.
+        assert_eq!(generator.stream.way.len(), 5);
+        let is_expected = |document| is_expected(&Network::new(&document).unwrap());
+        assert!(is_expected(families::fig2(Load::Low)));
+        // Only acknowledgements.
+        assert!(!is_expected(families::factory_cell()));
+        let error = Generator::place(&"bulk:s2>x:1Mbit".parse().unwrap(), 0, &mut layout);
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .contains("\"x\" is not among")
+        );
+    }
+}

@@ -1,0 +1,472 @@
+//! One run: build the network, start everything, watch, take it down.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use punctual_analysis::analyze;
+use punctual_model::network::Network;
+use punctual_model::srt::Protocol;
+use serde::Serialize;
+
+use super::background::{Background, FULL_FRAME, Generator, Kind as Traffic};
+use super::broker::{self, Found};
+use super::fabric::Fabric;
+use super::layout::{Layout, Way, back};
+use super::load::{Endpoint, Load, Publisher, Sent, Subscriber, topic};
+use super::observe::{Observed, Observer};
+use super::results::{self, PathResult, Processors};
+use super::switching::{self, SwitchDelay};
+use super::ways::Stream;
+use crate::error::{Error, Result};
+use crate::load::Latency;
+use crate::load::meter::Recorder;
+use crate::process::Process;
+use crate::sys;
+
+/// First port of publishers, of subscribers and of plain publishers of the background.
+const PUBLISHERS: u16 = 20_000;
+const SUBSCRIBERS: u16 = 30_000;
+
+/// Between the last connection and the first message.
+const LEAD: Duration = Duration::from_millis(200);
+
+/// Wait for what is under way at the end.
+const DRAIN: Duration = Duration::from_millis(300);
+
+/// Pause between looks at the threads.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// `SCHED_FIFO` priorities of broker, clients and captures: other programs are not the subject.
+const BROKER_FIFO: u8 = 40;
+const CLIENTS_FIFO: u8 = 30;
+const OBSERVER_FIFO: u8 = 20;
+
+/// What can be chosen of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Experiment {
+    pub(crate) broker: Found,
+    pub(crate) warm_up: Duration,
+    pub(crate) duration: Duration,
+    pub(crate) qos: u8,
+    /// Packets are marked with their flow's level; otherwise all are alike.
+    pub(crate) priorities: bool,
+    pub(crate) background: Vec<Background>,
+    pub(crate) seed: u64,
+    /// Measure the switches first.
+    pub(crate) switching: bool,
+    /// Broker and clients have a core each, before other programs.
+    pub(crate) pinned: bool,
+}
+
+/// What a run has shown.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) priorities: bool,
+    pub(crate) hosts: usize,
+    pub(crate) switches: usize,
+    pub(crate) cables: usize,
+    /// Time to build the network, ms.
+    pub(crate) set_up_ms: u64,
+    pub(crate) paths: Vec<PathResult>,
+    /// What switches take for a frame, if that was asked for.
+    pub(crate) switching: Vec<SwitchDelay>,
+    /// From when messages were due to when they were written, µs.
+    pub(crate) lateness: Option<Latency>,
+    /// Messages that the broker acknowledged, of all that were written.
+    pub(crate) written: u64,
+    pub(crate) acknowledged: u64,
+    /// Messages that subscribers received.
+    pub(crate) received: u64,
+    /// Messages that TCP repeated.
+    pub(crate) repeated: u64,
+    /// Packets that the capture missed.
+    pub(crate) missed: u64,
+    /// Undeclared traffic: what was asked for, and bit/s that arrived.
+    pub(crate) background: Vec<(String, u64)>,
+    pub(crate) processors: Option<Processors>,
+    /// Paths that end at another broker than the one that their flow is published to.
+    pub(crate) not_emulated: Vec<String>,
+}
+
+impl Outcome {
+    /// The machine had too little time to spare.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.processors.is_some_and(Processors::are_too_busy)
+    }
+}
+
+/// Runs an experiment with a network.
+pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome> {
+    let begun = Instant::now();
+    let mut layout = Layout::new(network)?;
+    let undeclared = experiment.background.iter().enumerate();
+    let generators = undeclared
+        .map(|(index, background)| Generator::place(background, index, &mut layout))
+        .collect::<Result<Vec<_>>>()?;
+    let mut plan = Plan::new(network, &mut layout, experiment)?;
+    plan.add_background(&generators, &layout, network.flows.len() as u32);
+    let probes = match experiment.switching {
+        true => switching::probes(&layout),
+        false => Vec::new(),
+    };
+    let streams = probes.iter().map(|probe| probe.stream.clone());
+    plan.streams.extend(streams);
+    let mut fabric = Fabric::new(&layout)?;
+    fabric.connect(&layout, &plan.streams)?;
+    let set_up_ms = begun.elapsed().as_millis() as u64;
+
+    let [broker_core, clients_core] = match experiment.pinned {
+        true => [Some(0), Some(1)],
+        false => [None; 2],
+    };
+    let fifo = |priority| if experiment.pinned { priority } else { 0 };
+    let switching = thread::scope(|scope| {
+        join(scope.spawn(|| {
+            take_turn(clients_core, fifo(CLIENTS_FIFO))?;
+            switching::measure(&layout, &fabric, &probes)
+        }))
+    })?;
+    let _brokers = layout
+        .hosts
+        .iter()
+        .enumerate()
+        .filter(|(_, host)| host.broker)
+        .map(|(index, _)| {
+            let host = fabric.host(index);
+            experiment
+                .broker
+                .start(host, broker_core, fifo(BROKER_FIFO))
+        })
+        .collect::<Result<Vec<Process>>>()?;
+
+    let observer = Observer::new(plan.observed().map(|host| (host, fabric.host(host))))?;
+    let load = Load::connect(
+        &plan.subscribers,
+        &plan.publishers,
+        experiment.seed,
+        |host| fabric.host(host),
+    )?;
+
+    let (ended, seen) = (AtomicBool::new(false), AtomicBool::new(false));
+    let arrived: Vec<AtomicU64> = generators.iter().map(|_| AtomicU64::new(0)).collect();
+    let begin = Instant::now() + LEAD;
+    let whole = experiment.warm_up + experiment.duration;
+    let begin_ns = sys::now_ns() + LEAD.as_nanos() as u64;
+    let end_ns = begin_ns + whole.as_nanos() as u64;
+    let measured_from = sys::real_time_ns() + (LEAD + experiment.warm_up).as_nanos() as u64;
+    let (sent, observed, processors, generated) = thread::scope(|scope| -> Result<_> {
+        let observing = scope.spawn(|| {
+            take_turn(clients_core, fifo(OBSERVER_FIFO))?;
+            observer.run(&seen)
+        });
+        let loading = scope.spawn(|| {
+            take_turn(clients_core, fifo(CLIENTS_FIFO))?;
+            load.run(begin_ns, end_ns, &ended)
+        });
+        let generating = Instant::now();
+        let started = generators
+            .iter()
+            .zip(&arrived)
+            .try_for_each(|(generator, arrived)| {
+                generator.start(scope, |host| fabric.host(host), &ended, arrived)
+            });
+        let until = begin + whole;
+        thread::sleep(begin.saturating_duration_since(Instant::now()));
+        let before = processor_time();
+        while started.is_ok() && Instant::now() < until && !loading.is_finished() {
+            thread::sleep(LOOK);
+        }
+        let processors = Processors::between(&before, &processor_time());
+        thread::sleep(DRAIN);
+        ended.store(true, Ordering::Release);
+        let generated = generating.elapsed();
+        let sent = join(loading);
+        seen.store(true, Ordering::Release);
+        let observed = join(observing);
+        started?;
+        Ok((sent?, observed?, processors, generated))
+    })?;
+
+    let mut lateness = Recorder::new();
+    lateness.add(&sent.lateness);
+    let flows = network.flows.len();
+    Ok(Outcome {
+        priorities: experiment.priorities,
+        hosts: layout.hosts.len(),
+        switches: layout.switches.len(),
+        cables: layout.cables.len(),
+        set_up_ms,
+        paths: measured(network, &layout, &sent, &observed, measured_from),
+        switching,
+        lateness: lateness.summary(),
+        written: sent.messages[..flows.min(sent.messages.len())].iter().sum(),
+        acknowledged: sent.acknowledged[..flows.min(sent.acknowledged.len())]
+            .iter()
+            .sum(),
+        received: sent.received,
+        repeated: observed.repeated,
+        missed: observed.missed,
+        background: generators
+            .iter()
+            .zip(&arrived)
+            .map(|(generator, arrived)| {
+                let (bytes, time) = match generator.background.kind {
+                    Traffic::Mqtt => (plan.acknowledged_of(generator, &sent) * FULL_FRAME, whole),
+                    _ => (arrived.load(Ordering::Relaxed), generated),
+                };
+                let rate = bytes as f64 * 8.0 / time.as_secs_f64();
+                (generator.background.to_string(), rate as u64)
+            })
+            .collect(),
+        processors,
+        not_emulated: not_emulated(network, &layout),
+    })
+}
+
+/// Results of what was written in the measured time.
+fn measured(
+    network: &Network,
+    layout: &Layout,
+    sent: &Sent,
+    observed: &Observed,
+    from: u64,
+) -> Vec<PathResult> {
+    let counted: Vec<_> = observed
+        .arrivals
+        .iter()
+        .filter(|arrival| arrival.stamp.written >= from)
+        .copied()
+        .collect();
+    results::paths(
+        network,
+        layout,
+        &analyze(network).flows,
+        &sent.messages,
+        &counted,
+    )
+}
+
+fn not_emulated(network: &Network, layout: &Layout) -> Vec<String> {
+    let mut all = Vec::new();
+    for publication in &layout.publications {
+        let flow = &network.flows[publication.flow];
+        let elsewhere = publication.elsewhere.iter();
+        all.extend(elsewhere.map(|path| format!("{} path {path}", flow.id)));
+    }
+    all
+}
+
+/// Gives the calling thread its core and its place before other programs.
+fn take_turn(core: Option<usize>, fifo: u8) -> Result<()> {
+    let context = "cannot give a thread its core and priority; try --unpinned";
+    if let Some(core) = core {
+        sys::pin_to_core(core).map_err(Error::io(context))?;
+    }
+    sys::set_fifo(fifo).map_err(Error::io(context))
+}
+
+fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    let result = thread.join();
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Where `/proc/stat` cannot be read nothing is said of the processors.
+fn processor_time() -> String {
+    fs::read_to_string("/proc/stat").unwrap_or_default()
+}
+
+/// A subscriber to be.
+struct Receiver {
+    filters: Vec<String>,
+    /// From the broker.
+    way: Way,
+    /// The level of the most urgent flow that it gets.
+    level: u8,
+}
+
+impl Receiver {
+    fn by(way: Way) -> Self {
+        Self {
+            filters: Vec::new(),
+            way,
+            level: 0,
+        }
+    }
+}
+
+/// Who connects where, and the streams that the network has to carry.
+struct Plan {
+    publishers: Vec<Publisher>,
+    subscribers: Vec<Subscriber>,
+    streams: Vec<Stream>,
+    /// Flow number of each generator of plain MQTT, by its host.
+    plain: BTreeMap<usize, u32>,
+    /// Hosts whose arrivals are of interest.
+    hosts: Vec<usize>,
+    priorities: bool,
+    qos: u8,
+}
+
+impl Plan {
+    fn new(network: &Network, layout: &mut Layout, experiment: &Experiment) -> Result<Self> {
+        let mut plan = Self {
+            publishers: Vec::new(),
+            subscribers: Vec::new(),
+            streams: Vec::new(),
+            plain: BTreeMap::new(),
+            hosts: Vec::new(),
+            priorities: experiment.priorities,
+            qos: experiment.qos,
+        };
+        // Filters and the way of each subscriber, by broker and host.
+        let mut receivers: BTreeMap<(usize, usize), Receiver> = BTreeMap::new();
+        let publications = layout.publications.clone();
+        for publication in &publications {
+            let flow = &network.flows[publication.flow];
+            plan.hosts.push(publication.broker);
+            for destination in &publication.destinations {
+                if let Some(down) = &destination.down {
+                    let receiver = receivers.entry((publication.broker, destination.host));
+                    let receiver = receiver.or_insert_with(|| Receiver::by(down.clone()));
+                    receiver.filters.push(topic(&flow.id));
+                    receiver.level = receiver.level.max(publication.level);
+                    plan.hosts.push(destination.host);
+                }
+            }
+            plan.publish(
+                Publisher {
+                    flow: publication.flow as u32,
+                    name: flow.id.clone(),
+                    wire_bytes: publication.wire_bytes,
+                    frames: flow.frames,
+                    period: flow.period,
+                    jitter: flow.jitter,
+                    qos: experiment.qos,
+                    endpoint: Endpoint {
+                        host: publication.publisher,
+                        port: 0,
+                        broker: layout.hosts[publication.broker].address,
+                        dscp: publication.level << 3,
+                    },
+                },
+                publication.broker,
+                publication.up.clone(),
+            );
+        }
+        // Brokers at the end of paths get a subscriber to everything, as in the papers.
+        let brokers: Vec<usize> = (0..layout.hosts.len())
+            .filter(|host| layout.hosts[*host].broker)
+            .filter(|host| !receivers.keys().any(|(broker, _)| broker == host))
+            .collect();
+        for broker in brokers {
+            let Some(switch) = layout.switch_of(broker) else {
+                continue;
+            };
+            let name = format!("subscriber of {}", layout.hosts[broker].name);
+            let host = layout.attach_host(&name, switch)?;
+            if let Some(way) = layout.way(broker, host) {
+                let mut receiver = Receiver::by(way);
+                receiver.filters.push("#".to_owned());
+                receivers.insert((broker, host), receiver);
+            }
+        }
+        for (index, ((broker, host), receiver)) in receivers.into_iter().enumerate() {
+            let Receiver {
+                filters,
+                way,
+                level,
+            } = receiver;
+            let level = if plan.priorities { level } else { 0 };
+            let port = SUBSCRIBERS + index as u16;
+            plan.streams.push(Stream {
+                from: host,
+                to: broker,
+                protocol: Protocol::Tcp,
+                ports: [port, broker::PORT],
+                way: back(&way),
+                levels: [0, level],
+            });
+            plan.subscribers.push(Subscriber {
+                name: format!("subscriber-{index}"),
+                filters,
+                qos: experiment.qos,
+                endpoint: Endpoint {
+                    host,
+                    port,
+                    broker: layout.hosts[broker].address,
+                    dscp: 0,
+                },
+            });
+        }
+        plan.hosts.sort_unstable();
+        plan.hosts.dedup();
+        Ok(plan)
+    }
+
+    fn publish(&mut self, mut publisher: Publisher, broker: usize, way: Way) {
+        publisher.endpoint.port = PUBLISHERS + self.publishers.len() as u16;
+        if !self.priorities {
+            publisher.endpoint.dscp = 0;
+        }
+        self.streams.push(Stream {
+            from: publisher.endpoint.host,
+            to: broker,
+            protocol: Protocol::Tcp,
+            ports: [publisher.endpoint.port, broker::PORT],
+            way,
+            levels: [publisher.endpoint.dscp >> 3, 0],
+        });
+        self.publishers.push(publisher);
+    }
+
+    /// Background: plain MQTT becomes one more publisher each, with numbers from `first` on.
+    fn add_background(&mut self, generators: &[Generator], layout: &Layout, first: u32) {
+        for generator in generators {
+            let Generator {
+                background, stream, ..
+            } = generator;
+            if background.kind != Traffic::Mqtt {
+                self.streams.push(stream.clone());
+                continue;
+            }
+            let flow = first + self.plain.len() as u32;
+            self.plain.insert(stream.from, flow);
+            let publisher = Publisher {
+                flow,
+                name: format!("plain-{flow}"),
+                wire_bytes: FULL_FRAME,
+                frames: 1,
+                period: FULL_FRAME * 8 * 1_000_000_000 / background.rate,
+                jitter: 0,
+                qos: self.qos,
+                endpoint: Endpoint {
+                    host: stream.from,
+                    port: 0,
+                    broker: layout.hosts[stream.to].address,
+                    dscp: 0,
+                },
+            };
+            self.publish(publisher, stream.to, stream.way.clone());
+        }
+    }
+
+    fn observed(&self) -> impl Iterator<Item = usize> {
+        self.hosts.iter().copied()
+    }
+
+    /// Messages of a generator of plain MQTT that its broker has taken.
+    fn acknowledged_of(&self, generator: &Generator, sent: &Sent) -> u64 {
+        let flow = self.plain.get(&generator.stream.from);
+        let counts = if self.qos == 0 {
+            &sent.messages
+        } else {
+            &sent.acknowledged
+        };
+        flow.and_then(|flow| counts.get(*flow as usize))
+            .copied()
+            .unwrap_or(0)
+    }
+}

@@ -1,0 +1,167 @@
+//! The network of a [`Layout`] in network namespaces: one for each host and each switch, cables
+//! between them with eight strict priorities at both ends, and addresses that are known without
+//! asking (a broadcast would need a bridge).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io;
+use std::net::Ipv4Addr;
+
+use punctual_southbound::linux::{Driver, DriverError, Shell, queues};
+
+use super::layout::{Layout, Place};
+use super::ways::{Direction, Stream, plan};
+use crate::error::{Error, Result};
+use crate::netns::Namespace;
+
+/// The wired network. It is gone when it and all that runs in it are.
+pub(super) struct Fabric {
+    hosts: Vec<Namespace>,
+    switches: Vec<(Namespace, Driver<Namespace>)>,
+}
+
+impl Shell for Namespace {
+    fn run(&self, program: &str, arguments: &[&str], input: &str) -> io::Result<String> {
+        self.feed(program, arguments, input)
+            .map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
+impl Fabric {
+    /// Builds everything; nothing is forwarded yet.
+    pub(super) fn new(layout: &Layout) -> Result<Self> {
+        let named = |names: &mut dyn Iterator<Item = &String>| -> Result<Vec<Namespace>> {
+            names.map(|name| Namespace::new(name)).collect()
+        };
+        let hosts = named(&mut layout.hosts.iter().map(|host| &host.name))?;
+        let switches = named(&mut layout.switches.iter())?;
+        let at = |place: Place| match place {
+            Place::Host(host) => &hosts[host],
+            Place::Switch(switch) => &switches[switch],
+        };
+        // A few long batches: starting a program for each device would take seconds.
+        let mut commands = Batches::default();
+        for cable in &layout.cables {
+            let [near, far] = &cable.devices;
+            commands.add(
+                cable.ends[0],
+                format_args!(
+                    "link add name {near} type veth peer name {far} netns {}",
+                    at(cable.ends[1]).path()
+                ),
+            );
+        }
+        for (place, text) in commands.take() {
+            at(place).feed("ip", &["-batch", "-"], &text)?;
+        }
+        for cable in &layout.cables {
+            for (end, device) in cable.ends.iter().zip(&cable.devices) {
+                // No packets larger than a frame, and none that nobody asked for.
+                commands.add(
+                    *end,
+                    format_args!("link set dev {device} gso_max_segs 1 addrgenmode none"),
+                );
+                if let Place::Host(host) = *end {
+                    let address = layout.hosts[host].address;
+                    commands.add(
+                        *end,
+                        format_args!("link set dev {device} address {}", hardware(address)),
+                    );
+                    commands.add(*end, format_args!("address add {address}/32 dev {device}"));
+                }
+                commands.add(*end, format_args!("link set dev {device} up"));
+            }
+        }
+        for (place, text) in commands.take() {
+            at(place).feed("ip", &["-batch", "-"], &text)?;
+        }
+        for (host, namespace) in hosts.iter().enumerate() {
+            let text: String = ports(layout, Place::Host(host))
+                .map(|(device, rate)| queues(device, rate))
+                .collect();
+            namespace.feed("tc", &["-batch", "-"], &text)?;
+            // One that is always there, and that does not spread a message's frames over time.
+            namespace.set("net/ipv4/tcp_congestion_control", "reno")?;
+        }
+        let driven = |switch: Namespace| (switch.clone(), Driver::new(switch));
+        let switches = switches.into_iter().map(driven).collect();
+        Ok(Self { hosts, switches })
+    }
+
+    /// Makes hosts know how to reach each other and switches forward the streams.
+    pub(super) fn connect(&mut self, layout: &Layout, streams: &[Stream]) -> Result<()> {
+        let mut commands = Batches::default();
+        for stream in streams {
+            for Direction { from, to, way, .. } in stream.directions() {
+                let Some(&first) = way.first() else { continue };
+                let (place, device) = layout.sender(first);
+                let (own, other) = (layout.hosts[from].address, layout.hosts[to].address);
+                commands.add(
+                    place,
+                    format_args!("route replace {other}/32 dev {device} src {own}"),
+                );
+                commands.add(
+                    place,
+                    format_args!(
+                        "neigh replace {other} lladdr {} dev {device} nud permanent",
+                        hardware(other)
+                    ),
+                );
+            }
+        }
+        for (place, text) in commands.take() {
+            if let Place::Host(host) = place {
+                self.hosts[host].feed("ip", &["-batch", "-"], &text)?;
+            }
+        }
+        let plan = plan(layout, streams);
+        for ((_, driver), name) in self.switches.iter_mut().zip(&layout.switches) {
+            let plan = &plan.switches[name];
+            driver.apply(plan, &BTreeSet::new()).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn switch(&self, index: usize) -> &Namespace {
+        &self.switches[index].0
+    }
+
+    pub(super) fn host(&self, index: usize) -> &Namespace {
+        &self.hosts[index]
+    }
+}
+
+/// Devices of a place and what they send at most, bit/s.
+fn ports(layout: &Layout, place: Place) -> impl Iterator<Item = (&str, u64)> {
+    let ends = layout.cables.iter().flat_map(|cable| {
+        let rates = cable.rates.into_iter();
+        cable.ends.into_iter().zip(&cable.devices).zip(rates)
+    });
+    ends.filter(move |((end, _), _)| *end == place)
+        .map(|((_, device), rate)| (device.as_str(), rate))
+}
+
+/// A hardware address that is made from the host's own: locally administered.
+fn hardware(address: Ipv4Addr) -> String {
+    let [a, b, c, d] = address.octets();
+    format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+}
+
+fn refused(error: DriverError) -> Error {
+    Error::io("the linux driver")(io::Error::other(error))
+}
+
+/// Commands for each place.
+#[derive(Default)]
+struct Batches(BTreeMap<Place, String>);
+
+impl Batches {
+    fn add(&mut self, place: Place, command: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0.entry(place).or_default(), "{command}");
+    }
+
+    fn take(&mut self) -> BTreeMap<Place, String> {
+        std::mem::take(&mut self.0)
+    }
+}

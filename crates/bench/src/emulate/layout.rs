@@ -1,0 +1,584 @@
+//! From a network's nodes, links and flows to what has to be built: hosts, switches, cables, and
+//! who talks to whom along which way. Pure.
+//!
+//! A node that a flow enters by one link with a rate and leaves by another is a switch; all
+//! others are hosts. A link without a rate is a server (the broker's processor): the nodes at
+//! its ends are one host. Two links between the same places, one in each direction, are one
+//! cable; a direction that the network does not name has the rate of the other, for
+//! acknowledgements have to come back.
+//!
+//! A flow's broker is where its paths pass a server, and its subscribers are at their ends. A
+//! flow whose paths pass none ends at brokers, as in the papers, whose bounds reach as far; it
+//! is published to the first of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::Ipv4Addr;
+
+use punctual_model::network::{Flow, HopIndex, Link, LinkIndex, Network, NodeIndex};
+
+use crate::error::{Error, Result};
+
+/// Strict priority levels of a port.
+const LEVELS: usize = 8;
+
+/// Rate of a cable for traffic that the network does not declare, bit/s.
+const SIDE_RATE: u64 = 100_000_000;
+
+/// What a cable ends at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// Index in [`Layout::hosts`].
+    Host(usize),
+    /// Index in [`Layout::switches`].
+    Switch(usize),
+}
+
+/// Something that programs run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) address: Ipv4Addr,
+    pub(super) broker: bool,
+}
+
+/// A cable: what each end sends, the other receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cable {
+    pub(super) ends: [Place; 2],
+    /// Names of the devices at the ends: of a host `eth0`, `eth1`, ..., of switches `p0`, `p1`,
+    /// ..., each once in the whole network.
+    pub(super) devices: [String; 2],
+    /// What the ends send at most, bit/s.
+    pub(super) rates: [u64; 2],
+}
+
+/// One cable of a way, and the end that sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Step {
+    pub(super) cable: usize,
+    pub(super) from: usize,
+}
+
+/// The cables from one host to another.
+pub(super) type Way = Vec<Step>;
+
+/// Where a message is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Destination {
+    /// Which of the flow's paths.
+    pub(super) path: usize,
+    pub(super) host: usize,
+    /// From the broker; `None` if the path ends there.
+    pub(super) down: Option<Way>,
+    /// Transmission times of a frame along the whole path, which a shaped link does not take, ns.
+    pub(super) serialization: u64,
+}
+
+/// A flow as it is published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Publication {
+    /// Index in [`Network::flows`].
+    pub(super) flow: usize,
+    pub(super) publisher: usize,
+    pub(super) broker: usize,
+    pub(super) up: Way,
+    /// The level of its packets: 7 first.
+    pub(super) level: u8,
+    /// Bytes of a frame on the wire, preamble and gap included.
+    pub(super) wire_bytes: u64,
+    pub(super) destinations: Vec<Destination>,
+    /// Paths that end at another broker than the one that it is published to.
+    pub(super) elsewhere: Vec<usize>,
+}
+
+/// All that has to be built.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) hosts: Vec<Host>,
+    pub(super) switches: Vec<String>,
+    pub(super) cables: Vec<Cable>,
+    pub(super) publications: Vec<Publication>,
+    devices: usize,
+}
+
+impl Layout {
+    /// Lays a network out.
+    ///
+    /// # Errors
+    /// If there is nothing to emulate, or what cannot be emulated: a host in the middle of a
+    /// way, more than eight priorities, several brokers on one path.
+    pub(super) fn new(network: &Network) -> Result<Self> {
+        let topology = &network.topology;
+        if network.flows.is_empty() {
+            return Err(cannot("flows", "0", "declare at least one flow"));
+        }
+        let is_server = |link: LinkIndex| topology.links[link].rate == 0;
+        let mut inner = BTreeSet::new();
+        let mut outer = BTreeSet::new();
+        for flow in &network.flows {
+            for leaf in 0..flow.leaves.len() {
+                let path = path(flow, leaf);
+                for pair in path.windows(2) {
+                    if !is_server(pair[0]) && !is_server(pair[1]) {
+                        inner.insert(topology.links[pair[0]].to);
+                    }
+                }
+                if let (Some(&first), Some(&last)) = (path.first(), path.last()) {
+                    outer.extend([topology.links[first].from, topology.links[last].to]);
+                }
+            }
+        }
+        if let Some(&both) = inner.intersection(&outer).next() {
+            return Err(cannot(
+                "node",
+                &topology.nodes[both].id,
+                "some flow begins or ends at this node and another passes it; give the programs \
+                 a host of their own behind it",
+            ));
+        }
+
+        let mut layout = Self::default();
+        // The nodes of a server's ends are one host.
+        let mut group: Vec<NodeIndex> = (0..topology.nodes.len()).collect();
+        for link in topology.links.iter().filter(|link| link.rate == 0) {
+            let (gone, stays) = (group[link.to], group[link.from]);
+            group
+                .iter_mut()
+                .filter(|of| **of == gone)
+                .for_each(|of| *of = stays);
+        }
+        let mut places: HashMap<NodeIndex, Place> = HashMap::new();
+        for (node, &of) in group.iter().enumerate() {
+            let name = &topology.nodes[node].id;
+            let place = match places.get(&of) {
+                Some(&place) => place,
+                None if inner.contains(&node) => {
+                    layout.switches.push(name.clone());
+                    Place::Switch(layout.switches.len() - 1)
+                }
+                None => Place::Host(layout.add_host(name)?),
+            };
+            places.insert(of, place);
+            places.insert(node, place);
+        }
+        let mut steps = HashMap::new();
+        for (index, link) in topology.links.iter().enumerate() {
+            if link.rate > 0 {
+                steps.insert(
+                    index,
+                    layout.lay(link, [places[&link.from], places[&link.to]]),
+                );
+            }
+        }
+        for cable in &mut layout.cables {
+            // A direction that nobody named.
+            let known = cable.rates[0].max(cable.rates[1]);
+            cable
+                .rates
+                .iter_mut()
+                .filter(|rate| **rate == 0)
+                .for_each(|rate| *rate = known);
+        }
+        let levels = levels(network)?;
+        for (index, flow) in network.flows.iter().enumerate() {
+            let level = levels[&flow.priority];
+            let publication = layout.publication(network, index, level, &places, &steps)?;
+            layout.hosts[publication.broker].broker = true;
+            layout.publications.push(publication);
+        }
+        Ok(layout)
+    }
+
+    fn publication(
+        &self,
+        network: &Network,
+        index: usize,
+        level: u8,
+        places: &HashMap<NodeIndex, Place>,
+        steps: &HashMap<LinkIndex, Step>,
+    ) -> Result<Publication> {
+        let flow = &network.flows[index];
+        let links = &network.topology.links;
+        let host = |node: NodeIndex| match places[&node] {
+            Place::Host(host) => Ok(host),
+            Place::Switch(_) => Err(cannot(
+                "flow",
+                &flow.id,
+                "a switch is at an end of it; let it begin and end at hosts",
+            )),
+        };
+        let mut publication: Option<Publication> = None;
+        for leaf in 0..flow.leaves.len() {
+            let path = path(flow, leaf);
+            let rated = |part: &[LinkIndex]| -> Way {
+                let rated = part.iter().filter(|link| links[**link].rate > 0);
+                rated.map(|link| steps[link]).collect()
+            };
+            let (Some(&first), Some(&last)) = (path.first(), path.last()) else {
+                continue;
+            };
+            let servers: Vec<usize> = (0..path.len())
+                .filter(|at| links[path[*at]].rate == 0)
+                .collect();
+            let together = servers.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+            if !together {
+                return Err(cannot(
+                    "flow",
+                    &flow.id,
+                    "a path of it passes two brokers; emulate one of them",
+                ));
+            }
+            let publisher = host(links[first].from)?;
+            let end = host(links[last].to)?;
+            let serialization = serialization(flow, leaf, links);
+            let (broker, up, down) = match (servers.first(), servers.last()) {
+                (Some(&begin), Some(&after)) => {
+                    let down = rated(&path[after + 1..]);
+                    let broker = host(links[path[begin]].from)?;
+                    let down = (!down.is_empty()).then_some(down);
+                    (broker, rated(&path[..begin]), down)
+                }
+                _ => (end, rated(&path), None),
+            };
+            if publisher == broker || up.is_empty() {
+                return Err(cannot(
+                    "flow",
+                    &flow.id,
+                    "it begins at its broker; give the publisher a host of its own",
+                ));
+            }
+            let publication = publication.get_or_insert_with(|| Publication {
+                flow: index,
+                publisher,
+                broker,
+                up,
+                level,
+                wire_bytes: wire_bytes(flow, links),
+                destinations: Vec::new(),
+                elsewhere: Vec::new(),
+            });
+            if publication.broker == broker {
+                publication.destinations.push(Destination {
+                    path: leaf,
+                    host: end,
+                    down,
+                    serialization,
+                });
+            } else {
+                publication.elsewhere.push(leaf);
+            }
+        }
+        publication.ok_or_else(|| cannot("flow", &flow.id, "it has no path"))
+    }
+
+    fn add_host(&mut self, name: &str) -> Result<usize> {
+        // 10.0.1.1, 10.0.1.2, ... 10.0.1.250, 10.0.2.1, ...
+        let index = self.hosts.len();
+        let [third, fourth] = [index / 250 + 1, index % 250 + 1];
+        let third = u8::try_from(third)
+            .map_err(|_| cannot("hosts", &index.to_string(), "emulate fewer hosts"))?;
+        self.hosts.push(Host {
+            name: name.to_owned(),
+            address: Ipv4Addr::new(10, 0, third, fourth as u8),
+            broker: false,
+        });
+        Ok(index)
+    }
+
+    /// Adds a host that the network does not name, at a switch.
+    pub(super) fn attach_host(&mut self, name: &str, switch: usize) -> Result<usize> {
+        let host = self.add_host(name)?;
+        self.add_cable([Place::Host(host), Place::Switch(switch)], [SIDE_RATE; 2]);
+        Ok(host)
+    }
+
+    /// The step along a link: on the cable whose other direction is there, or on a new one.
+    fn lay(&mut self, link: &Link, [from, to]: [Place; 2]) -> Step {
+        let free = self
+            .cables
+            .iter_mut()
+            .enumerate()
+            .find(|(_, cable)| cable.ends == [to, from] && cable.rates[1] == 0);
+        if let Some((index, cable)) = free {
+            cable.rates[1] = link.rate;
+            return Step {
+                cable: index,
+                from: 1,
+            };
+        }
+        let cable = self.add_cable([from, to], [link.rate, 0]);
+        Step { cable, from: 0 }
+    }
+
+    fn add_cable(&mut self, ends: [Place; 2], rates: [u64; 2]) -> usize {
+        let devices = ends.map(|end| match end {
+            Place::Host(_) => {
+                let there = self.cables.iter().filter(|cable| cable.ends.contains(&end));
+                format!("eth{}", there.count())
+            }
+            Place::Switch(_) => {
+                self.devices += 1;
+                format!("p{}", self.devices - 1)
+            }
+        });
+        self.cables.push(Cable {
+            ends,
+            devices,
+            rates,
+        });
+        self.cables.len() - 1
+    }
+
+    /// The switch that a host's cable leads to.
+    pub(super) fn switch_of(&self, host: usize) -> Option<usize> {
+        self.cables.iter().find_map(|cable| match cable.ends {
+            [Place::Host(at), Place::Switch(switch)] | [Place::Switch(switch), Place::Host(at)]
+                if at == host =>
+            {
+                Some(switch)
+            }
+            _ => None,
+        })
+    }
+
+    /// The switches that publications enter by, in the order of the switches, with their
+    /// distance to the broker in cables.
+    pub(super) fn entries(&self, broker: usize) -> Vec<(usize, usize)> {
+        let mut entries = BTreeMap::new();
+        for publication in self.publications.iter().filter(|of| of.broker == broker) {
+            if let Some(switch) = self.switch_of(publication.publisher) {
+                entries.insert(switch, publication.up.len());
+            }
+        }
+        entries.into_iter().collect()
+    }
+
+    /// A shortest way between two hosts that passes switches only; of those of one length the one
+    /// whose cables come first.
+    pub(super) fn way(&self, from: usize, to: usize) -> Option<Way> {
+        let (start, goal) = (Place::Host(from), Place::Host(to));
+        let mut before: HashMap<Place, Step> = HashMap::new();
+        let mut queue = VecDeque::from([start]);
+        while let Some(place) = queue.pop_front() {
+            if place == goal {
+                let mut way = Vec::new();
+                let mut at = goal;
+                while at != start {
+                    let step = before[&at];
+                    way.push(step);
+                    at = self.cables[step.cable].ends[step.from];
+                }
+                way.reverse();
+                return Some(way);
+            }
+            if matches!(place, Place::Host(_)) && place != start {
+                continue;
+            }
+            for (cable, ends) in self.cables.iter().map(|cable| cable.ends).enumerate() {
+                for end in [0, 1] {
+                    let next = ends[1 - end];
+                    if ends[end] == place && next != start && !before.contains_key(&next) {
+                        before.insert(next, Step { cable, from: end });
+                        queue.push_back(next);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Place and device that a step leaves by.
+    pub(super) fn sender(&self, step: Step) -> (Place, &str) {
+        let cable = &self.cables[step.cable];
+        (cable.ends[step.from], &cable.devices[step.from])
+    }
+
+    /// Place and device that a step arrives at.
+    pub(super) fn receiver(&self, step: Step) -> (Place, &str) {
+        self.sender(reversed(step))
+    }
+}
+
+/// The way back.
+pub(super) fn back(way: &[Step]) -> Way {
+    way.iter().rev().copied().map(reversed).collect()
+}
+
+fn reversed(step: Step) -> Step {
+    Step {
+        from: 1 - step.from,
+        ..step
+    }
+}
+
+/// The links of a path, from the publisher on.
+fn path(flow: &Flow, leaf: usize) -> Vec<LinkIndex> {
+    let mut links: Vec<_> = hops(flow, leaf).map(|hop| flow.hops[hop].link).collect();
+    links.reverse();
+    links
+}
+
+/// The hops of a path, from the destination back.
+fn hops(flow: &Flow, leaf: usize) -> impl Iterator<Item = HopIndex> {
+    std::iter::successors(flow.leaves.get(leaf).copied(), |hop| flow.hops[*hop].parent)
+}
+
+/// What a path's links take to transmit a frame, ns; servers are real here.
+fn serialization(flow: &Flow, leaf: usize, links: &[Link]) -> u64 {
+    let hops = hops(flow, leaf).map(|hop| &flow.hops[hop]);
+    hops.filter(|hop| links[hop.link].rate > 0)
+        .fold(0, |sum, hop| sum.saturating_add(hop.cost))
+}
+
+/// Bytes on the wire of one of the flow's frames, from its time on the first link with a rate.
+fn wire_bytes(flow: &Flow, links: &[Link]) -> u64 {
+    let rated = flow.hops.iter().find(|hop| links[hop.link].rate > 0);
+    rated.map_or(0, |hop| {
+        let bits = u128::from(hop.cost) * u128::from(links[hop.link].rate) / 1_000_000_000;
+        // Times are rounded up to whole nanoseconds, so this may be a little too much.
+        u64::try_from(bits / 8).unwrap_or(u64::MAX)
+    })
+}
+
+/// The level of each priority: itself where all fit, else by rank, the highest first.
+fn levels(network: &Network) -> Result<BTreeMap<u64, u8>> {
+    let priorities: BTreeSet<u64> = network.flows.iter().map(|flow| flow.priority).collect();
+    if priorities.iter().all(|priority| *priority < LEVELS as u64) {
+        return Ok(priorities.into_iter().map(|of| (of, of as u8)).collect());
+    }
+    // Level 0 is that of best effort.
+    if priorities.len() >= LEVELS {
+        return Err(cannot(
+            "flows",
+            &format!("{} priorities", priorities.len()),
+            "a port has eight levels, and best effort takes one; use at most seven priorities",
+        ));
+    }
+    let ranked = priorities.into_iter().rev().zip((0..LEVELS as u8).rev());
+    Ok(ranked.collect())
+}
+
+fn cannot(field: &'static str, value: &str, remedy: &str) -> Error {
+    Error::Config {
+        field,
+        value: value.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use punctual_sim::network::families::{self, Load};
+
+    fn layout(document: &punctual_model::network::Document) -> Layout {
+        Layout::new(&Network::new(document).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn fig2_has_nine_switches_and_one_broker() {
+        let layout = layout(&families::fig2(Load::Low));
+        assert_eq!(layout.switches.len(), 9);
+        assert_eq!(layout.hosts.len(), 13);
+        let brokers: Vec<_> = layout.hosts.iter().filter(|host| host.broker).collect();
+        assert_eq!(brokers.len(), 1);
+        assert_eq!(brokers[0].name, "h49");
+        let first = &layout.publications[0];
+        assert_eq!(
+            (first.up.len(), first.level, first.wire_bytes),
+            (4, 7, 1538)
+        );
+        // Four times 123.04 us.
+        assert_eq!(first.destinations[0].serialization, 492_160);
+        assert_eq!(first.destinations[0].down, None);
+        assert!(
+            layout
+                .cables
+                .iter()
+                .all(|cable| cable.rates == [100_000_000; 2])
+        );
+    }
+
+    #[test]
+    fn the_ends_of_a_server_are_one_host_with_one_cable() {
+        let layout = layout(&families::factory_cell());
+        assert_eq!(layout.switches, ["sw1", "sw2"]);
+        let broker = layout.hosts.iter().position(|host| host.broker).unwrap();
+        let cables = layout.cables.iter();
+        let there = cables.filter(|cable| cable.ends.contains(&Place::Host(broker)));
+        assert_eq!(there.count(), 1);
+        let first = &layout.publications[0];
+        assert_eq!(first.destinations.len(), 2);
+        for destination in &first.destinations {
+            let down = destination.down.as_ref().unwrap();
+            assert_eq!(layout.sender(down[0]).0, Place::Host(broker));
+            let last = layout.receiver(down[down.len() - 1]).0;
+            assert_eq!(last, Place::Host(destination.host));
+        }
+    }
+
+    #[test]
+    fn what_goes_to_several_brokers_is_published_to_the_first() {
+        let layout = layout(&families::fig15(Load::Low, false));
+        let brokers: Vec<_> = layout.hosts.iter().filter(|host| host.broker).collect();
+        assert_eq!(brokers.len(), 1);
+        assert_eq!(brokers[0].name, "h5");
+        assert!(layout.publications.iter().all(|of| of.elsewhere == [1, 2]));
+    }
+
+    #[test]
+    fn ways_pass_switches_only_and_come_back() {
+        let mut layout = layout(&families::line());
+        let host = |layout: &Layout, name: &str| {
+            layout
+                .hosts
+                .iter()
+                .position(|host| host.name == name)
+                .unwrap()
+        };
+        let way = layout
+            .way(host(&layout, "motor"), host(&layout, "receiver"))
+            .unwrap();
+        assert_eq!(way, layout.publications[0].up);
+        assert_eq!(back(&back(&way)), way);
+        let switch = layout.switch_of(host(&layout, "camera")).unwrap();
+        assert_eq!(layout.switches[switch], "s2");
+        let extra = layout.attach_host("extra", switch).unwrap();
+        assert_eq!(
+            layout.way(extra, host(&layout, "receiver")).unwrap().len(),
+            2
+        );
+    }
+
+    #[test]
+    fn many_priorities_are_ranked_and_too_many_refused() {
+        let network = |priorities: &[u64]| {
+            let mut document = families::line();
+            let flow = document.flows[0].clone();
+            document.flows = priorities
+                .iter()
+                .enumerate()
+                .map(|(index, &prio)| {
+                    let mut flow = flow.clone();
+                    flow.id = index.to_string();
+                    flow.prio = prio;
+                    flow
+                })
+                .collect();
+            Network::new(&document).unwrap()
+        };
+        let ranked = levels(&network(&[1, 100, 50])).unwrap();
+        assert_eq!(ranked, BTreeMap::from([(1, 5), (50, 6), (100, 7)]));
+        assert_eq!(levels(&network(&[7, 0])).unwrap()[&0], 0);
+        assert!(levels(&network(&[1, 2, 3, 4, 5, 6, 7, 8])).is_err());
+    }
+
+    #[test]
+    fn an_end_in_the_middle_of_a_way_is_named() {
+        let mut document = families::line();
+        document.flows[0].paths[0].pop();
+        let network = Network::new(&document).unwrap();
+        let error = Layout::new(&network).unwrap_err().to_string();
+        assert!(error.starts_with("node = s2: "), "{error}");
+    }
+}

@@ -1,0 +1,74 @@
+//! What a message carries so that its way can be followed: whose it is, when it was due and when
+//! it was written.
+//!
+//! It stands at the end of the payload: what has arrived up to there has arrived whole, in
+//! however many frames. A capture finds it by its first eight bytes.
+
+/// What begins a stamp. Not a text that anybody else would send.
+const MAGIC: [u8; 8] = *b"\x91pt\x07Stmp";
+
+/// Bytes of a stamp.
+pub(super) const LENGTH: usize = 32;
+
+/// Times are nanoseconds on `CLOCK_REALTIME`, as the kernel's own time stamps are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) flow: u32,
+    pub(super) sequence: u32,
+    /// When the message was nominally released; its release jitter comes after it.
+    pub(super) nominal: u64,
+    /// Just before the write to the socket.
+    pub(super) written: u64,
+}
+
+impl Stamp {
+    pub(super) fn to_bytes(self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&self.flow.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.nominal.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.written.to_be_bytes());
+        bytes
+    }
+
+    /// Every whole stamp in a packet.
+    pub(super) fn all(packet: &[u8]) -> impl Iterator<Item = Self> {
+        let found = memchr::memmem::find_iter(packet, &MAGIC);
+        found.filter_map(|at| {
+            let (_, rest) = packet.get(at..at + LENGTH)?.split_first_chunk::<8>()?;
+            let (flow, rest) = rest.split_first_chunk()?;
+            let (sequence, rest) = rest.split_first_chunk()?;
+            let (nominal, rest) = rest.split_first_chunk()?;
+            let (written, _) = rest.split_first_chunk()?;
+            Some(Self {
+                flow: u32::from_be_bytes(*flow),
+                sequence: u32::from_be_bytes(*sequence),
+                nominal: u64::from_be_bytes(*nominal),
+                written: u64::from_be_bytes(*written),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_found_wherever_they_are_and_only_whole() {
+        let stamp = |sequence| Stamp {
+            flow: 7,
+            sequence,
+            nominal: 1_795_000_000_000_000_000,
+            written: 1_795_000_000_000_012_345,
+        };
+        let mut packet = vec![0; 54];
+        packet.extend(stamp(1).to_bytes());
+        packet.extend(b"2\x80\x01 next");
+        packet.extend(stamp(2).to_bytes());
+        packet.extend(&stamp(3).to_bytes()[..LENGTH - 1]);
+        let all: Vec<_> = Stamp::all(&packet).collect();
+        assert_eq!(all, [stamp(1), stamp(2)]);
+    }
+}
