@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::compare::CompareArgs;
+use crate::emulate::{Paper, PapersArgs};
 use crate::error::{Error, Result};
 use crate::floor::Floor;
 use crate::link::LinkArgs;
@@ -28,6 +29,11 @@ pub enum BenchCommand {
     /// Repeat the experiments of the PrioMQTT paper: a factory cell on a 100 Mbit/s network,
     /// against Mosquitto. Takes root, for network namespaces
     Priomqtt(Box<PriomqttArgs>),
+    /// Repeat Fig. 3 of the RT-MQTT paper: delays up to the broker at three loads, with and
+    /// without priorities, beside their bounds. Takes root, for network namespaces
+    RtMqtt(PapersArgs),
+    /// Repeat Figs. 16 to 18 of the MRT-MQTT paper inside an edge network, as `rt-mqtt` does
+    MrtMqtt(PapersArgs),
     /// How long an urgent message waits behind bulk on a slow link, with and without what is to
     /// shorten that, and with Mosquitto. Takes root, for network namespaces
     Link(LinkArgs),
@@ -49,6 +55,8 @@ impl BenchCommand {
             Self::Floor(args) => args.run(out),
             Self::Compare(args) => args.run(own_words, out),
             Self::Priomqtt(args) => args.run(own_words, out),
+            Self::RtMqtt(args) => args.run(Paper::RtMqtt, !own_words.is_empty(), out),
+            Self::MrtMqtt(args) => args.run(Paper::MrtMqtt, !own_words.is_empty(), out),
             Self::Link(args) => args.run(own_words, out),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
         }
