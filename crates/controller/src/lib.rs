@@ -11,4 +11,21 @@
 //! "Abstractions for network update" (SIGCOMM 2012). See `docs/controller.md`.
 #![forbid(unsafe_code)]
 
+mod base;
+mod controller;
+mod event;
+mod monitor;
+mod openflow;
 pub mod plan;
+mod settings;
+mod streams;
+mod topology;
+mod updates;
+
+pub use controller::{
+    Controller, HostStatus, LinkStatus, Status, SwitchStatus, Uncovered, port_state,
+};
+pub use event::{Change, Effect, Event, Notice, Speaks};
+pub use monitor::Usage;
+pub use settings::{Defaults, Intervals, KnownHost, Policing, Routing, Service, Settings};
+pub use topology::{End, Host, PortState};

@@ -1,0 +1,780 @@
+//! The controller: what happens when something happens.
+//!
+//! What is told is first taken into the topology or the ledger; then whatever
+//! has to be decided anew is decided, in the order of importance; then what
+//! changed of the streams is laid on the switches; and who asked is answered
+//! once every switch has confirmed. Nothing is decided before all requests are
+//! known and the switches' tables were read, so that a restart changes nothing
+//! that is as it should be.
+
+mod protect;
+mod status;
+mod switches;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use punctual_model::Nanos;
+use punctual_model::srt::{Channel, Request, State};
+
+use crate::base::bases;
+use crate::event::{Change, Effect, Event, Notice, Speaks, soonest};
+use crate::monitor::Monitor;
+use crate::openflow::Session;
+use crate::plan::{Far, Header, Plan, Port, SwitchPlan};
+use crate::settings::{Intervals, Settings};
+use crate::streams::{Compiler, Key, Ledger, Outcome, Placed, World};
+use crate::topology::{Change as Found, End, Map, Topology};
+use crate::updates::{Item, Progress, Stages, Updates};
+
+use protect::Protection;
+pub use status::{HostStatus, LinkStatus, Status, SwitchStatus, Uncovered};
+pub use switches::port_state;
+
+/// Hosts and links come in crowds; what switches do with other packets is
+/// worked out once for each crowd.
+const BASE_DELAY: Nanos = Nanos::from_millis(5);
+/// Work in the background goes on after so long.
+const BACKGROUND: Nanos = Nanos::from_millis(20);
+/// Bounds that were written are looked at again so long after others came.
+const REFRESH: Nanos = Nanos::from_secs(1);
+
+/// From requests to plans, as a state machine.
+#[derive(Debug)]
+pub struct Controller {
+    topology: Topology,
+    map: Map,
+    ledger: Ledger,
+    plan: Plan,
+    updates: Updates<Key>,
+    switches: BTreeMap<u64, Link>,
+    monitor: Monitor,
+    protection: Protection,
+    compiler: Compiler,
+    /// The entries of each stream as they are laid or being laid.
+    compiled: HashMap<Header, Vec<Placed>>,
+    /// Answers of an earlier life, until their requests come.
+    known: BTreeMap<Key, Channel>,
+    /// What was answered last.
+    written: BTreeMap<Key, Channel>,
+    /// Requests that wait for something to be known.
+    waiting: BTreeSet<Key>,
+    /// Requests that lost what they had.
+    lost: BTreeSet<Key>,
+    intervals: Intervals,
+    max_flows: usize,
+    begun: bool,
+    /// When all requests were known.
+    synchronised: Option<Nanos>,
+    steps: u64,
+    next_probe: Nanos,
+    next_statistics: Nanos,
+    base_due: Option<Nanos>,
+    background_due: Option<Nanos>,
+    refresh_due: Option<Nanos>,
+    floods: u32,
+    live: BTreeSet<End>,
+}
+
+/// How a switch is reached.
+#[derive(Debug)]
+enum Link {
+    OpenFlow(Box<Session>),
+    Plans,
+}
+
+impl Controller {
+    /// A controller that knows nothing yet.
+    pub fn new(settings: &Settings) -> Self {
+        let intervals = settings.intervals;
+        Self {
+            topology: Topology::new(settings),
+            map: Map::new(settings),
+            ledger: Ledger::new(settings),
+            plan: Plan::default(),
+            updates: Updates::new(intervals.drain, intervals.confirm),
+            switches: BTreeMap::new(),
+            monitor: Monitor::new(intervals.window),
+            protection: Protection::new(settings.protect),
+            compiler: Compiler {
+                tags: settings.tags,
+            },
+            compiled: HashMap::new(),
+            known: BTreeMap::new(),
+            written: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            intervals,
+            max_flows: settings.max_flows,
+            begun: false,
+            synchronised: None,
+            steps: 1 << 48,
+            next_probe: Nanos(0),
+            next_statistics: Nanos(0),
+            base_due: None,
+            background_due: None,
+            refresh_due: None,
+            floods: 0,
+            live: BTreeSet::new(),
+        }
+    }
+
+    /// Something happened at `now`; what is to be done is appended to `effects`.
+    pub fn handle(&mut self, event: Event, now: Nanos, effects: &mut Vec<Effect>) {
+        let mut found = Vec::new();
+        match event {
+            Event::Connected {
+                datapath,
+                speaks,
+                meters,
+                ports,
+            } => {
+                if !self.topology.connected(datapath, ports, now, &mut found) {
+                    effects.push(Effect::Notice(Notice::SwitchRefused { datapath }));
+                    return;
+                }
+                self.connected(datapath, speaks, meters, now, effects);
+                found.push(Found::Edge);
+            }
+            Event::Disconnected { datapath } => {
+                if self.switches.remove(&datapath).is_none() {
+                    return;
+                }
+                self.topology.disconnected(datapath);
+                self.monitor.forget(datapath);
+                let switch = self.name(datapath);
+                effects.push(Effect::Notice(Notice::SwitchDown { switch }));
+                let mut progress = Progress::default();
+                self.updates.away(datapath, now, &mut progress);
+                self.perform(progress, now, effects);
+            }
+            Event::Message {
+                datapath,
+                xid,
+                message,
+            } => {
+                self.heard(datapath, xid, &message, now, &mut found, effects);
+            }
+            Event::Port { datapath, port } => self.topology.port(datapath, port, now, &mut found),
+            Event::Liveness { end, alive } => self.topology.liveness(end, alive, &mut found),
+            Event::Link { from, to } => self.topology.stated(from, to, now, &mut found),
+            Event::Host { mac, address, at } => {
+                self.topology.state_edge(at, &mut found);
+                self.topology.heard(mac, address, at, &mut found);
+            }
+            Event::Known(channel) => {
+                let key = (channel.manager.clone(), channel.flow.clone());
+                self.known.insert(key, channel);
+            }
+            Event::Request(request) => self.requested(request, now, effects),
+            Event::Withdrawn { manager, flow } => self.withdrawn((manager, flow), now, effects),
+            Event::Synchronised => self.synchronised = Some(now),
+            Event::Applied {
+                datapath,
+                step,
+                problem,
+            } => {
+                let mut progress = Progress::default();
+                self.updates
+                    .done(datapath, step, problem, now, &mut progress);
+                self.perform(progress, now, effects);
+            }
+            Event::Tick => self.tick(now, &mut found, effects),
+        }
+        self.react(&found, now, effects);
+        self.begin(now, effects);
+    }
+
+    /// When [`Event::Tick`] is to be told next, or before.
+    pub fn next_tick(&self) -> Nanos {
+        let begins = self
+            .synchronised
+            .filter(|_| !self.begun)
+            .map(|at| at + self.patience());
+        let times = [
+            Some(self.next_probe),
+            Some(self.next_statistics),
+            self.base_due,
+            self.background_due,
+            self.refresh_due,
+            self.updates.next(),
+            begins,
+        ];
+        soonest(times).unwrap_or(Nanos::MAX)
+    }
+
+    /// What every switch is to do now.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What was answered to a request last.
+    pub fn channel(&self, manager: &str, flow: &str) -> Option<&Channel> {
+        self.written.get(&(manager.to_owned(), flow.to_owned()))
+    }
+
+    /// Whether all changes that were begun are finished, and all is as it shall
+    /// be.
+    pub fn is_settled(&self) -> bool {
+        let ready = |link: &Link| match link {
+            Link::OpenFlow(session) => session.is_ready(),
+            Link::Plans => true,
+        };
+        self.begun
+            && self.updates.is_idle()
+            && self.base_due.is_none()
+            && self.background_due.is_none()
+            && self.switches.values().all(ready)
+    }
+
+    /// Time that is given to switches to say what there is before anything is
+    /// decided.
+    fn patience(&self) -> Nanos {
+        let asks = self
+            .switches
+            .values()
+            .any(|link| matches!(link, Link::OpenFlow(_)));
+        match asks {
+            true => self.intervals.settle + self.intervals.probe,
+            false => Nanos(0),
+        }
+    }
+
+    fn name(&self, datapath: u64) -> String {
+        let switch = self.topology.switches.get(&datapath);
+        switch.map_or_else(|| format!("{datapath:016x}"), |switch| switch.name.clone())
+    }
+
+    fn requested(&mut self, request: Request, now: Nanos, effects: &mut Vec<Effect>) {
+        let key = (request.manager.clone(), request.flow.clone());
+        if let Err(error) = request.check() {
+            let channel = Channel::of(&request, State::Rejected, error.to_string());
+            return self.write(channel, effects);
+        }
+        let held = self.ledger.flows.get(&key);
+        if held.is_none() && self.ledger.flows.len() >= self.max_flows {
+            let reason = format!(
+                "{} flows are requested, the most that this controller serves; withdraw others first",
+                self.max_flows
+            );
+            let channel = Channel::of(&request, State::Rejected, reason);
+            return self.write(channel, effects);
+        }
+        let same =
+            held.is_some_and(|held| held.granted.is_some() && held.request.same_demand(&request));
+        let hint = self.known.remove(&key);
+        if !same && held.is_some() {
+            self.ledger.release([&key]);
+        }
+        self.ledger.insert(request, hint);
+        if !self.begun {
+            return;
+        }
+        if same {
+            if !self.updates.will_answer(&key) {
+                self.answer(&key, effects);
+            }
+            return;
+        }
+        self.lost.remove(&key);
+        self.decide(vec![key], now, effects);
+    }
+
+    fn withdrawn(&mut self, key: Key, now: Nanos, effects: &mut Vec<Effect>) {
+        let was_known = self.known.remove(&key).is_some();
+        self.waiting.remove(&key);
+        self.lost.remove(&key);
+        let was_held = self.ledger.remove(&key);
+        if was_held {
+            self.lay(Vec::new(), now, effects);
+            // There may be room for others now.
+            let lost: Vec<Key> = self.lost.iter().cloned().collect();
+            if self.begun && !lost.is_empty() {
+                self.decide(lost, now, effects);
+            }
+        }
+        let was_written = self.written.remove(&key).is_some();
+        if was_known || was_held || was_written {
+            let (manager, flow) = key;
+            effects.push(Effect::Erase { manager, flow });
+        }
+    }
+
+    /// Begins to decide once all that is there is known.
+    fn begin(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        let patience = self.patience();
+        let due = self.synchronised.is_some_and(|at| now >= at + patience);
+        let reading = |link: &Link| match link {
+            Link::OpenFlow(session) => !session.is_ready() && !session.is_read(),
+            Link::Plans => false,
+        };
+        // A switch that never says what is on it does not hold up the others.
+        let overdue = self
+            .synchronised
+            .is_some_and(|at| now >= at + patience + self.intervals.confirm);
+        if self.begun || !due || (self.switches.values().any(reading) && !overdue) {
+            return;
+        }
+        self.begun = true;
+        self.renew_map(effects);
+        self.renew_base(effects);
+        let all: Vec<Key> = self.ledger.flows.keys().cloned().collect();
+        // Those that were promised something come first.
+        let (promised, others): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|key| self.ledger.was_promised(key));
+        self.decide_all(promised, now, effects);
+        self.decide_all(others, now, effects);
+        self.lay_answers(now, effects);
+        for key in std::mem::take(&mut self.known).into_keys() {
+            let (manager, flow) = key;
+            effects.push(Effect::Erase { manager, flow });
+        }
+        let all: Vec<u64> = self.switches.keys().copied().collect();
+        for datapath in all {
+            self.reconcile(datapath, effects);
+        }
+    }
+
+    /// Something is not as it was.
+    fn react(&mut self, found: &[Found], now: Nanos, effects: &mut Vec<Effect>) {
+        if found.is_empty() {
+            return;
+        }
+        self.base_due.get_or_insert(now + BASE_DELAY);
+        let changed = self.begun && self.renew_map(effects);
+        for change in found {
+            self.tell(*change, effects);
+        }
+        if !self.begun {
+            return;
+        }
+        let world = World {
+            map: &self.map,
+            topology: &self.topology,
+        };
+        let mut again: BTreeSet<Key> = BTreeSet::new();
+        if changed {
+            again = self.ledger.broken(world);
+            self.ledger.release(&again);
+            self.lost.extend(again.iter().cloned());
+        }
+        let better =
+            |change: &Found| matches!(change, Found::LinkUp(..) | Found::Host(_) | Found::Edge);
+        if found.iter().any(better) {
+            again.extend(self.waiting.iter().cloned());
+            again.extend(self.lost.iter().cloned());
+        }
+        if !again.is_empty() {
+            self.decide(again.into_iter().collect(), now, effects);
+        }
+        if changed {
+            self.protect_anew(now);
+        }
+    }
+
+    fn tell(&self, change: Found, effects: &mut Vec<Effect>) {
+        let link =
+            |from: End, to: End| format!("{}>{}", self.name(from.datapath), self.name(to.datapath));
+        let notice = match change {
+            Found::LinkUp(from, to) => Notice::LinkUp {
+                link: link(from, to),
+            },
+            Found::LinkDown(from, to) => Notice::LinkDown {
+                link: link(from, to),
+            },
+            Found::Host(mac) => match self.topology.hosts.get(&mac) {
+                Some(host) => match host.at {
+                    Some(at) => Notice::Host {
+                        host: host.name.clone(),
+                        switch: self.name(at.datapath),
+                        port: at.port,
+                    },
+                    None => return,
+                },
+                None => return,
+            },
+            Found::Edge => return,
+        };
+        effects.push(Effect::Notice(notice));
+    }
+
+    /// Takes over what there is into the network of the analysis. True if it
+    /// is another one.
+    fn renew_map(&mut self, effects: &mut Vec<Effect>) -> bool {
+        match self.map.update(&self.topology) {
+            Ok(changed) => {
+                if changed {
+                    self.ledger.network_changed(&self.map);
+                }
+                changed
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                effects.push(Effect::Notice(Notice::Document { problem }));
+                false
+            }
+        }
+    }
+
+    /// Decides requests and lays what changes.
+    fn decide(&mut self, keys: Vec<Key>, now: Nanos, effects: &mut Vec<Effect>) {
+        self.decide_all(keys, now, effects);
+        self.lay_answers(now, effects);
+    }
+
+    fn decide_all(&mut self, keys: Vec<Key>, now: Nanos, effects: &mut Vec<Effect>) {
+        let mut brokers = false;
+        for end in self.ledger.brokers(&keys, &self.topology) {
+            if let Some(node) = self.map.node_at(end)
+                && self.map.service_of(node).is_none()
+            {
+                self.map.server(node);
+                brokers = true;
+            }
+        }
+        if brokers {
+            self.renew_map(effects);
+        }
+        let world = World {
+            map: &self.map,
+            topology: &self.topology,
+        };
+        let outcomes = self.ledger.decide(keys, world);
+        for (key, outcome) in outcomes {
+            self.waiting.remove(&key);
+            let was_lost = self.lost.remove(&key);
+            let Some(held) = self.ledger.flows.get(&key) else {
+                continue;
+            };
+            match outcome {
+                Outcome::Admitted => {
+                    self.protection.answers.push(key);
+                    self.refresh_due.get_or_insert(now + REFRESH);
+                }
+                Outcome::Waiting(reason) if was_lost => {
+                    let channel = Channel::of(&held.request, State::Failed, reason);
+                    self.lose(key, channel, effects);
+                }
+                Outcome::Waiting(reason) => {
+                    let channel = Channel::of(&held.request, State::Pending, reason);
+                    self.waiting.insert(key);
+                    self.write(channel, effects);
+                }
+                Outcome::Refused(reason) if was_lost => {
+                    let channel = Channel::of(&held.request, State::Failed, reason);
+                    self.lose(key, channel, effects);
+                }
+                Outcome::Refused(reason) => {
+                    let channel = Channel::of(&held.request, State::Rejected, reason);
+                    self.write(channel, effects);
+                }
+            }
+        }
+    }
+
+    /// A flow has nothing any more; it is tried again when there is more.
+    fn lose(&mut self, key: Key, channel: Channel, effects: &mut Vec<Effect>) {
+        if self
+            .written
+            .get(&key)
+            .is_none_or(|written| written.state != State::Failed)
+        {
+            effects.push(Effect::Notice(Notice::Lost {
+                manager: channel.manager.clone(),
+                flow: channel.flow.clone(),
+                reason: channel.reason.clone(),
+            }));
+        }
+        self.lost.insert(key);
+        self.write(channel, effects);
+    }
+
+    fn lay_answers(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        let answers = std::mem::take(&mut self.protection.answers);
+        self.lay(answers, now, effects);
+    }
+
+    /// Lays what changed of the streams; then these are answered.
+    fn lay(&mut self, answer: Vec<Key>, now: Nanos, effects: &mut Vec<Effect>) {
+        let mut stages = Stages {
+            answer,
+            ..Stages::default()
+        };
+        let touched = self.ledger.take_touched();
+        if touched.is_empty() && stages.answer.is_empty() {
+            return;
+        }
+        for header in touched {
+            let stream = self.ledger.streams.get(&header);
+            let new = stream.map(|stream| {
+                let police = self.ledger.police(stream);
+                self.compiler.compile(stream, &self.map, police)
+            });
+            let new = new.unwrap_or_default();
+            let old = self.compiled.remove(&header).unwrap_or_default();
+            stage(header, &old, &new, &mut stages);
+            if !new.is_empty() {
+                self.compiled.insert(header, new);
+            }
+        }
+        let mut progress = Progress::default();
+        self.updates.start(stages, now, &mut progress);
+        self.perform(progress, now, effects);
+        self.protect_anew(now);
+    }
+
+    /// Has done what is to be done.
+    fn perform(&mut self, mut progress: Progress<Key>, now: Nanos, effects: &mut Vec<Effect>) {
+        loop {
+            let Progress {
+                work,
+                answers,
+                removed,
+            } = std::mem::take(&mut progress);
+            if work.is_empty() && answers.is_empty() && removed.is_empty() {
+                return;
+            }
+            for (datapath, step, changes) in work {
+                self.record(datapath, &changes);
+                if !self.send(datapath, step, changes, effects) {
+                    self.updates.done(datapath, step, None, now, &mut progress);
+                }
+            }
+            for header in removed {
+                if !self.ledger.streams.contains_key(&header)
+                    && !self.compiled.contains_key(&header)
+                {
+                    self.ledger.forget(&header);
+                }
+            }
+            let mut failed = Vec::new();
+            for (key, problem) in answers {
+                match problem {
+                    None if self.updates.will_answer(&key) => {}
+                    None => self.answer(&key, effects),
+                    Some(problem) => failed.push((key, problem)),
+                }
+            }
+            if failed.is_empty() {
+                continue;
+            }
+            self.ledger.release(failed.iter().map(|(key, _)| key));
+            for (key, problem) in failed {
+                if let Some(held) = self.ledger.flows.get(&key) {
+                    let reason = format!("the network could not be set up: {problem}");
+                    let channel = Channel::of(&held.request, State::Failed, reason);
+                    self.lose(key, channel, effects);
+                }
+            }
+            self.lay(Vec::new(), now, effects);
+        }
+    }
+
+    /// Takes a change into the plan.
+    fn record(&mut self, datapath: u64, changes: &[Change]) {
+        let name = self.name(datapath);
+        let switch = self.plan.switches.entry(name).or_default();
+        for change in changes {
+            match change {
+                Change::Set(matching, entry) => {
+                    switch.entries.insert(*matching, entry.clone());
+                }
+                Change::Unset(matching) => {
+                    switch.entries.remove(matching);
+                }
+                // It is in the plan before it is sent.
+                Change::Reset | Change::Base => {}
+            }
+        }
+    }
+
+    /// Tells a switch. False if it cannot be told now: it is compared with the
+    /// plan later.
+    fn send(
+        &mut self,
+        datapath: u64,
+        step: u64,
+        changes: Vec<Change>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let name = self.name(datapath);
+        match self.switches.get_mut(&datapath) {
+            Some(Link::OpenFlow(session)) if session.is_ready() => {
+                let Some(plan) = self.plan.switches.get(&name) else {
+                    return false;
+                };
+                let mut out = Vec::new();
+                session.apply(&changes, plan, step, &mut out);
+                effects.extend(out.into_iter().map(|(xid, message)| Effect::Send {
+                    datapath,
+                    xid,
+                    message,
+                }));
+                true
+            }
+            Some(Link::Plans) => {
+                effects.push(Effect::Apply {
+                    datapath,
+                    step,
+                    changes,
+                });
+                true
+            }
+            Some(Link::OpenFlow(_)) | None => false,
+        }
+    }
+
+    fn answer(&mut self, key: &Key, effects: &mut Vec<Effect>) {
+        if let Some(channel) = self.ledger.channel(key, &self.map, &self.topology) {
+            self.write(channel, effects);
+        }
+    }
+
+    fn write(&mut self, channel: Channel, effects: &mut Vec<Effect>) {
+        let key = (channel.manager.clone(), channel.flow.clone());
+        if self.written.get(&key) != Some(&channel) {
+            self.written.insert(key, channel.clone());
+            effects.push(Effect::Write(channel));
+        }
+    }
+
+    fn tick(&mut self, now: Nanos, found: &mut Vec<Found>, effects: &mut Vec<Effect>) {
+        self.topology.tick(now, found);
+        if now >= self.next_probe {
+            self.next_probe = now + self.intervals.probe;
+            self.floods = 0;
+            self.probe(effects);
+        }
+        if now >= self.next_statistics {
+            self.next_statistics = now + self.intervals.statistics;
+            self.ask_counters(effects);
+        }
+        if self.base_due.is_some_and(|due| due <= now) {
+            self.base_due = None;
+            self.renew_base(effects);
+        }
+        let mut progress = Progress::default();
+        self.updates.tick(now, &mut progress);
+        self.perform(progress, now, effects);
+        if self.refresh_due.is_some_and(|due| due <= now) {
+            self.refresh_due = None;
+            let world = World {
+                map: &self.map,
+                topology: &self.topology,
+            };
+            for key in self.ledger.refresh_bounds(world) {
+                if !self.updates.will_answer(&key) {
+                    self.answer(&key, effects);
+                }
+            }
+        }
+        if self.background_due.is_some_and(|due| due <= now) {
+            self.background_due = None;
+            self.protect(now, effects);
+        }
+    }
+
+    /// Works out ports, and what switches do with packets that belong to no
+    /// flow.
+    fn renew_base(&mut self, effects: &mut Vec<Effect>) {
+        let mut hosts: BTreeMap<End, Vec<String>> = BTreeMap::new();
+        for host in self.topology.hosts.values() {
+            if let Some(at) = host.at {
+                hosts.entry(at).or_default().push(host.name.clone());
+            }
+        }
+        let mut changed = Vec::new();
+        for (datapath, base) in bases(&self.topology) {
+            let Some(switch) = self.topology.switches.get(&datapath) else {
+                continue;
+            };
+            let port = |(number, port): (&u32, &crate::topology::Port)| {
+                let end = End {
+                    datapath,
+                    port: *number,
+                };
+                let link = self.map.link_at(end);
+                let rate = link
+                    .and_then(|link| self.map.model().links.get(link))
+                    .map(|link| link.rate);
+                let to = match self.topology.far(end) {
+                    Some(far) => Far::Switch {
+                        name: self.name(far.datapath),
+                        port: far.port,
+                    },
+                    None => Far::Edge(hosts.get(&end).cloned().unwrap_or_default()),
+                };
+                let port = Port {
+                    name: port.state.name.clone(),
+                    link: link.map(|link| self.map.link_name(link).to_owned()),
+                    rate_bps: rate.unwrap_or(port.state.rate_bps),
+                    to,
+                };
+                (*number, port)
+            };
+            let ports = switch.ports.iter().map(port).collect();
+            let plan = self.plan.switches.entry(switch.name.clone()).or_default();
+            let known = SwitchPlan {
+                datapath: Some(datapath),
+                ports,
+                entries: std::mem::take(&mut plan.entries),
+                base,
+            };
+            if (plan.datapath, &plan.ports, &plan.base)
+                != (known.datapath, &known.ports, &known.base)
+            {
+                changed.push(datapath);
+            }
+            *plan = known;
+        }
+        for datapath in changed {
+            self.steps += 1;
+            let step = self.steps;
+            self.send(datapath, step, vec![Change::Base], effects);
+        }
+    }
+}
+
+/// What leads from the old entries of a stream to the new ones.
+fn stage(header: Header, old: &[Placed], new: &[Placed], stages: &mut Stages<Key>) {
+    let old: HashMap<_, &Placed> = old
+        .iter()
+        .map(|each| ((each.datapath, each.matching), each))
+        .collect();
+    let mut gone = old.clone();
+    for each in new {
+        let place = (each.datapath, each.matching);
+        gone.remove(&place);
+        let change = Change::Set(each.matching, each.entry.clone());
+        let item = Item {
+            header,
+            datapath: each.datapath,
+            change,
+        };
+        match old.get(&place) {
+            Some(known) if known.entry == each.entry => {}
+            Some(_) => stages.flip.push(item),
+            None if each.is_ingress() => stages.flip.push(item),
+            None => stages.lay.push(item),
+        }
+    }
+    for each in gone.into_values() {
+        let change = Change::Unset(each.matching);
+        let item = Item {
+            header,
+            datapath: each.datapath,
+            change,
+        };
+        match each.is_ingress() {
+            true => stages.flip.push(item),
+            false => stages.remove.push(item),
+        }
+    }
+}
+
+impl Speaks {
+    /// Whether it is told by messages.
+    fn is_openflow(self) -> bool {
+        self == Self::OpenFlow
+    }
+}

@@ -1,0 +1,243 @@
+//! Detours: what is laid for the failure of each cable between switches.
+//!
+//! For each cable the network without it is analysed: flows that do not cross
+//! it stay, those that do leave their ways at the switch before it and take the
+//! shortest one from there. They are admitted in the order of importance; for
+//! each that is, the switch gets a detour that it takes by itself. The others
+//! are told: they would lose their promise until a new way is found for them.
+//! This is done in the background, one cable after the other, and again
+//! whenever what is admitted changes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use punctual_analysis::shortest_paths;
+use punctual_model::Nanos;
+use punctual_model::network::{Flow, FlowEntry, LinkIndex, Topology};
+
+use super::{BACKGROUND, Controller};
+use crate::event::Effect;
+use crate::plan::Header;
+use crate::streams::{Detours, Key, Stream, Way};
+
+/// Flows that are analysed between two events; a cable at least.
+const FLOWS_AT_ONCE: usize = 20_000;
+
+/// Both directions of a cable, the smaller index first.
+pub(super) type Cable = (LinkIndex, LinkIndex);
+
+#[derive(Debug)]
+pub(super) struct Protection {
+    enabled: bool,
+    pending: VecDeque<Cable>,
+    /// Flows that are not covered, the least important first.
+    pub(super) uncovered: BTreeMap<Cable, Vec<Key>>,
+    /// Requests to be answered once their streams are laid.
+    pub(super) answers: Vec<Key>,
+}
+
+impl Protection {
+    pub(super) fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            pending: VecDeque::new(),
+            uncovered: BTreeMap::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Whether all cables were looked at since something changed.
+    pub(super) fn is_complete(&self) -> bool {
+        self.pending.is_empty()
+    }
+}
+
+impl Controller {
+    /// What is admitted is not what it was.
+    pub(super) fn protect_anew(&mut self, now: Nanos) {
+        if !self.protection.enabled || !self.begun {
+            return;
+        }
+        let mut cables = BTreeSet::new();
+        for stream in self.ledger.streams.values() {
+            for link in stream.way.paths.iter().flatten() {
+                cables.extend(self.cable(*link));
+            }
+        }
+        self.protection
+            .uncovered
+            .retain(|cable, _| cables.contains(cable));
+        self.protection.pending = cables.into_iter().collect();
+        if !self.protection.pending.is_empty() {
+            self.background_due = Some(now + BACKGROUND);
+        }
+    }
+
+    /// The cable of a link between switches.
+    fn cable(&self, link: LinkIndex) -> Option<Cable> {
+        let ends = self.map.ends(link)?;
+        let (out, into) = (ends.out?, ends.into?);
+        let back = self.topology.far(into).filter(|far| *far == out);
+        let back = back.and_then(|_| self.map.link_at(into)).unwrap_or(link);
+        Some((link.min(back), link.max(back)))
+    }
+
+    /// Goes on with detours.
+    pub(super) fn protect(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        if !self.updates.is_idle() {
+            self.background_due = Some(now + BACKGROUND);
+            return;
+        }
+        let flows = self.ledger.admission().network().flows.len().max(1);
+        let cables = (FLOWS_AT_ONCE / flows).max(1);
+        let pending = self.protection.pending.len();
+        let some: Vec<Cable> = self
+            .protection
+            .pending
+            .drain(..cables.min(pending))
+            .collect();
+        for cable in some {
+            let uncovered = self.cover(cable);
+            self.protection.uncovered.insert(cable, uncovered);
+        }
+        let rest = std::mem::take(&mut self.protection.pending);
+        // Laying detours changes nothing of what is admitted.
+        self.lay(Vec::new(), now, effects);
+        self.protection.pending = rest;
+        self.background_due = (!self.protection.pending.is_empty()).then(|| now + BACKGROUND);
+    }
+
+    /// Lays detours around a cable; who has none, the least important first.
+    fn cover(&mut self, cable: Cable) -> Vec<Key> {
+        let crosses = |stream: &&Stream| {
+            stream
+                .way
+                .paths
+                .iter()
+                .flatten()
+                .any(|link| *link == cable.0 || *link == cable.1)
+        };
+        let affected: Vec<Header> = self
+            .ledger
+            .streams
+            .values()
+            .filter(crosses)
+            .map(|stream| stream.header)
+            .collect();
+        let mut without = self.ledger.admission().clone();
+        let mut topology = self.map.model().clone();
+        for link in [cable.0, cable.1] {
+            topology.links[link].rate = 0;
+        }
+        let mut of: BTreeMap<Key, Vec<Header>> = BTreeMap::new();
+        for header in &affected {
+            let Some(stream) = self.ledger.streams.get(header) else {
+                continue;
+            };
+            for (id, user) in &stream.users {
+                without.remove(id);
+                of.entry(user.key.clone()).or_default().push(*header);
+            }
+        }
+        let mut decided: BTreeSet<Header> = BTreeSet::new();
+        let mut uncovered = Vec::new();
+        for key in self.ledger.by_importance(of.keys().cloned()) {
+            let mut covered = true;
+            for header in of.get(&key).into_iter().flatten() {
+                if !decided.insert(*header) {
+                    covered &= self.is_covered(header, cable);
+                    continue;
+                }
+                let detours = self.detours(header, cable, &topology);
+                let flows = detours
+                    .as_ref()
+                    .and_then(|(_, way)| self.flows_by(header, way));
+                let admitted = flows.is_some_and(|flows| without.add(flows).is_ok());
+                let detours = detours.filter(|_| admitted).map(|(detours, _)| detours);
+                let Some(stream) = self.ledger.streams.get(header) else {
+                    continue;
+                };
+                let mut all = stream.detours.clone();
+                all.retain(|link, _| *link != cable.0 && *link != cable.1);
+                let mut kept = all.clone();
+                kept.extend(detours.clone().unwrap_or_default());
+                let laid = detours.is_some() && self.ledger.set_detours(header, kept);
+                if !laid {
+                    self.ledger.set_detours(header, all);
+                }
+                covered &= laid;
+            }
+            if !covered {
+                uncovered.push(key);
+            }
+        }
+        uncovered.reverse();
+        uncovered
+    }
+
+    fn is_covered(&self, header: &Header, cable: Cable) -> bool {
+        self.ledger.streams.get(header).is_some_and(|stream| {
+            let detours = &stream.detours;
+            detours.contains_key(&cable.0) || detours.contains_key(&cable.1)
+        })
+    }
+
+    /// All flows of the analysis that use a stream, over another way.
+    fn flows_by(&self, header: &Header, way: &Way) -> Option<Vec<Flow>> {
+        let stream = self.ledger.streams.get(header)?;
+        let flows = stream.users.iter();
+        flows
+            .map(|(id, user)| self.ledger.rerouted(id, user, header, way, &self.map))
+            .collect()
+    }
+
+    /// For each direction of a cable that a stream uses the links around it to
+    /// each receiver beyond, and the whole way that results.
+    fn detours(
+        &self,
+        header: &Header,
+        cable: Cable,
+        topology: &Topology,
+    ) -> Option<(Detours, Way)> {
+        let stream = self.ledger.streams.get(header)?;
+        let entry = FlowEntry {
+            wire_bytes: Some(1538),
+            ..FlowEntry::default()
+        };
+        let mut detours = Detours::new();
+        let mut way = Way {
+            paths: Vec::new(),
+            rendezvous: stream.way.rendezvous,
+        };
+        for path in &stream.way.paths {
+            let crossed = path
+                .iter()
+                .position(|link| *link == cable.0 || *link == cable.1);
+            let Some(at) = crossed else {
+                way.paths.push(path.clone());
+                continue;
+            };
+            let from = topology.links[path[at]].from;
+            let last = *path.last()?;
+            let to = topology.links[last].from;
+            let around = match from == to {
+                true => Vec::new(),
+                false => {
+                    shortest_paths(topology, &entry, from, to, 1)
+                        .into_iter()
+                        .next()?
+                        .links
+                }
+            };
+            let around = [around.as_slice(), &[last]].concat();
+            way.paths.push([&path[..at], &around].concat());
+            detours.entry(path[at]).or_default().push(around);
+        }
+        // A switch sends one copy by one port.
+        let one_port = detours.values().all(|paths| {
+            let mut firsts = paths.iter().map(|path| path.first());
+            let first = firsts.next();
+            firsts.all(|other| Some(other) == first)
+        });
+        one_port.then_some((detours, way))
+    }
+}

@@ -1,0 +1,174 @@
+//! What people see of a controller.
+
+use punctual_analysis::{Explanation, explain};
+use serde::Serialize;
+
+use super::{Controller, Link};
+use crate::monitor::Usage;
+use crate::plan::QUEUES;
+use crate::topology::{End, Host};
+
+/// What there is and what it does.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// Requests are being decided.
+    pub deciding: bool,
+    /// The switches.
+    pub switches: Vec<SwitchStatus>,
+    /// Links that leave switches, and how much of them is used.
+    pub links: Vec<LinkStatus>,
+    /// The hosts.
+    pub hosts: Vec<HostStatus>,
+    /// Requests.
+    pub requests: usize,
+    /// Those that are admitted.
+    pub admitted: usize,
+    /// Those that wait for something to be known.
+    pub waiting: usize,
+    /// Those that lost what they had.
+    pub lost: usize,
+    /// Flows without a detour, by cable.
+    pub uncovered: Vec<Uncovered>,
+    /// Every cable was looked at since something changed.
+    pub covered_completely: bool,
+}
+
+/// A switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SwitchStatus {
+    /// Its name.
+    pub name: String,
+    /// Its datapath identifier.
+    pub datapath: u64,
+    /// It can be told what to do.
+    pub connected: bool,
+    /// It is known to do what the plan says.
+    pub reconciled: bool,
+    /// Entries of flows on it.
+    pub entries: usize,
+}
+
+/// A link that leaves a switch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LinkStatus {
+    /// Its name.
+    pub name: String,
+    /// The port by which it leaves.
+    pub from: End,
+    /// Frames can go by it.
+    pub up: bool,
+    /// Share that is promised to flows.
+    pub promised: f64,
+    /// What is used, as far as counters were read.
+    pub used: Option<Usage>,
+    /// The same for each queue, the least urgent first.
+    pub queues: Vec<Option<Usage>>,
+}
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HostStatus {
+    /// Its Ethernet address.
+    pub mac: crate::plan::Mac,
+    /// The rest.
+    #[serde(flatten)]
+    pub host: Host,
+}
+
+/// Flows that lose their promise when a cable fails, until a new way is found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Uncovered {
+    /// The link in one direction.
+    pub link: String,
+    /// Managers and flows, the least important first: the lower class, of one
+    /// class what came last.
+    pub flows: Vec<(String, String)>,
+}
+
+impl Controller {
+    /// What there is and what it does.
+    pub fn status(&self) -> Status {
+        let switches = self
+            .topology
+            .switches
+            .iter()
+            .map(|(datapath, switch)| SwitchStatus {
+                name: switch.name.clone(),
+                datapath: *datapath,
+                connected: switch.connected,
+                reconciled: match self.switches.get(datapath) {
+                    Some(Link::OpenFlow(session)) => session.is_ready(),
+                    Some(Link::Plans) => true,
+                    None => false,
+                },
+                entries: self
+                    .plan
+                    .switches
+                    .get(&switch.name)
+                    .map_or(0, |plan| plan.entries.len()),
+            });
+        let promised = self.ledger.loads();
+        let links = (0..self.map.model().links.len()).filter_map(|link| {
+            let from = self.map.ends(link)?.out?;
+            let queue = |queue| self.monitor.of_queue(from, queue);
+            Some(LinkStatus {
+                name: self.map.link_name(link).to_owned(),
+                from,
+                up: self.map.is_up(link),
+                promised: promised.get(link).copied().unwrap_or(0) as f64 / 1e6,
+                used: self.monitor.of_port(from),
+                queues: (0..u32::from(QUEUES)).map(queue).collect(),
+            })
+        });
+        let hosts = self.topology.hosts.iter();
+        let hosts = hosts.map(|(mac, host)| HostStatus {
+            mac: *mac,
+            host: host.clone(),
+        });
+        let uncovered = self
+            .protection
+            .uncovered
+            .iter()
+            .filter(|(_, flows)| !flows.is_empty());
+        let uncovered = uncovered.map(|(cable, flows)| Uncovered {
+            link: self.map.link_name(cable.0).to_owned(),
+            flows: flows.clone(),
+        });
+        Status {
+            deciding: self.begun,
+            switches: switches.collect(),
+            links: links.collect(),
+            hosts: hosts.collect(),
+            requests: self.ledger.flows.len(),
+            admitted: self
+                .ledger
+                .flows
+                .values()
+                .filter(|held| held.granted.is_some())
+                .count(),
+            waiting: self.waiting.len(),
+            lost: self.lost.len(),
+            uncovered: uncovered.collect(),
+            covered_completely: self.protection.is_complete(),
+        }
+    }
+
+    /// What the bounds of an admitted flow are made of: of each of its parts and
+    /// each destination. Empty if it is not admitted. Takes as long as an
+    /// analysis of the whole network.
+    pub fn explain(&self, manager: &str, flow: &str) -> Vec<Explanation> {
+        let key = (manager.to_owned(), flow.to_owned());
+        let granted = self
+            .ledger
+            .flows
+            .get(&key)
+            .and_then(|held| held.granted.as_ref());
+        let network = self.ledger.admission().network();
+        let segments = granted.iter().flat_map(|granted| &granted.parts.segments);
+        let each = segments.flat_map(|segment| {
+            let paths = 0..segment.receivers.len();
+            paths.map_while(|path| explain(network, &segment.id, path))
+        });
+        each.collect()
+    }
+}

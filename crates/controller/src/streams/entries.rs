@@ -1,0 +1,220 @@
+//! What a stream is on the switches.
+
+use std::collections::BTreeMap;
+
+use punctual_model::network::LinkIndex;
+
+use super::{Receiver, Stream};
+use crate::plan::{BEST_EFFORT, Detour, Entry, HandOver, Leg, Mark, Match, Police, Rewrite};
+use crate::topology::{End, Map};
+
+/// Tags of ways are below, those of detours from here on.
+pub(crate) const DETOURS: u8 = 4;
+
+/// An entry and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) datapath: u64,
+    pub(crate) matching: Match,
+    pub(crate) entry: Entry,
+}
+
+impl Placed {
+    /// It is where the packets enter the network.
+    pub(crate) fn is_ingress(&self) -> bool {
+        self.matching.dscp.is_none()
+    }
+}
+
+/// Makes entries of streams.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Compiler {
+    /// A priority is carried in an 802.1Q tag, too.
+    pub(crate) tags: bool,
+}
+
+/// For each link by which packets come, those by which they go on, and whom
+/// each of these reaches at once.
+type Tree = BTreeMap<LinkIndex, BTreeMap<LinkIndex, Vec<Receiver>>>;
+
+impl Compiler {
+    /// The entries of a stream.
+    pub(crate) fn compile(
+        &self,
+        stream: &Stream,
+        map: &Map,
+        police: Option<Police>,
+    ) -> Vec<Placed> {
+        let mut placed = Vec::new();
+        let first = map.access_links(stream.source).map(|(first, _)| first);
+        let paths = stream.way.paths.iter().map(Vec::as_slice);
+        let tree = tree(paths.zip(&stream.receivers));
+        let owner = owner(stream);
+        for (link, next) in &tree {
+            let Some(into) = map.ends(*link).and_then(|ends| ends.into) else {
+                continue;
+            };
+            let ingress = Some(*link) == first;
+            let legs = self.legs(stream, map, next, true);
+            let mark = Mark {
+                dscp: code(stream, false),
+                pcp: self.tags.then_some(stream.class),
+            };
+            placed.push(Placed {
+                datapath: into.datapath,
+                matching: self.matching(stream, into, (!ingress).then_some(mark.dscp)),
+                entry: Entry {
+                    owner: owner.clone(),
+                    police: police.filter(|_| ingress),
+                    mark: ingress.then_some(mark),
+                    legs,
+                },
+            });
+        }
+        for (link, next) in &detours(stream) {
+            let Some(into) = map.ends(*link).and_then(|ends| ends.into) else {
+                continue;
+            };
+            placed.push(Placed {
+                datapath: into.datapath,
+                matching: self.matching(stream, into, Some(code(stream, true))),
+                entry: Entry {
+                    owner: owner.clone(),
+                    police: None,
+                    mark: None,
+                    legs: self.legs(stream, map, next, false),
+                },
+            });
+        }
+        placed
+    }
+
+    fn matching(&self, stream: &Stream, into: End, dscp: Option<u8>) -> Match {
+        Match {
+            in_port: into.port,
+            header: stream.header,
+            dscp,
+        }
+    }
+
+    fn legs(
+        &self,
+        stream: &Stream,
+        map: &Map,
+        next: &BTreeMap<LinkIndex, Vec<Receiver>>,
+        covered: bool,
+    ) -> Vec<Leg> {
+        let mut legs = Vec::new();
+        for (link, receivers) in next {
+            let Some(out) = map.ends(*link).and_then(|ends| ends.out) else {
+                continue;
+            };
+            let leg = |hand_over, detour| Leg {
+                port: out.port,
+                queue: stream.class,
+                hand_over,
+                detour,
+            };
+            if receivers.is_empty() {
+                let detour = stream.detours.get(link).filter(|_| covered);
+                let first = detour
+                    .and_then(|detour| detour.first())
+                    .and_then(|path| path.first());
+                let detour = first
+                    .and_then(|link| map.ends(*link)?.out)
+                    .map(|out| Detour {
+                        port: out.port,
+                        queue: stream.class,
+                        dscp: code(stream, true),
+                    });
+                legs.push(leg(None, detour));
+            }
+            for receiver in receivers {
+                let address = receiver.mac.map(|mac| Rewrite {
+                    mac,
+                    ip: receiver.peer.address,
+                    port: receiver.peer.port,
+                });
+                let last = HandOver {
+                    dscp: Mark::code_point(stream.class, 0),
+                    untag: self.tags,
+                    address,
+                };
+                legs.push(leg(Some(last), None));
+            }
+        }
+        legs.sort_unstable();
+        legs
+    }
+}
+
+/// Whose entries they are: the same after a restart.
+pub(crate) fn owner(stream: &Stream) -> String {
+    let header = &stream.header;
+    let port = |port: Option<u16>| port.map_or_else(|| "*".into(), |port| port.to_string());
+    format!(
+        "{}:{}:{}>{}:{}",
+        header.protocol.name(),
+        header.source,
+        port(header.source_port),
+        header.destination,
+        port(header.destination_port),
+    )
+}
+
+fn code(stream: &Stream, detour: bool) -> u8 {
+    let tag = (stream.tag % DETOURS) + if detour { DETOURS } else { BEST_EFFORT };
+    Mark::code_point(stream.class, tag)
+}
+
+fn tree<'a>(paths: impl Iterator<Item = (&'a [LinkIndex], &'a Receiver)>) -> Tree {
+    let mut tree = Tree::new();
+    for (path, receiver) in paths {
+        for pair in path.windows(2) {
+            let [link, next] = pair else {
+                continue;
+            };
+            tree.entry(*link).or_default().entry(*next).or_default();
+        }
+        if let [.., before, last] = path
+            && let Some(receivers) = tree.get_mut(before).and_then(|next| next.get_mut(last))
+        {
+            receivers.push(*receiver);
+        }
+    }
+    tree
+}
+
+/// The links of all detours behind their first.
+fn detours(stream: &Stream) -> Tree {
+    let each = stream.detours.iter().flat_map(|(link, paths)| {
+        let beyond = stream.way.paths.iter().zip(&stream.receivers);
+        let beyond = beyond
+            .filter(|(path, _)| path.contains(link))
+            .map(|(_, receiver)| receiver);
+        paths.iter().map(Vec::as_slice).zip(beyond)
+    });
+    let mut tree = tree(each);
+    // Two detours may share their end.
+    for next in tree.values_mut() {
+        for receivers in next.values_mut() {
+            receivers.sort_unstable();
+            receivers.dedup();
+        }
+    }
+    tree
+}
+
+/// Whether detours go on from each link in one way only.
+pub(crate) fn are_consistent(stream: &Stream) -> bool {
+    let mut known: BTreeMap<LinkIndex, BTreeMap<LinkIndex, Vec<Receiver>>> = BTreeMap::new();
+    stream.detours.iter().all(|(link, paths)| {
+        let beyond = stream.way.paths.iter().zip(&stream.receivers);
+        let beyond = beyond
+            .filter(|(path, _)| path.contains(link))
+            .map(|(_, receiver)| receiver);
+        let tree = tree(paths.iter().map(Vec::as_slice).zip(beyond));
+        tree.into_iter()
+            .all(|(link, next)| *known.entry(link).or_insert_with(|| next.clone()) == next)
+    })
+}

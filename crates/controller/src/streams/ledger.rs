@@ -1,0 +1,1082 @@
+//! Who is promised what: requests, their streams, and the analysis of all.
+//!
+//! Requests are decided in the order of their importance: the higher class
+//! first, of one class the one that was there first. Many are tried at once,
+//! and in halves where that is refused, so that a network which has room for
+//! all is planned with a single analysis. A request is admitted as a whole or
+//! not at all.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+
+use punctual_analysis::Admission;
+use punctual_model::MAX_PRIORITY;
+use punctual_model::network::{Flow, FlowEntry, LinkIndex, Network};
+use punctual_model::srt::{Channel, Peer, Request};
+
+use super::entries::are_consistent;
+use super::ways::Wanted;
+use super::{Detours, Key, Parts, Role, Router, Segment, Stream, Unready, Use, Way};
+use crate::plan::{Header, Mark, Police};
+use crate::settings::{Policing, Service, Settings};
+use crate::topology::{End, Map, Topology};
+
+/// Streams of other flows that a decision looks at before it gives up: some
+/// milliseconds (see [`Admission::set_effort`]).
+const EFFORT: u64 = 1 << 18;
+/// Multicast addresses that are given out.
+const MAX_GROUPS: u32 = 1 << 16;
+
+/// A request and what became of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub(crate) request: Request,
+    pub(crate) granted: Option<Granted>,
+    /// Grows from request to request.
+    rank: u64,
+    /// The answer of an earlier life.
+    hint: Option<Channel>,
+}
+
+/// What an admitted request has.
+#[derive(Debug, Clone)]
+pub(crate) struct Granted {
+    pub(crate) parts: Parts,
+    /// Deadline of its segment to the broker, ns.
+    up_deadline: u64,
+    pub(crate) bounds: BTreeMap<Peer, u64>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Admitted,
+    /// It cannot be decided before something else is known.
+    Waiting(String),
+    Refused(String),
+}
+
+/// Who is promised what.
+#[derive(Debug, Clone)]
+pub(crate) struct Ledger {
+    pub(crate) flows: BTreeMap<Key, Held>,
+    pub(crate) streams: BTreeMap<Header, Stream>,
+    /// Streams that were there, so that a new version of one is told from the
+    /// old one.
+    before: HashMap<Header, Stream>,
+    /// Marks that were found on switches, by header.
+    found: HashMap<Header, Mark>,
+    /// Streams that are not as they were.
+    touched: BTreeSet<Header>,
+    admission: Admission,
+    router: Router,
+    groups: BTreeMap<IpAddr, (String, u8)>,
+    ranks: u64,
+    ways: usize,
+    service: Service,
+    policing: Policing,
+    groups_from: u32,
+}
+
+/// A request that can be decided.
+#[derive(Debug, Clone)]
+struct Ready {
+    key: Key,
+    parts: Parts,
+    class: u8,
+}
+
+/// A change that may be made.
+#[derive(Debug, Default)]
+struct Draft {
+    out: Vec<String>,
+    new: Vec<Flow>,
+    streams: BTreeMap<Header, Stream>,
+    granted: Vec<(Key, Granted)>,
+}
+
+/// What there is, for decisions.
+#[derive(Clone, Copy)]
+pub(crate) struct World<'a> {
+    pub(crate) map: &'a Map,
+    pub(crate) topology: &'a Topology,
+}
+
+impl Ledger {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let mut admission = Admission::new(Network::default());
+        admission.set_effort(EFFORT);
+        Self {
+            flows: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            before: HashMap::new(),
+            found: HashMap::new(),
+            touched: BTreeSet::new(),
+            admission,
+            router: Router::new(settings.routing),
+            groups: BTreeMap::new(),
+            ranks: 0,
+            ways: settings.ways.max(1),
+            service: settings.service,
+            policing: settings.police,
+            groups_from: settings.groups_from.into(),
+        }
+    }
+
+    /// Nodes or links came, or links went.
+    pub(crate) fn network_changed(&mut self, map: &Map) {
+        self.admission.grow(map.model().clone());
+        self.router.update(map);
+    }
+
+    /// The analysis of what is admitted.
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// A mark that a switch puts on packets, from an earlier life.
+    pub(crate) fn found(&mut self, header: Header, mark: Mark) {
+        self.found.insert(header, mark);
+    }
+
+    /// Takes a request; one that is there is changed.
+    pub(crate) fn insert(&mut self, request: Request, hint: Option<Channel>) {
+        let key = (request.manager.clone(), request.flow.clone());
+        match self.flows.get_mut(&key) {
+            Some(held) => held.request = request,
+            None => {
+                self.ranks += 1;
+                let held = Held {
+                    request,
+                    granted: None,
+                    rank: self.ranks,
+                    hint,
+                };
+                self.flows.insert(key, held);
+            }
+        }
+    }
+
+    /// Whether it was admitted in an earlier life.
+    pub(crate) fn was_promised(&self, key: &Key) -> bool {
+        let hint = self.flows.get(key).and_then(|held| held.hint.as_ref());
+        hint.is_some_and(|hint| hint.state == punctual_model::srt::State::Admitted)
+    }
+
+    /// Forgets a request and what it has. False if there is none.
+    pub(crate) fn remove(&mut self, key: &Key) -> bool {
+        self.release([key]);
+        self.flows.remove(key).is_some()
+    }
+
+    /// Takes from requests what they have.
+    pub(crate) fn release<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
+        let mut out = Vec::new();
+        for key in keys {
+            let Some(granted) = self.flows.get_mut(key).and_then(|held| held.granted.take()) else {
+                continue;
+            };
+            for segment in &granted.parts.segments {
+                let Some(stream) = self.streams.get_mut(&segment.header) else {
+                    continue;
+                };
+                stream.users.remove(&segment.id);
+                out.push(segment.id.clone());
+                self.touched.insert(segment.header);
+                if stream.users.is_empty()
+                    && let Some(stream) = self.streams.remove(&segment.header)
+                {
+                    self.before.insert(segment.header, stream);
+                }
+            }
+            if let Some(group) = granted.parts.group
+                && !self
+                    .streams
+                    .keys()
+                    .any(|header| header.destination == group)
+            {
+                self.groups.remove(&group);
+            }
+        }
+        self.take_out(&out);
+    }
+
+    fn take_out(&mut self, ids: &[String]) {
+        let flows = &self.admission.network().flows;
+        // One by one, or all anew, whichever is less work.
+        if ids.len() * 8 < flows.len() {
+            for id in ids {
+                self.admission.remove(id);
+            }
+        } else if !ids.is_empty() {
+            let out: BTreeSet<&String> = ids.iter().collect();
+            let mut network = self.admission.network().clone();
+            network.flows.retain(|flow| !out.contains(&flow.id));
+            self.admission = Admission::new(network);
+            self.admission.set_effort(EFFORT);
+        }
+    }
+
+    /// Requests whose ways use links that are down, or end where a host is no
+    /// more.
+    pub(crate) fn broken(&self, world: World<'_>) -> BTreeSet<Key> {
+        let is_broken = |stream: &&Stream| {
+            let links = stream.way.paths.iter().flatten();
+            let moved = |address: IpAddr, at: End| {
+                !address.is_multicast()
+                    && world.topology.host(address).and_then(|(_, host)| host.at) != Some(at)
+            };
+            let mut receivers = stream.receivers.iter();
+            links.clone().any(|link| !world.map.is_up(*link))
+                || moved(stream.header.source, stream.source)
+                || receivers.any(|receiver| moved(receiver.peer.address, receiver.at))
+        };
+        let broken = self.streams.values().filter(is_broken);
+        broken
+            .flat_map(|stream| stream.users.values().map(|user| user.key.clone()))
+            .collect()
+    }
+
+    /// Streams that are not as they were when this was asked last.
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<Header> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Nothing is left of a stream on any switch.
+    pub(crate) fn forget(&mut self, header: &Header) {
+        self.before.remove(header);
+    }
+
+    /// What the packets of a stream are held to.
+    pub(crate) fn police(&self, stream: &Stream) -> Option<Police> {
+        let applies = match self.policing {
+            Policing::Nothing => false,
+            Policing::Datagrams => stream.header.protocol == punctual_model::srt::Protocol::Udp,
+            Policing::Everything => true,
+        };
+        let sum =
+            |each: fn(&Use) -> u64| stream.users.values().map(each).fold(0, u64::saturating_add);
+        let rate = sum(|user| user.rate_bps);
+        applies.then(|| Police {
+            // Meters count in kilobits and in ticks of their own.
+            rate_bps: rate.saturating_add(rate / 8).saturating_add(1_000),
+            burst_bytes: sum(|user| user.burst_bytes),
+        })
+    }
+
+    /// The order of importance: who comes first is served first, and loses
+    /// last.
+    pub(crate) fn by_importance(&self, keys: impl IntoIterator<Item = Key>) -> Vec<Key> {
+        let mut keys: Vec<Key> = keys
+            .into_iter()
+            .filter(|key| self.flows.contains_key(key))
+            .collect();
+        keys.sort_by_cached_key(|key| {
+            let held = self.flows.get(key);
+            held.map(|held| (Reverse(class_of(&held.request)), held.rank))
+        });
+        keys.dedup();
+        keys
+    }
+
+    /// Brokers at ports of which the service is to be known before these
+    /// requests can be decided.
+    pub(crate) fn brokers(&self, keys: &[Key], topology: &Topology) -> BTreeSet<End> {
+        let held = keys.iter().filter_map(|key| self.flows.get(key));
+        let brokers = held.filter_map(|held| held.request.broker);
+        brokers
+            .filter_map(|broker| topology.host(broker.address)?.1.at)
+            .collect()
+    }
+
+    /// Decides requests that have nothing, in the order of their importance.
+    pub(crate) fn decide(&mut self, keys: Vec<Key>, world: World<'_>) -> Vec<(Key, Outcome)> {
+        let mut outcomes = Vec::with_capacity(keys.len());
+        let mut ready = Vec::with_capacity(keys.len());
+        for key in self.by_importance(keys) {
+            match self.ready(&key, world) {
+                Ok(one) => ready.push(one),
+                Err(Unready::Unknown(address)) => {
+                    let reason = format!("nothing was heard of host {address} yet");
+                    outcomes.push((key, Outcome::Waiting(reason)));
+                }
+                Err(Unready::Impossible(reason)) => outcomes.push((key, Outcome::Refused(reason))),
+            }
+        }
+        self.decide_all(&ready, world, &mut outcomes);
+        outcomes
+    }
+
+    fn ready(&mut self, key: &Key, world: World<'_>) -> Result<Ready, Unready> {
+        let request = match self.flows.get(key) {
+            Some(held) => held.request.clone(),
+            None => return Err(Unready::Impossible("it was withdrawn".into())),
+        };
+        let class = class_of(&request);
+        let parts = Parts::of(&request, world.topology, || self.group(&request, class))?;
+        Ok(Ready {
+            key: key.clone(),
+            parts,
+            class,
+        })
+    }
+
+    /// The multicast address of a topic and a class; always the same unless it
+    /// is taken.
+    fn group(&mut self, request: &Request, class: u8) -> Option<IpAddr> {
+        let name = (request.topic.clone(), class);
+        let start = hash(name.0.as_bytes(), class.into()) as u32;
+        for step in 0..MAX_GROUPS {
+            let offset = start.wrapping_add(step) % MAX_GROUPS;
+            let v4 = std::net::Ipv4Addr::from(self.groups_from.wrapping_add(offset));
+            let address = match request.publisher.address {
+                IpAddr::V4(_) => IpAddr::V4(v4),
+                IpAddr::V6(_) => {
+                    let [a, b, c, d] = v4.octets();
+                    let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                    // Transient, of this site (RFC 4291 section 2.7).
+                    IpAddr::V6(Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, high, low))
+                }
+            };
+            match self.groups.get(&address) {
+                Some(taken) if *taken != name => {}
+                Some(_) => return Some(address),
+                None => {
+                    self.groups.insert(address, name);
+                    return Some(address);
+                }
+            }
+        }
+        None
+    }
+
+    fn decide_all(
+        &mut self,
+        ready: &[Ready],
+        world: World<'_>,
+        outcomes: &mut Vec<(Key, Outcome)>,
+    ) {
+        match ready {
+            [] => {}
+            [one] => {
+                let outcome = self.decide_one(one, world);
+                outcomes.push((one.key.clone(), outcome));
+            }
+            all => {
+                if self.attempt(all, 0, 0, world).is_ok() {
+                    let keys = all.iter().map(|one| (one.key.clone(), Outcome::Admitted));
+                    outcomes.extend(keys);
+                    return;
+                }
+                // The more important half first.
+                let (first, second) = all.split_at(all.len().div_ceil(2));
+                self.decide_all(first, world, outcomes);
+                self.decide_all(second, world, outcomes);
+            }
+        }
+    }
+
+    /// Tries ways, and higher classes if the request states none.
+    fn decide_one(&mut self, one: &Ready, world: World<'_>) -> Outcome {
+        let mut reason = None;
+        for choice in 0..self.ways {
+            match self.attempt(std::slice::from_ref(one), choice, 0, world) {
+                Ok(()) => return Outcome::Admitted,
+                Err(Attempt::NoMoreWays) if choice > 0 => break,
+                Err(why) => {
+                    reason.get_or_insert(why);
+                }
+            }
+        }
+        let states = self
+            .flows
+            .get(&one.key)
+            .and_then(|held| held.request.priority);
+        if states.is_none() && matches!(reason, Some(Attempt::Refused(_))) {
+            for raise in 1..=MAX_PRIORITY.saturating_sub(one.class) {
+                if self
+                    .attempt(std::slice::from_ref(one), 0, raise, world)
+                    .is_ok()
+                {
+                    return Outcome::Admitted;
+                }
+            }
+        }
+        match reason {
+            Some(Attempt::Refused(reason)) => Outcome::Refused(reason),
+            Some(Attempt::NoMoreWays) | None => {
+                Outcome::Refused("no links lead from the publisher to all receivers".into())
+            }
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        ready: &[Ready],
+        choice: usize,
+        raise: u8,
+        world: World<'_>,
+    ) -> Result<(), Attempt> {
+        let draft = self.draft(ready, choice, raise, world)?;
+        let Draft {
+            out,
+            new,
+            streams,
+            granted,
+        } = draft;
+        let ids: Vec<&str> = out.iter().map(String::as_str).collect();
+        self.admission
+            .replace(&ids, new)
+            .map_err(|refusal| Attempt::Refused(refusal.to_string()))?;
+        self.touched.extend(streams.keys());
+        self.streams.extend(streams);
+        let keys: Vec<Key> = granted.iter().map(|(key, _)| key.clone()).collect();
+        for (key, granted) in granted {
+            if let Some(held) = self.flows.get_mut(&key) {
+                held.granted = Some(granted);
+            }
+        }
+        self.set_bounds(&keys, world);
+        Ok(())
+    }
+
+    /// The change that gives these requests streams by their `choice`th way.
+    fn draft(
+        &mut self,
+        ready: &[Ready],
+        choice: usize,
+        raise: u8,
+        world: World<'_>,
+    ) -> Result<Draft, Attempt> {
+        let mut draft = Draft::default();
+        // What other segments have to be reckoned anew: those of streams that
+        // are raised or laid elsewhere.
+        let mut anew: BTreeSet<Header> = BTreeSet::new();
+        let mut fresh = choice == 0;
+        let loads = if self.ways > 1 && ready.len() == 1 {
+            self.loads()
+        } else {
+            Vec::new()
+        };
+        for one in ready {
+            let Some(held) = self.flows.get(&one.key) else {
+                continue;
+            };
+            let (request, hint) = (held.request.clone(), held.hint.clone());
+            let class = (one.class + raise).min(MAX_PRIORITY);
+            for segment in &one.parts.segments {
+                let known = draft
+                    .streams
+                    .get(&segment.header)
+                    .or_else(|| self.streams.get(&segment.header));
+                let fits = |stream: &&Stream| {
+                    (stream.source, &stream.receivers) == (segment.source, &segment.receivers)
+                        && stream
+                            .way
+                            .paths
+                            .iter()
+                            .flatten()
+                            .all(|link| world.map.is_up(*link))
+                };
+                let mut stream = match known.filter(fits) {
+                    Some(stream) => stream.clone(),
+                    None => {
+                        if known.is_some() {
+                            anew.insert(segment.header);
+                        }
+                        let users = known.map(|stream| stream.users.clone()).unwrap_or_default();
+                        let hinted = hint.as_ref().filter(|_| choice == 0);
+                        let hinted = hinted.and_then(|hint| hinted_way(hint, segment, world.map));
+                        let entry = self.flow_entry(&request, segment, None, 0, 0, world.map);
+                        let wanted = Wanted {
+                            source: segment.source,
+                            receivers: &segment.receivers,
+                            flow: &entry.0,
+                            ways: if ready.len() == 1 { self.ways } else { 1 },
+                        };
+                        let ways = match hinted {
+                            Some(way) => vec![way],
+                            None => self.router.ways(
+                                world.map,
+                                self.admission.network(),
+                                &loads,
+                                wanted,
+                            ),
+                        };
+                        fresh |= choice < ways.len();
+                        let way = ways.get(choice).or(ways.first()).cloned();
+                        Stream {
+                            header: segment.header,
+                            source: segment.source,
+                            class,
+                            tag: 0,
+                            receivers: segment.receivers.clone(),
+                            way: way.ok_or(Attempt::NoMoreWays)?,
+                            detours: BTreeMap::new(),
+                            users,
+                        }
+                    }
+                };
+                if stream.class < class {
+                    stream.class = class;
+                    anew.insert(segment.header);
+                }
+                stream.tag = self.tag(&stream);
+                let bits =
+                    u128::from(request.wire_bytes) * u128::from(request.frames) * 8_000_000_000;
+                let rate =
+                    u64::try_from(bits / u128::from(request.period_ns.max(1))).unwrap_or(u64::MAX);
+                let message = u64::from(request.wire_bytes) * u64::from(request.frames);
+                let late = 1 + request.jitter_ns.div_ceil(request.period_ns.max(1));
+                let user = Use {
+                    key: one.key.clone(),
+                    rate_bps: request.bandwidth.unwrap_or(rate),
+                    burst_bytes: message.saturating_mul(late.max(2)),
+                };
+                stream.users.insert(segment.id.clone(), user);
+                draft.streams.insert(segment.header, stream);
+            }
+        }
+        if !fresh {
+            return Err(Attempt::NoMoreWays);
+        }
+        for one in ready {
+            let Some(held) = self.flows.get(&one.key) else {
+                continue;
+            };
+            let up_deadline =
+                self.up_deadline(&held.request, &one.parts, &draft.streams, world.map);
+            for segment in &one.parts.segments {
+                let Some(stream) = draft.streams.get(&segment.header) else {
+                    continue;
+                };
+                draft
+                    .new
+                    .extend(self.flow(&held.request, segment, stream, up_deadline, world)?);
+            }
+            let granted = Granted {
+                parts: one.parts.clone(),
+                up_deadline,
+                bounds: BTreeMap::new(),
+            };
+            draft.granted.push((one.key.clone(), granted));
+        }
+        let deciding: BTreeSet<&Key> = ready.iter().map(|one| &one.key).collect();
+        for header in &anew {
+            let Some(stream) = draft.streams.get(header) else {
+                continue;
+            };
+            for (id, user) in &stream.users {
+                if deciding.contains(&user.key) {
+                    continue;
+                }
+                let Some(held) = self.flows.get(&user.key) else {
+                    continue;
+                };
+                let Some(granted) = &held.granted else {
+                    continue;
+                };
+                let Some(segment) = granted
+                    .parts
+                    .segments
+                    .iter()
+                    .find(|segment| segment.id == *id)
+                else {
+                    continue;
+                };
+                draft.out.push(id.clone());
+                draft.new.extend(self.flow(
+                    &held.request,
+                    segment,
+                    stream,
+                    granted.up_deadline,
+                    world,
+                )?);
+            }
+        }
+        Ok(draft)
+    }
+
+    /// The version of a stream's way: another one than before if the way is
+    /// another.
+    fn tag(&self, stream: &Stream) -> u8 {
+        let known = self
+            .streams
+            .get(&stream.header)
+            .or_else(|| self.before.get(&stream.header));
+        match known {
+            Some(known) if same_way(known, stream) => known.tag,
+            Some(known) => (known.tag + 1) % super::entries::DETOURS,
+            None => {
+                let found = self.found.get(&stream.header);
+                found.map_or(0, |mark| (mark.dscp & 7) % super::entries::DETOURS)
+            }
+        }
+    }
+
+    /// How much of the deadline the way to the broker gets: as much as its part
+    /// of the time without other traffic.
+    fn up_deadline(
+        &self,
+        request: &Request,
+        parts: &Parts,
+        streams: &BTreeMap<Header, Stream>,
+        map: &Map,
+    ) -> u64 {
+        let (mut up, mut down) = (0_u128, 0_u128);
+        for segment in &parts.segments {
+            let Some(stream) = streams.get(&segment.header) else {
+                continue;
+            };
+            let longest = stream
+                .way
+                .paths
+                .iter()
+                .map(|path| self.idle_time(request, path, map))
+                .max();
+            let longest = longest.unwrap_or(0);
+            match segment.role {
+                Role::Up { copies } => {
+                    up = longest
+                        + u128::from(self.service_time(copies))
+                        + u128::from(self.service.blocking_ns);
+                }
+                Role::Down => down = down.max(longest),
+                Role::Direct => {}
+            }
+        }
+        let all = up + down;
+        match all {
+            0 => request.deadline_ns,
+            all => {
+                let part = u128::from(request.deadline_ns) * up / all;
+                u64::try_from(part).unwrap_or(request.deadline_ns).max(1)
+            }
+        }
+    }
+
+    fn service_time(&self, copies: u64) -> u64 {
+        let copies = self.service.send_ns.saturating_mul(copies);
+        self.service.receive_ns.saturating_add(copies).max(1)
+    }
+
+    fn idle_time(&self, request: &Request, path: &[LinkIndex], map: &Map) -> u128 {
+        let model = map.model();
+        let bits = u128::from(request.wire_bytes) * u128::from(request.frames) * 8_000_000_000;
+        let each = path.iter().filter_map(|link| {
+            let link = model.links.get(*link)?;
+            let node = model.nodes.get(link.from)?;
+            Some(bits / u128::from(link.rate.max(1)) + u128::from(node.sd_max + link.prop))
+        });
+        each.sum()
+    }
+
+    /// A segment as the analysis sees it; none if it takes no time on any link.
+    fn flow(
+        &self,
+        request: &Request,
+        segment: &Segment,
+        stream: &Stream,
+        up_deadline: u64,
+        world: World<'_>,
+    ) -> Result<Option<Flow>, Attempt> {
+        let (entry, _) = self.flow_entry(
+            request,
+            segment,
+            Some(&stream.way),
+            stream.class,
+            up_deadline,
+            world.map,
+        );
+        if entry.paths.is_empty() {
+            return Ok(None);
+        }
+        let flow = world.map.model().flow(&entry);
+        flow.map(Some)
+            .map_err(|error| Attempt::Refused(error.to_string()))
+    }
+
+    /// The same as an entry, and which path each receiver has.
+    fn flow_entry(
+        &self,
+        request: &Request,
+        segment: &Segment,
+        way: Option<&Way>,
+        class: u8,
+        up_deadline: u64,
+        map: &Map,
+    ) -> (FlowEntry, Vec<Option<usize>>) {
+        let (deadline, jitter) = match segment.role {
+            Role::Up { .. } => (up_deadline, request.jitter_ns),
+            Role::Down => (request.deadline_ns, up_deadline),
+            Role::Direct => (request.deadline_ns, request.jitter_ns),
+        };
+        let mut entry = request.flow_entry(segment.id.clone(), Vec::new(), None);
+        entry.prio = class.into();
+        entry.deadline_ns = Some(deadline);
+        entry.jitter_ns = jitter;
+        let service = match segment.role {
+            Role::Up { copies } => {
+                let node = segment
+                    .receivers
+                    .first()
+                    .and_then(|receiver| map.node_at(receiver.at));
+                node.and_then(|node| map.service_of(node))
+                    .map(|link| (link, copies))
+            }
+            Role::Down | Role::Direct => None,
+        };
+        let mut of = Vec::new();
+        let mut distinct: Vec<&Vec<LinkIndex>> = Vec::new();
+        let mut copies: HashMap<LinkIndex, u64> = HashMap::new();
+        for path in way.iter().flat_map(|way| &way.paths) {
+            if path.is_empty() && service.is_none() {
+                of.push(None);
+                continue;
+            }
+            let place = distinct.iter().position(|known| *known == path);
+            of.push(Some(place.unwrap_or(distinct.len())));
+            if place.is_none() {
+                distinct.push(path);
+            }
+            if let Some(last) = path.last() {
+                *copies.entry(*last).or_default() += 1;
+            }
+        }
+        for (link, count) in copies.into_iter().filter(|(_, count)| *count > 1) {
+            // Several copies for one host, one after the other.
+            if let Some(link) = map.model().links.get(link) {
+                let bits = u128::from(request.wire_bytes) * 8_000_000_000;
+                let time = bits.div_ceil(u128::from(link.rate.max(1))) * u128::from(count);
+                let time = u64::try_from(time).unwrap_or(u64::MAX);
+                entry.cost_ns.insert(link.id.clone(), time);
+            }
+        }
+        let named = |path: &&Vec<LinkIndex>| {
+            let service = service.map(|(link, _)| link);
+            let links = path.iter().copied().chain(service);
+            links.map(|link| map.link_name(link).to_owned()).collect()
+        };
+        entry.paths = distinct.iter().map(named).collect();
+        if let Some((link, copies)) = service {
+            let time = self.service_time(copies);
+            entry.cost_ns.insert(map.link_name(link).to_owned(), time);
+        }
+        (entry, of)
+    }
+
+    /// Share of each link that is taken, in millionths.
+    pub(crate) fn loads(&self) -> Vec<u64> {
+        let network = self.admission.network();
+        let mut loads = vec![0_u64; network.topology.links.len()];
+        for flow in &network.flows {
+            for hop in &flow.hops {
+                let work = u128::from(hop.cost) * u128::from(flow.frames) * 1_000_000;
+                let share = u64::try_from(work / u128::from(flow.period)).unwrap_or(u64::MAX);
+                loads[hop.link] = loads[hop.link].saturating_add(share);
+            }
+        }
+        loads
+    }
+
+    /// Sets what these requests are promised, by quick bounds.
+    fn set_bounds(&mut self, keys: &[Key], world: World<'_>) {
+        let promises = self.admission.promises(EFFORT);
+        let flows = &self.admission.network().flows;
+        let wanted: BTreeSet<&Key> = keys.iter().collect();
+        // What was admitted last is at the end.
+        let mut of: HashMap<&str, usize> = HashMap::new();
+        let most = keys.len() * 16;
+        let from = if keys.len() > 8 {
+            0
+        } else {
+            flows.len().saturating_sub(most)
+        };
+        of.extend(
+            flows[from..]
+                .iter()
+                .zip(from..)
+                .map(|(flow, place)| (flow.id.as_str(), place)),
+        );
+        let mut bounds = Vec::new();
+        for key in wanted {
+            let Some(held) = self.flows.get(key) else {
+                continue;
+            };
+            let Some(granted) = &held.granted else {
+                continue;
+            };
+            let found = self.bounds_of(&held.request, granted, world, |id| {
+                let place = of.get(id).copied();
+                let place = place.or_else(|| flows.iter().position(|flow| flow.id == id))?;
+                promises.get(place)
+            });
+            bounds.push((key.clone(), found));
+        }
+        for (key, bounds) in bounds {
+            if let Some(granted) = self
+                .flows
+                .get_mut(&key)
+                .and_then(|held| held.granted.as_mut())
+            {
+                granted.bounds = bounds;
+            }
+        }
+    }
+
+    fn bounds_of<'a>(
+        &self,
+        request: &Request,
+        granted: &Granted,
+        world: World<'_>,
+        promise: impl Fn(&str) -> Option<&'a Vec<u64>>,
+    ) -> BTreeMap<Peer, u64> {
+        let mut bounds = BTreeMap::new();
+        for segment in &granted.parts.segments {
+            let Some(stream) = self.streams.get(&segment.header) else {
+                continue;
+            };
+            let (_, of) = self.flow_entry(
+                request,
+                segment,
+                Some(&stream.way),
+                stream.class,
+                granted.up_deadline,
+                world.map,
+            );
+            let promised = promise(&segment.id);
+            let at = |place: Option<usize>| match place {
+                Some(place) => promised.and_then(|promised| promised.get(place)).copied(),
+                // The hosts at one port hear each other.
+                None => Some(0),
+            };
+            match segment.role {
+                Role::Up { .. } => {
+                    let up = at(of.first().copied().flatten());
+                    bounds.extend(
+                        granted
+                            .parts
+                            .local
+                            .iter()
+                            .filter_map(|peer| Some((*peer, up?))),
+                    );
+                }
+                Role::Down | Role::Direct => {
+                    let each = segment.receivers.iter().zip(&of);
+                    bounds.extend(
+                        each.filter_map(|(receiver, place)| Some((receiver.peer, at(*place)?))),
+                    );
+                }
+            }
+        }
+        bounds
+    }
+
+    /// Bounds that are not true any more, because others came; they are set
+    /// anew, and whose they are is told.
+    pub(crate) fn refresh_bounds(&mut self, world: World<'_>) -> Vec<Key> {
+        let before: BTreeMap<Key, BTreeMap<Peer, u64>> = self
+            .flows
+            .iter()
+            .filter_map(|(key, held)| Some((key.clone(), held.granted.as_ref()?.bounds.clone())))
+            .collect();
+        let keys: Vec<Key> = before.keys().cloned().collect();
+        self.set_bounds(&keys, world);
+        let has_grown = |key: &Key| {
+            let now = self.flows.get(key).and_then(|held| held.granted.as_ref());
+            let before = before.get(key);
+            now.zip(before).is_some_and(|(now, before)| {
+                let grown =
+                    |(peer, bound): (&Peer, &u64)| before.get(peer).is_some_and(|old| old < bound);
+                now.bounds.iter().any(grown)
+            })
+        };
+        let (grown, kept): (Vec<_>, Vec<_>) = keys.into_iter().partition(has_grown);
+        // What was written and is still true stays as it was written.
+        for key in kept {
+            if let Some(granted) = self
+                .flows
+                .get_mut(&key)
+                .and_then(|held| held.granted.as_mut())
+                && let Some(old) = before.get(&key)
+            {
+                granted.bounds.clone_from(old);
+            }
+        }
+        grown
+    }
+
+    /// The answer to an admitted request; `None` if it is not.
+    pub(crate) fn channel(&self, key: &Key, map: &Map, topology: &Topology) -> Option<Channel> {
+        let held = self.flows.get(key)?;
+        let granted = held.granted.as_ref()?;
+        let mut channel = Channel::of(&held.request, punctual_model::srt::State::Admitted, "");
+        channel.bounds_ns.clone_from(&granted.bounds);
+        let mut up: Vec<LinkIndex> = Vec::new();
+        let named = |links: &[LinkIndex]| {
+            links
+                .iter()
+                .map(|link| map.link_name(*link).to_owned())
+                .collect()
+        };
+        for segment in &granted.parts.segments {
+            let stream = self.streams.get(&segment.header)?;
+            if channel.queue.is_none_or(|queue| queue < stream.class) {
+                channel.queue = Some(stream.class);
+                channel.dscp = Some(Mark::code_point(stream.class, stream.tag));
+            }
+            if let Role::Up { .. } = segment.role {
+                up.clone_from(stream.way.paths.first()?);
+                let node = segment
+                    .receivers
+                    .first()
+                    .and_then(|receiver| map.node_at(receiver.at));
+                up.extend(node.and_then(|node| map.service_of(node)));
+                for peer in &granted.parts.local {
+                    channel.paths.insert(*peer, named(&up));
+                }
+                continue;
+            }
+            for (receiver, path) in stream.receivers.iter().zip(&stream.way.paths) {
+                let whole = [up.as_slice(), path.as_slice()].concat();
+                channel.paths.insert(receiver.peer, named(&whole));
+            }
+            let point = stream
+                .way
+                .rendezvous
+                .and_then(|point| topology.switches.get(&point));
+            channel.rendezvous = point.map(|switch| switch.name.clone());
+        }
+        channel.group_address = granted.parts.group;
+        channel.group = granted.parts.group.map(|group| match group {
+            IpAddr::V4(group) => u32::from(group),
+            IpAddr::V6(group) => (u128::from(group) & 0xffff_ffff) as u32,
+        });
+        Some(channel)
+    }
+
+    /// Lays detours for a stream, or takes them away. False if they contradict
+    /// each other; then it has those that it had.
+    pub(crate) fn set_detours(&mut self, header: &Header, detours: Detours) -> bool {
+        let Some(stream) = self.streams.get_mut(header) else {
+            return false;
+        };
+        if stream.detours == detours {
+            return true;
+        }
+        let old = std::mem::replace(&mut stream.detours, detours);
+        if !are_consistent(stream) {
+            stream.detours = old;
+            return false;
+        }
+        self.touched.insert(*header);
+        true
+    }
+
+    /// The flow of the analysis by which a request uses a stream, over another
+    /// way.
+    pub(crate) fn rerouted(
+        &self,
+        id: &str,
+        user: &Use,
+        header: &Header,
+        way: &Way,
+        map: &Map,
+    ) -> Option<Flow> {
+        let held = self.flows.get(&user.key)?;
+        let granted = held.granted.as_ref()?;
+        let segment = granted
+            .parts
+            .segments
+            .iter()
+            .find(|segment| segment.id == id)?;
+        let stream = self.streams.get(header)?;
+        let (entry, _) = self.flow_entry(
+            &held.request,
+            segment,
+            Some(way),
+            stream.class,
+            granted.up_deadline,
+            map,
+        );
+        map.model().flow(&entry).ok()
+    }
+}
+
+/// Why an attempt did not succeed.
+#[derive(Debug)]
+enum Attempt {
+    /// There are not that many ways.
+    NoMoreWays,
+    /// In plain words.
+    Refused(String),
+}
+
+/// The class of a request: queue 0 belongs to what reserved nothing, so the
+/// least urgent priority is carried with the next.
+pub(crate) fn class_of(request: &Request) -> u8 {
+    request.effective_priority().clamp(1, MAX_PRIORITY)
+}
+
+fn same_way(a: &Stream, b: &Stream) -> bool {
+    (a.source, a.class, &a.receivers, &a.way.paths)
+        == (b.source, b.class, &b.receivers, &b.way.paths)
+}
+
+/// The way of an earlier life, if all of it is there.
+fn hinted_way(hint: &Channel, segment: &Segment, map: &Map) -> Option<Way> {
+    let links = |names: &[String]| -> Option<Vec<LinkIndex>> {
+        let links = names
+            .iter()
+            .map(|name| map.link_named(name).filter(|link| map.is_up(*link)));
+        links.collect()
+    };
+    let part = |path: Vec<LinkIndex>| -> Vec<LinkIndex> {
+        let service = path.iter().position(|link| map.is_service(*link));
+        match (segment.role, service) {
+            (Role::Up { .. }, Some(at)) => path[..at].to_vec(),
+            (Role::Down, Some(at)) => path[at + 1..].to_vec(),
+            _ => path,
+        }
+    };
+    let mut paths = Vec::new();
+    for receiver in &segment.receivers {
+        let names = match segment.role {
+            Role::Up { .. } => hint.paths.values().next()?,
+            Role::Down | Role::Direct => hint.paths.get(&receiver.peer)?,
+        };
+        let path = part(links(names)?);
+        if segment.source == receiver.at {
+            paths.push(Vec::new());
+            continue;
+        }
+        let (first, _) = map.access_links(segment.source)?;
+        let (_, last) = map.access_links(receiver.at)?;
+        let model = map.model();
+        let joined = path
+            .windows(2)
+            .all(|pair| model.links[pair[0]].to == model.links[pair[1]].from);
+        if path.first() != Some(&first) || path.last() != Some(&last) || !joined {
+            return None;
+        }
+        paths.push(path);
+    }
+    let rendezvous = hint.rendezvous.as_deref();
+    let rendezvous = map.switch_nodes().find(|(_, node)| {
+        let name = map.model().nodes.get(*node).map(|node| node.id.as_str());
+        name.is_some() && name == rendezvous
+    });
+    Some(Way {
+        paths,
+        rendezvous: rendezvous.map(|(datapath, _)| datapath),
+    })
+}
+
+/// FNV-1a.
+pub(crate) fn hash(bytes: &[u8], seed: u64) -> u64 {
+    let start = 0xcbf2_9ce4_8422_2325 ^ seed;
+    bytes.iter().fold(start, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

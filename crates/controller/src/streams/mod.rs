@@ -1,0 +1,242 @@
+//! Packets with one header that take one way: what a request is made of.
+//!
+//! With a broker between publisher and subscribers a request has a stream to
+//! the broker and one from the broker to each subscriber; without, there is one
+//! to all of them, or over TCP one to each. Requests share a stream if their
+//! packets have the same header: those of one connection. A switch cannot tell
+//! them apart, so they share its way and its class, which is the most urgent of
+//! theirs; it is not lowered as long as the stream is in use.
+//!
+//! For the analysis each request's part of a stream is a flow of its own, a
+//! *segment*. What leaves a broker comes as late as the segment to it may be,
+//! so that is the jitter of the segment that goes on, and its deadline is that
+//! of the request: each bound counts from the publisher's sending.
+
+mod entries;
+mod ledger;
+mod ways;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use punctual_model::network::LinkIndex;
+use punctual_model::srt::{Peer, Protocol, Request};
+
+use crate::plan::Header;
+use crate::topology::{End, Topology};
+
+pub(crate) use entries::{Compiler, Placed};
+pub(crate) use ledger::{Ledger, Outcome, World, hash};
+pub(crate) use ways::{Router, Way};
+
+/// Name of a request: its manager and its flow.
+pub(crate) type Key = (String, String);
+
+/// For each link that is covered the links from the node before it to every
+/// receiver beyond.
+pub(crate) type Detours = BTreeMap<LinkIndex, Vec<Vec<LinkIndex>>>;
+
+/// Packets with one header that take one way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stream {
+    pub(crate) header: Header,
+    /// Where they enter the network.
+    pub(crate) source: End,
+    /// Class at every port, 1 to 7.
+    pub(crate) class: u8,
+    /// Which version of its way this is, 0 to 3.
+    pub(crate) tag: u8,
+    pub(crate) receivers: Vec<Receiver>,
+    pub(crate) way: Way,
+    /// What is laid for links that may fail.
+    pub(crate) detours: Detours,
+    /// The segments that use it, and what each may send.
+    pub(crate) users: BTreeMap<String, Use>,
+}
+
+/// A segment's use of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Use {
+    pub(crate) key: Key,
+    /// What it may send: bits per second on the wire, bytes at once.
+    pub(crate) rate_bps: u64,
+    pub(crate) burst_bytes: u64,
+}
+
+/// To whom a stream goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Receiver {
+    pub(crate) peer: Peer,
+    pub(crate) at: End,
+    /// It gets what was sent to a group as if it were sent to itself.
+    pub(crate) mac: Option<crate::plan::Mac>,
+}
+
+/// A request's part of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Its name among the flows of the analysis.
+    pub(crate) id: String,
+    pub(crate) header: Header,
+    pub(crate) role: Role,
+    pub(crate) source: End,
+    pub(crate) receivers: Vec<Receiver>,
+}
+
+/// Which part of a request a segment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// From the publisher to the broker, which sends that many copies.
+    Up { copies: u64 },
+    /// From the broker to a subscriber.
+    Down,
+    /// From the publisher to its subscribers.
+    Direct,
+}
+
+/// Why a request cannot be decided yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unready {
+    /// Nobody knows where a host is.
+    Unknown(IpAddr),
+    /// It can never be: in plain words.
+    Impossible(String),
+}
+
+/// What a request is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) segments: Vec<Segment>,
+    /// The port of the broker, if its service is on the way.
+    pub(crate) broker: Option<End>,
+    /// Subscribers at the broker itself, to whom no packet goes.
+    pub(crate) local: Vec<Peer>,
+    /// The address of its group.
+    pub(crate) group: Option<IpAddr>,
+}
+
+impl Parts {
+    /// Takes a request apart.
+    ///
+    /// # Errors
+    /// Somebody is nowhere yet, or it contradicts itself.
+    pub(crate) fn of(
+        request: &Request,
+        topology: &Topology,
+        group: impl FnOnce() -> Option<IpAddr>,
+    ) -> Result<Self, Unready> {
+        let place = |address: IpAddr| {
+            let (mac, host) = topology.host(address).ok_or(Unready::Unknown(address))?;
+            let at = host.at.ok_or(Unready::Unknown(address))?;
+            Ok((mac, at))
+        };
+        let (_, source) = place(request.publisher.address)?;
+        let name = |part: &str| format!("{}/{}#{part}", request.manager, request.flow);
+        let one = |peer: Peer, role, id: String, from: Peer, source| -> Result<Segment, Unready> {
+            let (_, at) = place(peer.address)?;
+            Ok(Segment {
+                id,
+                header: header(from, peer)?,
+                role,
+                source,
+                receivers: vec![Receiver {
+                    peer,
+                    at,
+                    mac: None,
+                }],
+            })
+        };
+        let mut parts = Self {
+            segments: Vec::new(),
+            broker: None,
+            local: Vec::new(),
+            group: None,
+        };
+        if let Some(broker) = request.broker {
+            let (_, middle) = place(broker.address)?;
+            parts.broker = Some(middle);
+            let copies = request.subscribers.len() as u64;
+            let up = Role::Up { copies };
+            let publisher = request.publisher;
+            parts
+                .segments
+                .push(one(broker, up, name("up"), publisher, source)?);
+            for subscriber in &request.subscribers {
+                if place(subscriber.address)?.1 == middle {
+                    parts.local.push(*subscriber);
+                    continue;
+                }
+                let from = Peer {
+                    protocol: subscriber.protocol,
+                    address: broker.address,
+                    port: None,
+                };
+                let id = name(&subscriber.to_string());
+                parts
+                    .segments
+                    .push(one(*subscriber, Role::Down, id, from, middle)?);
+            }
+            return Ok(parts);
+        }
+        if request.publisher.protocol == Protocol::Tcp {
+            for subscriber in &request.subscribers {
+                let id = name(&subscriber.to_string());
+                let publisher = request.publisher;
+                parts
+                    .segments
+                    .push(one(*subscriber, Role::Direct, id, publisher, source)?);
+            }
+            return Ok(parts);
+        }
+        if request.subscribers.is_empty() {
+            return Ok(parts);
+        }
+        let group = group().ok_or_else(|| {
+            Unready::Impossible("no multicast address is free; withdraw other flows first".into())
+        })?;
+        let mut receivers = Vec::new();
+        for subscriber in &request.subscribers {
+            if subscriber.protocol != Protocol::Udp {
+                let problem = format!(
+                    "{subscriber} does not receive what {} sends: state the same protocol",
+                    request.publisher
+                );
+                return Err(Unready::Impossible(problem));
+            }
+            let (mac, at) = place(subscriber.address)?;
+            receivers.push(Receiver {
+                peer: *subscriber,
+                at,
+                mac: Some(mac),
+            });
+        }
+        let to = Peer {
+            protocol: Protocol::Udp,
+            address: group,
+            port: None,
+        };
+        parts.group = Some(group);
+        parts.segments.push(Segment {
+            id: name("group"),
+            header: header(request.publisher, to)?,
+            role: Role::Direct,
+            source,
+            receivers,
+        });
+        Ok(parts)
+    }
+}
+
+fn header(from: Peer, to: Peer) -> Result<Header, Unready> {
+    if from.address.is_ipv4() != to.address.is_ipv4() {
+        let problem = format!("{from} and {to} have addresses of different versions");
+        return Err(Unready::Impossible(problem));
+    }
+    Ok(Header {
+        protocol: to.protocol,
+        source: from.address,
+        source_port: from.port,
+        destination: to.address,
+        destination_port: to.port,
+    })
+}

@@ -1,0 +1,280 @@
+//! Ways for streams: from the port where packets enter, over switches, to the
+//! ports of the receivers.
+//!
+//! Ways are looked for between switches only, and remembered for each pair as
+//! long as no link comes or goes: hosts have one link. A stream to several
+//! receivers goes to a rendezvous point first, the switch with the smallest
+//! average delay to all of them, and branches from there on.
+
+use std::collections::{BTreeMap, HashMap};
+
+use punctual_analysis::{paths_by_bucket_weight, rendezvous_point, shortest_paths};
+use punctual_model::network::{
+    FlowEntry, LinkEntry, LinkIndex, Network, NodeEntry, NodeIndex, Topology as Model,
+};
+
+use super::Receiver;
+use crate::settings::Routing;
+use crate::topology::{End, Map};
+
+/// Pairs of switches whose ways are remembered.
+const MAX_REMEMBERED: usize = 100_000;
+
+/// A way to each receiver, from the link of the sending host on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Way {
+    /// In the order of the receivers; empty for one at the sender's own port.
+    pub(crate) paths: Vec<Vec<LinkIndex>>,
+    /// The switch where it branches.
+    pub(crate) rendezvous: Option<u64>,
+}
+
+/// What is asked of a way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) source: End,
+    pub(crate) receivers: &'a [Receiver],
+    /// Size and period, by which links are weighed.
+    pub(crate) flow: &'a FlowEntry,
+    /// How many ways are looked at.
+    pub(crate) ways: usize,
+}
+
+/// Finds ways.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Router {
+    routing: Routing,
+    /// Switches and the links between them that are up.
+    fabric: Model,
+    /// Links of the whole network by those of the fabric.
+    whole: Vec<LinkIndex>,
+    node: BTreeMap<u64, NodeIndex>,
+    datapaths: Vec<u64>,
+    remembered: HashMap<(NodeIndex, NodeIndex, usize), Vec<Vec<LinkIndex>>>,
+}
+
+impl Router {
+    pub(crate) fn new(routing: Routing) -> Self {
+        Self {
+            routing,
+            ..Self::default()
+        }
+    }
+
+    /// Links came or went.
+    pub(crate) fn update(&mut self, map: &Map) {
+        self.remembered.clear();
+        self.whole.clear();
+        self.node.clear();
+        self.datapaths.clear();
+        let model = map.model();
+        let mut nodes = Vec::new();
+        let mut index = HashMap::new();
+        for (datapath, node) in map.switch_nodes() {
+            let Some(node) = model.nodes.get(node) else {
+                continue;
+            };
+            index.insert(node.id.as_str(), nodes.len());
+            self.node.insert(datapath, nodes.len());
+            self.datapaths.push(datapath);
+            nodes.push(NodeEntry {
+                id: node.id.clone(),
+                sd_min_ns: node.sd_min,
+                sd_max_ns: Some(node.sd_max),
+                copy_max_ns: node.copy_max,
+            });
+        }
+        let mut links = Vec::new();
+        for (place, link) in model.links.iter().enumerate() {
+            let (from, to) = (&model.nodes[link.from].id, &model.nodes[link.to].id);
+            if map.is_up(place)
+                && index.contains_key(from.as_str())
+                && index.contains_key(to.as_str())
+            {
+                links.push(LinkEntry {
+                    id: link.id.clone(),
+                    from: from.clone(),
+                    to: to.clone(),
+                    rate_bps: Some(link.rate),
+                    prop_ns: link.prop,
+                    ..LinkEntry::default()
+                });
+                self.whole.push(place);
+            }
+        }
+        // They were checked as a part of the whole.
+        self.fabric = Model::new(&nodes, &links).unwrap_or_default();
+    }
+
+    /// Ways for a stream, the best first; none if it cannot get there. `loads`
+    /// are the shares of links that are taken, in millionths.
+    pub(crate) fn ways(
+        &mut self,
+        map: &Map,
+        network: &Network,
+        loads: &[u64],
+        wanted: Wanted<'_>,
+    ) -> Vec<Way> {
+        match wanted.receivers {
+            [] => Vec::new(),
+            [receiver] => {
+                let paths = self.unicast(map, network, loads, wanted, receiver.at);
+                let way = |path| Way {
+                    paths: vec![path],
+                    rendezvous: None,
+                };
+                paths.into_iter().map(way).collect()
+            }
+            receivers => self.trees(map, wanted, receivers),
+        }
+    }
+
+    fn unicast(
+        &mut self,
+        map: &Map,
+        network: &Network,
+        loads: &[u64],
+        wanted: Wanted<'_>,
+        to: End,
+    ) -> Vec<Vec<LinkIndex>> {
+        if wanted.source == to {
+            return vec![Vec::new()];
+        }
+        let Some((first, last)) = access(map, wanted.source, to) else {
+            return Vec::new();
+        };
+        if self.routing == Routing::Paper {
+            let links = &map.model().links;
+            let (from, to) = (links[first].from, links[last].to);
+            let best = paths_by_bucket_weight(network, wanted.flow, from, to)
+                .into_iter()
+                .next();
+            return best.into_iter().map(|path| path.links).collect();
+        }
+        let between = self.between(
+            wanted.source.datapath,
+            to.datapath,
+            wanted.flow,
+            wanted.ways,
+        );
+        let mut paths: Vec<Vec<LinkIndex>> = between
+            .iter()
+            .map(|links| [&[first], links.as_slice(), &[last]].concat())
+            .collect();
+        if paths.len() > 1 {
+            // The time of a frame at the rate that is left.
+            let links = &map.model().links;
+            let nodes = &map.model().nodes;
+            let weight = |path: &Vec<LinkIndex>| {
+                let each = path.iter().map(|link| {
+                    let taken = loads.get(*link).copied().unwrap_or(0);
+                    let left = 1_000_000_u64.saturating_sub(taken).max(1);
+                    let link = &links[*link];
+                    let bits = u128::from(wanted.flow.wire_bytes.unwrap_or(1538)) * 8_000_000_000;
+                    let time = bits / u128::from(link.rate.max(1)) * 1_000_000 / u128::from(left);
+                    time + u128::from(nodes[link.from].sd_max + link.prop)
+                });
+                each.sum::<u128>()
+            };
+            paths.sort_by_cached_key(weight);
+        }
+        paths
+    }
+
+    /// Ways between switches in links of the whole network, the shortest first.
+    fn between(&mut self, from: u64, to: u64, flow: &FlowEntry, k: usize) -> Vec<Vec<LinkIndex>> {
+        if from == to {
+            return vec![Vec::new()];
+        }
+        let (Some(a), Some(b)) = (self.node.get(&from), self.node.get(&to)) else {
+            return Vec::new();
+        };
+        if let Some(known) = self.remembered.get(&(*a, *b, k)) {
+            return known.clone();
+        }
+        let found = shortest_paths(&self.fabric, &reference(flow), *a, *b, k).into_iter();
+        let whole = |links: Vec<LinkIndex>| links.iter().map(|link| self.whole[*link]).collect();
+        let found: Vec<Vec<LinkIndex>> = found.map(|path| whole(path.links)).collect();
+        if self.remembered.len() < MAX_REMEMBERED {
+            self.remembered.insert((*a, *b, k), found.clone());
+        }
+        found
+    }
+
+    /// Trees from the best rendezvous points, and at last one that branches
+    /// wherever the shortest ways do.
+    fn trees(&mut self, map: &Map, wanted: Wanted<'_>, receivers: &[Receiver]) -> Vec<Way> {
+        let flow = reference(wanted.flow);
+        let far = receivers
+            .iter()
+            .filter_map(|receiver| self.node.get(&receiver.at.datapath));
+        let mut far: Vec<NodeIndex> = far.copied().collect();
+        far.sort_unstable();
+        far.dedup();
+        let mut candidates: Vec<NodeIndex> = self.node.values().copied().collect();
+        let mut points = Vec::new();
+        while points.len() + 1 < wanted.ways.max(2) {
+            let Some((point, _)) = rendezvous_point(&self.fabric, &flow, &candidates, &far) else {
+                break;
+            };
+            candidates.retain(|candidate| *candidate != point);
+            points.push(self.datapaths[point]);
+        }
+        points.push(wanted.source.datapath);
+        let mut trees = Vec::new();
+        for point in points {
+            trees.extend(self.tree(map, wanted, receivers, point));
+        }
+        trees
+    }
+
+    fn tree(
+        &mut self,
+        map: &Map,
+        wanted: Wanted<'_>,
+        receivers: &[Receiver],
+        point: u64,
+    ) -> Option<Way> {
+        let trunk = self
+            .between(wanted.source.datapath, point, wanted.flow, 1)
+            .into_iter()
+            .next()?;
+        let mut paths = Vec::with_capacity(receivers.len());
+        for receiver in receivers {
+            if receiver.at == wanted.source {
+                paths.push(Vec::new());
+                continue;
+            }
+            let (first, last) = access(map, wanted.source, receiver.at)?;
+            let branch = self
+                .between(point, receiver.at.datapath, wanted.flow, 1)
+                .into_iter()
+                .next()?;
+            if branch.iter().any(|link| trunk.contains(link)) {
+                return None;
+            }
+            paths.push([&[first], trunk.as_slice(), &branch, &[last]].concat());
+        }
+        Some(Way {
+            paths,
+            rendezvous: Some(point),
+        })
+    }
+}
+
+/// The links of the hosts at two ports, from one and to the other, if they are
+/// up.
+fn access(map: &Map, source: End, to: End) -> Option<(LinkIndex, LinkIndex)> {
+    let (first, _) = map.access_links(source)?;
+    let (_, last) = map.access_links(to)?;
+    (map.is_up(first) && map.is_up(last)).then_some((first, last))
+}
+
+/// Ways between switches are those of full frames, whatever the flow's size, so
+/// that they can be remembered.
+fn reference(flow: &FlowEntry) -> FlowEntry {
+    FlowEntry {
+        wire_bytes: Some(1538),
+        ..flow.clone()
+    }
+}

@@ -1,0 +1,356 @@
+//! Controllers around networks in virtual time: whatever happens, the packets of
+//! every admitted flow come once to each of its receivers.
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+mod support;
+
+use punctual_model::srt::{Peer, State};
+use support::{Dice, World, request};
+
+fn key(flow: &str) -> (String, String) {
+    ("m".into(), flow.into())
+}
+
+fn udp(switch: u8, host: u8, port: u16) -> Peer {
+    Peer::udp([10, 0, switch, host], port)
+}
+
+fn tcp(switch: u8, host: u8, port: u16) -> Peer {
+    Peer::tcp([10, 0, switch, host], port)
+}
+
+#[test]
+fn a_flow_over_a_broker_has_two_streams() {
+    let mut world = World::new(1, 5, 2);
+    let broker = tcp(3, 1, 1883);
+    world.request(request(
+        "f",
+        tcp(1, 1, 4000),
+        &[tcp(4, 2, 5000)],
+        Some(broker),
+    ));
+    world.settle();
+    let row = &world.rows[&key("f")];
+    assert_eq!(row.state, State::Admitted, "{}", row.reason);
+    assert_eq!(row.queue, Some(5));
+    let bound = row.bounds_ns[&tcp(4, 2, 5000)];
+    assert!((1..=10_000_000).contains(&bound), "{bound}");
+    let path = &row.paths[&tcp(4, 2, 5000)];
+    assert!(path.contains(&"h3-0!service".to_owned()), "{path:?}");
+    world.check("after the request");
+    world.withdraw(&key("f"));
+    world.settle();
+    assert_eq!((world.rows.len(), world.entries()), (0, 0));
+}
+
+#[test]
+fn a_group_follows_its_members() {
+    let mut world = World::new(2, 6, 2);
+    let mut asked = request(
+        "g",
+        udp(1, 1, 4000),
+        &[udp(3, 1, 5000), udp(4, 1, 5000)],
+        None,
+    );
+    world.request(asked.clone());
+    world.settle();
+    let row = &world.rows[&key("g")];
+    assert!(row.group_address.is_some_and(|group| group.is_multicast()));
+    assert!(row.rendezvous.is_some());
+    world.check("two members");
+    asked.subscribers.insert(udp(5, 2, 5001));
+    asked.subscribers.insert(udp(5, 2, 5002));
+    asked.generation += 1;
+    world.request(asked.clone());
+    world.settle();
+    world.check("two more at one host");
+    asked.subscribers.remove(&udp(3, 1, 5000));
+    asked.generation += 1;
+    world.request(asked);
+    world.settle();
+    world.check("one left");
+}
+
+#[test]
+fn members_that_stay_miss_nothing_and_get_nothing_twice() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 7, 2);
+        let stay = [udp(3, 1, 5000), udp(6, 1, 5000)];
+        let come = [udp(4, 1, 5000), udp(5, 2, 5000), udp(2, 2, 5000)];
+        let mut asked = request("g", udp(1, 1, 4000), &stay, None);
+        world.request(asked.clone());
+        world.settle();
+        let (packet, _) = world.packets(&key("g")).remove(0);
+        let mut sent = 0;
+        for change in come {
+            for _ in 0..2 {
+                if !asked.subscribers.remove(&change) {
+                    asked.subscribers.insert(change);
+                }
+                asked.generation += 1;
+                world.request(asked.clone());
+                for _ in 0..30 {
+                    world.send("g", packet);
+                    sent += 1;
+                    let pause = world.dice.below(500_000);
+                    world.run(pause);
+                }
+            }
+        }
+        world.settle();
+        assert_eq!(world.sent.len(), sent);
+        for sent in &world.sent {
+            for peer in stay {
+                let copies = sent
+                    .copies
+                    .iter()
+                    .filter(|(_, copy)| copy.destination == peer.address);
+                assert_eq!(copies.count(), 1, "seed {seed}, sent at {}", sent.at);
+            }
+            assert_eq!(sent.lost, 0, "seed {seed}, sent at {}", sent.at);
+        }
+    }
+}
+
+#[test]
+fn a_more_urgent_flow_raises_its_connection() {
+    let mut world = World::new(3, 4, 2);
+    let broker = tcp(3, 1, 1883);
+    let publisher = tcp(1, 1, 4000);
+    world.request(request("slow", publisher, &[tcp(2, 1, 5000)], Some(broker)));
+    world.settle();
+    let mut urgent = request("fast", publisher, &[tcp(4, 1, 5000)], Some(broker));
+    urgent.priority = Some(7);
+    world.request(urgent);
+    world.settle();
+    world.check("both");
+    assert_eq!(world.rows[&key("fast")].queue, Some(7));
+    // Their packets to the broker have one header.
+    let sent: Vec<_> = world.packets(&key("slow"));
+    world.send("slow", sent[0].0);
+    world.run(20_000_000);
+    assert_eq!(world.sent[0].queues.first(), Some(&7));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_link_and_its_load() {
+    let mut world = World::new(4, 3, 3);
+    let mut refused = 0;
+    for number in 0..40_u16 {
+        let from = udp(1 + (number % 3) as u8, 1, 4000 + number);
+        let mut asked = request(&format!("f{number:02}"), from, &[udp(2, 3, 5000)], None);
+        asked.wire_bytes = 1538;
+        asked.period_ns = 2_000_000;
+        asked.deadline_ns = 60_000_000;
+        world.request(asked);
+        world.settle();
+        let row = &world.rows[&key(&format!("f{number:02}"))];
+        if row.state == State::Rejected {
+            refused += 1;
+            assert!(row.reason.contains("s2>h2-2"), "{}", row.reason);
+            assert!(row.reason.contains(" %"), "{}", row.reason);
+        }
+    }
+    // 16.25 frames of 123.04 us fit into 2 ms.
+    assert_eq!(refused, 40 - 16);
+    world.check("full");
+}
+
+#[test]
+fn a_host_that_is_unknown_is_waited_for() {
+    let mut world = World::with(5, 3, 2, |_| {});
+    let stranger = udp(9, 9, 5000);
+    world.request(request("f", udp(1, 1, 4000), &[stranger], None));
+    world.settle();
+    let row = &world.rows[&key("f")];
+    assert_eq!(row.state, State::Pending);
+    assert!(row.reason.contains("10.0.9.9"), "{}", row.reason);
+}
+
+#[test]
+fn detours_carry_packets_until_there_is_a_new_way() {
+    let mut world = World::new(6, 6, 2);
+    for number in 0..6_u8 {
+        let (from, to) = (udp(1 + number, 1, 4000), udp(1 + (number + 2) % 6, 2, 5000));
+        world.request(request(&format!("f{number}"), from, &[to], None));
+    }
+    world.settle();
+    let status = world.controller.status();
+    assert!(
+        status.covered_completely && status.uncovered.is_empty(),
+        "{:?}",
+        status.uncovered
+    );
+    for cable in world.cables() {
+        // The controller knows nothing of it yet.
+        let plan = world.controller.plan().clone();
+        let down = [cable.0, cable.1]
+            .map(|end| (format!("s{}", end.datapath), end.port))
+            .into();
+        for (k, row) in &world.rows {
+            assert_eq!(row.state, State::Admitted);
+            for (packet, receivers) in world.packets(k) {
+                let at = world.host(packet.source).at.unwrap();
+                let delivered = plan.deliver(&format!("s{}", at.datapath), at.port, packet, &down);
+                let delivered = delivered.unwrap();
+                assert_eq!(delivered.len(), receivers.len(), "{k:?} without {cable:?}");
+            }
+        }
+        world.set_cable(cable, false);
+        world.settle();
+        assert!(world.rows.values().all(|row| row.state == State::Admitted));
+        world.check("a cable is down");
+        world.set_cable(cable, true);
+        world.settle();
+        world.check("it works again");
+    }
+}
+
+#[test]
+fn a_controller_that_begins_anew_keeps_ways() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 6, 2);
+        let mut dice = Dice::new(seed);
+        for number in 0..12 {
+            let asked = any_request(&mut dice, number, 6);
+            world.request(asked);
+        }
+        world.settle();
+        world.check("before");
+        let rows = world.rows.clone();
+        world.restart_controller();
+        world.settle();
+        for (key, row) in &rows {
+            let now = &world.rows[key];
+            assert_eq!(
+                (now.state, &now.paths),
+                (row.state, &row.paths),
+                "seed {seed}"
+            );
+            let kept = (now.queue, now.group_address, &now.rendezvous);
+            assert_eq!(
+                kept,
+                (row.queue, row.group_address, &row.rendezvous),
+                "seed {seed}"
+            );
+        }
+        world.check("after");
+    }
+}
+
+/// A request of some kind.
+fn any_request(dice: &mut Dice, number: u64, switches: u64) -> punctual_model::srt::Request {
+    let host = |port: u64, dice: &mut Dice| {
+        (
+            (1 + dice.below(switches)) as u8,
+            (1 + dice.below(2)) as u8,
+            (5000 + port) as u16,
+        )
+    };
+    let from = host(number % 5, dice);
+    let count = 1 + dice.below(3);
+    let to: Vec<_> = (0..count).map(|_| host(100, dice)).collect();
+    let broker = (dice.below(2) == 0).then(|| tcp(1 + (number % 2) as u8, 1, 1883));
+    let name = format!("f{number:03}");
+    let mut asked = match broker {
+        Some(broker) => {
+            let to: Vec<_> = to.iter().map(|(s, h, p)| tcp(*s, *h, *p)).collect();
+            request(&name, tcp(from.0, from.1, from.2), &to, Some(broker))
+        }
+        None => {
+            let to: Vec<_> = to.iter().map(|(s, h, p)| udp(*s, *h, *p)).collect();
+            request(&name, udp(from.0, from.1, from.2), &to, None)
+        }
+    };
+    asked.priority = Some(dice.below(8) as u8);
+    asked.deadline_ns = 5_000_000 + dice.below(30_000_000);
+    asked.period_ns = 5_000_000 + dice.below(20_000_000);
+    asked.wire_bytes = 100 + dice.below(1_400) as u32;
+    asked
+}
+
+/// Whatever happens, in whatever order: afterwards every admitted flow works.
+#[test]
+fn whatever_happens() {
+    let seeds = std::env::var("PUNCTUAL_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let from = std::env::var("PUNCTUAL_FROM")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let from: u64 = from.unwrap_or(0);
+    for seed in from..from + seeds.unwrap_or(60) {
+        story(seed);
+    }
+}
+
+fn story(seed: u64) {
+    let mut dice = Dice::new(seed ^ 0xabcd);
+    let switches = 3 + dice.below(6);
+    let mut world = World::new(seed, switches, 2);
+    let mut number = 0;
+    let mut down = Vec::new();
+    for turn in 0..25 {
+        let what = dice.below(10);
+        let story = format!("seed {seed}, turn {turn}, event {what}");
+        match what {
+            0..=3 => {
+                number += 1;
+                let asked = any_request(&mut dice, number, switches);
+                world.request(asked);
+            }
+            4 if !world.requests.is_empty() => {
+                let at = dice.below(world.requests.len() as u64) as usize;
+                let key = world.requests.keys().nth(at).unwrap().clone();
+                world.withdraw(&key);
+            }
+            5 if !world.requests.is_empty() => {
+                let at = dice.below(world.requests.len() as u64) as usize;
+                let mut asked = world.requests.values().nth(at).unwrap().clone();
+                let other = any_request(&mut dice, number, switches);
+                asked.generation += 1;
+                asked.priority = other.priority;
+                asked.deadline_ns = other.deadline_ns;
+                if asked.broker.is_some() == other.broker.is_some() {
+                    asked.subscribers = other.subscribers;
+                }
+                world.request(asked);
+            }
+            6 | 7 => {
+                let cables = world.cables();
+                let cable = cables[dice.below(cables.len() as u64) as usize];
+                match down.iter().position(|known| *known == cable) {
+                    Some(at) => {
+                        down.remove(at);
+                        world.set_cable(cable, true);
+                    }
+                    None => {
+                        down.push(cable);
+                        world.set_cable(cable, false);
+                    }
+                }
+            }
+            8 => world.restart_switch(1 + dice.below(switches)),
+            _ => world.restart_controller(),
+        }
+        // Sometimes the next thing happens before all is done.
+        match dice.below(3) {
+            0 => world.run(dice.below(4_000_000)),
+            _ => {
+                world.settle();
+                world.check(&story);
+            }
+        }
+    }
+    world.settle();
+    world.check(&format!("seed {seed}, at the end"));
+    for key in world.requests.keys().cloned().collect::<Vec<_>>() {
+        world.withdraw(&key);
+    }
+    world.settle();
+    assert_eq!(
+        (world.entries(), world.rows.len()),
+        (0, 0),
+        "seed {seed}: something is left"
+    );
+}
