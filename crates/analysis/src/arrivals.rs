@@ -287,6 +287,21 @@ impl Group {
         }
     }
 
+    /// Work in a window of length 0 if streams come evenly and not in steps,
+    /// which is more: what comes later is their share of the time.
+    pub(crate) fn evenly(&self) -> u128 {
+        let streams = self.streams.iter().map(|stream| {
+            let window =
+                u128::from(stream.period) + u128::from(stream.jitter) + u128::from(self.advance);
+            (u128::from(stream.work) * window).div_ceil(u128::from(stream.period))
+        });
+        let own = self.own.iter().map(|own| {
+            let before = u128::from(own.work) * u128::from(self.advance);
+            u128::from(own.rest) + before.div_ceil(u128::from(own.period))
+        });
+        streams.chain(own).fold(0, u128::saturating_add)
+    }
+
     /// Work that can be there at once.
     pub(crate) fn first(&self) -> u64 {
         let all = self.streams.iter().copied().chain(self.own_stream());
@@ -319,7 +334,8 @@ impl Group {
                 window += stream.period;
             }
         }
-        self.steps.sort_unstable_by_key(|step| step.0);
+        // Stable, because that finds what is in order already: each stream.
+        self.steps.sort_by_key(|step| step.0);
         let mut sum = first;
         self.steps[0].1 = first;
         for step in &mut self.steps[1..] {

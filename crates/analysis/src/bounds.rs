@@ -200,14 +200,10 @@ pub(crate) fn path_bounds(
         to: path.len() - 1,
         shaped: true,
     };
-    let trajectory = match whole.is_allowed() {
-        true => at_destination(whole.end(scratch)),
-        false => None,
-    };
     PathBounds {
         best: at_destination(solution.best.end[leaf]),
         holistic: at_destination(solution.holistic.end[leaf]),
-        trajectory,
+        trajectory: at_destination(whole.end(scratch)),
     }
 }
 
@@ -244,11 +240,9 @@ pub(crate) fn least_end(
         to,
         shaped: true,
     });
-    segments
-        .take_while(Segment::is_allowed)
-        .fold(limits.end[stage], |end, segment| {
-            segment.end_or(scratch, end)
-        })
+    segments.fold(limits.end[stage], |end, segment| {
+        segment.end_or(scratch, end)
+    })
 }
 
 /// Lowers the end of a stage's transmission, and with it the arrivals after

@@ -75,8 +75,18 @@ pub enum Cause {
         /// How many flows are just like it, itself included.
         alike: u64,
     },
+    /// Frames of another priority, at a link without priorities.
+    Other {
+        /// The flow that they are of.
+        flow: String,
+        /// How many flows are just like it, itself included.
+        alike: u64,
+    },
     /// All that goes first where service is by deadline.
     Due,
+    /// All that comes and what is there at once, where so much comes that its
+    /// frames are not counted one by one.
+    LongRun,
     /// The flow's own frames before this one.
     Own,
     /// Copies of the frame for other destinations.
@@ -115,6 +125,11 @@ impl fmt::Display for Cause {
                 f.write_str("same priority:")?;
                 flows(f, flow, alike)
             }
+            Self::Other { flow, alike } => {
+                f.write_str("other priority:")?;
+                flows(f, flow, alike)
+            }
+            Self::LongRun => f.write_str("all that comes in the long run"),
             Self::Due => f.write_str("all that is due earlier"),
             Self::Own => f.write_str("its own frames before"),
             Self::Copies => f.write_str("copies for other destinations"),
@@ -220,9 +235,7 @@ impl<'a> Explainer<'a> {
         let mut to = path.len();
         while to > 0 {
             let all = (0..to).rev().map(|from| segment(from, to - 1));
-            let best = all
-                .take_while(Segment::is_allowed)
-                .min_by_key(|segment| segment.end(&mut scratch))?;
+            let best = all.min_by_key(|segment| segment.end(&mut scratch))?;
             cuts.push((best.from, best.to));
             to = best.from;
         }
@@ -279,6 +292,11 @@ impl<'a> Explainer<'a> {
                 let (flow, alike) = self.flow(stage);
                 Cause::Same { flow, alike }
             }
+            What::Other(stage) => {
+                let (flow, alike) = self.flow(stage);
+                Cause::Other { flow, alike }
+            }
+            What::LongRun => Cause::LongRun,
             What::Due => Cause::Due,
             What::Own => Cause::Own,
             What::Transmission => Cause::Transmission,

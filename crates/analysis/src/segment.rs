@@ -6,9 +6,12 @@
 //! step, the whole path the trajectory bound; a frame of another flow that
 //! goes along is paid once. The proof is in `docs/analysis.md`.
 
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
 use crate::arrivals::{Group, Stream};
 use crate::edf;
-use crate::system::{Class, FULL, Load, PortId, Stage, StageId, System, UNBOUNDED};
+use crate::system::{Class, FULL, Load, Port, PortId, Stage, StageId, System, UNBOUNDED, load};
 
 /// Longest busy period that is searched, ns: a thousand seconds.
 pub(crate) const HORIZON: u64 = 1_000_000_000_000;
@@ -35,11 +38,19 @@ pub(crate) struct Segment<'a> {
     pub(crate) shaped: bool,
 }
 
-/// Room for the groups of a segment, used again by the next.
+/// From a port to the next, for frames of at least this priority.
+type Way = (PortId, PortId, u64);
+/// The least and the greatest cost and delay of the frames that go a way.
+type Step = ((u64, u64), (u64, u64));
+
+/// Room for the groups of a segment, used again by the next, and what segments
+/// of one system have in common: it serves one system, as long as that does not
+/// change.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     /// Streams that may still be looked at.
     pub(crate) effort: u64,
+    steps: HashMap<Way, Step>,
     same: Pool,
     higher: Pool,
     candidates: Vec<u64>,
@@ -49,6 +60,7 @@ impl Scratch {
     pub(crate) fn new(effort: u64) -> Self {
         Self {
             effort,
+            steps: HashMap::new(),
             same: Pool::default(),
             higher: Pool::default(),
             candidates: Vec::new(),
@@ -124,6 +136,14 @@ pub(crate) struct Worst {
     pub(crate) offset: u64,
 }
 
+/// A bound that was found.
+struct Found {
+    worst: Worst,
+    fixed: Fixed,
+    /// By looking at every offset.
+    searched: bool,
+}
+
 impl Worst {
     fn raise(&mut self, end: u64, offset: u64) {
         let response = end.saturating_sub(offset);
@@ -142,14 +162,20 @@ impl Segment<'_> {
 
     /// As [`bound`](Self::bound), if that is less than `limit`.
     fn bound_below(&self, scratch: &mut Scratch, limit: u64) -> Option<u64> {
-        let id = self.path[self.from];
-        if self.system.ports[self.stage(self.from).port].edf {
-            let level = self.level(self.from).len() as u64;
-            scratch.effort = scratch.effort.checked_sub(level)?;
-            return edf::bound(self.system, self.latest, id);
+        let in_any_order = self.worst(scratch, limit).map(|found| found.worst.response);
+        let in_order = self.by_deadline(scratch);
+        in_any_order.into_iter().chain(in_order).min()
+    }
+
+    /// The bound of a single port that serves by deadline, by what is due when.
+    /// `None` if there is none, or the port is another.
+    fn by_deadline(&self, scratch: &mut Scratch) -> Option<u64> {
+        if self.from != self.to || !self.port(self.from).edf {
+            return None;
         }
-        let (worst, _) = self.worst(scratch, limit)?;
-        Some(worst.response)
+        let level = self.level(self.from).len() as u64;
+        scratch.effort = scratch.effort.checked_sub(level)?;
+        edf::bound(self.system, self.latest, self.path[self.from])
     }
 
     /// The lesser of this end and what [`end`](Self::end) says.
@@ -161,9 +187,9 @@ impl Segment<'_> {
     }
 
     /// The bound, and what in it is no function of the offset. The groups stay
-    /// in `scratch`.
-    /// `None`, too, if the bound is `limit` or more.
-    fn worst(&self, scratch: &mut Scratch, limit: u64) -> Option<(Worst, Fixed)> {
+    /// in `scratch`. If the bound is `limit` or more: `None`, or anything that
+    /// is `limit` or more.
+    fn worst(&self, scratch: &mut Scratch, limit: u64) -> Option<Found> {
         let fixed = self.collect(scratch)?;
         let groups = scratch.same.groups().iter();
         let groups = groups.chain(scratch.higher.groups().iter());
@@ -174,23 +200,66 @@ impl Segment<'_> {
             return None;
         }
         let constant = fixed.constant - fixed.least;
-        let length = busy_period(constant, scratch.same.groups(), scratch.higher.groups())?;
-        Some((self.search(&fixed, length, scratch, limit)?, fixed))
+        let length = busy_period(constant, scratch.same.groups(), scratch.higher.groups());
+        let searched = length.and_then(|length| self.search(&fixed, length, scratch, limit));
+        let worst = match searched {
+            Some(worst) => worst,
+            None => self.in_the_long_run(&fixed, scratch)?,
+        };
+        Some(Found {
+            worst,
+            fixed,
+            searched: searched.is_some(),
+        })
+    }
+
+    /// A bound without a search: everything comes evenly, after what can be
+    /// there at once. The response is then greatest for offset 0.
+    fn in_the_long_run(&self, fixed: &Fixed, scratch: &mut Scratch) -> Option<Worst> {
+        let (mut share, mut work) = (0, u128::from(fixed.constant - fixed.least));
+        for group in scratch.same.groups() {
+            work = work.checked_add(group.evenly())?;
+        }
+        for group in scratch.higher.groups() {
+            work = work.checked_add(group.evenly())?;
+            share += group.load();
+        }
+        let left = FULL.checked_sub(share).filter(|left| *left > 0)?;
+        let window = u64::try_from(work).ok().map(|work| u128::from(work) << 64);
+        let window = u64::try_from(window?.div_ceil(left)).ok()?;
+        let end = window
+            .checked_add(fixed.least)?
+            .checked_add(self.stage(self.to).cost)?;
+        Some(Worst {
+            response: end,
+            offset: 0,
+        })
     }
 
     /// What the bound is made of; the sum of it is the bound. `None` if there
     /// is none.
     pub(crate) fn terms(&self, scratch: &mut Scratch) -> Option<Vec<Term>> {
-        let (port, cost) = (self.stage(self.from).port, self.stage(self.from).cost);
-        if self.system.ports[port].edf {
-            let due = self.bound(scratch)?.saturating_sub(cost);
+        let cost = self.stage(self.to).cost;
+        let found = self.worst(scratch, u64::MAX);
+        let due = self.by_deadline(scratch);
+        let whole = match (due, &found) {
+            (Some(due), Some(found)) if found.worst.response < due => None,
+            (Some(due), _) => Some((What::Due, due)),
+            (None, found) => {
+                let found = found.as_ref().filter(|found| !found.searched);
+                found.map(|found| (What::LongRun, found.worst.response))
+            }
+        };
+        if let Some((what, bound)) = whole {
+            let port = self.stage(self.to).port;
             let term = |what, nanos| Term { what, port, nanos };
+            let rest = i64::try_from(bound.saturating_sub(cost)).ok()?;
             return Some(vec![
-                term(What::Due, i64::try_from(due).ok()?),
+                term(what, rest),
                 term(What::Transmission, i64::try_from(cost).ok()?),
             ]);
         }
-        let (worst, fixed) = self.worst(scratch, u64::MAX)?;
+        let Found { worst, fixed, .. } = found?;
         let own = self.own();
         let (mut terms, mut shaped) = (Vec::new(), Vec::new());
         let mut term = |what, position: usize, nanos: u64| {
@@ -205,7 +274,7 @@ impl Segment<'_> {
         };
         for position in self.from..=self.to {
             if position > self.from {
-                let (carried, switching) = self.step(position).1;
+                let (carried, switching) = self.step(position, &mut scratch.steps).1;
                 term(What::Carried, position - 1, carried);
                 term(What::Switching, position, switching);
             }
@@ -242,10 +311,11 @@ impl Segment<'_> {
                 term(What::Own, key.position, own);
                 for (stage, work) in parts {
                     sum += work;
-                    let what = if higher {
-                        What::Higher(stage)
-                    } else {
-                        What::Same(stage)
+                    let urgency = self.system.priority(stage).cmp(&self.class().priority);
+                    let what = match (higher, urgency) {
+                        (true, Ordering::Greater) => What::Higher(stage),
+                        (false, Ordering::Equal) => What::Same(stage),
+                        _ => What::Other(stage),
                     };
                     term(what, key.position, work);
                 }
@@ -283,10 +353,8 @@ impl Segment<'_> {
             .map_or(UNBOUNDED, |bound| start.saturating_add(bound))
     }
 
-    /// Whether a segment may be so: a port without priorities stands alone.
-    pub(crate) fn is_allowed(&self) -> bool {
-        let port = |position: usize| &self.system.ports[self.stage(position).port];
-        self.from == self.to || (self.from..=self.to).all(|at| port(at).has_priorities())
+    fn port(&self, position: usize) -> &Port {
+        &self.system.ports[self.stage(position).port]
     }
 
     fn stage(&self, position: usize) -> &Stage {
@@ -317,9 +385,10 @@ impl Segment<'_> {
             constant: own.copies,
             least: 0,
         };
+        let mut total: Load = 0;
         for position in self.from..=self.to {
             if position > self.from {
-                let (least, greatest) = self.step(position);
+                let (least, greatest) = self.step(position, &mut scratch.steps);
                 fixed.constant += greatest.0 + greatest.1;
                 fixed.least += least.0 + least.1;
             }
@@ -330,17 +399,11 @@ impl Segment<'_> {
                 return None;
             }
             let advance = latest.saturating_sub(start).saturating_sub(fixed.least);
-            self.enter(position, advance, own, scratch)?;
+            total += self.enter(position, advance, own, scratch)?;
         }
-        let mut total: Load = 0;
-        for group in scratch
-            .same
-            .groups()
-            .iter_mut()
-            .chain(scratch.higher.groups())
-        {
+        let groups = scratch.same.groups().iter_mut();
+        for group in groups.chain(scratch.higher.groups()) {
             group.finish();
-            total += group.load();
         }
         (total < FULL).then_some(fixed)
     }
@@ -365,32 +428,47 @@ impl Segment<'_> {
     /// The step from the port before a position to it: the least and the
     /// greatest cost and delay of a frame that goes this way. The greatest
     /// counts at both ports.
-    fn step(&self, position: usize) -> ((u64, u64), (u64, u64)) {
-        let before = self.stage(position - 1).port;
-        let (mut least, mut greatest) = ((u64::MAX, u64::MAX), (0, 0));
-        for stage in self.level(position) {
-            let stage = &self.system.stages[*stage];
-            let Some(parent) = stage.parent else { continue };
-            let parent = &self.system.stages[parent];
-            if parent.port == before {
-                least = (parent.cost.min(least.0), stage.delay_min.min(least.1));
-                greatest = (parent.cost.max(greatest.0), stage.delay_max.max(greatest.1));
+    fn step(&self, position: usize, known: &mut HashMap<Way, Step>) -> Step {
+        let (before, port) = (self.stage(position - 1).port, self.stage(position).port);
+        let priority = self.class().priority;
+        let reckon = || {
+            let (mut least, mut greatest) = ((u64::MAX, u64::MAX), (0, 0));
+            let level = self.level(position).iter();
+            for stage in level.filter(|id| self.system.priority(**id) >= priority) {
+                let stage = &self.system.stages[*stage];
+                let Some(parent) = stage.parent else { continue };
+                let parent = &self.system.stages[parent];
+                if parent.port == before {
+                    least = (parent.cost.min(least.0), stage.delay_min.min(least.1));
+                    greatest = (parent.cost.max(greatest.0), stage.delay_max.max(greatest.1));
+                }
             }
-        }
-        (least, greatest)
+            (least, greatest)
+        };
+        *known.entry((before, port, priority)).or_insert_with(reckon)
     }
 
-    /// The streams that enter the segment at a position.
-    fn enter(&self, position: usize, advance: u64, own: Own, scratch: &mut Scratch) -> Option<()> {
+    /// The streams that enter the segment at a position: which share of its
+    /// ports they take.
+    fn enter(
+        &self,
+        position: usize,
+        advance: u64,
+        own: Own,
+        scratch: &mut Scratch,
+    ) -> Option<Load> {
         let system = self.system;
-        let ranked = system.ports[self.stage(position).port].has_priorities();
         let along = (position > self.from).then(|| self.stage(position - 1).port);
         let level = self.level(position);
         scratch.effort = scratch.effort.checked_sub(level.len() as u64)?;
+        let mut share = 0;
         for id in level {
             let stage = &system.stages[*id];
             let input = stage.parent.map(|parent| system.stages[parent].port);
-            if along.is_some() && input == along {
+            let class = &system.classes[stage.class];
+            // It counts at this port only, which has no priorities.
+            let lower = class.priority < self.class().priority;
+            if along.is_some() && input == along && !lower {
                 // It came along and is counted where it entered.
                 continue;
             }
@@ -398,8 +476,8 @@ impl Segment<'_> {
             if latest == UNBOUNDED {
                 return None;
             }
-            let class = &system.classes[stage.class];
-            let higher = ranked && class.priority > self.class().priority;
+            let under_test = *id == self.path[position];
+            let higher = !under_test && self.overtakes(*id, position);
             let (pool, advance) = match higher {
                 true => (&mut scratch.higher, 0),
                 false => (&mut scratch.same, advance),
@@ -407,10 +485,10 @@ impl Segment<'_> {
             let input = input.filter(|_| self.shaped);
             let key = Key { position, input };
             let group = pool.group(key, advance);
-            let under_test = *id == self.path[position];
-            let cost = match under_test {
-                true => own.cost,
-                false => self.run_cost(*id, position),
+            let cost = match (under_test, lower) {
+                (true, _) => own.cost,
+                (_, true) => stage.cost,
+                _ => self.run_cost(*id, position),
             };
             let message = cost.checked_mul(class.frames)?;
             let stream = Stream {
@@ -418,6 +496,10 @@ impl Segment<'_> {
                 work: message,
                 period: class.period,
                 jitter: latest - stage.earliest,
+            };
+            share += match cost == stage.cost {
+                true => stage.share * Load::from(class.count),
+                false => load(message, class.period) * Load::from(class.count),
             };
             let others = class.count - u64::from(under_test);
             if others > 0 {
@@ -433,7 +515,7 @@ impl Segment<'_> {
                 group.set_own(stream, cost, over);
             }
         }
-        Some(())
+        Some(share)
     }
 
     /// Cost of the frame under test on the link over which it comes, and
@@ -443,6 +525,31 @@ impl Segment<'_> {
         let copy = |child: &StageId| *child != id && stages[*child].port == stages[id].port;
         let parent = &stages[parent];
         (parent.cost, parent.children.iter().any(copy))
+    }
+
+    /// Whether a frame that enters at a position may go before the frame under
+    /// test at a port where it goes along, although it came later. One that is
+    /// less urgent counts at a port alone.
+    fn overtakes(&self, id: StageId, position: usize) -> bool {
+        let stage = &self.system.stages[id];
+        let (class, own, port) = (
+            &self.system.classes[stage.class],
+            self.class(),
+            self.port(position),
+        );
+        let here = match (port.edf, port.fifo) {
+            (true, _) => class.deadline < own.deadline,
+            (_, true) => false,
+            _ => class.priority > own.priority,
+        };
+        if here || position == self.to || class.priority < own.priority {
+            return here;
+        }
+        let next = self.stage(position + 1).port;
+        let mut along = stage.children.iter();
+        along.any(|child| {
+            self.system.stages[*child].port == next && self.overtakes(*child, position + 1)
+        })
     }
 
     /// Cost of a frame of a class in the segment, from a position where it
@@ -490,6 +597,11 @@ pub(crate) enum What {
     Higher(StageId),
     /// What is as urgent and came before.
     Same(StageId),
+    /// What goes first although it is not more urgent, or no later for all its
+    /// urgency: at a port without priorities.
+    Other(StageId),
+    /// All that comes, evenly.
+    LongRun,
     /// All that goes first where service is by deadline.
     Due,
     /// The flow's own other frames.

@@ -61,6 +61,8 @@ pub(crate) struct Stage {
     pub(crate) children: Vec<StageId>,
     /// Time of one frame on the link.
     pub(crate) cost: u64,
+    /// Share of the link that one flow of the class takes.
+    pub(crate) share: Load,
     /// Least and greatest time from the end of transmission on the link before
     /// to the queue of this one, propagation included; 0 at the publisher.
     pub(crate) delay_min: u64,
@@ -362,6 +364,7 @@ impl System {
                 parent,
                 children: Vec::new(),
                 cost: hop.cost,
+                share: load(hop.cost.saturating_mul(flow.frames), flow.period),
                 delay_min: 0,
                 delay_max: 0,
                 earliest: 0,

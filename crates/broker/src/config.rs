@@ -107,6 +107,9 @@ pub struct Limits {
     /// Longest keep alive in seconds; MQTT 5 clients with a longer one (or
     /// none) are told this. 0: any.
     pub max_keep_alive: u16,
+    /// Topics of one session whose messages are numbered for a subscription with
+    /// `rt-sequence` = `on`. Past it all of them are numbered anew.
+    pub max_numbered_topics: usize,
     /// User properties in one packet; beyond: 0x97.
     pub max_user_properties: usize,
     /// Bytes that may wait to be written to one connection before its
@@ -154,6 +157,7 @@ impl Default for Limits {
             max_retained_bytes: 1 << 30,
             max_session_expiry: u32::MAX,
             max_keep_alive: 0,
+            max_numbered_topics: 1_024,
             max_user_properties: 1_000,
             send_buffer: 1 << 20,
             topic_cache: 65_536,

@@ -32,6 +32,8 @@ pub(crate) struct Subscriber {
     pub(crate) id: u32,
     /// Messages of admitted flows go to it with the plain ones.
     pub(crate) demoted: bool,
+    /// What it is sent is numbered.
+    pub(crate) numbered: bool,
 }
 
 #[derive(Debug)]

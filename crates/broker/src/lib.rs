@@ -28,6 +28,7 @@ mod message;
 mod retained;
 mod room;
 mod route;
+mod sequence;
 mod session;
 mod shard;
 mod slab;

@@ -10,6 +10,7 @@ use punctual_codec::{Properties, PropertyId, PropertySet, Publish, QoS, varint_l
 
 use crate::Nanos;
 use crate::egress::{OutBuf, Pool, SHARE_FROM, Stamp};
+use crate::sequence::Number;
 
 /// Messages of one shard that are used again.
 const REUSED: usize = 1024;
@@ -334,6 +335,7 @@ pub(crate) struct Form<'a> {
     pub(crate) retain: bool,
     pub(crate) packet_id: u16,
     pub(crate) subscription_ids: &'a [u32],
+    pub(crate) number: Option<Number>,
     /// Topic alias, and whether the topic itself is left out.
     pub(crate) alias: Option<(u16, bool)>,
 }
@@ -362,6 +364,7 @@ impl Parts<'_> {
             for id in form.subscription_ids {
                 properties += 1 + varint_len(*id as usize);
             }
+            properties += form.number.map_or(0, Number::encoded_len);
             body += varint_len(properties) + properties;
         }
         (properties, body, 1 + varint_len(body) + body)
@@ -401,6 +404,9 @@ impl Parts<'_> {
             for id in form.subscription_ids {
                 buffer.push(PropertyId::SubscriptionIdentifier as u8);
                 punctual_codec::put_varint(buffer, *id as usize);
+            }
+            if let Some(number) = form.number {
+                number.encode(buffer);
             }
         }
         match &self.shared {

@@ -24,6 +24,8 @@ pub(crate) struct Target {
     pub(crate) retain_as_published: bool,
     /// Messages of admitted flows go to it with the plain ones.
     pub(crate) demoted: bool,
+    /// What it is sent is numbered.
+    pub(crate) numbered: bool,
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
 }
 
@@ -36,6 +38,7 @@ impl Target {
             no_local: subscriber.options.no_local,
             retain_as_published: subscriber.options.retain_as_published,
             demoted: subscriber.demoted,
+            numbered: subscriber.numbered,
             subscription_ids: (subscriber.id != 0).then(|| Arc::from([subscriber.id])),
         }
     }
@@ -58,6 +61,7 @@ impl Target {
         self.no_local &= other.no_local;
         self.retain_as_published |= other.retain_as_published;
         self.demoted &= other.demoted;
+        self.numbered |= other.numbered;
         if let Some(ids) = &other.subscription_ids {
             self.subscription_ids = Some(self.ids().iter().chain(ids.iter()).copied().collect());
         }

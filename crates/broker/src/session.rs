@@ -12,6 +12,7 @@ use punctual_codec::{QoS, SubscribeOptions};
 use crate::admission::Flows;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Lane, Rank};
+use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
 use crate::{Message, Nanos};
 
@@ -25,6 +26,8 @@ pub(crate) struct Delivery {
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
+    /// If the subscriber asked for it.
+    pub(crate) number: Option<Number>,
 }
 
 /// How far the handshake of a message in flight is.
@@ -353,6 +356,8 @@ pub(crate) struct Subscription {
     pub(crate) filter: Box<str>,
     pub(crate) options: SubscribeOptions,
     pub(crate) id: u32,
+    /// Its messages are numbered.
+    pub(crate) numbered: bool,
 }
 
 /// Retained messages that are still to be sent for a new subscription.
@@ -363,6 +368,7 @@ pub(crate) struct Replay {
     pub(crate) qos: QoS,
     pub(crate) no_local: bool,
     pub(crate) id: u32,
+    pub(crate) numbered: bool,
     /// Fetched, not yet sent.
     pub(crate) ready: VecDeque<Arc<Message>>,
     pub(crate) complete: bool,
@@ -445,6 +451,8 @@ pub(crate) struct Session {
     pub(crate) asked: bool,
     /// Flows that its client publishes.
     pub(crate) flows: Option<Box<Flows>>,
+    /// Numbers of what it is sent, since a subscription asked for them.
+    pub(crate) sequences: Option<Box<Sequences>>,
 }
 
 impl Session {
@@ -465,7 +473,15 @@ impl Session {
             classes: crate::urgency::ALL_CLASSES,
             asked: false,
             flows: None,
+            sequences: None,
         }
+    }
+
+    /// The number of the next message on a topic, if messages are numbered.
+    #[inline]
+    pub(crate) fn number(&mut self, topic: &[u8], most: usize) -> Option<Number> {
+        let sequences = self.sequences.as_mut()?;
+        Some(sequences.next(topic, most))
     }
 
     /// Whether it ends with its connection.

@@ -118,6 +118,20 @@ pub(crate) fn classes(properties: Properties<'_>) -> Result<u8, String> {
     Ok(classes)
 }
 
+/// Whether SUBSCRIBE asks for numbers (`rt-sequence`).
+///
+/// # Errors
+/// Says what is wrong if it is neither `on` nor `off`.
+pub(crate) fn numbered(properties: Properties<'_>) -> Result<bool, String> {
+    match properties.user_value(punctual_model::SEQUENCE_KEY) {
+        None | Some("off") => Ok(false),
+        Some("on") => Ok(true),
+        Some(value) => Err(format!(
+            "rt-sequence = {value:?}: must be on, or off, which is the same as leaving it out"
+        )),
+    }
+}
+
 /// Every traffic class.
 pub(crate) const ALL_CLASSES: u8 = 0b1111;
 
@@ -206,6 +220,15 @@ mod tests {
         assert!(parse("4").is_err());
         assert!(parse("").is_err());
         assert_eq!(classes(Properties::default()).unwrap(), ALL_CLASSES);
+    }
+
+    #[test]
+    fn numbers_are_on_or_off() {
+        let parse = |value| numbered(user(&[("rt-sequence", value)]).as_properties());
+        assert_eq!((parse("on"), parse("off")), (Ok(true), Ok(false)));
+        assert_eq!(numbered(Properties::default()), Ok(false));
+        let error = parse("yes").unwrap_err();
+        assert!(error.contains("rt-sequence") && error.contains("yes") && error.contains("on"));
     }
 
     #[test]

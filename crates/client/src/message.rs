@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual_codec::{PropertyBuf, QoS};
-use punctual_model::Requirements;
+use punctual_model::{DELIVERY_KEY, Requirements};
 use punctual_udp::Stamp;
 
 use crate::RealTimeProperties as _;
@@ -119,5 +119,17 @@ impl Delivery {
     pub fn sequence(&self) -> Option<Stamp> {
         let properties = self.message.properties.as_properties();
         properties.user_value(Stamp::KEY).and_then(Stamp::parse)
+    }
+
+    /// Its number among what the server sends this session on its topic, if the
+    /// subscription asked for that
+    /// ([`number_deliveries`](crate::RealTimeProperties::number_deliveries)):
+    /// a [`SequenceTracker`](crate::SequenceTracker) for each topic and source
+    /// tells what was lost on the way from the server or given up there.
+    pub fn number(&self) -> Option<Stamp> {
+        let properties = self.message.properties.as_properties();
+        // What the server adds comes after what the publisher said.
+        let numbers = properties.user().filter(|(key, _)| *key == DELIVERY_KEY);
+        numbers.last().and_then(|(_, value)| Stamp::parse(value))
     }
 }

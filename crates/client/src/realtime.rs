@@ -2,7 +2,7 @@
 //! packet, which is where they travel.
 
 use punctual_codec::{PropertyBuf, PropertyId};
-use punctual_model::{Answer, RequirementError, Requirements, is_requirement_key};
+use punctual_model::{Answer, RequirementError, Requirements, SEQUENCE_KEY, is_requirement_key};
 
 /// Requirements and answers among the properties of a packet.
 ///
@@ -13,6 +13,10 @@ pub trait RealTimeProperties {
     /// Sets what `requirements` says; what it does not say, and all other
     /// properties, stay as they are.
     fn require(&mut self, requirements: &Requirements) -> &mut Self;
+
+    /// In SUBSCRIBE, asks the server to number what it sends for these
+    /// subscriptions; see [`Delivery::number`](crate::Delivery::number).
+    fn number_deliveries(&mut self) -> &mut Self;
 
     /// What is asked for.
     ///
@@ -41,6 +45,12 @@ impl RealTimeProperties for PropertyBuf {
             // Keys and values of requirements are some ten bytes long.
             let _ = self.push_user(key, value);
         }
+        self
+    }
+
+    fn number_deliveries(&mut self) -> &mut Self {
+        // Some ten bytes are never too long.
+        let _ = self.push_user(SEQUENCE_KEY, "on");
         self
     }
 

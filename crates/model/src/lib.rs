@@ -30,7 +30,7 @@ pub use bands::{deadline_monotonic, implied_deadline};
 pub use error::RequirementError;
 pub use policing::{Conformity, MessageSize, Meter};
 pub use requirements::{
-    CLASSES_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,
+    CLASSES_KEY, DELIVERY_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,
 };
 pub use time::Nanos;
 pub use units::{format_bandwidth, format_duration, parse_bandwidth, parse_duration};

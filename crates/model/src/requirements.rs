@@ -19,7 +19,14 @@ pub const CLASSES_KEY: &str = "rt-classes";
 /// Key of PUBLISH that numbers the messages of a flow, so that its receivers
 /// see loss and reordering: known to [`Requirements::set`], but no
 /// requirement.
+///
+/// Key of SUBSCRIBE, too: `on` asks the broker to number what it sends for the
+/// subscription, with [`DELIVERY_KEY`].
 pub const SEQUENCE_KEY: &str = "rt-sequence";
+
+/// Key of PUBLISH by which a broker numbers what it sends to a subscriber that
+/// asked for it: known to [`Requirements::set`], but no requirement.
+pub const DELIVERY_KEY: &str = "rt-delivery";
 
 const MESSAGE_PRIORITY: &str = "priority";
 const DEADLINE: &str = "rt-deadline";
@@ -159,7 +166,7 @@ impl Requirements {
                 };
                 put(&mut self.late, late)
             }
-            b"rt-classes" | b"rt-sequence" => return Ok(false),
+            b"rt-classes" | b"rt-sequence" | b"rt-delivery" => return Ok(false),
             b"rt-status" | b"rt-bound" | b"rt-reason" | b"rt-flow" => {
                 Err(wrong("is an answer of the broker; leave it out".into()))
             }
@@ -324,6 +331,7 @@ mod tests {
             ("rt-late", "drop"),
             ("rt-classes", "0,1"),
             ("rt-sequence", "17"),
+            ("rt-delivery", "0000002a/17"),
             ("colour", "blue"),
         ]);
         let expected = Requirements {

@@ -544,6 +544,19 @@ fn latencies_are_measured() {
 }
 
 #[test]
+fn a_subscriber_learns_what_is_missing() {
+    let broker = Serve::start();
+    let mut sub = Running::sub(broker.port, "-t n/# --sequence -C 5", &[]);
+    run("pub", broker.port, "-t n/1 -m x --repeat 3", &[]).ok();
+    run("pub", broker.port, "-t n/2 -q 1 -m y --repeat 2", &[]).ok();
+    sub.until("5 received, 0 lost, 0 reordered, 0 doubled");
+    assert_eq!(sub.end(), (Some(0), "x\nx\nx\ny\ny\n".into()));
+    let mut sub = Running::sub(broker.port, "-t n --sequence -W 1", &[]);
+    sub.until("no message had a number");
+    assert_eq!(sub.end().0, Some(27));
+}
+
+#[test]
 fn a_subscriber_outlives_its_broker() {
     let Some(mut broker) = Broker::start("") else {
         return;

@@ -73,6 +73,7 @@ struct Copy {
     qos: QoS,
     retain: bool,
     ids: Vec<u32>,
+    numbered: bool,
     /// Number of the arrival that it is, among those with its topic and
     /// payload.
     arrival: Option<usize>,
@@ -90,6 +91,8 @@ struct Subscription {
     share: Option<String>,
     options: SubscribeOptions,
     id: u32,
+    /// It asks for numbers.
+    numbered: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -130,6 +133,10 @@ struct Session {
     received: HashMap<u16, Content>,
     /// Last publication received, by publisher, topic, QoS of both.
     order: HashMap<OrderKey, usize>,
+    /// Numbers that the broker gave, by topic and source; and the last of each
+    /// order.
+    numbers: HashSet<(String, u32, u32)>,
+    last_numbers: HashMap<OrderKey, (u32, u32)>,
     smallest_max_packet: u32,
 }
 
@@ -137,7 +144,7 @@ struct Session {
 #[derive(Debug)]
 struct GroupCopy {
     publication: usize,
-    members: Vec<(usize, QoS, bool, u32)>,
+    members: Vec<(usize, QoS, bool, u32, bool)>,
     /// Number of the arrival that it is.
     arrival: Option<usize>,
     required: bool,
@@ -251,6 +258,8 @@ impl Model {
                     copies: HashMap::new(),
                     received: HashMap::new(),
                     order: HashMap::new(),
+                    numbers: HashSet::new(),
+                    last_numbers: HashMap::new(),
                     smallest_max_packet: u32::MAX,
                 });
                 self.sessions.len() - 1
@@ -509,7 +518,10 @@ impl Model {
                     let options = subscription.options;
                     let qos = publication.qos.min(options.qos);
                     let retain = retain && options.retain_as_published;
-                    group.members.push((at, qos, retain, subscription.id));
+                    let numbered = subscription.numbered;
+                    group
+                        .members
+                        .push((at, qos, retain, subscription.id, numbered));
                 }
             }
             let plain: Vec<&&Subscription> =
@@ -533,6 +545,7 @@ impl Model {
                 qos,
                 retain: retain && plain.iter().any(|s| s.options.retain_as_published),
                 ids,
+                numbered: plain.iter().any(|s| s.numbered),
                 arrival: None,
                 required: !publication.refused && (qos != QoS::AtMostOnce || link.is_some()),
                 link,
@@ -545,13 +558,14 @@ impl Model {
             let mut members = group.members.iter();
             group.required &= members.all(|(_, qos, ..)| *qos != QoS::AtMostOnce);
             let source = Source::Group(self.groups.len());
-            for (at, qos, retain, id) in &group.members {
+            for (at, qos, retain, id, numbered) in &group.members {
                 let copy = Copy {
                     publication: number,
                     source,
                     qos: *qos,
                     retain: *retain,
                     ids: (*id != 0).then_some(*id).into_iter().collect(),
+                    numbered: *numbered,
                     arrival: None,
                     required: false,
                     link: None,
@@ -597,6 +611,7 @@ impl Model {
                     qos: publication.qos.min(replay.options.qos),
                     retain: true,
                     ids: (replay.id != 0).then_some(replay.id).into_iter().collect(),
+                    numbered: replay.numbered,
                     arrival: None,
                     required: false,
                     link: None,
@@ -630,6 +645,7 @@ impl Model {
         filter: &str,
         options: SubscribeOptions,
         id: u32,
+        numbered: bool,
         now: Nanos,
     ) -> u8 {
         let Some(at) = self.session_of(link) else {
@@ -645,7 +661,7 @@ impl Model {
         let new = known.is_none();
         let quota = if session.v5 { 0x97 } else { 0x80 };
         match known {
-            Some(known) => (known.options, known.id) = (options, id),
+            Some(known) => (known.options, known.id, known.numbered) = (options, id, numbered),
             None => {
                 if session.subscriptions.len() >= limits.max_subscriptions_per_session
                     || self.subscriptions >= limits.max_subscriptions
@@ -658,6 +674,7 @@ impl Model {
                     share: share.map(str::to_owned),
                     options,
                     id,
+                    numbered,
                 });
             }
         }
@@ -673,6 +690,7 @@ impl Model {
                 share: None,
                 options,
                 id,
+                numbered,
             });
             for (topic, number, sure) in self
                 .retained
@@ -692,6 +710,7 @@ impl Model {
                     qos: publication.qos.min(options.qos),
                     retain: true,
                     ids: (id != 0).then_some(id).into_iter().collect(),
+                    numbered,
                     arrival: None,
                     required: sure,
                     link: session.connection.as_ref().map(|c| c.link),

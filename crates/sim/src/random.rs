@@ -17,6 +17,8 @@ use punctual_codec::{
     SubscribeOptions, Version, split,
 };
 
+use punctual_model::SEQUENCE_KEY;
+
 use crate::model::{Model, Violation};
 use crate::rng::Rng;
 use crate::world::{LinkId, LinkProfile, Trace, World};
@@ -312,10 +314,14 @@ impl Run {
                 let id = subscribe
                     .properties
                     .number(PropertyId::SubscriptionIdentifier);
+                let numbered = subscribe.properties.user_value(SEQUENCE_KEY) == Some("on");
                 let mut reasons = Vec::new();
                 for (filter, options) in subscribe.filters() {
                     let id = id.unwrap_or(0);
-                    reasons.push(self.model.subscribed(link, filter, options, id, now));
+                    let reason = self
+                        .model
+                        .subscribed(link, filter, options, id, numbered, now);
+                    reasons.push(reason);
                 }
                 let key = (PacketType::SubAck, subscribe.packet_id);
                 self.facts(link).answers.reasons.insert(key, reasons);
@@ -625,8 +631,16 @@ impl Run {
             }
             filters.push((filter, options));
         }
-        let id = (v5 && rng.chance(40)).then(|| rng.within(1..=300) as u32);
-        peer.subscribe(&filters, id);
+        let mut properties = PropertyBuf::new();
+        if v5 && rng.chance(40) {
+            let id = rng.within(1..=300) as u32;
+            properties.push_number(PropertyId::SubscriptionIdentifier, id);
+        }
+        if v5 && rng.chance(40) {
+            let wish = *rng.pick(&["on", "on", "off", "?"]);
+            let _ = properties.push_user(SEQUENCE_KEY, wish);
+        }
+        peer.subscribe(&filters, &properties);
     }
 
     fn unsubscribe(&mut self, at: usize) {
@@ -902,6 +916,7 @@ fn any_config(rng: &mut Rng) -> Config {
     };
     config.lanes.enqueue = *rng.pick(&[Enqueue::PerReceiver, Enqueue::Shared]);
     let limits = &mut config.limits;
+    limits.max_numbered_topics = *rng.pick(&[1, 3, 1_024]);
     limits.max_queued_messages = *rng.pick(&[1, 3, 10, 10_000, 10_000]);
     limits.max_queued_bytes = *rng.pick(&[2_000, 64 << 20, 64 << 20]);
     limits.max_total_queued_bytes = *rng.pick(&[5_000, 1 << 30, 1 << 30]);

@@ -9,7 +9,7 @@
 //! | `sub a t/# q1 nl rap rh=1 id=5 fails=0x8F` | subscribe, and how it fails |
 //! | `unsub a t/#` | unsubscribe |
 //! | `pub a t/x hello q1 retain expiry=5 alias=1 size=900 times=3 fails=0x97 nowait` | publish; `-` is an empty payload |
-//! | `expect b t/x hello q1 retain dup ids=1,2 left=5` | the next message of `b` |
+//! | `expect b t/x hello q1 retain dup ids=1,2 left=5 number=3` | the next message of `b` |
 //! | `count b 3`, `none b` | so many messages wait for `b`; forgets them |
 //! | `gone b 0x8E`, `gone b` | `b` was disconnected, with that reason |
 //! | `stop b`, `read b` | `b` stops reading, and goes on |
@@ -18,7 +18,7 @@
 //! | `cut b`, `cut b unnoticed` | the network breaks |
 //! | `wait 5s` | time passes |
 //! | `raw a c000` | `a` sends these bytes |
-//! | `pub a t x user=priority:0`, `conn a user=rt-late:drop` | a user property; repeatable |
+//! | `pub a t x user=priority:0`, `conn a user=rt-late:drop` | a user property, of SUBSCRIBE too; repeatable |
 //! | `idle` | all gauges of the broker are zero |
 //! | `idle_queues` | those of queues and messages in flight are |
 
@@ -287,6 +287,7 @@ impl Scenario {
                 "max_expiry" => limits.max_session_expiry = number(value)?,
                 "max_packet" => limits.max_packet_size = number(value)?,
                 "user_properties" => limits.max_user_properties = count()?,
+                "numbered" => limits.max_numbered_topics = count()?,
                 "aliases" => limits.topic_alias_maximum = number(value)? as u16,
                 "rm" => limits.receive_maximum = number(value)? as u16,
                 "egress" => {
@@ -460,6 +461,7 @@ impl Scenario {
         if let Some(id) = words.number("id")? {
             properties.push_number(PropertyId::SubscriptionIdentifier, id);
         }
+        put_user(words, "user", &mut properties)?;
         let id = client.id();
         let mut bytes = Vec::new();
         Subscribe::put(
@@ -583,19 +585,21 @@ impl Scenario {
             Some(list) => list.split(',').map(number).collect::<Result<_, _>>()?,
         };
         let left = words.number("left")?;
+        let numbered = words.number("number")?;
         let right = got.topic == topic
             && text.trim_end_matches('.') == payload
             && got.qos == words.qos()
             && got.retain == words.has("retain")
             && got.dup == words.has("dup")
             && got.ids == ids
-            && (left.is_none() || got.expiry == left);
+            && (left.is_none() || got.expiry == left)
+            && (numbered.is_none() || got.number.map(|(_, number)| number) == numbered);
         if right {
             Ok(())
         } else {
             Err(format!(
-                "got {} {text} {:?} retain={} dup={} ids={:?} left={:?}",
-                got.topic, got.qos, got.retain, got.dup, got.ids, got.expiry
+                "got {} {text} {:?} retain={} dup={} ids={:?} left={:?} number={:?}",
+                got.topic, got.qos, got.retain, got.dup, got.ids, got.expiry, got.number
             ))
         }
     }

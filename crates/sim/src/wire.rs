@@ -7,6 +7,7 @@ use punctual_codec::{
     Ack, Packet, PacketType, Properties, PropertyId, Publish, QoS, ReasonCode, Split, Version,
     split,
 };
+use punctual_model::DELIVERY_KEY;
 
 /// Bytes that are shown briefly.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
@@ -34,13 +35,15 @@ pub struct Delivered {
     pub topic: String,
     /// Packet identifier; 0 for QoS 0.
     pub packet_id: u16,
-    /// Properties as received, without alias, expiry and subscription
-    /// identifiers.
+    /// Properties as received, without alias, expiry, subscription identifiers
+    /// and the broker's number.
     pub properties: Blob,
     /// Message Expiry Interval.
     pub expiry: Option<u32>,
     /// Subscription Identifiers, ascending.
     pub ids: Vec<u32>,
+    /// Source and number that the broker gave it (`rt-delivery`).
+    pub number: Option<(u32, u32)>,
     /// Application message.
     pub payload: Blob,
 }
@@ -201,8 +204,22 @@ fn delivered(
         properties: Blob(forwarded(publish.properties)),
         expiry: publish.properties.number(PropertyId::MessageExpiryInterval),
         ids,
+        number: number(publish.properties)?,
         payload: Blob(publish.payload.to_vec()),
     })
+}
+
+/// The number that the broker gave a message.
+fn number(properties: Properties<'_>) -> Result<Option<(u32, u32)>, String> {
+    let Some(value) = properties.user_value(DELIVERY_KEY) else {
+        return Ok(None);
+    };
+    let parsed = value.split_once('/').and_then(|(source, number)| {
+        let source = u32::from_str_radix(source, 16).ok()?;
+        Some((source, number.parse().ok()?))
+    });
+    let wrong = || format!("{DELIVERY_KEY} = {value:?}");
+    parsed.map(Some).ok_or_else(wrong)
 }
 
 /// The properties that go from a publisher to subscribers unchanged.
@@ -210,7 +227,8 @@ pub(crate) fn forwarded(properties: Properties<'_>) -> Vec<u8> {
     properties
         .iter()
         .filter(|property| {
-            !matches!(
+            let own = property.id == PropertyId::UserProperty && property.pair().0 == DELIVERY_KEY;
+            !own && !matches!(
                 property.id,
                 PropertyId::TopicAlias
                     | PropertyId::MessageExpiryInterval

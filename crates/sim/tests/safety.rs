@@ -7,6 +7,7 @@
 //! Before a release: `cargo test --release -p punctual-sim --test safety --
 //! --ignored --nocapture`, which looks at 100 000 networks on all cores;
 //! `PUNCTUAL_SAFETY_NETWORKS` and `PUNCTUAL_SAFETY_SEED` say how many others,
+//! `PUNCTUAL_SAFETY_RUNS` how long the search for each bound is,
 //! and `PUNCTUAL_SAFETY_DIR` where counterexamples are written to.
 #![expect(
     clippy::unwrap_used,
@@ -14,52 +15,130 @@
     reason = "helpers of tests may panic, and the sums are what a release looks at"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use punctual_analysis::{PathBounds, analyze, tfa};
+use punctual_analysis::{Admission, analyze, tfa};
 use punctual_model::network::{Document, Network};
 use punctual_sim::network::{Effort, Found, generate, search};
 use serde_json::json;
 
-/// What was looked at.
+/// Bounds of a method, over the largest responses that were found.
 #[derive(Debug, Default, Clone, Copy)]
-struct Sum {
-    networks: u64,
-    paths: u64,
-    /// Of bound / response.
-    ratios: f64,
+struct Ratios {
+    count: u64,
+    sum: f64,
     largest: f64,
     /// The seed of the network with the largest.
     seed: u64,
-    unbounded: u64,
+}
+
+impl Ratios {
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        if other.largest > self.largest {
+            (self.largest, self.seed) = (other.largest, other.seed);
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+}
+
+/// What was looked at.
+#[derive(Debug, Default, Clone)]
+struct Sum {
+    networks: u64,
+    /// Flows and their destinations.
+    paths: u64,
+    /// By shape of the network and method.
+    ratios: BTreeMap<(String, Method), Ratios>,
 }
 
 impl Sum {
     fn add(&mut self, other: &Self) {
         self.networks += other.networks;
         self.paths += other.paths;
-        self.ratios += other.ratios;
-        self.unbounded += other.unbounded;
-        if other.largest > self.largest {
-            (self.largest, self.seed) = (other.largest, other.seed);
+        for (key, ratios) in &other.ratios {
+            self.ratios.entry(key.clone()).or_default().add(ratios);
         }
+    }
+
+    fn of(&self, method: Method) -> Ratios {
+        let mut all = Ratios::default();
+        let ratios = self.ratios.iter();
+        for (_, ratios) in ratios.filter(|((_, known), _)| *known == method) {
+            all.add(ratios);
+        }
+        all
     }
 
     fn print(&self) {
         println!(
-            "{} networks, {} paths with a bound, {} without; bound / largest response: mean {:.4}, largest {:.4} (seed {})",
-            self.networks,
-            self.paths,
-            self.unbounded,
-            self.ratios / self.paths.max(1) as f64,
-            self.largest,
-            self.seed
+            "{} networks, {} flows and destinations; bounds / largest response: mean, largest (seed)",
+            self.networks, self.paths
         );
+        println!("| networks | method | bounds | mean | largest | seed |");
+        println!("|---|---|--:|--:|--:|--:|");
+        let row = |shape: &str, method: Method, ratios: &Ratios| {
+            println!(
+                "| {shape} | {method:?} | {} | {:.4} | {:.2} | {} |",
+                ratios.count,
+                ratios.mean(),
+                ratios.largest,
+                ratios.seed
+            );
+        };
+        for ((shape, method), ratios) in &self.ratios {
+            row(shape, *method, ratios);
+        }
+        for method in Method::ALL {
+            row("all", method, &self.of(method));
+        }
     }
+}
+
+/// Who says a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Method {
+    Best,
+    Trajectory,
+    Holistic,
+    /// The quick bounds of admission.
+    Levels,
+    Calculus,
+}
+
+impl Method {
+    const ALL: [Self; 5] = [
+        Self::Best,
+        Self::Trajectory,
+        Self::Holistic,
+        Self::Levels,
+        Self::Calculus,
+    ];
+}
+
+/// The quick bounds that admission keeps. They are told up to deadlines only,
+/// so these are taken away, which changes nothing unless links serve by them.
+fn levels(network: &Network) -> Option<Vec<Vec<Option<u64>>>> {
+    if network.topology.links.iter().any(|link| link.edf) {
+        return None;
+    }
+    let mut network = network.clone();
+    for flow in &mut network.flows {
+        flow.deadline = u64::MAX;
+    }
+    let promises = Admission::new(network).promises(0);
+    let known = |bound: u64| (bound != u64::MAX).then_some(bound);
+    let paths = |paths: Vec<u64>| paths.into_iter().map(known).collect();
+    Some(promises.into_iter().map(paths).collect())
 }
 
 /// Looks at a network; a counterexample is an error.
@@ -68,9 +147,10 @@ fn judge(seed: u64, runs: u64) -> Result<Sum, String> {
     let network = Network::new(&document).map_err(|error| error.to_string())?;
     let bounds = analyze(&network);
     let calculus = tfa(&network);
+    let levels = levels(&network);
+    let shape = format!("{:?}", generate::shape_of(seed));
     let mut sum = Sum {
         networks: 1,
-        seed,
         ..Sum::default()
     };
     for (flow, paths) in bounds.flows.iter().enumerate() {
@@ -81,37 +161,38 @@ fn judge(seed: u64, runs: u64) -> Result<Sum, String> {
                 .scenario
                 .check(&network)
                 .map_err(|error| format!("seed {seed}: {error}"))?;
-            let bounds = methods(bound, calculus[flow][path]);
+            let bounds = [
+                (Method::Best, bound.best),
+                (Method::Trajectory, bound.trajectory),
+                (Method::Holistic, bound.holistic),
+                (Method::Levels, levels.as_ref().and_then(|l| l[flow][path])),
+                (Method::Calculus, calculus[flow][path]),
+            ];
             compare(seed, &document, (flow, path), bounds, &found)?;
-            match bound.best {
-                Some(best) => {
-                    let ratio = best as f64 / found.worst.response as f64;
-                    sum.paths += 1;
-                    sum.ratios += ratio;
-                    sum.largest = sum.largest.max(ratio);
+            sum.paths += 1;
+            for (method, bound) in bounds {
+                if let Some(bound) = bound {
+                    let ratio = bound as f64 / found.worst.response as f64;
+                    let one = Ratios {
+                        count: 1,
+                        sum: ratio,
+                        largest: ratio,
+                        seed,
+                    };
+                    let ratios = sum.ratios.entry((shape.clone(), method));
+                    ratios.or_default().add(&one);
                 }
-                None => sum.unbounded += 1,
             }
         }
     }
     Ok(sum)
 }
 
-/// What must not lie below a response.
-fn methods(bounds: &PathBounds, calculus: Option<u64>) -> [(&'static str, Option<u64>); 4] {
-    [
-        ("best", bounds.best),
-        ("holistic", bounds.holistic),
-        ("trajectory", bounds.trajectory),
-        ("network calculus", calculus),
-    ]
-}
-
 fn compare(
     seed: u64,
     document: &Document,
     (flow, path): (usize, usize),
-    bounds: [(&str, Option<u64>); 4],
+    bounds: [(Method, Option<u64>); 5],
     found: &Found,
 ) -> Result<(), String> {
     for (method, bound) in bounds {
@@ -120,7 +201,7 @@ fn compare(
                 "seed": seed,
                 "flow": document.flows[flow].id,
                 "path": path,
-                "method": method,
+                "method": format!("{method:?}"),
                 "bound_ns": bound,
                 "response_ns": found.worst.response,
                 "message": found.worst.message,
@@ -128,7 +209,7 @@ fn compare(
                 "scenario": found.scenario,
             });
             if let Some(directory) = std::env::var_os("PUNCTUAL_SAFETY_DIR") {
-                let name = format!("seed-{seed}-flow-{flow}-path-{path}-{method}.json");
+                let name = format!("seed-{seed}-flow-{flow}-path-{path}-{method:?}.json");
                 let text = format!("{example:#}\n");
                 fs::write(PathBuf::from(directory).join(name), text).map_err(|e| e.to_string())?;
             }

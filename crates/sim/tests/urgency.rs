@@ -297,3 +297,68 @@ fn who_stops_reading_holds_a_bounded_number_of_urgent_messages() {
          read b; count b 10; cut b; drop a; idle",
     );
 }
+
+/// Numbers are those of what is for the session, whatever becomes of it.
+#[test]
+fn a_subscriber_may_have_its_messages_numbered() {
+    let on = "user=rt-sequence:on";
+    everywhere(
+        "",
+        &format!(
+            "pub p t old retain; sub b t/# q1 {on}; expect b t old retain number=0
+             sub c t/#; pub p t 1; pub p t 2 q1; pub p t/x 3; pub p t 4 user=priority:3
+             expect b t 1 number=1; expect b t 2 q1 number=2; expect b t/x 3 number=0
+             expect b t 4 number=3; count c 5
+             sub b t/# q1 user=rt-sequence:off rh=2; pub p t 5; expect b t 5
+             sub b t/# q1 {on} rh=2; pub p t 6; expect b t 6 number=4
+             sub b t q0 rh=2; pub p t 7; expect b t 7 number=5; none b"
+        ),
+    );
+    // What overtakes, what is dropped, and what is sent again.
+    everywhere(
+        "lanes=2 shares=0",
+        &format!(
+            "conn b window=50; sub b # {on}; stop b; pub a log 0 size=200
+             pub a t 0 user=priority:5; pub a t 1 user=priority:5; pub a t 2 user=priority:5
+             pub a t 3 user=priority:1; read b; expect b log 0 number=0
+             expect b t 3 number=3; expect b t 2 number=2; none b"
+        ),
+    );
+    everywhere(
+        "",
+        &format!(
+            "conn b resume expiry=60 hold; sub b t q1 {on}; pub a t 0 q1; pub a t 1 q1
+             expect b t 0 q1 number=0; expect b t 1 q1 number=1; cut b; wait 1s
+             pub a t 2; pub a t 3 q1; conn b resume expiry=60 present
+             expect b t 0 q1 dup number=0; expect b t 1 q1 dup number=1
+             expect b t 3 q1 number=3; none b"
+        ),
+    );
+    // Refused: for the receiver it has never been.
+    everywhere(
+        "inflight=1 queue=1 pause=0s",
+        &format!(
+            "conn b hold; sub b t q1 {on}; pub a t 0 q1; pub a t 1 q1; pub a t 2 q1 fails=0x97
+             expect b t 0 q1 number=0; ack b; expect b t 1 q1 number=1; ack b
+             pub a t 3 q1; expect b t 3 q1 number=2"
+        ),
+    );
+    // More topics than are counted: all begin again.
+    everywhere(
+        "numbered=2",
+        &format!(
+            "sub b # {on}; pub a t 0; pub a t 1; pub a u 0; pub a v 0; pub a t 2
+             expect b t 0 number=0; expect b t 1 number=1; expect b u 0 number=0
+             expect b v 0 number=0; expect b t 2 number=0"
+        ),
+    );
+    // Each member of a group counts its own.
+    everywhere(
+        "",
+        &format!(
+            "sub b $share/g/t {on}; sub c $share/g/t {on}; pub a t 0; pub a t 1; pub a t 2; pub a t 3
+             expect b t 0 number=0; expect c t 1 number=0; expect b t 2 number=1
+             expect c t 3 number=1"
+        ),
+    );
+}

@@ -901,6 +901,7 @@ impl Lanes {
             retain: delivery.retain,
             packet_id: entry.packet_id,
             subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+            number: delivery.number,
             alias: None,
         };
         if late {

@@ -17,6 +17,7 @@ use punctual_codec::QoS;
 use super::{Class, Entry};
 use crate::Nanos;
 use crate::message::Message;
+use crate::sequence::Number;
 use crate::session::Delivery;
 use crate::slab::Slab;
 
@@ -39,6 +40,7 @@ struct Receiver {
     packet_id: u16,
     qos: QoS,
     retain: bool,
+    number: Option<Number>,
     /// It has taken the message out.
     gone: bool,
     subscription_ids: Option<Arc<[u32]>>,
@@ -115,6 +117,7 @@ impl Seat<'_> {
             packet_id,
             qos: delivery.qos,
             retain: delivery.retain,
+            number: delivery.number,
             gone: false,
             subscription_ids: delivery.subscription_ids,
         };
@@ -189,6 +192,7 @@ impl Seat<'_> {
                 subscription_ids: receiver.subscription_ids.take(),
                 qos: receiver.qos,
                 retain: receiver.retain,
+                number: receiver.number,
             },
             packet_id: receiver.packet_id,
             since: common.since,
@@ -298,6 +302,7 @@ mod tests {
                 subscription_ids: Some(Arc::from([to + 1])),
                 qos: message.qos,
                 retain: false,
+                number: None,
             };
             let entry = Entry {
                 delivery,
@@ -325,6 +330,7 @@ mod tests {
                 retain: false,
                 packet_id: 0,
                 subscription_ids: &[],
+                number: None,
                 alias: None,
             };
             let out = self.egresses[to as usize].plain();

@@ -11,6 +11,7 @@ use crate::index::delivered_qos;
 use crate::message::{Form, Messages, Parts};
 use crate::room::takes_at_once;
 use crate::route::Target;
+use crate::sequence::Number;
 use crate::session::{Delivery, Step};
 use crate::shard::Extent;
 use crate::timers::Timer;
@@ -114,19 +115,26 @@ impl Hub {
         if session.classes & (1 << class as u8) == 0 {
             return None;
         }
+        let number = match target.numbered {
+            true => {
+                let most = self.config.limits.max_numbered_topics;
+                session.number(publication.parts.topic, most)
+            }
+            false => None,
+        };
         if qos != QoS::AtMostOnce {
-            return self.deliver_acknowledged(publication, target, qos, retain, now);
+            return self.deliver_acknowledged(publication, target, qos, retain, number, now);
         }
         let Some(slot) = session.conn else {
             if self.config.queue_qos0_offline {
-                self.enqueue(publication, target, qos, retain, now);
+                self.enqueue(publication, target, qos, retain, number, now);
             } else {
                 self.stats.dropped_offline += 1;
             }
             return None;
         };
         if session.queue.has_qos0() {
-            return self.enqueue(publication, target, qos, retain, now);
+            return self.enqueue(publication, target, qos, retain, number, now);
         }
         let conn = self.conns.get_mut(slot)?;
         if class.is_urgent() {
@@ -135,6 +143,7 @@ impl Hub {
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
+                number,
             };
             self.push_urgent(slot, delivery, 0, now);
             return None;
@@ -149,6 +158,7 @@ impl Hub {
                 if v5 == conn.version.is_v5()
                     && !retain
                     && target.subscription_ids.is_none()
+                    && number.is_none()
                     && conn.alias_max == 0
                     && frame.len() <= conn.max_packet as usize
                     && class == Class::Normal =>
@@ -168,6 +178,7 @@ impl Hub {
                     retain,
                     packet_id: 0,
                     subscription_ids: target.ids(),
+                    number,
                     alias: None,
                 },
                 class,
@@ -242,7 +253,7 @@ impl Hub {
     /// Whether a subscriber gets plain publications as they were received.
     #[inline]
     pub(crate) fn takes_verbatim(&self, target: &Target, v5: bool, run: &Extent) -> bool {
-        if target.subscription_ids.is_some() {
+        if target.subscription_ids.is_some() || target.numbered {
             return false;
         }
         let Some(session) = self.session_of(target) else {
@@ -311,11 +322,12 @@ impl Hub {
         target: &Target,
         qos: QoS,
         retain: bool,
+        number: Option<Number>,
         now: Nanos,
     ) -> Option<u32> {
         let class = publication.stamp.class();
         if class.is_urgent() {
-            return self.deliver_urgent_acknowledged(publication, target, qos, retain, now);
+            return self.deliver_urgent_acknowledged(publication, target, qos, retain, number, now);
         }
         let session = self.sessions.get_mut(target.slot)?;
         let send_buffer = self.config.limits.send_buffer;
@@ -330,6 +342,7 @@ impl Hub {
                     subscription_ids: target.subscription_ids.clone(),
                     qos,
                     retain,
+                    number,
                 }),
             };
             let packet_id = session.window.push(qos, delivery);
@@ -340,6 +353,7 @@ impl Hub {
                 retain,
                 packet_id,
                 subscription_ids: target.ids(),
+                number,
                 alias: None,
             };
             if put_publish(conn, &mut self.pool, &publication.parts, form, class) {
@@ -355,7 +369,7 @@ impl Hub {
             }
             return None;
         }
-        self.enqueue(publication, target, qos, retain, now)
+        self.enqueue(publication, target, qos, retain, number, now)
     }
 
     #[inline(never)]
@@ -365,6 +379,7 @@ impl Hub {
         target: &Target,
         qos: QoS,
         retain: bool,
+        number: Option<Number>,
         now: Nanos,
     ) -> Option<u32> {
         let session = self.sessions.get(target.slot)?;
@@ -377,6 +392,7 @@ impl Hub {
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
+                number,
             };
             let kept = (!session.is_transient()).then(|| delivery.clone());
             let packet_id = session.window.push(qos, kept);
@@ -384,7 +400,7 @@ impl Hub {
             self.push_urgent(slot, delivery, packet_id, now);
             return None;
         }
-        self.enqueue(publication, target, qos, retain, now)
+        self.enqueue(publication, target, qos, retain, number, now)
     }
 
     /// Puts a message into a session's queue, by the policy if that is full.
@@ -395,6 +411,7 @@ impl Hub {
         target: &Target,
         qos: QoS,
         retain: bool,
+        number: Option<Number>,
         now: Nanos,
     ) -> Option<u32> {
         let size = publication.size();
@@ -404,6 +421,13 @@ impl Hub {
             publication.reserved = reserved;
             if !room {
                 publication.promise = Promise::Refused;
+                // Its publisher is told; for the receiver it has never been.
+                if let Some(number) = number
+                    && let Some(session) = self.sessions.get_mut(target.slot)
+                    && let Some(sequences) = &mut session.sequences
+                {
+                    sequences.take_back(publication.parts.topic, number);
+                }
                 return None;
             }
             publication.promise = Promise::Made;
@@ -447,6 +471,7 @@ impl Hub {
             subscription_ids: target.subscription_ids.clone(),
             qos,
             retain,
+            number,
         };
         let expires = delivery.message.expires;
         let reserved = if promised {

@@ -50,6 +50,7 @@ impl Hub {
                         retain: delivery.retain,
                         packet_id: entry.packet_id,
                         subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+                        number: delivery.number,
                         alias: None,
                     };
                     let parts = delivery.message.parts(now);
@@ -124,11 +125,19 @@ impl Hub {
                 continue;
             }
             let ids: Option<Arc<[u32]>> = (replay.id != 0).then(|| Arc::from([replay.id]));
+            let number = match replay.numbered {
+                true => {
+                    let most = self.config.limits.max_numbered_topics;
+                    session.number(message.topic_bytes(), most)
+                }
+                false => None,
+            };
             let delivery = Delivery {
                 message,
                 subscription_ids: ids,
                 qos,
                 retain: true,
+                number,
             };
             // Not urgent any more, whatever it was when it was published.
             let mut outlet = Outlet {
@@ -232,6 +241,7 @@ fn send_delivery(
         retain: delivery.retain,
         packet_id,
         subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+        number: delivery.number,
         alias: None,
     };
     let stats = &mut *parts.stats;

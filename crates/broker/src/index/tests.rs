@@ -189,7 +189,7 @@ proptest! {
             match step {
                 Step::Subscribe(client, filter, (options, id)) => {
                     let (session, wishes) = &mut clients[client];
-                    let subscriber = Subscriber { session: session.clone(), options, id, demoted: false };
+                    let subscriber = Subscriber { session: session.clone(), options, id, demoted: false, numbered: false };
                     let new = directory
                         .index_mut()
                         .subscribe(&filter, subscriber, &directory.generations);
@@ -243,6 +243,7 @@ fn the_cache_is_bounded_in_bytes() {
             options,
             id: 0,
             demoted: false,
+            numbered: false,
         };
         directory
             .index_mut()

@@ -354,6 +354,7 @@ impl Shard {
             options: own.options,
             id: own.id,
             demoted: !served,
+            numbered: own.numbered,
         };
         let (index, generations) = (&hub.directory, &hub.directory.generations);
         index.index_mut().subscribe(filter, subscriber, generations);

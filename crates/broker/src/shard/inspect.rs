@@ -174,6 +174,7 @@ impl SubscriptionView<'_> {
             filter,
             options,
             id,
+            ..
         } = self.subscription;
         SubscriptionInfo {
             client_id: self.client_id().clone(),

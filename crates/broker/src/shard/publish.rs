@@ -475,8 +475,8 @@ fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> C
     }
 }
 
-/// Tells the log, now and then, that what a publisher states is not followed.
-fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
+/// Tells the log, now and then, that what a client states is not followed.
+pub(super) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
     if now < hub.urgency_reported {
         return;
     }

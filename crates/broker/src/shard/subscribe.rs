@@ -9,12 +9,14 @@ use punctual_codec::{
     UnsubAck, Unsubscribe, topic,
 };
 
+use super::publish::report_urgency;
 use super::{Fail, Next, Shard};
 use crate::Nanos;
 use crate::admission::{Ask, FilterVerdict};
 use crate::answers::{best_effort, put_answer};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
+use crate::sequence::Sequences;
 use crate::session::{Replay, Session, Subscription};
 use crate::urgency;
 
@@ -47,6 +49,7 @@ impl Shard {
             ));
         }
         let stated = urgency::stated(packet.properties);
+        let numbered = urgency::numbered(packet.properties);
         let mut decided = None;
         if hub.config.admission.is_some() {
             let conn = hub.conns.get_mut(id.slot);
@@ -92,7 +95,14 @@ impl Shard {
                 }
                 Ok(()) => {
                     let demoted = verdict == FilterVerdict::BestEffort;
-                    add(hub, slot, filter, options, identifier, demoted)
+                    let numbered = matches!(numbered, Ok(true));
+                    let wish = Wish {
+                        options,
+                        id: identifier,
+                        demoted,
+                        numbered,
+                    };
+                    add(hub, slot, filter, wish)
                 }
             };
             reasons.push(match (v5, reason.is_error()) {
@@ -105,10 +115,19 @@ impl Shard {
             hub.ask(slot, Ask::Unsubscribed { filters: given_up });
         }
         let mut properties = PropertyBuf::new();
-        let answer = match (&stated, hub.config.admission) {
+        let mut answer = match (&stated, hub.config.admission) {
             (Err(error), Some(_)) => Some(best_effort(error.to_string())),
             _ => decided.and_then(|decided| decided.answer),
         };
+        if let Err(error) = numbered {
+            hub.stats.bad_requirements += 1;
+            report_urgency(hub, id, &error, now);
+            let told = answer.get_or_insert_with(|| best_effort(String::new()));
+            told.reason = Some(match told.reason.as_deref() {
+                None | Some("") => error,
+                Some(reason) => format!("{reason}; {error}"),
+            });
+        }
         if let Some(answer) = answer
             && let Some(conn) = hub.conns.get(id.slot)
             && conn.v5()
@@ -206,26 +225,40 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
     Ok(())
 }
 
-/// Adds or replaces a subscription and starts the replay of retained messages.
-fn add(
-    hub: &mut Hub,
-    slot: u32,
-    filter: &str,
-    mut options: SubscribeOptions,
+/// What is asked for with a topic filter, and given.
+struct Wish {
+    options: SubscribeOptions,
     id: u32,
     demoted: bool,
-) -> ReasonCode {
+    numbered: bool,
+}
+
+/// Adds or replaces a subscription and starts the replay of retained messages.
+fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
+    let Wish {
+        mut options,
+        id,
+        demoted,
+        numbered,
+    } = wish;
     let Some(session) = hub.sessions.get_mut(slot) else {
         return ReasonCode::UnspecifiedError;
     };
     options.qos = QoS::from_bits(hub.config.maximum_qos)
         .unwrap_or_default()
         .min(options.qos);
+    if numbered && session.sequences.is_none() {
+        let conn = session.conn.and_then(|slot| hub.conns.get(slot));
+        let [a, b, c, d, ..] = conn.map_or([0; 16], |conn| conn.meta.nonce);
+        let seed = u32::from_be_bytes([a, b, c, d]);
+        session.sequences = Some(Box::new(Sequences::new(seed)));
+    }
     let subscriber = Subscriber {
         session: session.handle.clone(),
         options,
         id,
         demoted,
+        numbered,
     };
     hub.directory
         .index_mut()
@@ -237,7 +270,7 @@ fn add(
         .find(|s| *s.filter == *filter);
     let new = known.is_none();
     match known {
-        Some(known) => (known.options, known.id) = (options, id),
+        Some(known) => (known.options, known.id, known.numbered) = (options, id, numbered),
         None => {
             if session.subscriptions.is_empty() {
                 session.subscriptions.reserve_exact(1);
@@ -246,6 +279,7 @@ fn add(
                 filter: filter.into(),
                 options,
                 id,
+                numbered,
             });
             hub.directory.subscriptions.fetch_add(1, Ordering::Relaxed);
             hub.stats.subscriptions += 1;
@@ -258,7 +292,7 @@ fn add(
         RetainHandling::DoNotSend => false,
     };
     if replay && share.is_none() {
-        start_replay(session, plain, options, id);
+        start_replay(session, plain, options, id, numbered);
     }
     match options.qos {
         QoS::AtMostOnce => ReasonCode::Success,
@@ -267,7 +301,13 @@ fn add(
     }
 }
 
-fn start_replay(session: &mut Session, filter: &str, options: SubscribeOptions, id: u32) {
+fn start_replay(
+    session: &mut Session,
+    filter: &str,
+    options: SubscribeOptions,
+    id: u32,
+    numbered: bool,
+) {
     session.replays.remove(filter);
     session.replays.push_back(Replay {
         filter: filter.into(),
@@ -275,6 +315,7 @@ fn start_replay(session: &mut Session, filter: &str, options: SubscribeOptions, 
         qos: options.qos,
         no_local: options.no_local,
         id,
+        numbered,
         ready: VecDeque::new(),
         complete: false,
     });

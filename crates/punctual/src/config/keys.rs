@@ -392,6 +392,9 @@ section! {
         /// Largest size of all retained messages together.
         max_retained_bytes: Limit<Size> = Limit::At(Size::gib(1)), in Size(1) => MUCH,
             since "0.1", Reload;
+        /// Number of topics whose messages are numbered for one session that asks for
+        /// it (rt-sequence). Past it all of them are numbered anew, by other sources.
+        max_numbered_topics: u32 = 1_024, in 1 => 1_000_000, since "0.3", Reload;
         /// Largest number of user properties of one packet.
         max_user_properties: Limit<u32> = Limit::At(1_000), in 1 => 100_000_000,
             since "0.1", Reload;

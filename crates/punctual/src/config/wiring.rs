@@ -53,6 +53,7 @@ impl Config {
                     Limit::At(longest) => whole_seconds(longest).unwrap_or(u16::MAX),
                     Limit::Unlimited => 0,
                 },
+                max_numbered_topics: number(limits.max_numbered_topics.into()),
                 max_user_properties: count(limits.max_user_properties),
                 send_buffer: number(self.queue.send_buffer.0),
                 topic_cache: number(limits.topic_cache.into()),

@@ -71,7 +71,7 @@ fn the_table_has_the_bounds_of_the_literatures_network() {
 
 #[test]
 fn a_deadline_that_may_be_missed_is_exit_code_1() {
-    let table = answered_no(run(["analyze", &example("factory-cell.toml")]));
+    let table = answered_no(run(["analyze", &example("factory-cell-late.toml")]));
     assert!(
         table.contains("  late\n") && table.contains("  ok\n"),
         "{table}"

@@ -2,9 +2,9 @@
 //! where it is not.
 
 use crate::broker::Broker;
-use crate::build::{Connect, Props, Publish, V5, V311, first};
+use crate::build::{Connect, Props, Publish, V5, V311, first, subscribe};
 use crate::conn::{Conn, unique};
-use crate::fixture::pair;
+use crate::fixture::{pair, subscribe_with};
 
 #[test]
 fn what_is_stated_is_forwarded_unchanged() {
@@ -140,4 +140,57 @@ fn a_shared_queue_waits_for_nobody() {
     let mut expected: Vec<u16> = (0..100).collect();
     expected.sort_by_key(|number| number % 7);
     assert_eq!(alarms, expected);
+}
+
+#[test]
+fn a_subscriber_may_have_what_it_is_sent_numbered() {
+    let (_, mut publisher, topic) = pair(V5);
+    let mut numbered = Conn::client(V5);
+    let mut plain = Conn::client(V5);
+    let on = Props::new().user("rt-sequence", "on");
+    assert_eq!(subscribe_with(&mut numbered, &on, &[(&topic, 2)]), [2]);
+    plain.subscribe(&topic, 2);
+    let mut source = String::new();
+    for number in 0..9u16 {
+        let props = Props::new()
+            .user("rt-sequence", "0000002a/7")
+            .user("unit", "K");
+        let publish = Publish::new(V5, &topic, number.to_string());
+        publisher.send(
+            publish
+                .qos(number as u8 % 3, number + 1)
+                .props(props)
+                .encode(),
+        );
+        for (conn, own) in [(&mut numbered, true), (&mut plain, false)] {
+            let message = conn.message();
+            conn.acknowledge(&message);
+            let user = message.props.user();
+            assert_eq!(user[..2], [("rt-sequence", "0000002a/7"), ("unit", "K")]);
+            assert_eq!(user.len(), 2 + usize::from(own));
+            if !own {
+                continue;
+            }
+            let (drawn, count) = user[2].1.split_once('/').unwrap();
+            assert_eq!((user[2].0, count), ("rt-delivery", &*number.to_string()));
+            assert!(source.is_empty() || source == drawn);
+            source = drawn.to_owned();
+        }
+    }
+}
+
+#[test]
+fn subscribe_tells_what_it_does_not_understand() {
+    let (_, mut publisher, topic) = pair(V5);
+    let mut subscriber = Conn::client(V5);
+    let wrong = Props::new().user("rt-sequence", "yes");
+    let id = subscriber.fresh_id();
+    subscriber.send(subscribe(V5, id, &wrong, &[(&topic, 0)]));
+    let suback = subscriber.suback(id);
+    assert_eq!(suback.codes, [0], "the subscription is made");
+    let told = suback.props.user();
+    assert_eq!(told[0], ("rt-status", "best-effort"));
+    assert!(told[1].1.contains("rt-sequence = \"yes\"") && told[1].1.contains("on"));
+    publisher.send(Publish::new(V5, &topic, "p").encode());
+    assert!(subscriber.expect(&topic, "p").props.user().is_empty());
 }

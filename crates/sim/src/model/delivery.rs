@@ -69,7 +69,8 @@ impl Arrival {
             }
             _ => false,
         };
-        expiry && copy.ids == message.ids && message.properties == publication.properties
+        let alike = copy.ids == message.ids && copy.numbered == message.number.is_some();
+        expiry && alike && message.properties == publication.properties
     }
 }
 
@@ -100,6 +101,16 @@ impl Model {
             if session.received.get(&message.packet_id) == Some(&key) {
                 return Ok(());
             }
+        }
+        if let Some((source, number)) = message.number
+            && !session
+                .numbers
+                .insert((message.topic.clone(), source, number))
+        {
+            return Err(format!(
+                "{} received a number twice: {message:?}",
+                session.client
+            ));
         }
         let arrival = Arrival {
             session: at,
@@ -149,7 +160,19 @@ impl Model {
                     session.client, session.copies[&key],
                 ));
             }
+            let later = *last < copy.publication;
             *last = copy.publication.max(*last);
+            // And so are the numbers of one source.
+            if let Some((source, number)) = message.number {
+                let order = order_key(publication, copy.qos);
+                let before = session.last_numbers.insert(order, (source, number));
+                if later && before.is_some_and(|(other, last)| other == source && last >= number) {
+                    return Err(format!(
+                        "{} received number {number} after {before:?}: {message:?}",
+                        session.client
+                    ));
+                }
+            }
         }
         Ok(())
     }

@@ -118,16 +118,18 @@ struct Arrival {
     order: u32,
 }
 
-const END: u32 = 0 << 30;
-const RELEASE: u32 = 1 << 30;
-const ARRIVE: u32 = 2 << 30;
-const KIND: u32 = 3 << 30;
+const END: u32 = 0;
+const ARRIVE: u32 = 1 << 31;
 
 /// Runs behaviours of one network, one after the other.
 #[derive(Debug)]
 pub struct Engine<'a> {
     layout: &'a Layout,
+    /// Ends of transmissions and arrivals: as many as there are links and
+    /// frames on their way.
     heap: Heap,
+    /// The next release of each flow, apart so that the others stay few.
+    releases: Heap,
     frames: Vec<Frame>,
     /// First unused frame.
     unused: u32,
@@ -150,6 +152,7 @@ impl<'a> Engine<'a> {
         Self {
             layout,
             heap: Heap::default(),
+            releases: Heap::default(),
             frames: Vec::new(),
             unused: NONE,
             links: Vec::new(),
@@ -171,15 +174,24 @@ impl<'a> Engine<'a> {
         for flow in 0..self.layout.flows.len() {
             self.schedule(flow, behaviour);
         }
-        while let Some(now) = self.heap.next_time() {
-            while self.heap.next_time() == Some(now) {
+        loop {
+            let now = self.heap.next_time().min(self.releases.next_time());
+            if now == u64::MAX {
+                return;
+            }
+            while self.heap.next_time() == now {
                 let Some(event) = self.heap.pop() else { break };
-                let index = event.what & !KIND;
-                match event.what & KIND {
+                let index = event.what & !ARRIVE;
+                match event.what & ARRIVE {
                     END => self.end(index, now, behaviour, observer),
-                    RELEASE => self.release(index as usize, behaviour),
                     _ => self.arrive(index, event.order, behaviour),
                 }
+            }
+            while self.releases.next_time() == now {
+                let Some(event) = self.releases.pop() else {
+                    break;
+                };
+                self.release(event.what as usize, behaviour);
             }
             if self.arrivals.len() > 1 {
                 self.arrange(now);
@@ -209,6 +221,7 @@ impl<'a> Engine<'a> {
     fn reset(&mut self) {
         let layout = self.layout;
         self.heap.clear();
+        self.releases.clear();
         self.frames.clear();
         self.unused = NONE;
         let link = LinkState {
@@ -244,7 +257,11 @@ impl<'a> Engine<'a> {
     fn schedule<B: Behaviour>(&mut self, flow: usize, behaviour: &mut B) {
         if let Some(release) = behaviour.release(flow) {
             self.released[flow].1 = release.nominal;
-            self.push(release.queued, RELEASE | flow as u32);
+            self.releases.push(Event {
+                time: release.queued,
+                order: 0,
+                what: flow as u32,
+            });
         }
     }
 

@@ -10,6 +10,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::ops::Range;
 
 use punctual_model::network::Network;
 
@@ -51,7 +52,7 @@ impl fmt::Display for TooMany {
 
 impl Error for TooMany {}
 
-/// The worst of all behaviours on a grid.
+/// The worst of behaviours on a grid.
 #[derive(Debug, Clone)]
 pub struct Exhausted {
     /// By flow and path: the largest response and what brings it about.
@@ -60,60 +61,122 @@ pub struct Exhausted {
     pub behaviours: u64,
 }
 
+impl Exhausted {
+    /// Adds what later behaviours gave.
+    pub fn add(&mut self, later: Self) {
+        self.behaviours += later.behaviours;
+        let all = self.worst.iter_mut().flatten();
+        for (known, (worst, scenario)) in all.zip(later.worst.into_iter().flatten()) {
+            if worst.response > known.0.response {
+                *known = (worst, scenario);
+            }
+        }
+    }
+}
+
 /// Runs every behaviour on a grid.
 ///
 /// # Errors
 /// There are more than `grid.limit`; nothing was run.
 pub fn exhaust(network: &Network, grid: Grid) -> Result<Exhausted, TooMany> {
-    let layout = Layout::new(network);
-    let axes = axes(&layout, grid);
-    let behaviours = axes
-        .iter()
-        .fold(1_u64, |all, axis| all.saturating_mul(axis.size(&layout)));
-    if behaviours > grid.limit {
-        return Err(TooMany {
-            behaviours,
-            limit: grid.limit,
-        });
+    let all = Behaviours::new(network, grid)?;
+    Ok(all.run(0..all.count()))
+}
+
+/// All behaviours on a grid, numbered: any of them can be run apart from the
+/// others, on another core.
+#[derive(Debug)]
+pub struct Behaviours<'a> {
+    network: &'a Network,
+    layout: Layout,
+    grid: Grid,
+    axes: Vec<Axis>,
+    count: u64,
+}
+
+impl<'a> Behaviours<'a> {
+    /// The behaviours of a network.
+    ///
+    /// # Errors
+    /// There are more than `grid.limit`.
+    pub fn new(network: &'a Network, grid: Grid) -> Result<Self, TooMany> {
+        let layout = Layout::new(network);
+        let axes = axes(&layout, grid);
+        let count = axes
+            .iter()
+            .fold(1_u64, |all, axis| all.saturating_mul(axis.size(&layout)));
+        if count > grid.limit {
+            return Err(TooMany {
+                behaviours: count,
+                limit: grid.limit,
+            });
+        }
+        Ok(Self {
+            network,
+            layout,
+            grid,
+            axes,
+            count,
+        })
     }
-    let mut scenario = Scenario::silent(network);
-    let mut worst: Vec<Vec<(Worst, Scenario)>> = layout
-        .flows
-        .iter()
-        .map(|flow| vec![(Worst::default(), scenario.clone()); flow.leaves.len()])
-        .collect();
-    let mut engine = Engine::new(&layout);
-    let mut at = vec![0; axes.len()];
-    for (axis, index) in axes.iter().zip(&at) {
-        axis.set(*index, &layout, grid, &mut scenario);
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
     }
-    loop {
-        engine.run(&mut scenario.play(&layout), &mut Nobody);
-        for (flow, paths) in worst.iter_mut().enumerate() {
-            for (path, (known, by)) in paths.iter_mut().enumerate() {
-                let seen = engine.worst(flow, path);
-                if seen.response > known.response {
-                    *known = seen;
-                    by.clone_from(&scenario);
+
+    /// Runs those with these numbers, as far as there are.
+    pub fn run(&self, numbers: Range<u64>) -> Exhausted {
+        let layout = &self.layout;
+        let end = numbers.end.min(self.count).max(numbers.start);
+        let mut scenario = Scenario::silent(self.network);
+        let mut worst: Vec<Vec<(Worst, Scenario)>> = layout
+            .flows
+            .iter()
+            .map(|flow| vec![(Worst::default(), scenario.clone()); flow.leaves.len()])
+            .collect();
+        let mut engine = Engine::new(layout);
+        let mut at = Vec::with_capacity(self.axes.len());
+        let mut rest = numbers.start;
+        for axis in &self.axes {
+            let size = axis.size(layout);
+            axis.set(rest % size, layout, self.grid, &mut scenario);
+            at.push(rest % size);
+            rest /= size;
+        }
+        for number in numbers.start..end {
+            if number > numbers.start {
+                self.next(&mut at, &mut scenario);
+            }
+            engine.run(&mut scenario.play(layout), &mut Nobody);
+            for (flow, paths) in worst.iter_mut().enumerate() {
+                for (path, (known, by)) in paths.iter_mut().enumerate() {
+                    let seen = engine.worst(flow, path);
+                    if seen.response > known.response {
+                        *known = seen;
+                        by.clone_from(&scenario);
+                    }
                 }
             }
         }
-        // The next point, like the digits of a number.
-        let mut digit = 0;
-        loop {
-            let Some(axis) = axes.get(digit) else {
-                return Ok(Exhausted { worst, behaviours });
-            };
-            at[digit] += 1;
-            let carry = at[digit] == axis.size(&layout);
+        Exhausted {
+            worst,
+            behaviours: end - numbers.start,
+        }
+    }
+
+    /// The next point, like the digits of a number.
+    fn next(&self, at: &mut [u64], scenario: &mut Scenario) {
+        for (axis, digit) in self.axes.iter().zip(at) {
+            *digit += 1;
+            let carry = *digit == axis.size(&self.layout);
             if carry {
-                at[digit] = 0;
+                *digit = 0;
             }
-            axis.set(at[digit], &layout, grid, &mut scenario);
+            axis.set(*digit, &self.layout, self.grid, scenario);
             if !carry {
-                break;
+                return;
             }
-            digit += 1;
         }
     }
 }
@@ -245,8 +308,30 @@ mod tests {
             seen.insert(scenario.flows.iter().map(|f| f.rank).collect::<Vec<_>>());
         }
         assert_eq!(seen.len(), 6);
+        let all = Behaviours::new(&network, Grid { limit: 24, ..grid }).unwrap();
+        assert_eq!(all.count(), 24);
         let error = exhaust(&network, grid).unwrap_err();
         assert_eq!(error.behaviours, 2 * 2 * 6);
         assert!(error.to_string().contains("larger step"));
+    }
+
+    #[test]
+    fn parts_are_the_whole() {
+        let network = Network::new(&tiny::joining()).unwrap();
+        let grid = Grid {
+            step: 50_000,
+            span: 200_000,
+            messages: 1,
+            limit: 100_000,
+        };
+        let all = Behaviours::new(&network, grid).unwrap();
+        let whole = all.run(0..u64::MAX);
+        assert_eq!(whole.behaviours, all.count());
+        let mut parts = all.run(0..0);
+        for start in (0..all.count()).step_by(7) {
+            parts.add(all.run(start..start + 7));
+        }
+        assert_eq!(parts.behaviours, whole.behaviours);
+        assert_eq!(parts.worst, whole.worst);
     }
 }

@@ -40,6 +40,11 @@ pub fn random(seed: u64) -> Document {
     random_of(shape, rng.any())
 }
 
+/// The shape that [`random`] gives the network of a seed.
+pub fn shape_of(seed: u64) -> Shape {
+    *Rng::new(seed).pick(&Shape::ALL)
+}
+
 /// The random network of a shape and a seed. It is valid, and has at least one
 /// flow.
 pub fn random_of(shape: Shape, seed: u64) -> Document {
@@ -437,6 +442,9 @@ mod tests {
     fn seeds_repeat_and_shapes_have_what_they_are_for() {
         assert_eq!(random(5), random(5));
         assert_ne!(random(5), random(6));
+        let mut rng = Rng::new(5);
+        rng.any();
+        assert_eq!(random_of(shape_of(5), rng.any()), random(5));
         let all: Vec<_> = (0..400).map(random).collect();
         let count = |f: &dyn Fn(&Document) -> bool| all.iter().filter(|d| f(d)).count();
         let flows = |f: fn(&FlowEntry) -> bool| count(&|d| d.flows.iter().any(f));

@@ -23,7 +23,7 @@ mod write;
 
 pub use drawn::{Chances, Drawn};
 pub use engine::{Behaviour, Engine, Nobody, Observer, Release, Worst};
-pub use exhaustive::{Exhausted, Grid, TooMany, exhaust};
+pub use exhaustive::{Behaviours, Exhausted, Grid, TooMany, exhaust};
 pub use layout::Layout;
 pub use scenario::{FlowChoices, LinkChoices, Message, Play, Scenario, ScenarioError, Varying};
 pub use search::{Effort, Found, search};

@@ -269,15 +269,15 @@ impl Peer {
         let _ = publish.encode(line.plan.version, &mut line.output);
     }
 
-    pub(super) fn subscribe(&mut self, filters: &[(String, SubscribeOptions)], id: Option<u32>) {
+    pub(super) fn subscribe(
+        &mut self,
+        filters: &[(String, SubscribeOptions)],
+        properties: &PropertyBuf,
+    ) {
         let packet_id = self.id();
         let Some(line) = &mut self.line else {
             return;
         };
-        let mut properties = PropertyBuf::new();
-        if let Some(id) = id {
-            properties.push_number(PropertyId::SubscriptionIdentifier, id);
-        }
         let borrowed: Vec<(&str, SubscribeOptions)> = filters
             .iter()
             .map(|(filter, options)| (filter.as_str(), *options))

@@ -5,21 +5,19 @@
 //! so both ends must share a clock, or have theirs synchronised much better
 //! than the times that are to be measured.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
-use punctual_client::{Delivery, Message, RealTimeProperties as _, SequenceTracker};
+use punctual_client::{Delivery, Message, RealTimeProperties as _};
+
+use super::sequences::Sequences;
 
 /// The user property: nanoseconds since 1970 in decimal digits.
 pub(super) const PROPERTY: &str = "punctual-time";
 
 /// Longest latency told apart from longer ones, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
-
-/// Sequences followed; further ones are not.
-const SEQUENCES: usize = 1000;
 
 /// Significant digits of what is printed.
 const DIGITS: u8 = 3;
@@ -40,8 +38,8 @@ pub(super) struct Latencies {
     /// Messages with a deadline, and those that came after it.
     deadlines: u64,
     late: u64,
-    /// Of `pub --sequence`, by topic and source.
-    sequences: HashMap<(String, u32), SequenceTracker>,
+    /// Of `pub --sequence`.
+    sequences: Sequences,
 }
 
 impl Latencies {
@@ -53,18 +51,14 @@ impl Latencies {
             early: 0,
             deadlines: 0,
             late: 0,
-            sequences: HashMap::new(),
+            sequences: Sequences::default(),
         })
     }
 
     /// Counts a message that was received at `now`.
     pub(super) fn record(&mut self, delivery: &Delivery, now: u64) {
         if let Some(stamp) = delivery.sequence() {
-            let key = (delivery.message.topic.clone(), stamp.source);
-            let room = self.sequences.len() < SEQUENCES;
-            if room || self.sequences.contains_key(&key) {
-                self.sequences.entry(key).or_default().receive(stamp.number);
-            }
+            self.sequences.record(&delivery.message.topic, stamp);
         }
         match sent_at(&delivery.message) {
             None => self.without += 1,
@@ -93,16 +87,11 @@ impl Latencies {
         if self.deadlines > 0 {
             let _ = write!(line, "  late {} of {}", self.late, self.deadlines);
         }
-        if !self.sequences.is_empty() {
-            let (mut lost, mut reordered, mut doubled) = (0, 0, 0);
-            for report in self.sequences.values().map(SequenceTracker::report) {
-                lost += report.lost;
-                reordered += report.reordered;
-                doubled += report.doubled;
-            }
+        if let Some(report) = self.sequences.report() {
             let _ = write!(
                 line,
-                "  lost {lost}  reordered {reordered}  doubled {doubled}"
+                "  lost {}  reordered {}  doubled {}",
+                report.lost, report.reordered, report.doubled
             );
         }
         if self.without > 0 {

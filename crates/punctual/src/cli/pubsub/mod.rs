@@ -10,6 +10,7 @@ mod lines;
 mod property;
 mod publish;
 mod requirements;
+mod sequences;
 mod session;
 mod subscribe;
 

@@ -106,6 +106,13 @@ impl Session {
         }
     }
 
+    /// Prints something that was asked for and is no message.
+    pub(super) fn say(&self, text: &str) {
+        if !self.quiet {
+            complain(&text);
+        }
+    }
+
     /// Prints something for `-d`.
     pub(super) fn debug(&self, text: impl FnOnce() -> String) {
         if self.debug {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use chrono::Local;
 use clap::Args;
 use punctual_client::{
-    Delivery, Error, Event, Message, PropertyBuf, QoS, ReasonCode, SubscribeOptions, Token,
+    Delivery, Error, Event, Message, PropertyBuf, QoS, RealTimeProperties as _, ReasonCode,
+    SubscribeOptions, Token,
 };
 use punctual_codec::topic;
 
@@ -17,6 +18,7 @@ use super::exit::{self, Failed};
 use super::format::Format;
 use super::latency::{self, Latencies};
 use super::requirements::RequirementFlags;
+use super::sequences::Sequences;
 use super::session::Session;
 
 /// Time between two lines of `--latency`.
@@ -76,6 +78,10 @@ pub(in crate::cli) struct Arguments {
     /// time since `punctual pub --latency` sent them.
     #[arg(long, conflicts_with_all = ["format", "verbose"])]
     latency: bool,
+    /// Have the broker number what it sends, say on standard error what is
+    /// missing, and at the end what was lost, reordered or doubled.
+    #[arg(long)]
+    sequence: bool,
     /// Do not connect again when the connection is lost.
     #[arg(long)]
     no_reconnect: bool,
@@ -120,11 +126,19 @@ fn subscribe(arguments: &Arguments) -> Result<(), Failed> {
             "--retain-as-published needs MQTT 5: leave -V out, or say -V 5",
         ));
     }
-    let properties = arguments.requirements.add(
+    if arguments.sequence && !connection.version().is_v5() {
+        return Err(Failed::usage(
+            "--sequence needs MQTT 5: leave -V out, or say -V 5",
+        ));
+    }
+    let mut properties = arguments.requirements.add(
         &connection.properties.subscribe,
         "subscribe",
         connection.version().is_v5(),
     )?;
+    if arguments.sequence {
+        properties.number_deliveries();
+    }
     let format = match (&arguments.format, arguments.verbose) {
         (Some(format), _) => Format::parse(format, arguments.pretty).map_err(Failed::usage)?,
         (None, true) => Format::verbose(),
@@ -144,6 +158,7 @@ fn subscribe(arguments: &Arguments) -> Result<(), Failed> {
         topics,
         properties,
         output,
+        sequences: Sequences::default(),
         has_asked: false,
         asked: HashSet::new(),
         removing: HashSet::new(),
@@ -155,6 +170,7 @@ fn subscribe(arguments: &Arguments) -> Result<(), Failed> {
     // What was received has been acknowledged, so it is printed whatever
     // happened after.
     let printed = subscriber.output.finish();
+    subscriber.report(&session);
     result?;
     printed?;
     session.close(&connection.properties.disconnect)?;
@@ -170,6 +186,8 @@ struct Subscriber<'a> {
     /// Of SUBSCRIBE.
     properties: PropertyBuf,
     output: Output,
+    /// Of `--sequence`.
+    sequences: Sequences,
     has_asked: bool,
     /// Requests that have not been answered.
     asked: HashSet<Token>,
@@ -307,9 +325,32 @@ impl Subscriber<'_> {
         self.done |= self.arguments.exit_after_subscribing && self.asked.is_empty();
     }
 
+    /// Says what was missing, if that is asked for.
+    fn report(&self, session: &Session) {
+        if !self.arguments.sequence {
+            return;
+        }
+        session.say(&match self.sequences.report() {
+            Some(report) => format!(
+                "{} received, {} lost, {} reordered, {} doubled",
+                report.received, report.lost, report.reordered, report.doubled
+            ),
+            None => "no message had a number: either none came, or the broker gives none".into(),
+        });
+    }
+
     fn on_message(&mut self, delivery: &Delivery, session: &mut Session) -> Result<(), Failed> {
         let message = &delivery.message;
         let arguments = self.arguments;
+        if let Some(stamp) = delivery.number().filter(|_| arguments.sequence) {
+            let missing = self.sequences.record(&message.topic, stamp);
+            if missing > 0 {
+                session.warn(&format!(
+                    "{missing} missing on topic {:?} before number {}",
+                    message.topic, stamp.number
+                ));
+            }
+        }
         if self.done || is_left_out(&arguments.filter_out, &message.topic) {
             return Ok(());
         }

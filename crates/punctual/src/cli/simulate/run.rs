@@ -8,7 +8,7 @@ use std::thread;
 use hdrhistogram::Histogram;
 use punctual_model::network::Network;
 use punctual_sim::network::{
-    Chances, Drawn, Effort, Engine, Grid, Layout, Nobody, Observer, Scenario, Worst, exhaust,
+    Behaviours, Chances, Drawn, Effort, Engine, Grid, Layout, Nobody, Observer, Scenario, Worst,
 };
 
 use crate::cli::Failure;
@@ -16,6 +16,8 @@ use crate::cli::input::Input;
 
 /// Most behaviours that are tried one by one.
 const MOST_BEHAVIOURS: u64 = 100_000_000;
+/// Parts into which they are cut, of which a core does one after the other.
+const PARTS: u64 = 256;
 
 /// A flow and one of its paths.
 type Path = (usize, usize);
@@ -169,7 +171,30 @@ pub(super) fn exhaustive(
         messages,
         limit: MOST_BEHAVIOURS,
     };
-    let all = exhaust(network, grid)?;
+    let behaviours = Behaviours::new(network, grid)?;
+    let share = behaviours.count().div_ceil(PARTS);
+    let done = Mutex::new(vec![None; PARTS as usize]);
+    parallel(
+        "parts",
+        PARTS as usize,
+        || (),
+        |(), number| {
+            let start = number as u64 * share;
+            let part = behaviours.run(start..start + share);
+            let mut done = done
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            done[number] = Some(part);
+        },
+    );
+    let done = done
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    // In order, whichever was ready first: of equal ones the first counts.
+    let mut all = behaviours.run(0..0);
+    for part in done.into_iter().flatten() {
+        all.add(part);
+    }
     let seen = paths.iter().map(|(flow, path)| {
         let (worst, scenario) = &all.worst[*flow][*path];
         Seen {

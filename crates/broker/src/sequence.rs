@@ -1,0 +1,181 @@
+//! Numbers of what a session is sent on each topic, for subscribers that ask
+//! for them (`rt-sequence` = `on` in SUBSCRIBE).
+//!
+//! A number is given when it is decided that a message is for the session, so
+//! whatever happens to it afterwards (a full lane, a deadline that has passed, a
+//! connection that breaks) leaves a gap that the subscriber sees. Bounded by
+//! topics; past the bound all begin again, with other sources, so that nothing
+//! counts as lost for that.
+
+use std::io::Write as _;
+use std::num::NonZeroU32;
+
+use hashbrown::HashMap;
+use punctual_codec::PropertyId;
+use punctual_model::DELIVERY_KEY;
+
+/// Bytes that the name of a topic may have on average.
+const AVERAGE_NAME: usize = 256;
+/// Length of the longest value: eight digits, a slash, ten digits.
+const LONGEST: usize = 19;
+
+/// The number of one message to one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    source: NonZeroU32,
+    count: u32,
+}
+
+impl Number {
+    fn value(self) -> ([u8; LONGEST], usize) {
+        let mut value = [0; LONGEST];
+        let mut left = &mut value[..];
+        // There is room for the longest.
+        let _ = write!(left, "{:08x}/{}", self.source, self.count);
+        let len = LONGEST - left.len();
+        (value, len)
+    }
+
+    /// Bytes of the user property.
+    pub(crate) fn encoded_len(self) -> usize {
+        1 + 2 + DELIVERY_KEY.len() + 2 + self.value().1
+    }
+
+    /// Appends the user property.
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
+        let (value, len) = self.value();
+        out.push(PropertyId::UserProperty as u8);
+        for text in [DELIVERY_KEY.as_bytes(), &value[..len]] {
+            out.extend_from_slice(&(text.len() as u16).to_be_bytes());
+            out.extend_from_slice(text);
+        }
+    }
+}
+
+/// What a session counts.
+#[derive(Debug)]
+pub(crate) struct Sequences {
+    /// Source of the next topic.
+    source: u32,
+    /// The next number of each.
+    topics: HashMap<Box<[u8]>, Number, foldhash::fast::RandomState>,
+    /// Bytes of their names.
+    bytes: usize,
+}
+
+impl Sequences {
+    /// With sources from `seed` on, which is not to be the same after a restart
+    /// of the broker.
+    pub(crate) fn new(seed: u32) -> Self {
+        Self {
+            source: seed,
+            topics: HashMap::default(),
+            bytes: 0,
+        }
+    }
+
+    fn begin(&mut self) -> Number {
+        self.source = self.source.wrapping_add(1);
+        let source = NonZeroU32::new(self.source).unwrap_or_else(|| {
+            self.source = 1;
+            NonZeroU32::MIN
+        });
+        Number { source, count: 0 }
+    }
+
+    /// The number of the next message on a topic, of `most` topics that are
+    /// counted.
+    pub(crate) fn next(&mut self, topic: &[u8], most: usize) -> Number {
+        if let Some(next) = self.topics.get_mut(topic) {
+            let number = *next;
+            if let Some(count) = number.count.checked_add(1) {
+                next.count = count;
+                return number;
+            }
+        } else {
+            if self.topics.len() >= most || self.bytes + topic.len() > most * AVERAGE_NAME {
+                self.topics.clear();
+                self.bytes = 0;
+            }
+            self.bytes += topic.len();
+        }
+        let number = self.begin();
+        let next = Number { count: 1, ..number };
+        self.topics.insert(topic.into(), next);
+        number
+    }
+
+    /// Takes back the number that was given last on a topic.
+    pub(crate) fn take_back(&mut self, topic: &[u8], number: Number) {
+        if let Some(next) = self.topics.get_mut(topic) {
+            *next = number;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use punctual_codec::{Properties, PropertySet};
+    use std::collections::HashMap as Map;
+
+    proptest! {
+        /// However many topics there are: of one source on one topic the
+        /// numbers are 0, 1, 2..., and no source occurs on two topics.
+        #[test]
+        fn numbers_are_consecutive(
+            topics in proptest::collection::vec(0..12u8, 1..300),
+            most in 1..8usize,
+            seed in any::<u32>(),
+        ) {
+            let mut sequences = Sequences::new(seed);
+            let mut seen: Map<NonZeroU32, (u8, u32)> = Map::new();
+            for topic in topics {
+                let number = sequences.next(&[topic], most);
+                let next = seen.entry(number.source).or_insert((topic, 0));
+                prop_assert_eq!(*next, (topic, number.count));
+                next.1 += 1;
+                prop_assert!(sequences.topics.len() <= most);
+            }
+        }
+
+        #[test]
+        fn the_property_is_one(source in 1..=u32::MAX, count: u32) {
+            let number = Number { source: NonZeroU32::new(source).unwrap(), count };
+            let mut bytes = Vec::new();
+            number.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), number.encoded_len());
+            let properties = Properties::check(&bytes, PropertySet::PUBLISH).unwrap();
+            let expected = format!("{source:08x}/{count}");
+            prop_assert_eq!(properties.user_value(DELIVERY_KEY), Some(&*expected));
+        }
+    }
+
+    #[test]
+    fn long_names_count() {
+        let mut sequences = Sequences::new(0);
+        for topic in 0..10u8 {
+            sequences.next(&[topic; 300], 4);
+            assert!(sequences.bytes <= 4 * AVERAGE_NAME);
+            assert_eq!(sequences.bytes, 300 * sequences.topics.len());
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_taken_back_comes_again() {
+        let mut sequences = Sequences::new(u32::MAX - 1);
+        let first = sequences.next(b"t", 4);
+        let second = sequences.next(b"t", 4);
+        sequences.take_back(b"t", second);
+        assert_eq!(sequences.next(b"t", 4), second);
+        assert_eq!((first.count, second.count), (0, 1));
+        // After the last number comes another source, and none is 0.
+        if let Some(next) = sequences.topics.get_mut(&b"t"[..]) {
+            next.count = u32::MAX;
+        }
+        let again = sequences.next(b"t", 4);
+        assert_eq!((again.count, again.source.get()), (0, 1));
+        assert_eq!(sequences.next(b"t", 4).count, 1);
+    }
+}
