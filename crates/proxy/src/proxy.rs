@@ -261,6 +261,17 @@ impl Proxy {
         Some(&mut self.relays.get_mut(&key(conn))?.to_broker)
     }
 
+    /// Whether there is such a connection.
+    pub fn is_open(&self, conn: ConnId) -> bool {
+        self.relays.contains_key(&key(conn))
+    }
+
+    /// Whether packets of the client wait for a decision, or for their time.
+    pub fn waits(&self, conn: ConnId) -> bool {
+        let relay = self.relays.get(&key(conn));
+        relay.is_some_and(|relay| relay.wait.is_some() && !relay.up.inbox.is_empty())
+    }
+
     /// Connections that may have bytes, or may be read again.
     pub fn take_dirty(&mut self) -> Vec<ConnId> {
         std::mem::take(&mut self.dirty)

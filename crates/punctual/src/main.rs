@@ -10,6 +10,7 @@ mod cli;
 mod config;
 mod http;
 mod logging;
+mod proxy;
 mod serve;
 
 use std::process::ExitCode;

@@ -10,6 +10,8 @@
 #[path = "../../client/tests/support/broker.rs"]
 #[expect(dead_code, reason = "the tests of the client need more of it")]
 mod broker;
+#[path = "support/process.rs"]
+mod process;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -17,83 +19,18 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use broker::Broker;
+use process::{PUNCTUAL, Process};
 
-const PUNCTUAL: &str = env!("CARGO_BIN_EXE_punctual");
-
-/// A `punctual` that listens, for as long as the value lives.
-struct Process {
-    child: Child,
-    lines: Option<std::io::Lines<BufReader<ChildStderr>>>,
-    port: u16,
-}
-
-impl Process {
-    fn start(scheme: &str, arguments: &[&str]) -> Self {
-        let mut child = Command::new(PUNCTUAL)
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let listening = format!("listening on {scheme}://127.0.0.1:");
-        let port = lines.by_ref().map_while(Result::ok).find_map(|line| {
-            let rest = line.split(&listening).nth(1)?;
-            let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-            digits.parse().ok()
-        });
-        Self {
-            child,
-            lines: Some(lines),
-            port: port.expect("it does not listen"),
-        }
-    }
-
-    fn serve(scheme: &str) -> Self {
-        let listen = format!("{scheme}://127.0.0.1:0");
-        Self::start(scheme, &["serve", "--listen", &listen, "--http", "off"]).quiet()
-    }
-
-    fn sidecar(broker: &str, more: &[&str]) -> Self {
-        let mut arguments = vec![
-            "sidecar",
-            "--listen",
-            "tcp://127.0.0.1:0",
-            "--broker",
-            broker,
-        ];
-        arguments.extend(more);
-        Self::start("tcp", &arguments)
-    }
-
-    /// Nobody reads what else it says.
-    fn quiet(mut self) -> Self {
-        let lines = self.lines.take().unwrap();
-        // Keeps the pipe empty; ends with the process.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        self
-    }
-
-    /// Waits until it says something.
-    #[track_caller]
-    fn until(&mut self, words: &str) -> String {
-        let mut seen = String::new();
-        for line in self.lines.as_mut().unwrap().map_while(Result::ok) {
-            if line.contains(words) {
-                return line;
-            }
-            seen.push_str(&line);
-            seen.push('\n');
-        }
-        panic!("ended without {words:?}: {seen}");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start_sidecar(broker: &str, more: &[&str]) -> Process {
+    let mut arguments = vec![
+        "sidecar",
+        "--listen",
+        "tcp://127.0.0.1:0",
+        "--broker",
+        broker,
+    ];
+    arguments.extend(more);
+    Process::start("tcp", &arguments)
 }
 
 fn command(program: &str, port: u16, words: &str, more: &[&str]) -> Command {
@@ -204,7 +141,7 @@ fn with_ways(test: impl Fn(&str)) {
 #[test]
 fn unchanged_clients_notice_nothing() {
     with_ways(|broker| {
-        let sidecar = Process::sidecar(broker, &["--rule", "x/#: priority=1"]).quiet();
+        let sidecar = start_sidecar(broker, &["--rule", "x/#: priority=1"]).quiet();
         for version in ["31", "311", "5"] {
             for qos in 0..=2 {
                 for (publisher, subscriber) in pairs() {
@@ -231,7 +168,7 @@ fn rules_add_requirements() {
             "-r",
             "#: priority=9",
         ];
-        let sidecar = Process::sidecar(broker, &rules).quiet();
+        let sidecar = start_sidecar(broker, &rules).quiet();
         let mut sub = Sub::start(sidecar.port, "-t # -C 4 -F", &["%t %P"]);
         run("pub", sidecar.port, "-V 311 -t alarm/1 -m x", &[]);
         sub.until("received PUBLISH");
@@ -254,7 +191,7 @@ fn rules_add_requirements() {
 #[test]
 fn wills_pass_and_have_requirements() {
     with_ways(|broker| {
-        let sidecar = Process::sidecar(broker, &["-r", "bye: priority=2"]).quiet();
+        let sidecar = start_sidecar(broker, &["-r", "bye: priority=2"]).quiet();
         let sub = Sub::start(sidecar.port, "-t bye -C 1 -F", &["%p %P"]);
         let will = "-V 311 -t none --will-topic bye --will-payload gone --will-qos 1";
         Sub::start(sidecar.port, will, &[]).kill();
@@ -267,11 +204,11 @@ fn wills_pass_and_have_requirements() {
 fn sessions_are_kept() {
     with_ways(|broker| {
         for version in ["311", "5"] {
-            let sidecar = Process::sidecar(broker, &[]).quiet();
+            let sidecar = start_sidecar(broker, &[]).quiet();
             let keeper = format!("-V {version} -t kept/{version} -q 1 -c -i keeper{version}");
             run("sub", sidecar.port, &format!("{keeper} -E"), &[]);
             drop(sidecar);
-            let sidecar = Process::sidecar(broker, &[]).quiet();
+            let sidecar = start_sidecar(broker, &[]).quiet();
             let words = format!("-t kept/{version} -q 1 -m waited");
             run("pub", sidecar.port, &words, &[]);
             let out = run("sub", sidecar.port, &format!("{keeper} -C 1"), &[]);
@@ -287,7 +224,7 @@ fn sessions_are_kept() {
 fn streams_arrive_complete_and_in_order() {
     const LINES: usize = 2000;
     with_ways(|broker| {
-        let sidecar = Process::sidecar(broker, &["-r", "lines: priority=1"]).quiet();
+        let sidecar = start_sidecar(broker, &["-r", "lines: priority=1"]).quiet();
         for version in ["311", "5"] {
             for qos in 1..=2 {
                 let words = format!("-V {version} -t lines -q {qos} -C {LINES}");
@@ -322,7 +259,7 @@ fn a_broker_that_comes_later_is_found() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
-    let mut sidecar = Process::sidecar(&format!("mqtt://127.0.0.1:{port}"), &[]);
+    let mut sidecar = start_sidecar(&format!("mqtt://127.0.0.1:{port}"), &[]);
     for (version, code) in [("311", 3), ("5", 0x88)] {
         let words = format!("-V {version} -t a -m x");
         let output = command("pub", sidecar.port, &words, &[]).output().unwrap();
@@ -349,7 +286,7 @@ fn a_broker_that_comes_later_is_found() {
 #[test]
 fn nonsense_is_turned_away() {
     with_ways(|broker| {
-        let mut sidecar = Process::sidecar(broker, &[]);
+        let mut sidecar = start_sidecar(broker, &[]);
         let mut stream = TcpStream::connect(("127.0.0.1", sidecar.port)).unwrap();
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -174,6 +174,15 @@ impl Office {
         result
     }
 
+    /// Filters that were decided about and are not subscribed to after all. Does
+    /// not wait for the manager: threads that serve clients may call it.
+    pub(crate) fn give_up(&self, client: Client, filters: Vec<Box<str>>) {
+        let office = self.clone();
+        let _ = thread::Builder::new().spawn(move || {
+            office.change(|m| m.unsubscribe(&client.id, client.session, &filters));
+        });
+    }
+
     /// How long decisions take.
     pub(crate) fn timing(&self) -> &Timing {
         &self.shared.timing
@@ -374,7 +383,7 @@ impl Timing {
     }
 }
 
-fn as_told(decision: Decision) -> FlowDecision {
+pub(crate) fn as_told(decision: Decision) -> FlowDecision {
     FlowDecision {
         answer: decision.answer,
         grant: decision.grant,

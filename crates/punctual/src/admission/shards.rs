@@ -1,8 +1,6 @@
 //! The counter of the broker's shards: answers are handed to the shard that
 //! asked, changes to all of them.
 
-use std::thread;
-
 use punctual_broker::Shard;
 use punctual_manager::Change;
 use punctual_net::Handle;
@@ -47,10 +45,7 @@ impl Counter for Handle {
                         .into_iter()
                         .filter(|filter| !shard.is_subscribed(&client.id, filter))
                         .collect();
-                    // Not on the shard's thread: it must not wait for a lock.
-                    let _ = thread::Builder::new().spawn(move || {
-                        office.change(|m| m.unsubscribe(&client.id, client.session, &lost));
-                    });
+                    office.give_up(client, lost);
                 });
             }
         }

@@ -7,6 +7,7 @@ mod config;
 mod emulate;
 mod generate;
 mod input;
+mod manager;
 mod passwd;
 mod pubsub;
 mod serve;
@@ -45,6 +46,8 @@ enum Command {
     /// Give priorities, deadlines and UDP to MQTT clients that cannot be
     /// changed.
     Sidecar(sidecar::Arguments),
+    /// Promise deadlines before another broker: a transparent proxy.
+    Manager(Box<manager::Arguments>),
     /// Add, change and remove users in a password file.
     Passwd(passwd::Arguments),
     /// Bound the worst-case response times of the flows of a network.
@@ -81,6 +84,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Pub(arguments) => return pubsub::publish(&arguments),
         Command::Sub(arguments) => return pubsub::subscribe(&arguments),
         Command::Sidecar(arguments) => sidecar::run(&arguments),
+        Command::Manager(arguments) => manager::run(*arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
         Command::Analyze(arguments) => return analyze::run(&arguments),
         Command::Admit(arguments) => return admit::run(&arguments),

@@ -21,7 +21,7 @@ type Loaded = (
 );
 
 /// Reads the files that the configuration names.
-pub(super) fn load(auth: &Auth) -> Result<Loaded, Failure> {
+pub(crate) fn load(auth: &Auth) -> Result<Loaded, Failure> {
     let authenticator = match &auth.password_file {
         None => None,
         Some(path) => {

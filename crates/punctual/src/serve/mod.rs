@@ -5,7 +5,7 @@
 //! down: clients are told, what is left for them is written, within
 //! `server.shutdown_timeout`; a second signal ends the process at once.
 
-mod auth;
+pub(crate) mod auth;
 mod events;
 
 use std::path::PathBuf;
@@ -227,7 +227,8 @@ fn listeners(config: &Config) -> Result<Listeners, Failure> {
     Ok((options, urls))
 }
 
-fn policy(listener: &Listener, config: &Config) -> Result<ListenerPolicy, Failure> {
+/// What a listener lets in, and what lies between its sockets and MQTT.
+pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPolicy, Failure> {
     let tls = match listener.tls() {
         Some(options) if listener.address.transport.is_encrypted() => {
             Some(TlsAcceptor::load(&options)?)

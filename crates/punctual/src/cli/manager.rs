@@ -1,0 +1,86 @@
+//! `punctual manager`: the network manager before a broker that knows nothing of
+//! real time.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::Failure;
+use super::serve::variables;
+use crate::config::{self, ListenAddress};
+use crate::logging::Logging;
+use crate::proxy;
+use crate::serve::Source;
+
+/// Arguments of `punctual manager`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The broker: host and port of its TCP listener.
+    #[arg(short, long, value_name = "HOST:PORT")]
+    upstream: String,
+    /// Listen on URL: tcp://, tls://, ws:// or wss://, host, port. Can be given
+    /// several times; takes the place of the configured listeners.
+    #[arg(short, long, value_name = "URL", value_parser = ListenAddress::parse)]
+    listen: Vec<ListenAddress>,
+    /// Certificate (PEM) of the tls:// and wss:// addresses of --listen.
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "key"])]
+    certificate: Option<PathBuf>,
+    /// Key (PEM) of the certificate.
+    #[arg(long, value_name = "FILE", requires_all = ["listen", "certificate"])]
+    key: Option<PathBuf>,
+    /// Read the configuration from FILE (TOML): listeners, [admission],
+    /// egress.rules, auth.acl_file and [limits] apply.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How long an acknowledgement waits for a decision, at most, ms.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    decision_timeout: u64,
+    /// Tell the broker the clients' addresses: PROXY protocol, version 2. Its
+    /// listener must expect that (proxy_protocol).
+    #[arg(long)]
+    proxy_protocol: bool,
+    /// Log more: -v is debug, -vv is trace.
+    #[arg(short, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+/// Runs `punctual manager`.
+pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
+    let level = match arguments.verbose {
+        0 => None,
+        1 => Some("debug"),
+        _ => Some("trace"),
+    };
+    // Without promises there would be nothing to do.
+    let mut values = vec![(
+        "punctual manager",
+        "admission",
+        "enabled",
+        "true".to_owned(),
+    )];
+    values.extend(level.map(|level| ("-v", "log", "level", level.to_owned())));
+    let source = Source {
+        file: arguments.config,
+        arguments: config::Arguments {
+            listen: arguments.listen,
+            certificate: arguments.certificate,
+            key: arguments.key,
+            values,
+        },
+        variables: variables().collect(),
+    };
+    let config = source.load()?;
+    let warnings = config::check_files(&config)?;
+    let _logging = Logging::start(&config.log)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let options = proxy::Options {
+        upstream: arguments.upstream,
+        decision_timeout: Duration::from_millis(arguments.decision_timeout),
+        proxy_protocol: arguments.proxy_protocol,
+    };
+    proxy::run(&config, &options)
+}
