@@ -358,11 +358,16 @@ impl Group {
 
     /// Work of the streams, as the steps say.
     fn streams(&mut self, x: u64) -> u64 {
-        while self.at + 1 < self.steps.len() && self.steps[self.at + 1].0 <= x {
-            self.at += 1;
-        }
-        while self.steps[self.at].0 > x {
-            self.at -= 1;
+        // Mostly the next, otherwise anywhere.
+        let is_here = |at: usize| {
+            self.steps[at].0 <= x && self.steps.get(at + 1).is_none_or(|next| next.0 > x)
+        };
+        if !is_here(self.at) {
+            let next = self.at + 1;
+            self.at = match next < self.steps.len() && is_here(next) {
+                true => next,
+                false => self.steps.partition_point(|step| step.0 <= x) - 1,
+            };
         }
         self.steps[self.at].1
     }

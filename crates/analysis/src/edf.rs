@@ -17,10 +17,8 @@
 //! Rivierre & Spuri (1996), in the form of WCRT.md section 4 that counts from
 //! the nominal release.
 
-use std::slice::from_mut;
-
 use crate::arrivals::{Group, Stream};
-use crate::segment::{ITERATIONS, busy_period};
+use crate::offsets::{ITERATIONS, busy_period};
 use crate::system::{FULL, StageId, System, UNBOUNDED};
 
 /// Offsets that are looked at; a search that needs more is given up.
@@ -103,11 +101,7 @@ pub(crate) fn bound(system: &System, latest: &[u64], id: StageId) -> Option<u64>
     if everything.load() >= FULL {
         return None;
     }
-    let length = busy_period(
-        system.longest(stage.port),
-        from_mut(&mut everything),
-        &mut [],
-    )?;
+    let length = busy_period(system.longest(stage.port), &mut [&mut everything])?;
 
     let mut offsets = vec![0];
     let releases = (1..).map(|k| own.period.saturating_mul(k));

@@ -9,10 +9,8 @@
 //!
 //! Sources: WCRT.md sections 4 and 8.2.
 
-use std::slice::from_mut;
-
 use crate::arrivals::{Group, Stream};
-use crate::segment::{ITERATIONS, busy_period};
+use crate::offsets::{ITERATIONS, busy_period};
 use crate::system::{FULL_BRIEF, MANY, NONE, PortId, StageId, System, UNBOUNDED};
 
 /// Limits for each stage, from the nominal release.
@@ -278,7 +276,7 @@ impl Levels {
             let stream = self.stream(system, *stage)?;
             self.same.add(stream);
         }
-        busy_period(blocking, from_mut(&mut self.same), &mut [])
+        busy_period(blocking, &mut [&mut self.same])
     }
 
     /// Sets a stage's end, and what follows from it for those after it.
@@ -323,7 +321,7 @@ fn search(
     blocking: u64,
 ) -> Option<u64> {
     let mut left = ITERATIONS;
-    let length = busy_period(blocking, from_mut(same), from_mut(higher))?;
+    let length = busy_period(blocking, &mut [&mut *same, &mut *higher])?;
     candidates.clear();
     candidates.push(0);
     same.candidates(length, candidates)?;

@@ -25,6 +25,7 @@ mod edf;
 mod explain;
 mod frames;
 mod levels;
+mod offsets;
 mod order;
 pub mod printed;
 mod priority;
@@ -32,6 +33,7 @@ mod refusal;
 mod remedies;
 mod routing;
 mod segment;
+mod stages;
 mod system;
 mod tfa;
 

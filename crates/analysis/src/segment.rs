@@ -11,16 +11,8 @@ use std::collections::HashMap;
 
 use crate::arrivals::{Group, Stream};
 use crate::edf;
+use crate::offsets::{HORIZON, ITERATIONS, Level, busy_period};
 use crate::system::{Class, FULL, Load, Port, PortId, Stage, StageId, System, UNBOUNDED, load};
-
-/// Longest busy period that is searched, ns: a thousand seconds.
-pub(crate) const HORIZON: u64 = 1_000_000_000_000;
-/// Steps of all fixed points of a segment; a search that needs more is given
-/// up.
-pub(crate) const ITERATIONS: u32 = 1 << 20;
-/// Intervals of offsets this short are not cut again: the bound may be too
-/// large by so much, ns.
-const RESOLUTION: u64 = 16;
 
 /// A segment of a path under test.
 #[derive(Debug, Clone, Copy)]
@@ -51,9 +43,11 @@ pub(crate) struct Scratch {
     /// Streams that may still be looked at.
     pub(crate) effort: u64,
     steps: HashMap<Way, Step>,
-    same: Pool,
-    higher: Pool,
-    candidates: Vec<u64>,
+    /// For the segment up to each of its ports.
+    pub(crate) fixed: Vec<Fixed>,
+    pub(crate) same: Pool,
+    pub(crate) higher: Pool,
+    pub(crate) candidates: Vec<u64>,
 }
 
 impl Scratch {
@@ -61,6 +55,7 @@ impl Scratch {
         Self {
             effort,
             steps: HashMap::new(),
+            fixed: Vec::new(),
             same: Pool::default(),
             higher: Pool::default(),
             candidates: Vec::new(),
@@ -70,16 +65,19 @@ impl Scratch {
 
 /// Groups, and by what they are told apart.
 #[derive(Debug, Default)]
-struct Pool {
+pub(crate) struct Pool {
     groups: Vec<Group>,
     keys: Vec<Key>,
 }
 
 /// A group comes at one position of the path over one link, or starts there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Key {
-    position: usize,
+pub(crate) struct Key {
+    pub(crate) position: usize,
     input: Option<PortId>,
+    /// The last position that it goes along to; in one stage that of the
+    /// segment, whatever it is.
+    pub(crate) exit: usize,
 }
 
 impl Pool {
@@ -87,8 +85,13 @@ impl Pool {
         self.keys.clear();
     }
 
-    fn groups(&mut self) -> &mut [Group] {
+    pub(crate) fn groups(&mut self) -> &mut [Group] {
         &mut self.groups[..self.keys.len()]
+    }
+
+    /// The groups and their keys.
+    pub(crate) fn keyed(&mut self) -> impl Iterator<Item = (&Key, &mut Group)> {
+        self.keys.iter().zip(&mut self.groups)
     }
 
     /// The group of this key, a new one if there is none.
@@ -109,12 +112,12 @@ impl Pool {
 
 /// The parts of a segment's bound that are no function of the offset.
 #[derive(Debug, Clone, Copy, Default)]
-struct Fixed {
+pub(crate) struct Fixed {
     /// Blocking, the frames that count at two ports, switching, and copies of
     /// the frame under test.
-    constant: u64,
+    pub(crate) constant: u64,
     /// Least time from the first queue to the last.
-    least: u64,
+    pub(crate) least: u64,
 }
 
 /// The flow under test in the segment.
@@ -145,7 +148,7 @@ struct Found {
 }
 
 impl Worst {
-    fn raise(&mut self, end: u64, offset: u64) {
+    pub(crate) fn raise(&mut self, end: u64, offset: u64) {
         let response = end.saturating_sub(offset);
         if response > self.response {
             *self = Self { response, offset };
@@ -162,9 +165,12 @@ impl Segment<'_> {
 
     /// As [`bound`](Self::bound), if that is less than `limit`.
     fn bound_below(&self, scratch: &mut Scratch, limit: u64) -> Option<u64> {
-        let in_any_order = self.worst(scratch, limit).map(|found| found.worst.response);
-        let in_order = self.by_deadline(scratch);
-        in_any_order.into_iter().chain(in_order).min()
+        let found = self.worst(scratch, limit).map(|found| found.worst.response);
+        let due = self.by_deadline(scratch);
+        let least = found.into_iter().chain(due).min();
+        let limit = least.map_or(limit, |least| least.min(limit));
+        let in_stages = self.in_stages(scratch, limit).map(|worst| worst.response);
+        least.into_iter().chain(in_stages).min()
     }
 
     /// The bound of a single port that serves by deadline, by what is due when.
@@ -190,7 +196,7 @@ impl Segment<'_> {
     /// in `scratch`. If the bound is `limit` or more: `None`, or anything that
     /// is `limit` or more.
     fn worst(&self, scratch: &mut Scratch, limit: u64) -> Option<Found> {
-        let fixed = self.collect(scratch)?;
+        let fixed = self.collect(scratch, false)?;
         let groups = scratch.same.groups().iter();
         let groups = groups.chain(scratch.higher.groups().iter());
         let present = groups.fold(fixed.constant, |sum, group| {
@@ -200,7 +206,9 @@ impl Segment<'_> {
             return None;
         }
         let constant = fixed.constant - fixed.least;
-        let length = busy_period(constant, scratch.same.groups(), scratch.higher.groups());
+        let groups = scratch.same.groups().iter_mut();
+        let mut groups: Vec<_> = groups.chain(scratch.higher.groups()).collect();
+        let length = busy_period(constant, &mut groups);
         let searched = length.and_then(|length| self.search(&fixed, length, scratch, limit));
         let worst = match searched {
             Some(worst) => worst,
@@ -242,6 +250,19 @@ impl Segment<'_> {
         let cost = self.stage(self.to).cost;
         let found = self.worst(scratch, u64::MAX);
         let due = self.by_deadline(scratch);
+        let limit = found
+            .as_ref()
+            .map_or(u64::MAX, |found| found.worst.response);
+        if let Some(worst) = self
+            .in_stages(scratch, limit)
+            .filter(|w| w.response < limit)
+        {
+            let course = self.stretches(scratch, worst.offset)?;
+            return Some(self.parts(scratch, worst, |higher, key| match higher {
+                true => course.at(key.exit).window,
+                false => course.offset(key, worst.offset),
+            }));
+        }
         let whole = match (due, &found) {
             (Some(due), Some(found)) if found.worst.response < due => None,
             (Some(due), _) => Some((What::Due, due)),
@@ -259,7 +280,32 @@ impl Segment<'_> {
                 term(What::Transmission, i64::try_from(cost).ok()?),
             ]);
         }
-        let Found { worst, fixed, .. } = found?;
+        // Again, for its groups.
+        let Found { worst, fixed, .. } = self.worst(scratch, u64::MAX)?;
+        let mut level = Level {
+            fixed,
+            length: HORIZON,
+            same: &mut scratch.same,
+            higher: &mut scratch.higher,
+            lines: 0,
+            left: ITERATIONS,
+        };
+        let start = level.start(worst.offset, 0)?;
+        Some(self.parts(scratch, worst, |higher, _| match higher {
+            true => start - fixed.least,
+            false => worst.offset,
+        }))
+    }
+
+    /// What a bound is made of whose groups are in `scratch`. `window` says
+    /// which window counts for a group: of those that may overtake, or of the
+    /// others.
+    fn parts(
+        &self,
+        scratch: &mut Scratch,
+        worst: Worst,
+        window: impl Fn(bool, &Key) -> u64,
+    ) -> Vec<Term> {
         let own = self.own();
         let (mut terms, mut shaped) = (Vec::new(), Vec::new());
         let mut term = |what, position: usize, nanos: u64| {
@@ -288,25 +334,10 @@ impl Segment<'_> {
             term(what, position, blocking);
         }
         term(What::Copies, self.to, own.copies);
-        let mut level = Level {
-            fixed,
-            length: HORIZON,
-            same: &mut scratch.same,
-            higher: &mut scratch.higher,
-            lines: 0,
-            left: ITERATIONS,
-        };
-        let start = level.start(worst.offset, 0)?;
-        let windows = [(true, start - fixed.least), (false, worst.offset)];
-        for (higher, window) in windows {
-            let pool = if higher {
-                &mut scratch.higher
-            } else {
-                &mut scratch.same
-            };
-            let keys = pool.keys.clone();
-            for (group, key) in pool.groups().iter_mut().zip(keys) {
-                let (parts, own, whole) = group.parts(window);
+        let Scratch { same, higher, .. } = scratch;
+        for (higher, pool) in [(true, higher), (false, same)] {
+            for (key, group) in pool.keyed() {
+                let (parts, own, whole) = group.parts(window(higher, key));
                 let mut sum = own;
                 term(What::Own, key.position, own);
                 for (stage, work) in parts {
@@ -342,7 +373,7 @@ impl Segment<'_> {
                 nanos: bound - sum,
             });
         }
-        Some(terms)
+        terms
     }
 
     /// Latest end of transmission at the last port after the nominal release,
@@ -357,7 +388,7 @@ impl Segment<'_> {
         &self.system.ports[self.stage(position).port]
     }
 
-    fn stage(&self, position: usize) -> &Stage {
+    pub(crate) fn stage(&self, position: usize) -> &Stage {
         &self.system.stages[self.path[position]]
     }
 
@@ -372,10 +403,13 @@ impl Segment<'_> {
     }
 
     /// Gathers the streams that meet the frame, and the parts that are fixed.
-    /// `None` if something has no limit, or the ports have no time left.
-    fn collect(&self, scratch: &mut Scratch) -> Option<Fixed> {
+    /// `None` if something has no limit, or the ports together have no time
+    /// left. `in_stages` keeps apart what leaves at different ports, and then it
+    /// is no matter what all take together.
+    pub(crate) fn collect(&self, scratch: &mut Scratch, in_stages: bool) -> Option<Fixed> {
         scratch.same.clear();
         scratch.higher.clear();
+        scratch.fixed.clear();
         let start = self.latest[self.path[self.from]];
         if start == UNBOUNDED {
             return None;
@@ -399,13 +433,14 @@ impl Segment<'_> {
                 return None;
             }
             let advance = latest.saturating_sub(start).saturating_sub(fixed.least);
-            total += self.enter(position, advance, own, scratch)?;
+            total += self.enter((position, in_stages), advance, own, scratch)?;
+            scratch.fixed.push(fixed);
         }
         let groups = scratch.same.groups().iter_mut();
         for group in groups.chain(scratch.higher.groups()) {
             group.finish();
         }
-        (total < FULL).then_some(fixed)
+        (in_stages || total < FULL).then_some(fixed)
     }
 
     fn own(&self) -> Own {
@@ -452,7 +487,7 @@ impl Segment<'_> {
     /// ports they take.
     fn enter(
         &self,
-        position: usize,
+        (position, in_stages): (usize, bool),
         advance: u64,
         own: Own,
         scratch: &mut Scratch,
@@ -483,7 +518,17 @@ impl Segment<'_> {
                 false => (&mut scratch.same, advance),
             };
             let input = input.filter(|_| self.shaped);
-            let key = Key { position, input };
+            let exit = match (under_test, lower) {
+                _ if !in_stages => self.to,
+                (true, _) => self.to,
+                (_, true) => position,
+                _ => self.exit(*id, position),
+            };
+            let key = Key {
+                position,
+                input,
+                exit,
+            };
             let group = pool.group(key, advance);
             let cost = match (under_test, lower) {
                 (true, _) => own.cost,
@@ -525,6 +570,18 @@ impl Segment<'_> {
         let copy = |child: &StageId| *child != id && stages[*child].port == stages[id].port;
         let parent = &stages[parent];
         (parent.cost, parent.children.iter().any(copy))
+    }
+
+    /// The last position to which a frame that is at one goes along.
+    fn exit(&self, id: StageId, position: usize) -> usize {
+        if position == self.to {
+            return position;
+        }
+        let next = self.stage(position + 1).port;
+        let children = self.system.stages[id].children.iter();
+        let along = children.filter(|child| self.system.stages[**child].port == next);
+        let exits = along.map(|child| self.exit(*child, position + 1));
+        exits.max().unwrap_or(position)
     }
 
     /// Whether a frame that enters at a position may go before the frame under
@@ -612,240 +669,4 @@ pub(crate) enum What {
     Shaping,
     /// Time that has passed when the frame comes.
     Offset,
-}
-
-/// The longest time for which a level can be busy: beyond it offsets repeat
-/// smaller ones. `constant` is what is there besides the groups, which are
-/// prepared for that long. `None` if it is too long.
-pub(crate) fn busy_period(constant: u64, same: &mut [Group], higher: &mut [Group]) -> Option<u64> {
-    let first = |groups: &[Group]| groups.iter().map(Group::first).fold(0, u64::saturating_add);
-    let work = constant
-        .saturating_add(first(same))
-        .saturating_add(first(higher));
-    let mut horizon = work.saturating_mul(2);
-    let (mut length, mut left) = (0, ITERATIONS);
-    loop {
-        if length > HORIZON || work > HORIZON {
-            return None;
-        }
-        for group in same.iter_mut().chain(higher.iter_mut()) {
-            group.prepare(horizon)?;
-        }
-        while length <= horizon {
-            left = left.checked_sub(1)?;
-            let groups = same.iter_mut().chain(higher.iter_mut());
-            let work = groups.fold(constant, |sum, group| {
-                sum.saturating_add(group.everything(length))
-            });
-            if work <= length {
-                return Some(length);
-            }
-            length = work;
-        }
-        horizon = length.saturating_mul(2);
-    }
-}
-
-impl Segment<'_> {
-    /// The greatest response over all offsets below `length`.
-    /// `None`, too, as soon as one is `limit` or more.
-    fn search(
-        &self,
-        fixed: &Fixed,
-        length: u64,
-        scratch: &mut Scratch,
-        limit: u64,
-    ) -> Option<Worst> {
-        let Scratch {
-            same,
-            higher,
-            candidates,
-            ..
-        } = scratch;
-        candidates.clear();
-        candidates.push(0);
-        for group in same.groups() {
-            group.candidates(length, candidates)?;
-        }
-        candidates.sort_unstable();
-        candidates.dedup();
-
-        let cost = self.stage(self.to).cost;
-        let lines = |pool: &mut Pool| pool.groups().iter().filter(|group| group.is_line()).count();
-        let (grows, lines) = (lines(same), lines(same) + lines(higher));
-        let mut level = Level {
-            fixed: *fixed,
-            length,
-            same,
-            higher,
-            lines: lines as u64,
-            left: ITERATIONS,
-        };
-        let mut best = Worst::default();
-        let mut start = 0;
-        for (index, t) in candidates.iter().enumerate() {
-            // The start of the frame is at most `length` after that.
-            if fixed.least + length + cost <= best.response + t {
-                break;
-            }
-            start = level.start(*t, start)?;
-            best.raise(start + cost, *t);
-            if best.response >= limit {
-                return None;
-            }
-            let last = candidates.get(index + 1).copied().unwrap_or(length) - 1;
-            if grows > 0 && last > *t {
-                level.between(*t + 1, last, cost, start, &mut best)?;
-            }
-        }
-        Some(best)
-    }
-}
-
-/// The start of the frame under test as a function of the offset.
-struct Level<'a> {
-    fixed: Fixed,
-    length: u64,
-    same: &'a mut Pool,
-    higher: &'a mut Pool,
-    /// Groups whose work grows between steps.
-    lines: u64,
-    /// Steps that may still be taken.
-    left: u32,
-}
-
-impl Level<'_> {
-    /// Latest start of transmission at the last port for an offset, from the
-    /// beginning of the busy period at the first; at least `from`, which must
-    /// not be more than the answer.
-    fn start(&mut self, offset: u64, from: u64) -> Option<u64> {
-        let same = self.same.groups().iter_mut();
-        let base = same.fold(self.fixed.constant, |sum, group| {
-            sum.saturating_add(group.work(offset))
-        });
-        let mut start = base.max(from);
-        loop {
-            let window = start - self.fixed.least;
-            if window > self.length {
-                return None;
-            }
-            let higher = self.higher.groups().iter_mut();
-            let next = higher.fold(base, |sum, group| sum.saturating_add(group.work(window)));
-            if next <= start {
-                return Some(start);
-            }
-            self.left = self.left.checked_sub(1)?;
-            start = next;
-        }
-    }
-
-    /// The greatest response for the offsets from `first` to `last`, between
-    /// which the level's own work grows without steps, goes into `best`.
-    ///
-    /// Work is whole and so at most what the lines say without rounding; the
-    /// response by these is linear in pieces and greatest at an end of one,
-    /// where the rounded one is no less. Pieces end where higher work jumps.
-    fn between(
-        &mut self,
-        mut first: u64,
-        last: u64,
-        cost: u64,
-        from: u64,
-        best: &mut Worst,
-    ) -> Option<()> {
-        let latest = self.start(last, from)?;
-        let mut start = from;
-        loop {
-            start = self.start(first, start)?;
-            best.raise(start + cost, first);
-            if latest + cost <= best.response + first {
-                return Some(());
-            }
-            self.left = self.left.checked_sub(1)?;
-            let window = start - self.fixed.least;
-            let Some(roundings) = self.roundings(window) else {
-                return self.halve(first, last, cost, start, best);
-            };
-            let higher = self.higher.groups().iter_mut();
-            let jump = higher
-                .map(|group| group.next_break(window))
-                .min()
-                .unwrap_or(u64::MAX);
-            if latest - self.fixed.least < jump {
-                best.raise(latest + cost + roundings, last);
-                return Some(());
-            }
-            let end = self.last_before(jump, first, last);
-            let at_end = self.start(end, start)?;
-            best.raise(at_end + cost + roundings, end);
-            if end >= last {
-                return Some(());
-            }
-            (first, start) = (end + 1, at_end);
-        }
-    }
-
-    /// How far roundings may lift a piece above the line between its ends;
-    /// `None` if far.
-    fn roundings(&mut self, window: u64) -> Option<u64> {
-        let higher = self.higher.groups().iter_mut();
-        let slope = higher
-            .map(|group| group.slope(window))
-            .fold(0, u64::saturating_add);
-        // Each rounding comes back by what is higher in the time it takes.
-        let rest = (1_u64 << 32).checked_sub(slope)?;
-        let times = (1_u64 << 32).checked_div(rest)? + 1;
-        (times <= RESOLUTION).then(|| self.lines * times)
-    }
-
-    /// The last offset from `first` to `last` for which the window of what is
-    /// higher stays below `jump`; `first` if there is none.
-    fn last_before(&mut self, jump: u64, mut first: u64, mut last: u64) -> u64 {
-        let higher = self.higher.groups().iter_mut();
-        let taken = higher
-            .map(|group| group.work(jump - 1))
-            .fold(self.fixed.constant, u64::saturating_add);
-        let room = (jump - 1 + self.fixed.least).saturating_sub(taken);
-        while first < last {
-            let middle = first.midpoint(last) + 1;
-            let same = self.same.groups().iter_mut();
-            let work = same
-                .map(|group| group.work(middle))
-                .fold(0, u64::saturating_add);
-            if work <= room {
-                first = middle;
-            } else {
-                last = middle - 1;
-            }
-        }
-        first
-    }
-
-    /// As [`between`](Self::between), by halves: too large by less than
-    /// [`RESOLUTION`].
-    fn halve(
-        &mut self,
-        first: u64,
-        last: u64,
-        cost: u64,
-        from: u64,
-        best: &mut Worst,
-    ) -> Option<()> {
-        let mut open = vec![(first, last)];
-        while let Some((first, last)) = open.pop() {
-            self.left = self.left.checked_sub(1)?;
-            let latest = self.start(last, from)? + cost;
-            if latest <= best.response + first {
-                continue;
-            }
-            if last - first <= RESOLUTION {
-                best.raise(latest, first);
-                continue;
-            }
-            let middle = first.midpoint(last);
-            open.push((first, middle));
-            open.push((middle + 1, last));
-        }
-        Some(())
-    }
 }

@@ -1,0 +1,138 @@
+//! Where segments of a path reach: across ports without priorities, past flows
+//! that leave, and up to a full link.
+
+use punctual_analysis::{PathBounds, analyze};
+use punctual_model::network::{Document, Network};
+use serde_json::{Value, json};
+
+fn bounds(nodes: &[&str], links: Value, flows: Value) -> Vec<PathBounds> {
+    let nodes: Vec<_> = nodes.iter().map(|id| json!({ "id": id })).collect();
+    let document = json!({ "nodes": nodes, "links": links, "flows": flows });
+    let document: Document = serde_json::from_value(document).expect("a document");
+    let bounds = analyze(&Network::new(&document).expect("a network"));
+    bounds.flows.into_iter().map(|paths| paths[0]).collect()
+}
+
+/// A link on which frames take so many ns for each byte.
+fn link(id: &str, from: &str, to: &str, nanos_per_byte: u64) -> Value {
+    json!({ "id": id, "from": from, "to": to, "rate_bps": 8_000_000_000 / nanos_per_byte })
+}
+
+/// Three publishers of 1000 bytes, over a switch to a processor that takes
+/// 100 us for each message and serves in this way.
+fn to_a_processor(service: &str, priorities: [u64; 3]) -> Vec<PathBounds> {
+    let mut cpu = json!({ "id": "cpu", "from": "in", "to": "out" });
+    cpu[service] = json!(true);
+    let links = json!([
+        link("a>s", "a", "s", 10),
+        link("b>s", "b", "s", 10),
+        link("c>s", "c", "s", 10),
+        link("s>in", "s", "in", 10),
+        cpu
+    ]);
+    let flow = |host: &str, prio: u64| {
+        json!({
+            "id": host, "prio": prio, "period_ns": 10_000_000, "wire_bytes": 1000,
+            "cost_ns": { "cpu": 100_000 }, "paths": [[format!("{host}>s"), "s>in", "cpu"]],
+        })
+    };
+    let [a, b, c] = priorities;
+    let flows = json!([flow("a", a), flow("b", b), flow("c", c)]);
+    bounds(&["a", "b", "c", "s", "in", "out"], links, flows)
+}
+
+#[test]
+fn who_goes_along_is_paid_once_across_ports_without_priorities() {
+    // By hand: the others are at the switch when a's message comes (10 us) and
+    // first at the processor, which the first of them reaches 10 us later;
+    // then three times 100 us.
+    for service in ["fifo", "edf"] {
+        let equal = to_a_processor(service, [1, 1, 1]);
+        assert_eq!(equal[0].best, Some(320_000), "{service}");
+        assert_eq!(equal[0].trajectory, Some(320_000), "{service}");
+        // Port by port the switch is paid, too.
+        assert_eq!(equal[0].holistic, Some(340_000), "{service}");
+        // One of lower priority may have begun at the switch, and counts again
+        // at the processor. Cut there, the link to it brings one at a time.
+        let lower = to_a_processor(service, [1, 1, 0]);
+        assert_eq!(lower[0].trajectory, Some(330_000), "{service}");
+        assert_eq!(lower[0].best, Some(320_000), "{service}");
+    }
+}
+
+#[test]
+fn no_deadline_is_overtaken_by_a_longer_one() {
+    let links = json!([
+        link("a>b", "a", "b", 10),
+        { "id": "cpu", "from": "b", "to": "c", "edf": true },
+    ]);
+    let flow = |id: &str, period: u64, deadline: u64, cost: u64| {
+        json!({
+            "id": id, "prio": 0, "period_ns": period, "deadline_ns": deadline, "wire_bytes": 1000,
+            "cost_ns": { "cpu": cost }, "paths": [["a>b", "cpu"]],
+        })
+    };
+    let flows = json!([
+        flow("tested", 1_000_000, 100_000, 20_000),
+        flow("as urgent", 1_000_000, 100_000, 100_000),
+        flow("patient", 40_000, 2_000_000, 30_000),
+    ]);
+    // By hand: one message of each other, 10 us later; what of the patient one
+    // comes while these are served goes behind.
+    let found = bounds(&["a", "b", "c"], links, flows);
+    assert_eq!(found[0].best, Some(160_000));
+}
+
+#[test]
+fn full_together_is_not_full() {
+    let links = json!([
+        link("a>s", "a", "s", 10),
+        link("s>t", "s", "t", 10),
+        link("t>u", "t", "u", 10),
+        link("b>s", "b", "s", 10),
+        link("c>t", "c", "t", 10),
+        link("t>v", "t", "v", 10),
+    ]);
+    let flow = |id: &str, prio: u64, period: u64, path: &[&str]| {
+        json!({
+            "id": id, "prio": prio, "period_ns": period, "wire_bytes": 1000, "paths": [path],
+        })
+    };
+    // Six tenths of each port are taken by others, not the same at both.
+    let flows = json!([
+        flow("tested", 0, 1_000_000, &["a>s", "s>t", "t>u"]),
+        flow("leaves", 1, 16_667, &["b>s", "s>t", "t>v"]),
+        flow("joins", 1, 16_667, &["c>t", "t>u"]),
+    ]);
+    let nodes = ["a", "b", "c", "s", "t", "u", "v"];
+    let found = bounds(&nodes, links, flows);
+    // By hand: 10 us to the switch; one that leaves, which counts at both ports
+    // if it can, one that joins in each 16.667 us.
+    let trajectory = found[0].trajectory.expect("each port has time left");
+    assert!(trajectory >= 50_000, "{trajectory}");
+    assert!(found[0].best <= found[0].trajectory && found[0].best <= found[0].holistic);
+}
+
+#[test]
+fn almost_full_links_have_bounds() {
+    let links = json!([link("a>b", "a", "b", 10), link("b>c", "b", "c", 10)]);
+    let flows: Vec<_> = (0..20_u64)
+        .map(|number| {
+            let bytes = 500 + 37 * number;
+            json!({
+                "id": format!("f{number}"), "prio": number % 4, "wire_bytes": bytes,
+                // A twentieth of the link, but for a part in ten million.
+                "period_ns": bytes * 200 + bytes / 50_000 + 1,
+                "jitter_ns": 30_000, "paths": [["a>b", "b>c"]],
+            })
+        })
+        .collect();
+    let found = bounds(&["a", "b", "c"], links, json!(flows));
+    for (number, bounds) in found.iter().enumerate() {
+        let least = 30_000 + 2 * (500 + 37 * number as u64) * 10;
+        assert!(
+            bounds.best.is_some_and(|best| best >= least),
+            "f{number}: {bounds:?}"
+        );
+    }
+}
