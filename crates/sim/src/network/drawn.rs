@@ -63,7 +63,7 @@ impl<'a> Drawn<'a> {
         let draw = self.rng.any();
         // The upper half says how, the lower half which.
         if (draw >> 32) % 100 < self.chances.extremes {
-            return if draw & 1 == 0 { low } else { high };
+            return low + (high - low) * (draw & 1);
         }
         self.rng.within(low..=high)
     }

@@ -32,9 +32,13 @@ impl Heap {
     /// When the next event happens; `u64::MAX` if none does.
     #[inline]
     pub(super) fn next_time(&self) -> u64 {
-        let first = if self.free { 1..5 } else { 0..1 };
-        let events = self.events.iter().skip(first.start).take(first.len());
-        events.map(|event| event.time).min().unwrap_or(u64::MAX)
+        let time = |events: &[Event]| events.iter().map(|event| event.time).min();
+        let first = match self.events.as_slice() {
+            [_, a, b, c, d, ..] if self.free => Some(a.time.min(b.time).min(c.time.min(d.time))),
+            [_, rest @ ..] if self.free => time(rest),
+            events => events.first().map(|event| event.time),
+        };
+        first.unwrap_or(u64::MAX)
     }
 
     #[inline]
@@ -80,13 +84,7 @@ impl Heap {
             if first >= length {
                 break;
             }
-            let end = (first + 4).min(length);
-            let mut least = first;
-            for child in first + 1..end {
-                if self.events[child].time < self.events[least].time {
-                    least = child;
-                }
-            }
+            let least = first + least(&self.events[first..(first + 4).min(length)]);
             if event.time <= self.events[least].time {
                 break;
             }
@@ -95,6 +93,25 @@ impl Heap {
         }
         self.events[at] = event;
     }
+}
+
+/// The place of the earliest of up to four events. Which one it is cannot be
+/// foreseen, so this does without branches.
+#[inline]
+fn least(events: &[Event]) -> usize {
+    if let [a, b, c, d] = events {
+        let left = usize::from(b.time < a.time);
+        let right = 2 + usize::from(d.time < c.time);
+        let is_right = c.time.min(d.time) < a.time.min(b.time);
+        return if is_right { right } else { left };
+    }
+    let mut least = 0;
+    for (at, event) in events.iter().enumerate() {
+        if event.time < events[least].time {
+            least = at;
+        }
+    }
+    least
 }
 
 #[cfg(test)]
