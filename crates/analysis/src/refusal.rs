@@ -7,7 +7,8 @@ use std::time::Duration;
 use punctual_model::format_duration;
 use punctual_model::network::{Flow, Topology};
 
-use crate::system::{FULL, Load, PortId, System, load};
+use crate::load::{FULL, Load, percent, share};
+use crate::system::{PortId, System};
 
 /// Why flows are not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -139,19 +140,18 @@ pub(crate) struct Overload {
 impl Overload {
     /// The port's load by this priority and above, if it is all of it.
     pub(crate) fn of(system: &System, port: PortId, priority: u64) -> Option<Self> {
-        let (mut sum, mut millionths): (Load, u128) = (0, 0);
-        for stage in system.level(port, priority) {
+        let level = system.level(port, priority).iter();
+        let parts = level.map(|stage| {
             let stage = &system.stages[*stage];
             let class = &system.classes[stage.class];
-            let work = stage
-                .cost
-                .saturating_mul(class.frames)
-                .saturating_mul(class.count);
-            sum += load(work, class.period);
-            millionths += u128::from(work) * 1_000_000 / u128::from(class.period);
-        }
-        let percent = u64::try_from(millionths.div_ceil(10_000)).unwrap_or(u64::MAX);
-        (sum >= FULL).then_some(Self { port, percent })
+            let flows = u128::from(class.frames) * u128::from(class.count);
+            share(u128::from(stage.cost).saturating_mul(flows), class.period)
+        });
+        let sum = parts.fold(0, Load::saturating_add);
+        (sum >= FULL).then(|| Self {
+            port,
+            percent: percent(sum),
+        })
     }
 
     /// The link's name and its load in per cent.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use punctual_model::network::{Flow, Hop, Topology};
 
+pub(crate) use crate::load::{FULL, Load, load};
 use crate::order::topological;
 
 /// Index of a class.
@@ -21,19 +22,6 @@ pub(crate) type PortId = usize;
 
 /// No limit is known.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
-
-/// A share of a link, in units of 2^-64, rounded up.
-pub(crate) type Load = u128;
-/// All of a link.
-pub(crate) const FULL: Load = 1 << 64;
-
-/// The share of a link that `work` in each `period` takes, rounded up; more
-/// than all of it counts as all.
-pub(crate) fn load(work: u64, period: u64) -> Load {
-    (Load::from(work) << 64)
-        .div_ceil(Load::from(period))
-        .min(FULL)
-}
 
 /// Flows that differ in name only.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use punctual_analysis::{Admission, Reason, Refusal};
+use punctual_analysis::{Admission, LinkLoad, Reason, Refusal, link_loads};
 use punctual_model::network::{Flow, Network, Topology};
 
 /// Streams of other flows that a decision may look at: some ten milliseconds
@@ -45,13 +45,16 @@ impl Gate {
     /// Takes flows out and lets others in if then everyone keeps its deadline;
     /// otherwise nothing changes.
     pub(crate) fn replace(&mut self, out: &[&str], new: Vec<Flow>) -> Result<(), Refused> {
-        match self.admission.replace(out, new.clone()) {
-            Ok(()) => {
-                self.renew();
-                Ok(())
-            }
-            Err(refusal) => Err(self.refused(&refusal, out, &new)),
-        }
+        self.try_replace(out, new.clone())
+            .map_err(|refusal| self.refused(&refusal, out, &new))
+    }
+
+    /// As [`replace`](Self::replace), without the words, which
+    /// [`refused`](Self::refused) finds.
+    pub(crate) fn try_replace(&mut self, out: &[&str], new: Vec<Flow>) -> Result<(), Refusal> {
+        self.admission.replace(out, new)?;
+        self.renew();
+        Ok(())
     }
 
     /// The network has grown by nodes and links at the end of its lists.
@@ -76,7 +79,7 @@ impl Gate {
     }
 
     /// A refusal in words, with the links as they would be loaded.
-    fn refused(&self, refusal: &Refusal, out: &[&str], new: &[Flow]) -> Refused {
+    pub(crate) fn refused(&self, refusal: &Refusal, out: &[&str], new: &[Flow]) -> Refused {
         let mut network = self.network().clone();
         network
             .flows
@@ -101,9 +104,11 @@ fn explain(network: &Network, flow: &Flow, bound: Option<u64>, others: u64) -> S
         micros if micros < 10_000 => format!("{micros} us"),
         micros => format!("{}.{:03} ms", micros / 1000, micros % 1000),
     };
-    let (link, load) = busiest(network, flow);
-    let link = &network.topology.links[link].id;
-    let per_cent = load.div_ceil(10_000);
+    let Some(load) = busiest(network, flow) else {
+        return format!("flow {} has no way", flow.id);
+    };
+    let link = &network.topology.links[load.link].id;
+    let per_cent = load.whole_percent();
     let others = match others {
         0 => String::new(),
         1 => "; another flow would be late, too".into(),
@@ -118,7 +123,7 @@ fn explain(network: &Network, flow: &Flow, bound: Option<u64>, others: u64) -> S
             nanos(flow.deadline),
             nanos(bound - flow.deadline),
         ),
-        None if load > 1_000_000 => format!(
+        None if load.share > LinkLoad::FULL => format!(
             "link {link} on the way of flow {} would be loaded {per_cent} %{others}",
             flow.id,
         ),
@@ -129,19 +134,9 @@ fn explain(network: &Network, flow: &Flow, bound: Option<u64>, others: u64) -> S
     }
 }
 
-/// The link of a flow's way with the highest load, and that in millionths.
-fn busiest(network: &Network, flow: &Flow) -> (usize, u128) {
-    let links = flow.hops.iter().map(|hop| hop.link);
-    let load = |link: usize| -> u128 {
-        let of = |flow: &Flow| -> u128 {
-            let costs = flow.hops.iter().filter(|hop| hop.link == link);
-            let busy: u128 = costs.map(|hop| u128::from(hop.cost)).sum();
-            (busy * u128::from(flow.frames) * 1_000_000).div_ceil(u128::from(flow.period))
-        };
-        network.flows.iter().map(of).sum()
-    };
-    links
-        .map(|link| (link, load(link)))
-        .max_by_key(|(_, load)| *load)
-        .unwrap_or((0, 0))
+/// The link of a flow's way with the highest load.
+fn busiest(network: &Network, flow: &Flow) -> Option<LinkLoad> {
+    let own = |load: &LinkLoad| flow.hops.iter().any(|hop| hop.link == load.link);
+    let loads = link_loads(network).into_iter();
+    loads.filter(own).max_by_key(|load| load.share)
 }

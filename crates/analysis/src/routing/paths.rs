@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use punctual_model::network::{Flow, FlowEntry, LinkIndex, MAX_TIME, Network, NodeIndex, Topology};
 
-use crate::system::{FULL, Load, load};
+use crate::load::{FULL, Load, parts_of};
 
 /// Paths that an enumeration gives at most.
 pub const MAX_PATHS: usize = 4_096;
@@ -341,9 +341,9 @@ pub fn paths_by_bucket_weight(
 fn loads(topology: &Topology, flows: &[Flow]) -> Vec<Load> {
     let mut loads = vec![0; topology.links.len()];
     for flow in flows {
-        for hop in &flow.hops {
-            let taken: &mut Load = &mut loads[hop.link];
-            *taken = (*taken + load(hop.cost.saturating_mul(flow.frames), flow.period)).min(FULL);
+        for (link, part) in parts_of(flow) {
+            let taken: &mut Load = &mut loads[link];
+            *taken = taken.saturating_add(part);
         }
     }
     loads

@@ -13,6 +13,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
+use punctual_analysis::link_loads;
 use punctual_codec::topic;
 use punctual_manager::{Client, Decision, FlowView, Manager, Publication, Quota};
 use punctual_model::{Requirements, Status};
@@ -290,20 +291,12 @@ impl From<Decision> for Answer {
 impl NetworkView {
     fn new(manager: &Manager) -> Self {
         let network = manager.network();
-        let mut load = vec![(0_u128, 0_usize); network.topology.links.len()];
-        for flow in &network.flows {
-            let mut passed = Vec::new();
-            for hop in &flow.hops {
-                let busy = u128::from(hop.cost) * u128::from(flow.frames) * 1_000_000;
-                load[hop.link].0 += busy.div_ceil(u128::from(flow.period));
-                if !passed.contains(&hop.link) {
-                    passed.push(hop.link);
-                    load[hop.link].1 += 1;
-                }
-            }
+        let mut loads = vec![(0.0, 0); network.topology.links.len()];
+        for load in link_loads(network) {
+            loads[load.link] = (load.percent(), load.flows);
         }
         let name = |node: usize| network.topology.nodes[node].id.clone();
-        let links = network.topology.links.iter().zip(load);
+        let links = network.topology.links.iter().zip(loads);
         Self {
             nodes: network
                 .topology
@@ -316,12 +309,12 @@ impl NetworkView {
                 })
                 .collect(),
             links: links
-                .map(|(link, (millionths, flows))| LinkView {
+                .map(|(link, (load_percent, flows))| LinkView {
                     id: link.id.clone(),
                     from: name(link.from),
                     to: name(link.to),
                     rate_bps: link.rate,
-                    load_percent: millionths as f64 / 1e4,
+                    load_percent,
                     flows,
                 })
                 .collect(),

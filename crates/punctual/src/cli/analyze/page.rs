@@ -1,5 +1,6 @@
 //! A study as pictures, and as an HTML page with them.
 
+use punctual_analysis::LinkLoad;
 use punctual_report::{Bars, Edge, Group, Page, Part, Picture, bars, map};
 
 use super::study::{Row, Study};
@@ -105,7 +106,7 @@ fn slack(study: &Study) -> Picture {
 fn loads(study: &Study) -> Picture {
     let mut loads = study.loads.clone();
     loads.sort_by(|a, b| b.percent().total_cmp(&a.percent()));
-    let group = |load: &super::load::LinkLoad| Group {
+    let group = |load: &LinkLoad| Group {
         name: study.network.topology.links[load.link].id.clone(),
         values: vec![Some(load.percent())],
         mark: Some(100.0),

@@ -1,9 +1,9 @@
 //! What is known of a network after its analysis, one row per flow and path.
 
-use punctual_analysis::analyze;
+use punctual_analysis::{LinkLoad, analyze, link_loads};
 use punctual_model::network::{Flow, HopIndex, Network};
 
-use super::load::{LinkLoad, loads};
+use super::load;
 use super::method::Method;
 use super::observed::Observed;
 
@@ -20,6 +20,8 @@ pub(super) struct Study {
     pub(super) loads: Vec<LinkLoad>,
     /// Whether observations were given.
     pub(super) observed: bool,
+    /// What was chosen before, a line each.
+    pub(super) planned: Vec<String>,
 }
 
 /// A flow to one destination.
@@ -128,9 +130,10 @@ impl Study {
         });
         Self {
             rows: rows.collect(),
-            loads: loads(&network),
+            loads: link_loads(&network),
             methods: methods.to_vec(),
             observed: observed.is_some(),
+            planned: Vec::new(),
             network,
         }
     }
@@ -140,8 +143,8 @@ impl Study {
         self.rows.iter().all(|row| row.verdict() == Verdict::Kept)
     }
 
-    /// What a person should know beside the table, a line each: formulas that
-    /// are no bounds, overloaded links, observations above a bound.
+    /// What a person should know beside the table, a line each: what was
+    /// chosen, formulas that are no bounds, overloaded links, observations above a bound.
     pub(super) fn remarks(&self) -> Vec<String> {
         let unsafe_ones = self
             .methods
@@ -156,7 +159,7 @@ impl Study {
         let overloaded = self.loads.iter().filter_map(|load| {
             let link = &self.network.topology.links[load.link].id;
             let from = load.overloaded_from?;
-            let load = load.text();
+            let load = load::text(load);
             Some(format!(
                 "link {link} loaded {load}: no bound there at priority {from} and below"
             ))
@@ -167,7 +170,12 @@ impl Study {
                 row.flow, row.path
             )
         });
-        unsafe_ones.chain(overloaded).chain(refuted).collect()
+        let planned = self.planned.iter().cloned();
+        planned
+            .chain(unsafe_ones)
+            .chain(overloaded)
+            .chain(refuted)
+            .collect()
     }
 
     /// The answer in a line.
@@ -184,13 +192,10 @@ impl Study {
             (0, none) => format!("{none} have no bound"),
             (late, none) => format!("{late} may be late, {none} have no bound"),
         });
-        let fullest = self
-            .loads
-            .iter()
-            .max_by(|a, b| a.percent().total_cmp(&b.percent()));
+        let fullest = self.loads.iter().max_by_key(|load| load.share);
         if let Some(load) = fullest {
             let link = &self.network.topology.links[load.link].id;
-            text.push_str(&format!("; fullest link {link}, {}", load.text()));
+            text.push_str(&format!("; fullest link {link}, {}", load::text(load)));
         }
         text
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use punctual_analysis::LinkLoad;
 use serde_json::{Map, Value, json};
 
 use super::method::Method;
@@ -194,7 +195,7 @@ pub(super) fn json(study: &Study) -> Value {
         }
         Value::Object(fields)
     };
-    let link = |load: &super::load::LinkLoad| {
+    let link = |load: &LinkLoad| {
         json!({
             "link": study.network.topology.links[load.link].id,
             "load_percent": (load.percent() * 1e6).round() / 1e6,
