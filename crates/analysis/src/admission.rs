@@ -92,13 +92,39 @@ impl Admission {
             return Ok(());
         }
         let refusal = self.refusal(&flows, &classes, &late);
+        self.undo(&flows, &classes);
+        Err(refusal)
+    }
+
+    /// Looks at the network with another flow: at its stages, and at the limits
+    /// by levels, or by the whole analysis while routes make a cycle. Nothing
+    /// has changed then.
+    pub(crate) fn try_with<T>(
+        &mut self,
+        flow: &Flow,
+        look: impl FnOnce(&System, &[StageId], &Limits) -> T,
+    ) -> T {
+        let flows = std::slice::from_ref(flow);
+        let classes = self.system.add_all(flows);
+        self.touch(&classes);
+        let stages: Vec<_> = self.stages_of(&classes).collect();
+        let seen = if self.settled {
+            look(&self.system, &stages, &self.levels.limits)
+        } else {
+            look(&self.system, &stages, &Solution::new(&self.system).best)
+        };
+        self.undo(flows, &classes);
+        seen
+    }
+
+    /// Takes out what was added last, and was not kept.
+    fn undo(&mut self, flows: &[Flow], classes: &[ClassId]) {
         self.levels.undo();
-        for (flow, class) in flows.iter().zip(&classes) {
+        for (flow, class) in flows.iter().zip(classes) {
             self.system.remove(*class, flow);
         }
         self.settled &= self.system.order.is_some();
         self.resettle();
-        Err(refusal)
     }
 
     /// Takes flows out and admits others in their place, all or nothing.
@@ -174,7 +200,9 @@ impl Admission {
     }
 
     /// The bounds of an admitted flow, one for each destination; `None` if
-    /// there is none of that name.
+    /// there is none of that name. They take an analysis of the whole network,
+    /// whatever [`set_effort`](Self::set_effort) says;
+    /// [`promises`](Self::promises) keeps to a limit.
     pub fn bounds(&self, id: &str) -> Option<Vec<PathBounds>> {
         let class = *self.classes.get(id)?;
         let solution = Solution::new(&self.system);
@@ -190,12 +218,14 @@ impl Admission {
             self.settled = false;
             return;
         }
-        let stages: Vec<_> = classes
-            .iter()
-            .flat_map(|class| self.system.classes[*class].stages.iter().copied())
-            .collect();
+        let stages: Vec<_> = self.stages_of(classes).collect();
         self.levels.touch(&self.system, &stages);
         self.levels.settle(&self.system);
+    }
+
+    fn stages_of(&self, classes: &[ClassId]) -> impl Iterator<Item = StageId> {
+        let classes = classes.iter().map(|class| &self.system.classes[*class]);
+        classes.flat_map(|class| class.stages.iter().copied())
     }
 
     /// Begins the levels again once the routes make no cycle any more.
@@ -251,6 +281,11 @@ impl Admission {
         }
         let solution = Solution::new(&self.system);
         self.those_late(&solution.best, &all)
+    }
+
+    /// Whether a decision may analyse the whole network.
+    pub(crate) fn may_analyse_all(&self) -> bool {
+        self.whole_effort() <= self.effort
     }
 
     /// Streams that the analysis of the whole network looks at.

@@ -97,7 +97,7 @@ pub fn analyze_json(text: &str) -> Result<Report, NetworkError> {
 /// A change of the set of admitted flows.
 #[derive(Debug, Clone)]
 enum Change {
-    Add(FlowEntry),
+    Add(Box<FlowEntry>),
     Remove(String),
 }
 
@@ -155,7 +155,9 @@ fn change((index, mut value): (usize, Value)) -> Result<Change, NetworkError> {
     };
     match value.get("op").and_then(Value::as_str) {
         Some("add") => match value.get_mut("flow").map(Value::take) {
-            Some(flow) => FlowEntry::from_json_value(flow).map(Change::Add),
+            Some(flow) => {
+                FlowEntry::from_json_value(flow).map(|entry| Change::Add(Box::new(entry)))
+            }
             None => fail("flow", "is missing; state the flow to add"),
         },
         Some("remove") => match value.get("id").and_then(Value::as_str) {

@@ -47,7 +47,7 @@ pub use refusal::{Reason, Refusal};
 pub use remedies::Remedy;
 pub use routing::{
     Ends, Enumeration, MAX_PATHS, MAX_SHORTEST, MAX_STEPS, MAX_VERIFIED, NoRoute, Path, Route,
-    WeightedPath, all_paths, choose_route, paths_by_bucket_weight, rendezvous_point,
-    shortest_paths,
+    Selection, Stuck, WeightedPath, all_paths, choose_route, choose_ways, paths_by_bucket_weight,
+    rendezvous_point, shortest_paths,
 };
 pub use tfa::tfa;

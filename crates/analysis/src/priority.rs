@@ -8,7 +8,7 @@
 //! true of all of them once all pass. What is returned was confirmed by
 //! [`analyze`](crate::analyze). Proofs: `docs/analysis.md`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use punctual_model::format_duration;
 use punctual_model::network::{Flow, Network};
 
 use crate::bounds::Solution;
+use crate::refusal::Overload;
 use crate::segment::{Scratch, Segment};
 use crate::system::{ClassId, System};
 
@@ -62,6 +63,13 @@ pub enum Unassignable {
         /// Its deadline, ns.
         deadline: u64,
     },
+    /// A link has no time left, whatever the priorities.
+    Overload {
+        /// The link.
+        link: String,
+        /// Its load in per cent, rounded up.
+        percent: u64,
+    },
     /// Every order that the method tries leaves somebody late.
     Late {
         /// The flows for which nothing was found, in the order of the network.
@@ -92,6 +100,11 @@ impl fmt::Display for Unassignable {
                 "flow {flow:?} takes at least {} even alone; its deadline of {} must be longer",
                 time(least),
                 time(deadline)
+            ),
+            Self::Overload { link, percent } => write!(
+                f,
+                "link {link} loaded {percent} %: no priorities help; take flows away or let them go \
+                 another way"
             ),
             Self::Late { flows } => write!(
                 f,
@@ -174,6 +187,11 @@ impl<'a> Problem<'a> {
             Ok(flow.deadline - (least - flow.jitter))
         });
         let spare = spare.collect::<Result<_, _>>()?;
+        let mut ports = 0..system.ports.len();
+        if let Some(overload) = ports.find_map(|port| Overload::of(&system, port, 0)) {
+            let (link, percent) = overload.named(&network.topology);
+            return Err(Unassignable::Overload { link, percent });
+        }
         Ok(Self {
             network,
             fixed,
@@ -344,14 +362,33 @@ impl<'a> Problem<'a> {
             .collect()
     }
 
+    /// For each flow the first that differs from it in name, period and
+    /// priority at most: where one of them is late at the end of an order,
+    /// another is, too, but for rare cases.
+    fn kinds(&self) -> Vec<usize> {
+        let mut known = HashMap::new();
+        let flows = self.network.flows.iter().enumerate();
+        flows
+            .map(|(index, flow)| {
+                let kind = (
+                    (flow.jitter, flow.deadline, flow.frames),
+                    (&flow.hops, &flow.leaves),
+                );
+                *known.entry(kind).or_insert(index)
+            })
+            .collect()
+    }
+
     /// Place after place from the least urgent: if who is there is late, the
     /// next more urgent one that is not takes it, and those between move up.
+    /// Of each level one of a kind is tried.
     fn repair(&self) -> Result<Vec<u64>, Unassignable> {
         let mut priorities = self.monotonic();
         let mut late = self.late(&priorities);
         let mut order = self.free();
         order.sort_by_key(|flow| priorities[*flow]);
         let places: Vec<u64> = order.iter().map(|flow| priorities[*flow]).collect();
+        let kinds = self.kinds();
         let mut trials = TRIALS;
         for place in 0..order.len() {
             let settled = |order: &[usize], late: &[usize]| {
@@ -362,7 +399,11 @@ impl<'a> Problem<'a> {
             }
             let others = (place + 1..order.len()).filter(|other| places[*other] > places[place]);
             let mut found = false;
+            let mut tried = HashSet::new();
             for other in others {
+                if !tried.insert((places[other], kinds[order[other]])) {
+                    continue;
+                }
                 let Some(left) = trials.checked_sub(1) else {
                     break;
                 };
@@ -663,6 +704,16 @@ mod tests {
         assert_eq!(
             assign(&link(&[]), &none(), 8, Method::Optimal),
             Ok(Vec::new())
+        );
+    }
+
+    #[test]
+    fn no_priorities_help_a_link_without_time() {
+        let network = link(&[(3, 5, 50), (3, 6, 60)]);
+        let error = assign(&network, &none(), 8, Method::Repair).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "link a>b loaded 110 %: no priorities help; take flows away or let them go another way"
         );
     }
 

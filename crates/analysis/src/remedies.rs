@@ -24,7 +24,8 @@ const EFFORT: u64 = 1 << 20;
 /// A change with which a refused flow is admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remedy {
-    /// A longer deadline, ns; the shortest that will do.
+    /// A longer deadline, ns; the shortest that will do, or in a network that
+    /// takes more than a trial to analyse, the shortest by the quick bounds.
     Deadline(u64),
     /// Another priority for it, with the same deadline; the nearest that will
     /// do.
@@ -107,9 +108,13 @@ impl Trial<'_> {
         let mut patient = self.flow.clone();
         patient.deadline = u64::MAX;
         self.admission.add(vec![patient]).ok()?;
-        let bounds = self.admission.bounds(&self.flow.id);
+        // It is the last that was admitted.
+        let bounds = self.admission.promises(EFFORT).pop();
         self.admission.remove(&self.flow.id);
-        let bound = bounds?.iter().map(|bounds| bounds.best).max()??;
+        let bound = bounds?
+            .into_iter()
+            .max()
+            .filter(|bound| *bound < u64::MAX)?;
         let admitted = self.with(|flow| flow.deadline = bound);
         admitted.then_some(Remedy::Deadline(bound))
     }
@@ -175,6 +180,10 @@ impl Trial<'_> {
     /// One of the flows that hold it up most goes behind it.
     fn demote(&mut self) -> Option<Remedy> {
         let lower = self.flow.priority.checked_sub(1)?;
+        // Who holds it up most takes an analysis to say.
+        if !self.admission.may_analyse_all() {
+            return None;
+        }
         let mut network = self.admission.network().clone();
         let place = network.flows.len();
         network.flows.push(self.flow.clone());

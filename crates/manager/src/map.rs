@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use punctual_analysis::{NoRoute, Selection, Stuck, choose_ways};
 use punctual_model::network::{Document, LinkEntry, Network, NetworkError, NodeEntry, Topology};
 use punctual_model::wire::ETHERNET;
 
@@ -39,9 +40,12 @@ pub(crate) struct Map {
 impl Map {
     /// The map, and with it the network's own flows.
     ///
+    /// Flows of the document that state from where and to where get paths that
+    /// keep every deadline.
+    ///
     /// # Errors
-    /// The entry of the network that means nothing, or a broker that is not in
-    /// it.
+    /// The entry of the network that means nothing, a flow for which there is
+    /// no way, or a broker that is not in it.
     pub(crate) fn new(settings: &Settings) -> Result<(Self, Network), NetworkError> {
         let mut document = match &settings.network {
             Some(document) => document.clone(),
@@ -52,6 +56,12 @@ impl Map {
             let problem = "is not among the nodes; name the node that the broker is";
             return Err(NetworkError::new(format!("broker {broker:?}"), problem));
         }
+        choose_ways(&mut document, &[], Selection::Admission).map_err(|Stuck { flow, why }| {
+            match why {
+                NoRoute::Invalid(error) => error,
+                why => NetworkError::new(format!("flows {flow:?}"), why.to_string()),
+            }
+        })?;
         let (entrance, server) = processor(&mut document, &broker, settings);
         let network = Network::new(&document)?;
         let mut map = Self {

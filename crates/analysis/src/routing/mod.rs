@@ -8,6 +8,7 @@
 mod paths;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -17,15 +18,15 @@ use punctual_model::network::{Flow, FlowEntry, LinkIndex, NetworkError, NodeInde
 
 use crate::Refusal;
 use crate::admission::Admission;
-use crate::bounds::Solution;
-use crate::levels::Levels;
-use crate::system::System;
+use crate::levels::Limits;
+use crate::system::{StageId, System};
 
 use paths::{Closed, Map};
 pub use paths::{
     Enumeration, MAX_PATHS, MAX_SHORTEST, MAX_STEPS, Path, WeightedPath, all_paths,
     paths_by_bucket_weight, shortest_paths,
 };
+pub use ways::{Selection, Stuck, choose_ways};
 
 /// Ways that are put to [`Admission`] before the search gives up.
 pub const MAX_VERIFIED: usize = 32;
@@ -100,22 +101,23 @@ impl Error for NoRoute {}
 /// priorities.
 ///
 /// A tree grows leaf by leaf, each by the path that scores best with those
-/// before it. `flow` states everything but paths and priority. Nothing is
-/// admitted: that is for the caller to do.
+/// before it. `flow` states everything but paths and priority. The ways are
+/// tried on the admitted flows as they are; in the end nothing is admitted:
+/// that is for the caller to do.
 ///
 /// # Errors
 /// See [`NoRoute`].
 pub fn choose_route(
-    admission: &Admission,
+    admission: &mut Admission,
     flow: &FlowEntry,
     ends: &Ends,
     priorities: &[u64],
     k: usize,
 ) -> Result<Route, NoRoute> {
-    let network = admission.network();
+    let topology = admission.network().topology.clone();
     let mut planner = Planner {
-        map: Map::new(&network.topology, flow),
-        trial: Trial::new(admission),
+        map: Map::new(&topology, flow),
+        admission,
         flow,
         ends,
         k: k.clamp(1, MAX_SHORTEST),
@@ -131,11 +133,11 @@ pub fn choose_route(
     }
     // The best first; of equals the shortest, then the least urgent.
     routes.sort_by_key(|plan| (std::cmp::Reverse(plan.score), plan.hops, plan.flow.priority));
-    let mut admission = admission.clone();
     let mut refused = None;
     for plan in routes.into_iter().take(MAX_VERIFIED) {
-        match admission.add(vec![plan.flow.clone()]) {
+        match planner.admission.add(vec![plan.flow.clone()]) {
             Ok(()) => {
+                planner.admission.remove(&plan.flow.id);
                 return Ok(Route {
                     flow: plan.flow,
                     entry: plan.entry,
@@ -200,7 +202,7 @@ struct Tree {
 
 struct Planner<'a> {
     map: Map<'a>,
-    trial: Trial,
+    admission: &'a mut Admission,
     flow: &'a FlowEntry,
     ends: &'a Ends,
     k: usize,
@@ -299,7 +301,7 @@ impl Planner<'_> {
         };
         match self.map.topology.flow(&entry) {
             Ok(flow) => Some(Plan {
-                score: self.trial.score(&flow),
+                score: self.admission.try_with(&flow, least_left),
                 hops: flow.hops.len(),
                 flow,
                 entry,
@@ -312,47 +314,9 @@ impl Planner<'_> {
     }
 }
 
-/// The admitted flows, with and without another one.
-struct Trial {
-    system: System,
-    levels: Levels,
-}
-
-impl Trial {
-    fn new(admission: &Admission) -> Self {
-        let network = admission.network();
-        let mut system = System::empty(&network.topology);
-        system.add_all(&network.flows);
-        let levels = Levels::new(&system);
-        Self { system, levels }
-    }
-
-    /// Smallest part of its deadline that is left to the flow or to one that
-    /// shares a link with it, in millionths.
-    fn score(&mut self, flow: &Flow) -> i64 {
-        let added = self.system.add_all(std::slice::from_ref(flow));
-        let stages = added
-            .iter()
-            .flat_map(|class| self.system.classes[*class].stages.iter().copied());
-        let stages: Vec<_> = stages.collect();
-        self.levels.touch(&self.system, &stages);
-        let score = if self.levels.settle(&self.system) {
-            least_left(&self.system, &stages, &self.levels.limits.end)
-        } else {
-            let limits = Solution::new(&self.system).best;
-            least_left(&self.system, &stages, &limits.end)
-        };
-        self.levels.undo();
-        for class in added {
-            self.system.remove(class, flow);
-        }
-        score
-    }
-}
-
 /// Smallest part of its deadline that is left to a flow at the ports of these
 /// stages, in millionths.
-fn least_left(system: &System, stages: &[usize], ends: &[u64]) -> i64 {
+fn least_left(system: &System, stages: &[StageId], limits: &Limits) -> i64 {
     let ports: BTreeSet<_> = stages
         .iter()
         .map(|stage| system.stages[*stage].port)
@@ -363,7 +327,7 @@ fn least_left(system: &System, stages: &[usize], ends: &[u64]) -> i64 {
         let class = &system.classes[class];
         let each = class.leaves.iter().map(|leaf| {
             let prop = system.ports[system.stages[*leaf].port].prop;
-            let end = i128::from(ends[*leaf].saturating_add(prop));
+            let end = i128::from(limits.end[*leaf].saturating_add(prop));
             let deadline = i128::from(class.deadline);
             (deadline - end) * 1_000_000 / deadline.max(1)
         });

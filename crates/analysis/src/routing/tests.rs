@@ -175,7 +175,7 @@ fn where_no_way_leads() {
             .is_empty()
     );
     let ends = ends(&network, "h1", None, &["h2"]);
-    let error = choose_route(&Admission::new(network), &unknown, &ends, &[0], 3).unwrap_err();
+    let error = choose_route(&mut Admission::new(network), &unknown, &ends, &[0], 3).unwrap_err();
     assert!(matches!(error, NoRoute::Unreachable { .. }), "{error}");
 }
 
@@ -191,12 +191,12 @@ fn a_detour_is_taken_where_the_direct_way_leaves_less_time() {
     }
     let network = network(&document);
     let ends = ends(&network, "h1", None, &["h2"]);
-    let admission = Admission::new(network.clone());
+    let mut admission = Admission::new(network.clone());
     let late = FlowEntry {
         deadline_ns: Some(700_000),
         ..flow("f", 2 * MILLI)
     };
-    let route = choose_route(&admission, &late, &ends, &[3], 4).unwrap();
+    let route = choose_route(&mut admission, &late, &ends, &[3], 4).unwrap();
     assert_eq!(route.entry.paths, [["h1>s1", "s1>s3", "s3>s2", "s2>h2"]]);
     // Four frames alone on four links: 400 of 700 us are needed.
     assert_eq!(route.score, 300_000 * 1_000_000 / 700_000);
@@ -207,7 +207,7 @@ fn a_detour_is_taken_where_the_direct_way_leaves_less_time() {
         deadline_ns: Some(250_000),
         ..late
     };
-    let error = choose_route(&admission, &hopeless, &ends, &[3], 4).unwrap_err();
+    let error = choose_route(&mut admission, &hopeless, &ends, &[3], 4).unwrap_err();
     assert!(matches!(error, NoRoute::Refused(_)), "{error}");
 }
 
@@ -223,7 +223,7 @@ fn the_priority_that_leaves_the_most_time_is_taken() {
     let network = network(&document);
     let ends = ends(&network, "a", None, &["b"]);
     let route = choose_route(
-        &Admission::new(network),
+        &mut Admission::new(network),
         &flow("f", MILLI),
         &ends,
         &[5, 3, 4],
@@ -246,8 +246,8 @@ fn trees_grow_leaf_by_leaf() {
         ("s3", "c", 0),
     ]));
     let ends = ends(&network, "p", None, &["a", "b", "c"]);
-    let admission = Admission::new(network);
-    let route = choose_route(&admission, &flow("f", MILLI), &ends, &[1], MAX_SHORTEST).unwrap();
+    let mut admission = Admission::new(network);
+    let route = choose_route(&mut admission, &flow("f", MILLI), &ends, &[1], MAX_SHORTEST).unwrap();
     let [a, b, c] = route.entry.paths.as_slice() else {
         panic!("one path for each receiver");
     };
@@ -286,7 +286,7 @@ fn through_a_broker_and_back() {
         ..flow("f", MILLI)
     };
     entry.cost_ns.insert("in>out".into(), 20_000);
-    let route = choose_route(&Admission::new(network), &entry, &ends, &[1], 4).unwrap();
+    let route = choose_route(&mut Admission::new(network), &entry, &ends, &[1], 4).unwrap();
     let start = ["p>s", "s>in", "in>out", "out>s"];
     let paths = [
         [&start[..], &["s>a"]].concat(),
@@ -299,9 +299,9 @@ fn through_a_broker_and_back() {
 fn nothing_to_choose_from() {
     let network = network(&detour());
     let mut ends = ends(&network, "h1", None, &["h2"]);
-    let admission = Admission::new(network);
-    let choose = |ends: &Ends, priorities: &[u64]| {
-        choose_route(&admission, &flow("f", MILLI), ends, priorities, 4).unwrap_err()
+    let mut admission = Admission::new(network);
+    let mut choose = |ends: &Ends, priorities: &[u64]| {
+        choose_route(&mut admission, &flow("f", MILLI), ends, priorities, 4).unwrap_err()
     };
     assert_eq!(choose(&ends, &[]), NoRoute::Nothing);
     ends.receivers.clear();
@@ -333,4 +333,133 @@ fn the_rendezvous_point_is_nearest_on_average() {
     assert_eq!(choose(&["s1", "s2", "s3"]), Some((node("s3"), 466_666)));
     assert_eq!(choose(&["s1", "s2"]), Some((node("s2"), 500_000)));
     assert_eq!(choose(&[]), None);
+}
+
+fn going(id: &str, from: &str, to: &[&str]) -> FlowEntry {
+    FlowEntry {
+        prio: 3,
+        deadline_ns: Some(700_000),
+        from: Some(from.into()),
+        to: to.iter().map(|id| (*id).into()).collect(),
+        ..flow(id, 2 * MILLI)
+    }
+}
+
+#[test]
+fn flows_without_paths_get_theirs_one_after_the_other() {
+    let mut document = detour();
+    // Seven do not fit on the direct way.
+    for number in 0..8 {
+        document
+            .flows
+            .push(going(&format!("f{number}"), "h1", &["h2"]));
+    }
+    let chosen = choose_ways(&mut document, &[], Selection::Paper).unwrap();
+    assert_eq!(chosen, (0..8).collect::<Vec<_>>());
+    assert!(
+        network(&document)
+            .flows
+            .iter()
+            .all(|flow| flow.leaves.len() == 1)
+    );
+    // Now they have paths, and keep them unless that is asked for.
+    assert_eq!(
+        choose_ways(&mut document, &[], Selection::Paper),
+        Ok(vec![])
+    );
+    let before = document.flows[2].paths.clone();
+    document.flows.truncate(3);
+    let again = choose_ways(&mut document, &["f2".into()], Selection::Admission);
+    assert_eq!(again, Ok(vec![2]));
+    assert_eq!(before.len(), document.flows[2].paths.len());
+
+    document.flows = vec![FlowEntry {
+        deadline_ns: Some(250_000),
+        ..going("f", "h1", &["h2"])
+    }];
+    let before = document.clone();
+    let stuck = choose_ways(&mut document, &[], Selection::Admission).unwrap_err();
+    assert!(matches!(stuck.why, NoRoute::Refused(_)), "{stuck}");
+    assert_eq!((stuck.flow.as_str(), &document), ("f", &before));
+    // The paper does not look at deadlines.
+    assert_eq!(
+        choose_ways(&mut document, &[], Selection::Paper),
+        Ok(vec![0])
+    );
+}
+
+#[test]
+fn several_destinations_are_a_tree_with_either_choice() {
+    let links = [
+        ("p", "s1", 0),
+        ("s1", "s2", 0),
+        ("s1", "s3", 0),
+        ("s2", "s3", 0),
+        ("s2", "a", 0),
+        ("s3", "b", 0),
+        ("s3", "c", 0),
+    ];
+    for selection in [Selection::Admission, Selection::Paper] {
+        for via in [None, Some("s2".to_owned())] {
+            let mut document = document(&links);
+            let entry = FlowEntry {
+                deadline_ns: None,
+                via: via.clone(),
+                ..going("f", "p", &["a", "b", "c"])
+            };
+            document.flows.push(entry);
+            choose_ways(&mut document, &[], selection).unwrap();
+            let paths = &document.flows[0].paths;
+            for (path, to) in paths.iter().zip(["a", "b", "c"]) {
+                assert!(
+                    path[0] == "p>s1" && path.last().unwrap().ends_with(to),
+                    "{path:?}"
+                );
+                assert!(
+                    via.is_none() || path.contains(&"s1>s2".to_owned()),
+                    "{path:?}"
+                );
+            }
+            assert_eq!(network(&document).flows[0].leaves.len(), 3);
+        }
+    }
+}
+
+#[test]
+fn ends_that_mean_nothing_are_named() {
+    let wrong = |change: fn(&mut FlowEntry)| {
+        let mut document = detour();
+        document.flows.push(going("f", "h1", &["h2"]));
+        change(&mut document.flows[0]);
+        choose_ways(&mut document, &[], Selection::Admission)
+            .unwrap_err()
+            .to_string()
+    };
+    let cases = [
+        (
+            wrong(|f| f.from = Some("x".into())),
+            "flows \"f\": from: \"x\" is not among the nodes",
+        ),
+        (wrong(|f| f.to.clear()), "flows \"f\": to: is missing"),
+        (
+            wrong(|f| f.to.push("h2".into())),
+            "flows \"f\": to: \"h2\" is named twice",
+        ),
+        (
+            wrong(|f| f.to = vec!["h1".into()]),
+            "is the publisher's own node",
+        ),
+        (
+            wrong(|f| f.via = Some("y".into())),
+            "flows \"f\": via: \"y\" is not among",
+        ),
+    ];
+    for (error, expected) in cases {
+        assert!(error.contains(expected), "{error}");
+    }
+    let again = choose_ways(&mut detour(), &["x".into()], Selection::Paper).unwrap_err();
+    assert!(
+        again.to_string().contains("\"x\": is not among the flows"),
+        "{again}"
+    );
 }

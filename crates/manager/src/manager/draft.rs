@@ -105,6 +105,7 @@ impl Manager {
                 false => paths,
             },
             cost_ns: [(self.map.server.clone(), cost)].into(),
+            ..FlowEntry::default()
         };
         let flow = self
             .map

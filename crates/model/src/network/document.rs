@@ -99,8 +99,20 @@ pub struct FlowEntry {
     /// and costs are those of one frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames: Option<u64>,
-    /// The links to each destination, in order.
+    /// The links to each destination, in order; empty: they are to be chosen
+    /// from the publisher to the destinations, before the flow means anything.
+    #[serde(default)]
     pub paths: Vec<Vec<String>>,
+    /// The publisher's node, for a flow without paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The destinations' nodes, for a flow without paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<String>,
+    /// A node that every path visits before it branches, for a flow without
+    /// paths: a broker, or a rendezvous point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
     /// Time of a frame on the named links, ns, instead of what its size and
     /// the rate give.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -236,9 +248,15 @@ const FLOW: &[Key] = &[
     ("wire_bytes", Kind::Number),
     ("frames", Kind::Number),
     ("paths", Kind::Any),
+    ("from", Kind::Any),
+    ("to", Kind::Any),
+    ("via", Kind::Any),
     ("cost_ns", Kind::Times),
     ("fanout_node", Kind::Any),
 ];
+
+/// Keys of a flow that count for one without paths.
+const ENDS: [&str; 3] = ["from", "to", "via"];
 
 /// Takes a list of entries out of the document.
 fn entries<T: for<'de> Deserialize<'de>>(
@@ -277,8 +295,13 @@ fn entry<T: for<'de> Deserialize<'de>>(
     let Value::Object(fields) = value else {
         return Err(NetworkError::new(place, "must be an object"));
     };
+    let has_paths = fields.get("paths").is_some_and(|paths| !paths.is_null());
     let mut plain = Map::new();
     for (key, value) in fields {
+        // Machines that state paths mean by these whatever they like.
+        if unknown == Unknown::Ignore && has_paths && ENDS.contains(&key.as_str()) {
+            continue;
+        }
         let field = || format!("{place}: {key}");
         let Some((_, kind)) = keys.iter().find(|(name, _)| *name == key) else {
             if unknown == Unknown::Ignore {

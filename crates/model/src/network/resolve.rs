@@ -262,7 +262,8 @@ impl Topology {
     fn paths(&self, entry: &FlowEntry) -> Result<Vec<Vec<LinkIndex>>, NetworkError> {
         let place = |index: usize| format!("flows {:?}: paths[{index}]", entry.id);
         if entry.paths.is_empty() {
-            let problem = "is empty; state the links to at least one destination";
+            let problem = "is empty; state the links to at least one destination, or from and to \
+                           and have them chosen";
             return Err(NetworkError::new(
                 format!("flows {:?}: paths", entry.id),
                 problem,

@@ -251,3 +251,23 @@ fn people_write_units_and_are_told_of_slips() {
         assert!(error.contains(expected), "{error:?} lacks {expected:?}");
     }
 }
+
+#[test]
+fn a_flow_without_paths_says_where_it_goes() {
+    let text = SMALL.replace(
+        r#""paths":[["p>s","s>a"],["p>s","s>b"]]"#,
+        r#""from":"p","to":["a","b"],"via":"s""#,
+    );
+    let document = Document::from_json(&text).unwrap();
+    let flow = &document.flows[0];
+    assert_eq!(flow.from.as_deref(), Some("p"));
+    assert_eq!(
+        (flow.to.as_slice(), flow.via.as_deref()),
+        (&["a".into(), "b".into()][..], Some("s"))
+    );
+    let error = Network::new(&document).unwrap_err().to_string();
+    assert!(error.contains("paths: is empty; state"), "{error}");
+    // Beside paths a machine may mean by these keys what it likes.
+    let other = SMALL.replace(r#""note":"ignored""#, r#""from":5,"to":"a","via":[]"#);
+    assert_eq!(read(&other), read(SMALL));
+}

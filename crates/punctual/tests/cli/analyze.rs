@@ -16,7 +16,7 @@ pub(crate) fn example(name: &str) -> String {
 
 /// What a run that answered no printed.
 #[track_caller]
-fn answered_no(run: Run) -> String {
+pub(crate) fn answered_no(run: Run) -> String {
     assert_eq!((run.code, run.err.as_str()), (Some(1), ""), "{}", run.out);
     run.out
 }

@@ -10,6 +10,7 @@ mod analyze;
 mod config;
 mod emulate;
 mod passwd;
+mod plan;
 mod priomqtt;
 mod reload;
 mod simulate;

@@ -51,12 +51,23 @@ pub fn to_toml(document: &Document) -> String {
         if let Some(frames) = flow.frames {
             line.plain("frames", frames);
         }
-        // A list of texts is the same in TOML and in Rust's notation.
-        line.plain("paths", format_args!("{:?}", flow.paths));
+        if !flow.paths.is_empty() {
+            let paths: Vec<_> = flow.paths.iter().map(|path| texts(path)).collect();
+            line.plain("paths", format_args!("[{}]", paths.join(", ")));
+        }
+        if let Some(node) = &flow.from {
+            line.text("from", node);
+        }
+        if !flow.to.is_empty() {
+            line.plain("to", texts(&flow.to));
+        }
+        if let Some(node) = &flow.via {
+            line.text("via", node);
+        }
         if !flow.cost_ns.is_empty() {
             let costs = flow.cost_ns.iter();
             let costs: Vec<_> = costs
-                .map(|(link, cost)| format!("{link:?} = {:?}", time(*cost)))
+                .map(|(link, cost)| format!("{} = {}", quoted(link), quoted(&time(*cost))))
                 .collect();
             line.plain("cost_ns", format_args!("{{ {} }}", costs.join(", ")));
         }
@@ -65,6 +76,28 @@ pub fn to_toml(document: &Document) -> String {
         }
     });
     text
+}
+
+/// A text as TOML writes it.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                // Writing to a text does not fail.
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn texts(list: &[String]) -> String {
+    let list: Vec<_> = list.iter().map(|text| quoted(text)).collect();
+    format!("[{}]", list.join(", "))
 }
 
 fn time(nanos: u64) -> String {
@@ -99,7 +132,7 @@ impl Line {
     }
 
     fn text(&mut self, key: &str, value: &str) {
-        self.plain(key, format_args!("{value:?}"));
+        self.plain(key, quoted(value));
     }
 
     /// A time that is 0 when it is absent.

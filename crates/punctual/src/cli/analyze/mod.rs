@@ -9,6 +9,7 @@ mod load;
 mod method;
 mod observed;
 mod page;
+mod plan;
 pub(super) mod study;
 mod sweep;
 pub(super) mod table;
@@ -27,6 +28,7 @@ use serde::Serialize;
 use self::explain::Explained;
 use self::method::Method;
 use self::observed::Observed;
+use self::plan::{Outcome, Plan, Planned};
 use self::study::Study;
 use self::sweep::{Sweep, Swept};
 use self::what_if::{Change, Decision, WhatIf};
@@ -71,13 +73,15 @@ pub(super) struct Arguments {
     /// Points of the sweep.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     steps: u64,
+    #[command(flatten)]
+    plan: Plan,
     /// Write the pictures (bounds, slack, loads, map) to an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Read a network as JSON from standard input and write the bounds as JSON
     /// to standard output. The exit code is 0 if there is an answer, whatever
     /// it says, and 2 if the input is wrong.
-    #[arg(long, conflicts_with_all = ["file", "method", "format", "observed", "plot", "what_if", "sweep", "explain"])]
+    #[arg(long, conflicts_with_all = ["file", "method", "format", "observed", "plot", "what_if", "sweep", "explain", "Plan"])]
     wcrt: bool,
 }
 
@@ -103,7 +107,13 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
         print_json(&contract::analyze_json(&input::stdin()?)?)?;
         return Ok(true);
     };
-    let network = read(file)?;
+    let Planned { network, remarks } = match arguments.plan.read(file)? {
+        Outcome::Planned(planned) => planned,
+        Outcome::Impossible(why) => {
+            complain(&format_args!("punctual: {why}"));
+            return Ok(false);
+        }
+    };
     if let Some(sweep) = arguments.sweep {
         return swept(arguments, sweep, &network);
     }
@@ -121,7 +131,8 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
         Some(file) => Some(Observed::read(&Input::read(file)?)?),
         None => None,
     };
-    let study = Study::new(network, &arguments.method, observed.as_ref());
+    let mut study = Study::new(network, &arguments.method, observed.as_ref());
+    study.planned = remarks;
     match (arguments.format, &what_if) {
         (Format::Table, None) => print(&table::text(&study))?,
         (Format::Table, Some(what_if)) => print(&what_if.text(&study))?,
