@@ -6,8 +6,10 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
+use punctual_analysis::Reason;
 use punctual_codec::topic;
 use punctual_model::network::{Flow, NetworkError};
 use punctual_model::wire::Transport;
@@ -174,12 +176,33 @@ struct Record {
     fixed: bool,
 }
 
-/// A flow that was rejected and would be admitted if there were room.
-#[derive(Debug, Clone)]
-struct Wish {
+/// What is asked for with a flow. A rejected one is kept, to be looked at again
+/// when there is room.
+#[derive(Debug, Clone, Copy)]
+struct Request {
     requirements: Requirements,
     sizes: Sizes,
     quota: Quota,
+    /// The priority that it had, where it states none.
+    priority: Option<u8>,
+}
+
+/// A flow: which, and whose.
+#[derive(Debug, Clone)]
+struct Name {
+    id: Arc<str>,
+    client: Arc<str>,
+    topic: Arc<str>,
+}
+
+impl Name {
+    fn new(client: &Arc<str>, topic: &str) -> Self {
+        Self {
+            id: flow_id(topic, client),
+            client: client.clone(),
+            topic: topic.into(),
+        }
+    }
 }
 
 /// See the crate.
@@ -190,10 +213,11 @@ pub struct Manager {
     gate: Gate,
     clients: BTreeMap<Arc<str>, Known>,
     flows: BTreeMap<Arc<str>, Record>,
-    wishes: BTreeMap<(Arc<str>, Arc<str>), Wish>,
+    wishes: BTreeMap<(Arc<str>, Arc<str>), Request>,
     changes: Vec<Change>,
-    /// Something has gone since the wishes were looked at.
-    released: bool,
+    /// Something has gone, and the wishes after this one have not been looked
+    /// at since.
+    released: Option<(Arc<str>, Arc<str>)>,
     /// What is to be kept has changed since it was last asked for.
     dirty: bool,
     rejected: u64,
@@ -233,7 +257,7 @@ impl Manager {
             flows: BTreeMap::new(),
             wishes: BTreeMap::new(),
             changes: Vec::new(),
-            released: false,
+            released: None,
             dirty: false,
             rejected: 0,
         })
@@ -260,6 +284,16 @@ impl Manager {
 
     /// A client asks for a flow, or for another one in its place.
     pub fn publish(&mut self, client: &Client, publication: Publication<'_>) -> Decision {
+        self.publish_with(client, publication, None)
+    }
+
+    /// As [`publish`](Self::publish), for a flow that had this priority.
+    fn publish_with(
+        &mut self,
+        client: &Client,
+        publication: Publication<'_>,
+        priority: Option<u8>,
+    ) -> Decision {
         if !self.meet(client) {
             return refusal("a newer session has this client identifier".into());
         }
@@ -269,38 +303,38 @@ impl Manager {
             quota,
             ..
         } = publication;
-        let id = flow_id(topic, &client.id);
+        let name = Name::new(&client.id, topic);
         let mut sizes = Sizes {
             topic: topic.len(),
             properties: publication.properties,
             payload: publication.payload,
         };
-        if let Some(known) = self.flows.get(&id) {
+        if let Some(known) = self.flows.get(&name.id) {
             sizes.payload = sizes.payload.max(known.sizes.payload);
             sizes.properties = sizes.properties.max(known.sizes.properties);
             if known.requirements.size.is_some() {
                 sizes.payload = publication.payload;
             }
         }
-        let decided = self.admit(&id, &client.id, topic, requirements, sizes, quota);
-        let wish = (client.id.clone(), Arc::from(topic));
-        match decided {
+        let request = Request {
+            requirements,
+            sizes,
+            quota,
+            priority,
+        };
+        let wish = (name.client.clone(), name.topic.clone());
+        match self.admit(&name, &request) {
             Ok(()) => {
                 self.wishes.remove(&wish);
-                self.decision(&id)
+                self.decision(&name.id)
             }
             Err(why) => {
                 self.rejected += 1;
                 if self.wishes.len() < self.settings.max_flows {
-                    let made = Wish {
-                        requirements,
-                        sizes,
-                        quota,
-                    };
-                    self.wishes.insert(wish, made);
+                    self.wishes.insert(wish, request);
                 }
                 let mut decision = refusal(why);
-                if let Some(known) = self.flows.get(&id)
+                if let Some(known) = self.flows.get(&name.id)
                     && let Some(reason) = &mut decision.answer.reason
                 {
                     reason.push_str("; what was admitted before stays");
@@ -380,50 +414,34 @@ impl Manager {
         }
     }
 
-    /// Ends what was restored after a restart and nobody has come back for.
+    /// Ends what was restored after a restart and nobody has come back for,
+    /// except what was made over the API.
     pub fn give_up_restored(&mut self) {
-        let of_nobody = |known: &Known| known.client.session == 0 && !self.is_fixed(known);
-        let gone: Vec<Arc<str>> = self
-            .clients
-            .iter()
-            .filter(|(_, known)| of_nobody(known))
-            .map(|(id, _)| id.clone())
-            .collect();
+        let clients = self.clients.iter();
+        let gone = clients.filter(|(_, known)| known.client.session == 0);
+        let gone: Vec<Arc<str>> = gone.map(|(id, _)| id.clone()).collect();
         for client in gone {
             self.end(&client);
         }
     }
 
-    fn is_fixed(&self, known: &Known) -> bool {
-        let mut flows = known.flows.iter().filter_map(|id| self.flows.get(id));
-        flows.any(|record| record.fixed)
-    }
-
     /// Looks again at what was rejected, if something has gone since then: at
-    /// most `most` flows. Who is admitted now is among the changes.
+    /// most `most` flows, and at the others with the next calls. Who is admitted
+    /// now is among the changes.
     pub fn reconsider(&mut self, most: usize) {
-        if !std::mem::take(&mut self.released) {
+        let Some(reached) = self.released.take() else {
             return;
+        };
+        let left = self.wishes.range((Excluded(reached), Unbounded));
+        let next: Vec<_> = left.take(most).map(|(k, w)| (k.clone(), *w)).collect();
+        if next.len() == most {
+            self.released = next.last().map(|(wish, _)| wish.clone());
         }
-        let wishes: Vec<_> = self
-            .wishes
-            .iter()
-            .take(most)
-            .map(|(k, w)| (k.clone(), w.clone()))
-            .collect();
-        for ((client, topic), wish) in wishes {
-            let id = flow_id(&topic, &client);
-            let Wish {
-                requirements,
-                sizes,
-                quota,
-            } = wish;
-            if self
-                .admit(&id, &client, &topic, requirements, sizes, quota)
-                .is_ok()
-            {
-                self.wishes.remove(&(client, topic));
-                self.tell_flow(&id, true);
+        for (wish, request) in next {
+            let name = Name::new(&wish.0, &wish.1);
+            if self.admit(&name, &request).is_ok() {
+                self.wishes.remove(&wish);
+                self.tell_flow(&name.id, true);
             }
         }
     }
@@ -431,11 +449,21 @@ impl Manager {
     /// Makes a flow for a client that cannot state it. It stays until it is
     /// removed.
     pub fn reserve(&mut self, client: &Client, publication: Publication<'_>) -> Decision {
+        self.reserve_with(client, publication, None)
+    }
+
+    /// As [`reserve`](Self::reserve), for a flow that had this priority.
+    fn reserve_with(
+        &mut self,
+        client: &Client,
+        publication: Publication<'_>,
+        priority: Option<u8>,
+    ) -> Decision {
         let known = self
             .clients
             .get(&client.id)
             .map(|known| known.client.clone());
-        let decision = self.publish(known.as_ref().unwrap_or(client), publication);
+        let decision = self.publish_with(known.as_ref().unwrap_or(client), publication, priority);
         let id = flow_id(publication.topic, &client.id);
         self.wishes
             .remove(&(client.id.clone(), Arc::from(publication.topic)));
@@ -583,6 +611,7 @@ impl Manager {
                 return;
             };
             let session = known.client.session;
+            self.dirty = true;
             for subscriber in known.subscriptions.iter_mut().filter(|s| s.served) {
                 subscriber.served = false;
                 self.changes.push(Change::Subscription {
@@ -612,57 +641,87 @@ impl Manager {
         }
     }
 
-    fn admit(
-        &mut self,
-        id: &Arc<str>,
-        client: &Arc<str>,
-        topic: &str,
-        requirements: Requirements,
-        sizes: Sizes,
-        quota: Quota,
-    ) -> Result<(), String> {
-        let demand = Demand::new(&requirements, sizes, &self.settings)?;
-        let known = self.flows.get(id);
-        if known.is_none() && self.flows.len() >= self.settings.max_flows {
+    fn admit(&mut self, name: &Name, request: &Request) -> Result<(), String> {
+        let mut demand = Demand::new(&request.requirements, request.sizes, &self.settings)?;
+        let is_known = self.flows.contains_key(&name.id);
+        if !is_known && self.flows.len() >= self.settings.max_flows {
             return Err(format!(
                 "there are {} flows, as many as there may be (admission.max_flows)",
                 self.flows.len()
             ));
         }
-        let (draft, unheard) = self.first_that_fits(id, client, topic, &demand)?;
-        let bandwidth = draft.bandwidth(&demand);
-        self.check_quota(id, client, bandwidth, quota)?;
-        let out: &[&str] = if known.is_some() { &[id] } else { &[] };
-        match self.gate.replace(out, vec![draft.flow.clone()]) {
-            Ok(()) => self.accept(id, client, topic, requirements, sizes, demand, draft),
-            Err(Refused(why)) => {
-                // Without what receivers ask for beyond the publisher.
-                let plain = unheard.ok_or(why)?;
-                self.gate
-                    .replace(out, vec![plain.flow.clone()])
-                    .map_err(|Refused(why)| why)?;
-                self.accept(id, client, topic, requirements, sizes, demand, plain);
-                self.no_own_deadline(id, topic);
-            }
-        }
-        Ok(())
-    }
-
-    /// The draft of a new flow, with the receivers' deadlines and, if that is
-    /// another one, without.
-    fn first_that_fits(
-        &self,
-        id: &Arc<str>,
-        client: &str,
-        topic: &str,
-        demand: &Demand,
-    ) -> Result<(Draft, Option<Draft>), String> {
-        let draft = self.draft(id, client, topic, demand, true)?;
+        let draft = self.draft(name, &demand, true)?;
+        self.check_quota(name, draft.bandwidth(&demand), request.quota)?;
+        // Without what receivers ask for beyond the publisher.
         let plain = match draft.flow.deadline < demand.deadline_ns {
-            true => Some(self.draft(id, client, topic, demand, false)?),
+            true => Some(self.draft(name, &demand, false)?),
             false => None,
         };
-        Ok((draft, plain))
+        if request.requirements.priority.is_none() {
+            let (least, most) = self.settings.priorities;
+            let had = request.priority.filter(|had| (least..=most).contains(had));
+            demand.priority = had.unwrap_or(demand.priority);
+        }
+        let own_deadlines_count = plain.is_some();
+        let mut first = None;
+        for (attempt, mut draft) in [Some(draft), plain].into_iter().flatten().enumerate() {
+            let let_in = self.let_in(name, request, demand.priority, &mut draft.flow);
+            match let_in {
+                Ok(priority) => {
+                    demand.priority = priority;
+                    self.accept(name, request, demand, draft);
+                    if own_deadlines_count && attempt == 1 {
+                        self.no_own_deadline(&name.id, &name.topic);
+                    }
+                    return Ok(());
+                }
+                Err(Refused(why)) => first = first.or(Some(why)),
+            }
+        }
+        Err(first.unwrap_or_default())
+    }
+
+    /// Lets a flow in, in the place of what it was. If it states no priority
+    /// and somebody would be late with this one, it gets the nearest with which
+    /// nobody is: a higher one while it is late itself, a lower one while others
+    /// are. Beyond where that changes there is none, for a flow's bound does not
+    /// grow with its priority, and those of others do not shrink.
+    fn let_in(
+        &mut self,
+        name: &Name,
+        request: &Request,
+        mut priority: u8,
+        flow: &mut Flow,
+    ) -> Result<u8, Refused> {
+        let is_known = self.flows.contains_key(&name.id);
+        let out: &[&str] = if is_known { &[&name.id] } else { &[] };
+        let (least, most) = self.settings.priorities;
+        let mut first = None;
+        let mut up = None;
+        loop {
+            flow.priority = priority.into();
+            let refusal = match self.gate.try_replace(out, vec![flow.clone()]) {
+                Ok(()) => return Ok(priority),
+                Err(refusal) => refusal,
+            };
+            let own = refusal.new;
+            // Of a link without time somebody has no bound in any order.
+            let stop = request.requirements.priority.is_some()
+                || matches!(refusal.reason, Reason::Overload { .. } | Reason::Taken)
+                || *up.get_or_insert(own) != own;
+            if first.is_none() {
+                first = Some(self.gate.refused(&refusal, out, std::slice::from_ref(flow)));
+            }
+            let next = match own {
+                true => priority.checked_add(1).filter(|next| *next <= most),
+                false => priority.checked_sub(1).filter(|next| *next >= least),
+            };
+            match next {
+                Some(next) if !stop => priority = next,
+                _ => break,
+            }
+        }
+        Err(first.unwrap_or_else(|| Refused(String::new())))
     }
 
     /// Receivers of a topic whose own deadline cannot be kept are told so.
@@ -678,6 +737,7 @@ impl Manager {
                     && topic::matches(topic::split_share(filter).1, topic)
                 {
                     subscriber.with_deadline = false;
+                    self.dirty = true;
                     self.changes.push(Change::Subscription {
                         client: client.clone(),
                         session: known.client.session,
@@ -690,13 +750,7 @@ impl Manager {
         }
     }
 
-    fn check_quota(
-        &self,
-        id: &str,
-        client: &str,
-        bandwidth: u64,
-        quota: Quota,
-    ) -> Result<(), String> {
+    fn check_quota(&self, asking: &Name, bandwidth: u64, quota: Quota) -> Result<(), String> {
         if quota == Quota::default() {
             return Ok(());
         }
@@ -704,10 +758,10 @@ impl Manager {
             let known = self.clients.get(client)?;
             Some(known.client.user.clone().unwrap_or_else(|| client.into()))
         };
-        let own = owner(client);
+        let own = owner(&asking.client);
         let (mut flows, mut sum) = (1_u64, bandwidth);
         for (other, record) in &self.flows {
-            if **other != *id && owner(&record.client) == own {
+            if *other != asking.id && owner(&record.client) == own {
                 flows += 1;
                 sum = sum.saturating_add(record.bandwidth);
             }
@@ -726,18 +780,13 @@ impl Manager {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of a record")]
-    fn accept(
-        &mut self,
-        id: &Arc<str>,
-        client: &Arc<str>,
-        topic: &str,
-        requirements: Requirements,
-        sizes: Sizes,
-        demand: Demand,
-        draft: Draft,
-    ) {
-        let assumed = self.assume(id, draft.flow.deadline);
+    fn accept(&mut self, name: &Name, request: &Request, demand: Demand, draft: Draft) {
+        let Request {
+            requirements,
+            sizes,
+            ..
+        } = *request;
+        let assumed = self.assume(&name.id, draft.flow.deadline);
         let grant = Grant {
             priority: demand.priority,
             period_ns: demand.declared_period_ns,
@@ -746,10 +795,10 @@ impl Manager {
             max_payload: requirements.size,
             max_packet: u32::try_from(demand.packet).unwrap_or(u32::MAX),
         };
-        let fixed = self.flows.get(id).is_some_and(|known| known.fixed);
+        let fixed = self.flows.get(&name.id).is_some_and(|known| known.fixed);
         let record = Record {
-            client: client.clone(),
-            topic: topic.into(),
+            client: name.client.clone(),
+            topic: name.topic.clone(),
             requirements,
             sizes,
             demand,
@@ -760,9 +809,9 @@ impl Manager {
             local: draft.local,
             fixed,
         };
-        self.flows.insert(id.clone(), record);
-        if let Some(known) = self.clients.get_mut(client) {
-            known.flows.insert(id.clone());
+        self.flows.insert(name.id.clone(), record);
+        if let Some(known) = self.clients.get_mut(&name.client) {
+            known.flows.insert(name.id.clone());
         }
         self.dirty = true;
         self.widen();
@@ -857,9 +906,12 @@ impl Manager {
             let Some(record) = self.flows.get(id) else {
                 continue;
             };
-            let draft = self
-                .draft(id, &record.client, &record.topic, &record.demand, true)
-                .map_err(Refused)?;
+            let name = Name {
+                id: id.clone(),
+                client: record.client.clone(),
+                topic: record.topic.clone(),
+            };
+            let draft = self.draft(&name, &record.demand, true).map_err(Refused)?;
             drafts.push((id.clone(), draft));
         }
         let names: Vec<&str> = drafts.iter().map(|(id, _)| &**id).collect();
@@ -868,13 +920,22 @@ impl Manager {
             return Ok(());
         }
         self.gate.replace(&names, flows)?;
+        let mut policed_anew = Vec::new();
         for (id, draft) in drafts {
             if let Some(record) = self.flows.get_mut(&id) {
                 record.bandwidth = draft.bandwidth(&record.demand);
+                // The publisher may be nearer than it was.
+                let tolerance = draft.tolerance(record.assumed);
+                if std::mem::replace(&mut record.grant.tolerance_ns, tolerance) != tolerance {
+                    policed_anew.push(id);
+                }
                 (record.receivers, record.local) = (draft.receivers, draft.local);
             }
         }
         self.widen();
+        for id in policed_anew {
+            self.tell_flow(&id, false);
+        }
         Ok(())
     }
 
@@ -895,7 +956,7 @@ impl Manager {
     /// Takes from flows what they no longer need. That cannot be refused; were
     /// it, they would keep what they have.
     fn relax(&mut self, ids: Vec<Arc<str>>) {
-        self.released = true;
+        self.released = Some(<(Arc<str>, Arc<str>)>::default());
         let _ = self.redraft(&ids);
     }
 
@@ -905,20 +966,24 @@ impl Manager {
         if let Some(known) = self.clients.get_mut(&record.client) {
             known.flows.remove(id);
         }
-        self.released = true;
+        self.released = Some(<(Arc<str>, Arc<str>)>::default());
         self.dirty = true;
         Some(record)
     }
 
+    /// A session is over. What was made over the API stays.
     fn end(&mut self, client: &str) {
         let Some(known) = self.clients.get_mut(client) else {
             return;
         };
-        let flows = std::mem::take(&mut known.flows);
+        known.client.session = 0;
+        let flows = known.flows.clone();
         let subscriptions = std::mem::take(&mut known.subscriptions);
         self.wishes.retain(|(owner, _), _| **owner != *client);
         for id in &flows {
-            self.drop_flow(id);
+            if self.flows.get(id).is_some_and(|record| !record.fixed) {
+                self.drop_flow(id);
+            }
         }
         let filters: Vec<&str> = subscriptions
             .iter()
@@ -926,7 +991,7 @@ impl Manager {
             .collect();
         let affected = self.flows_matching(&filters);
         self.relax(affected);
-        self.clients.remove(client);
+        self.forget_if_idle(client);
         self.dirty = true;
     }
 

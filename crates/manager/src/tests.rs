@@ -473,6 +473,130 @@ fn large_messages_wait_for_their_last_frame_at_the_broker() {
     check(&manager);
 }
 
+/// What is kept of flows: names, priorities, receivers.
+fn kept(manager: &Manager) -> Vec<(String, u8, Vec<String>)> {
+    let receivers = |view: &FlowView| {
+        let mut all: Vec<_> = view.receivers.iter().map(|r| r.client.clone()).collect();
+        all.sort_unstable();
+        all
+    };
+    let views = manager.views(None);
+    views
+        .map(|view| (view.id.clone(), view.priority, receivers(&view)))
+        .collect()
+}
+
+#[test]
+fn a_flow_without_a_priority_gets_one_with_which_all_are_in_time() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let mut ask = |n: u32, requirements: &str| {
+        let decision =
+            manager.publish(&client(&format!("p{n}"), 1), publication("t", requirements));
+        (
+            status(&decision),
+            decision.grant.map(|grant| grant.priority),
+        )
+    };
+    // They share one band, and the broker's processor.
+    for n in 0..10 {
+        let found = ask(n, "deadline=3ms, period=10ms");
+        assert_eq!(found, (Status::Admitted, Some(6)));
+    }
+    // Among them it would be late; above them it is not, nor are they.
+    let stated = "deadline=1100us, period=10ms, rt-priority=6";
+    assert_eq!(ask(10, stated).0, Status::Rejected);
+    let found = ask(11, "deadline=1100us, period=10ms");
+    assert_eq!(found, (Status::Admitted, Some(7)));
+    let before = kept(&manager);
+    let mut restored = Manager::new(settings()).unwrap();
+    assert_eq!(restored.restore(&manager.state()), [""; 0]);
+    assert_eq!(kept(&restored), before);
+    check(&restored);
+}
+
+#[test]
+fn subscriptions_that_are_best_effort_stay_so_over_a_restart() {
+    let slow = Settings {
+        star: Star {
+            access_rate: 1_000_000,
+            ..Settings::default().star
+        },
+        places: Vec::new(),
+        ..Settings::default()
+    };
+    let mut manager = Manager::new(slow.clone()).unwrap();
+    let at = |id: &str, host: u8| Client {
+        address: Some([10, 0, 0, host].into()),
+        ..client(id, 1)
+    };
+    let requirements = "deadline=20ms, period=40ms, size=100";
+    let decision = manager.publish(&at("p", 1), publication("a", requirements));
+    assert_eq!(status(&decision), Status::Admitted);
+    let verdict = manager
+        .subscribe(&at("far", 2), &[subscription("a", "")])
+        .verdicts;
+    assert_eq!(verdict, [Verdict::BestEffort]);
+    let mut restored = Manager::new(slow).unwrap();
+    let state = State::from_json(&manager.state().to_json()).unwrap();
+    assert_eq!(restored.restore(&state), [""; 0]);
+    assert_eq!(kept(&restored), kept(&manager));
+    assert_eq!(restored.state(), manager.state());
+}
+
+#[test]
+fn every_rejected_flow_is_looked_at_again() {
+    let mut manager = Manager::new(Settings {
+        max_flows: 4,
+        ..settings()
+    })
+    .unwrap();
+    let name = |n: u32| client(&format!("p{n}"), 1);
+    for n in 0..4 {
+        manager.publish(&name(n), publication("t", "deadline=50ms, period=1s"));
+    }
+    // Three that can never be in time, and one that can.
+    for n in 4..7 {
+        manager.publish(&name(n), publication("t", "deadline=1us, period=1s"));
+    }
+    manager.publish(&name(7), publication("t", "deadline=50ms, period=1s"));
+    assert_eq!((manager.len(), manager.wishes()), (4, 4));
+    manager.ended("p0", 1);
+    manager.reconsider(2);
+    assert_eq!(manager.len(), 3);
+    manager.reconsider(2);
+    assert_eq!((manager.len(), manager.wishes()), (4, 3));
+    manager.take_changes();
+    manager.reconsider(2);
+    assert_eq!(manager.take_changes(), []);
+}
+
+#[test]
+fn flows_of_the_file_that_say_where_they_go_get_paths() {
+    let text = r#"{
+      "nodes": [{"id":"p"},{"id":"s"},{"id":"q"},{"id":"broker"}],
+      "links": [
+        {"id":"p>s","from":"p","to":"s","rate_bps":100000000},
+        {"id":"s>q","from":"s","to":"q","rate_bps":100000000},
+        {"id":"s>broker","from":"s","to":"broker","rate_bps":100000000},
+        {"id":"broker>s","from":"broker","to":"s","rate_bps":100000000}],
+      "flows": [{"id":"m","prio":7,"period_ns":10000000,"wire_bytes":200,"from":"p","to":["q"]},
+                {"id":"n","prio":7,"period_ns":10000000,"wire_bytes":200,"from":"p","to":["q"],"via":"broker"}]}"#;
+    let settings = |text: &str| Settings {
+        network: Some(Document::from_json(text).unwrap()),
+        ..Settings::default()
+    };
+    let manager = Manager::new(settings(text)).unwrap();
+    let links = |flow: usize| manager.network().flows[flow].hops.len();
+    // Past the broker, and through it and its processor.
+    assert_eq!((links(0), links(1)), (2, 5));
+    let error = Manager::new(settings(&text.replace("\"to\":[\"q\"]", "\"to\":[\"z\"]")));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("to: \"z\" is not among the nodes"),
+        "{error}"
+    );
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Publish(u8, u8, u8),
@@ -545,7 +669,9 @@ proptest! {
         }
         let again: Arc<str> = manager.state().to_json().into();
         let mut restored = Manager::new(settings()).unwrap();
-        restored.restore(&State::from_json(&again).unwrap());
+        let lost = restored.restore(&State::from_json(&again).unwrap());
+        prop_assert_eq!(lost, Vec::<String>::new());
+        prop_assert_eq!(kept(&restored), kept(&manager));
         check(&restored);
     }
 }

@@ -6,7 +6,7 @@ use punctual_codec::topic;
 use punctual_model::network::{Flow, FlowEntry};
 use punctual_model::wire::Carriage;
 
-use super::{Client, Known, Manager};
+use super::{Client, Known, Manager, Name};
 use crate::demand::Demand;
 
 /// A flow that may be admitted, and to whom it goes.
@@ -44,12 +44,11 @@ impl Manager {
     /// Why it has no path, in plain words.
     pub(super) fn draft(
         &self,
-        id: &str,
-        client: &str,
-        topic: &str,
+        name: &Name,
         demand: &Demand,
         with_deadlines: bool,
     ) -> Result<Draft, String> {
+        let Name { id, client, topic } = name;
         let publisher = self.clients.get(client).ok_or("the client is unknown")?;
         let node = publisher.place.as_ref().map_err(String::clone)?;
         let up = self.up(node)?;
@@ -92,7 +91,7 @@ impl Manager {
             .saturating_add(lost)
             .max(1);
         let entry = FlowEntry {
-            id: id.to_owned(),
+            id: id.to_string(),
             prio: demand.priority.into(),
             period_ns: demand.period_ns,
             jitter_ns: demand.jitter_ns,

@@ -56,6 +56,9 @@ pub struct SavedFlow {
     pub payload: u32,
     /// Bytes of the largest properties.
     pub properties: u32,
+    /// The priority that it was given or stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
     /// Made over the API.
     #[serde(default)]
     pub fixed: bool,
@@ -69,6 +72,12 @@ pub struct SavedSubscription {
     /// Requirements; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub requirements: String,
+    /// It is served as well as can be only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub best_effort: bool,
+    /// The receiver's own deadline is not kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_deadline: bool,
 }
 
 /// A text that is no state.
@@ -134,6 +143,7 @@ impl Manager {
                         requirements: record.requirements.to_string(),
                         payload: record.sizes.payload,
                         properties: record.sizes.properties,
+                        priority: Some(record.demand.priority),
                         fixed: record.fixed,
                     })
                     .collect(),
@@ -143,6 +153,8 @@ impl Manager {
                     .map(|s| SavedSubscription {
                         filter: s.subscription.filter.to_string(),
                         requirements: s.subscription.requirements.to_string(),
+                        best_effort: !s.served || known.place.is_err(),
+                        without_deadline: !s.with_deadline,
                     })
                     .collect(),
             };
@@ -167,14 +179,33 @@ impl Manager {
             address: saved.address,
             transport: transport(&saved.transport),
         };
-        for saved in &state.clients {
-            let subscriptions = saved.subscriptions.iter().map(|s| Subscription {
-                filter: s.filter.as_str().into(),
-                requirements: s.requirements.parse().unwrap_or(Requirements::NONE),
-            });
-            let subscriptions: Vec<_> = subscriptions.collect();
-            if !subscriptions.is_empty() {
-                self.subscribe(&client_of(saved), &subscriptions);
+        // Who had a place in the network gets it before who had none.
+        let (placed, others): (Vec<_>, Vec<_>) = state.clients.iter().partition(|saved| {
+            !saved.flows.is_empty() || saved.subscriptions.iter().any(|s| !s.best_effort)
+        });
+        for saved in &placed {
+            self.meet(&client_of(saved));
+        }
+        for saved in placed.iter().copied().chain(others) {
+            let client = client_of(saved);
+            for subscription in &saved.subscriptions {
+                let SavedSubscription {
+                    filter,
+                    requirements,
+                    best_effort,
+                    without_deadline,
+                } = subscription;
+                let subscription = Subscription {
+                    filter: filter.as_str().into(),
+                    requirements: requirements.parse().unwrap_or(Requirements::NONE),
+                };
+                // There are no flows yet that it could make late.
+                self.subscribe(&client, std::slice::from_ref(&subscription));
+                let known = self.clients.get_mut(&client.id);
+                if let Some(made) = known.and_then(|known| known.subscriptions.last_mut()) {
+                    made.served &= !best_effort;
+                    made.with_deadline &= !without_deadline;
+                }
             }
         }
         for saved in &state.clients {
@@ -196,14 +227,17 @@ impl Manager {
                 };
                 let client = client_of(saved);
                 let decision = match flow.fixed {
-                    true => self.reserve(&client, publication),
-                    false => self.publish(&client, publication),
+                    true => self.reserve_with(&client, publication, flow.priority),
+                    false => self.publish_with(&client, publication, flow.priority),
                 };
                 if decision.answer.status != Some(Status::Admitted) {
                     let why = decision.answer.reason.unwrap_or_default();
                     lost.push(format!("{name}: {why}"));
                 }
             }
+        }
+        for saved in placed {
+            self.forget_if_idle(&saved.id);
         }
         // Nobody is connected who could be told.
         self.take_changes();
