@@ -49,6 +49,13 @@ impl Meter {
         let apart = grant.period_ns.max(by_rate);
         self.next_ns = self.next_ns.max(now_ns).saturating_add(apart);
     }
+
+    /// The flow has another grant: if its period is shorter, it counts from the
+    /// last message on.
+    pub fn change(&mut self, from: &Grant, to: &Grant) {
+        let shorter = from.period_ns.saturating_sub(to.period_ns);
+        self.next_ns = self.next_ns.saturating_sub(shorter);
+    }
 }
 
 /// Bytes of a message that bear on its frames.
@@ -112,6 +119,18 @@ mod tests {
         let (mut meter, loose) = (Meter::default(), grant(100, 250));
         let burst = (0..10).filter(|_| offer(&mut meter, &loose, 1000)).count();
         assert_eq!(burst, 3);
+    }
+
+    #[test]
+    fn a_shorter_period_counts_from_the_last_message() {
+        let (mut meter, slow, fast) = (Meter::default(), grant(100, 0), grant(40, 0));
+        assert!(offer(&mut meter, &slow, 1000));
+        meter.change(&slow, &fast);
+        assert!(!offer(&mut meter, &fast, 1039));
+        assert!(offer(&mut meter, &fast, 1040));
+        meter.change(&fast, &slow);
+        assert!(offer(&mut meter, &slow, 1080));
+        assert!(!offer(&mut meter, &slow, 1179));
     }
 
     #[test]

@@ -288,6 +288,9 @@ impl Shard {
         let asked = std::mem::take(&mut flow.pending);
         flow.requirements = requirements;
         let answer = decision.answer.clone();
+        if let (Some(from), Some(to)) = (flow.grant().copied(), &decision.grant) {
+            flow.meter.change(&from, to);
+        }
         flow.decision = Some(decision);
         flow.told &= !tell;
         let waiting = flow.waiting.take();
