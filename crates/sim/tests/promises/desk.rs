@@ -1,0 +1,297 @@
+//! The desk of a broker in virtual time: it asks the manager what shards ask,
+//! and looks over its shoulder.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use punctual_analysis::analyze;
+use punctual_broker::{
+    AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, Shard, SubscriptionDecision,
+};
+use punctual_manager::{
+    Change, Client, Decision, Manager, Publication, Quota, Settings, State, Subscription, Verdict,
+};
+use punctual_model::network::Flow;
+use punctual_model::wire::Transport;
+use punctual_model::{Answer, Status};
+use punctual_sim::ShardCall;
+
+/// An answer about a flow, as a shard was told it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) client: Arc<str>,
+    pub(crate) topic: Arc<str>,
+    pub(crate) answer: Answer,
+}
+
+/// What was decided about a filter.
+#[derive(Debug)]
+pub(crate) struct Verdicted {
+    pub(crate) client: Arc<str>,
+    pub(crate) filter: Box<str>,
+    pub(crate) verdict: FilterVerdict,
+    pub(crate) answer: Option<Answer>,
+}
+
+pub(crate) struct Office {
+    pub(crate) manager: Manager,
+    shards: u16,
+    checked: Vec<Flow>,
+    /// In the order in which shards were told.
+    pub(crate) told: Vec<Told>,
+    pub(crate) verdicts: Vec<Verdicted>,
+    pub(crate) decisions: u64,
+}
+
+/// The office, shared with the world that posts to it.
+pub(crate) type Shared = Rc<RefCell<Office>>;
+
+impl Office {
+    pub(crate) fn open(settings: Settings, shards: u16) -> Shared {
+        Rc::new(RefCell::new(Self {
+            manager: Manager::new(settings).unwrap(),
+            shards,
+            checked: Vec::new(),
+            told: Vec::new(),
+            verdicts: Vec::new(),
+            decisions: 0,
+        }))
+    }
+
+    /// After a restart: a manager with what was kept. What could not be
+    /// admitted again, in words.
+    pub(crate) fn reopen(&mut self, settings: Settings, state: &State, shards: u16) -> Vec<String> {
+        self.manager = Manager::new(settings).unwrap();
+        self.shards = shards;
+        self.told.clear();
+        self.verdicts.clear();
+        let lost = self.manager.restore(state);
+        self.check();
+        lost
+    }
+
+    /// An analysis from scratch finds everyone in time, and nobody was promised
+    /// less than it finds.
+    pub(crate) fn check(&mut self) {
+        let network = self.manager.network();
+        if network.flows == self.checked {
+            return;
+        }
+        assert_eq!(network.flows.len(), self.manager.len());
+        let bounds = analyze(network);
+        for (flow, bounds) in network.flows.iter().zip(bounds.flows) {
+            let view = self.manager.view(&flow.id).expect("an admitted flow");
+            for bounds in bounds {
+                let best = bounds.best.unwrap_or(u64::MAX);
+                assert!(best <= flow.deadline, "{} may be late: {best} ns", flow.id);
+                assert!(
+                    best <= view.bound_ns,
+                    "{} was promised {} ns",
+                    flow.id,
+                    view.bound_ns
+                );
+            }
+            assert!(view.bound_ns <= view.deadline_ns, "{view:?}");
+        }
+        let names: BTreeSet<_> = network.flows.iter().map(|flow| &flow.id).collect();
+        assert_eq!(names.len(), network.flows.len());
+        self.checked = network.flows.clone();
+    }
+
+    fn answer(&mut self, request: AdmissionRequest) -> Option<Reply> {
+        let AdmissionRequest { asker, ask } = request;
+        let client = client_of(&asker);
+        match ask {
+            Ask::Connected { conn } => {
+                self.manager.connected(&client);
+                Some(Reply::GoOn(conn))
+            }
+            Ask::Ended => {
+                self.manager.ended(&client.id, client.session);
+                None
+            }
+            Ask::Unsubscribed { filters } => {
+                self.manager
+                    .unsubscribe(&client.id, client.session, &filters);
+                None
+            }
+            Ask::Publish {
+                topic,
+                requirements,
+                payload,
+                properties,
+            } => {
+                let publication = Publication {
+                    topic: &topic,
+                    requirements,
+                    payload,
+                    properties,
+                    quota: Quota::default(),
+                };
+                let decision = Some(self.manager.publish(&client, publication));
+                let (client, session) = (client.id, client.session);
+                let change = Change::Flow {
+                    client,
+                    session,
+                    topic,
+                    requirements,
+                    decision,
+                    tell: false,
+                };
+                Some(Reply::Change(change))
+            }
+            Ask::Subscribe {
+                conn,
+                filters,
+                requirements,
+            } => {
+                let wanted = filters.iter().map(|filter| Subscription {
+                    filter: (&**filter).into(),
+                    requirements,
+                });
+                let wanted: Vec<_> = wanted.collect();
+                let subscribed = self.manager.subscribe(&client, &wanted);
+                let verdicts = subscribed
+                    .verdicts
+                    .into_iter()
+                    .map(|verdict| match verdict {
+                        Verdict::Served => FilterVerdict::Served,
+                        Verdict::BestEffort => FilterVerdict::BestEffort,
+                        Verdict::Refused => FilterVerdict::Refused,
+                    });
+                let decision = SubscriptionDecision {
+                    verdicts: filters.into_iter().zip(verdicts).collect(),
+                    answer: subscribed.answer,
+                };
+                Some(Reply::Subscription(conn, client, decision))
+            }
+        }
+    }
+}
+
+enum Reply {
+    GoOn(punctual_broker::ConnId),
+    Change(Change),
+    Subscription(punctual_broker::ConnId, Client, SubscriptionDecision),
+}
+
+/// Answers a shard: what follows for others, then for the one who asked.
+pub(crate) fn decide(
+    shared: &Shared,
+    shard: u16,
+    request: AdmissionRequest,
+) -> Vec<(u16, ShardCall)> {
+    let mut office = shared.borrow_mut();
+    office.decisions += 1;
+    let reply = office.answer(request);
+    office.check();
+    let changes = office.manager.take_changes();
+    let shards = office.shards;
+    drop(office);
+    let mut calls = Vec::new();
+    for change in changes {
+        for shard in 0..shards {
+            calls.push((shard, call_of(shared, change.clone())));
+        }
+    }
+    match reply {
+        None => {}
+        Some(Reply::GoOn(conn)) => {
+            calls.push((shard, ShardCall::new(move |shard, _| shard.go_on(conn))));
+        }
+        Some(Reply::Change(change)) => calls.push((shard, call_of(shared, change))),
+        Some(Reply::Subscription(conn, client, decision)) => {
+            let shared = shared.clone();
+            let call = ShardCall::new(move |shard, _| {
+                let filters: Vec<_> = decision.verdicts.clone();
+                let answer = decision.answer.clone();
+                let made = shard.decide_subscription(conn, decision);
+                let mut office = shared.borrow_mut();
+                let gone = filters.iter().map(|(filter, _)| filter);
+                let gone: Vec<_> = gone
+                    .filter(|filter| !made && !shard.is_subscribed(&client.id, filter))
+                    .collect();
+                office
+                    .manager
+                    .unsubscribe(&client.id, client.session, &gone);
+                office
+                    .verdicts
+                    .extend(filters.iter().map(|(filter, verdict)| Verdicted {
+                        client: client.id.clone(),
+                        filter: filter.clone(),
+                        verdict: *verdict,
+                        answer: answer.clone(),
+                    }));
+            });
+            calls.push((shard, call));
+        }
+    }
+    calls
+}
+
+/// A change on its way to a shard.
+fn call_of(shared: &Shared, change: Change) -> ShardCall {
+    let shared = shared.clone();
+    ShardCall::new(move |shard, now| apply(&shared, change, shard, now))
+}
+
+/// Tells a shard of a change.
+pub(crate) fn apply(
+    shared: &Shared,
+    change: Change,
+    shard: &mut Shard,
+    now: punctual_broker::Nanos,
+) {
+    match change {
+        Change::Flow {
+            client,
+            session,
+            topic,
+            requirements,
+            decision,
+            tell,
+        } => {
+            if let Some(Decision { answer, .. }) = &decision {
+                shared.borrow_mut().told.push(Told {
+                    client: client.clone(),
+                    topic: topic.clone(),
+                    answer: answer.clone(),
+                });
+            }
+            let decision =
+                decision.map(|Decision { answer, grant }| FlowDecision { answer, grant });
+            shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
+        }
+        Change::Subscription {
+            client,
+            session,
+            filter,
+            served,
+            reason,
+        } => {
+            shard.decide_receiver(&client, session, &filter, served, &reason, now);
+        }
+    }
+}
+
+fn client_of(asker: &Asker) -> Client {
+    Client {
+        id: asker.client_id.clone(),
+        session: asker.session,
+        user: asker.username.clone(),
+        address: asker.peer.map(|peer| peer.ip()),
+        transport: Transport::Tcp,
+    }
+}
+
+/// An answer as clients hear it where rejected messages are carried all the
+/// same.
+pub(crate) fn as_carried(answer: &Answer, refuse: bool) -> Answer {
+    let mut answer = answer.clone();
+    if answer.status == Some(Status::Rejected) && !refuse {
+        answer.status = Some(Status::BestEffort);
+    }
+    answer
+}
