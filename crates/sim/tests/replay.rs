@@ -1,0 +1,34 @@
+//! The check of the fuzz target `network` on a stable toolchain: over its seeds,
+//! and over changes of single bytes and cuts of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may unwrap")]
+
+#[path = "../../../fuzz/src/network.rs"]
+#[allow(unreachable_pub, reason = "there it is part of a program")]
+mod checks;
+
+use std::path::Path;
+
+#[test]
+fn seeds_and_what_is_close_to_them() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/network");
+    let mut paths: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    for path in paths {
+        let seed = std::fs::read(path).unwrap();
+        checks::network(&seed);
+        for at in 0..seed.len() {
+            for value in [b'0', b'9', b'"', b'[', b'}', b'\\', seed[at] ^ 1] {
+                let mut changed = seed.clone();
+                changed[at] = value;
+                checks::network(&changed);
+            }
+            let mut cut = seed.clone();
+            cut.remove(at);
+            checks::network(&cut);
+        }
+    }
+}
