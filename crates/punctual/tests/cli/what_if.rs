@@ -179,7 +179,7 @@ fn calibrate_fills_in_what_the_broker_costs() {
 
     let place = ["--network", &cell, "--link", "x"];
     run(["calibrate"].into_iter().chain(place)).fails(1, &["\"x\" is not among the links"]);
-    run(["calibrate", "--network", &cell]).fails(2, &["--link"]);
+    run(["calibrate", "--link", "broker"]).fails(2, &["--network"]);
     run(["calibrate", "--sizes", "1"]).fails(1, &["--sizes 1: give"]);
     run(["calibrate", "--seconds", "0"]).fails(1, &["--seconds 0: give"]);
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use punctual_bench::{LARGEST_PAYLOAD, LEAST_PAYLOAD};
-use punctual_model::network::Network;
+use punctual_model::network::{Network, Topology};
 use punctual_sim::network::to_toml;
 
 use self::measure::Plan;
@@ -47,13 +47,14 @@ pub(super) struct Arguments {
     /// Run the broker with real-time threads, as serve --realtime does.
     #[arg(long)]
     realtime: bool,
-    /// A network whose broker is the link --link: it is written with the costs
-    /// filled in. Without it, the broker's nodes and link are written.
-    #[arg(long, value_name = "FILE", requires = "link")]
+    /// A network: it is written with the costs of its brokers filled in. Without
+    /// it, a broker's nodes and link are written.
+    #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
-    /// The link that stands for the broker.
-    #[arg(long, value_name = "ID", requires = "network")]
-    link: Option<String>,
+    /// The links that stand for brokers on a machine like this [default: all
+    /// without a rate].
+    #[arg(long, value_name = "ID", value_delimiter = ',', requires = "network")]
+    link: Vec<String>,
     /// Write to FILE instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -79,15 +80,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.check()?;
     // What is wrong with the network is said before a minute of measurements.
     let mut network = None;
-    if let (Some(file), Some(link)) = (&arguments.network, &arguments.link) {
+    if let Some(file) = &arguments.network {
         let input = Input::read(file)?;
         let document = input.document()?;
-        let topology = Network::new(&document).map_err(|error| input.blame(&error))?;
-        if topology.topology.link(link).is_none() {
-            let problem = "is not among the links; name the one that stands for the broker";
-            return Err(format!("{}: --link {link:?} {problem}", input.place()).into());
-        }
-        network = Some((input, document, link));
+        let checked = Network::new(&document).map_err(|error| input.blame(&error))?;
+        let links = brokers(&checked.topology, &arguments.link)
+            .map_err(|problem| format!("{}: {problem}", input.place()))?;
+        network = Some((input, document, links));
     }
     let plan = Plan {
         sizes: arguments.sizes.clone(),
@@ -103,10 +102,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut text = remarks(&measured, &stage, arguments.percentile, &machine);
     match &mut network {
         None => text.push_str(&stage.fragment()),
-        Some((input, document, link)) => {
-            stage
-                .set(document, link)
-                .map_err(|error| input.blame(&error))?;
+        Some((input, document, links)) => {
+            for link in links {
+                stage
+                    .set(document, link)
+                    .map_err(|error| input.blame(&error))?;
+            }
             text.push_str(&to_toml(document));
         }
     }
@@ -122,4 +123,49 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// The links that stand for brokers: those that are named, or all without a
+/// rate.
+fn brokers(topology: &Topology, named: &[String]) -> Result<Vec<String>, String> {
+    if let Some(unknown) = named.iter().find(|id| topology.link(id).is_none()) {
+        return Err(format!(
+            "--link {unknown:?} is not among the links; name those that stand for brokers"
+        ));
+    }
+    if !named.is_empty() {
+        return Ok(named.to_vec());
+    }
+    let servers = topology.links.iter().filter(|link| link.rate == 0);
+    let servers: Vec<_> = servers.map(|link| link.id.clone()).collect();
+    if servers.is_empty() {
+        return Err("every link has a rate; name those that stand for brokers (--link)".into());
+    }
+    Ok(servers)
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_model::network::Document;
+
+    use super::*;
+
+    #[test]
+    fn brokers_are_named_or_have_no_rate() {
+        let text = r#"{"nodes":[{"id":"a"},{"id":"b"}],
+            "links":[{"id":"x","from":"a","to":"b"},{"id":"y","from":"b","to":"a","rate_bps":0},
+                     {"id":"z","from":"a","to":"b","rate_bps":5}]}"#;
+        let network = Network::new(&Document::from_json(text).unwrap()).unwrap();
+        let found = |named: &[&str]| {
+            let named: Vec<_> = named.iter().map(|id| (*id).to_owned()).collect();
+            brokers(&network.topology, &named).map(|found| found.join(" "))
+        };
+        assert_eq!(found(&[]), Ok("x y".into()));
+        assert_eq!(found(&["z"]), Ok("z".into()));
+        assert!(
+            found(&["w"])
+                .unwrap_err()
+                .contains("--link \"w\" is not among")
+        );
+    }
 }

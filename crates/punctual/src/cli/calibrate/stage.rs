@@ -5,9 +5,11 @@
 //! Together they are never less than what was seen at the chosen percentile.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use punctual_bench::Latency;
+use punctual_model::format_duration;
 use punctual_model::network::{Document, NetworkError};
 
 use super::measure::{Measured, Sample};
@@ -168,6 +170,21 @@ impl Stage {
         Ok(())
     }
 
+    /// What `[admission]` takes: the largest of all sizes, with the host's part
+    /// on the way in, in whole microseconds upwards.
+    pub(super) fn settings(&self) -> [(&'static str, u64); 3] {
+        let most = |part: fn(&Cost) -> u64| self.costs.iter().map(part).max().unwrap_or(0);
+        let micros = |nanos: u64| nanos.div_ceil(1_000) * 1_000;
+        [
+            (
+                "receive_time",
+                micros(self.switching + most(|cost| cost.fixed)),
+            ),
+            ("send_time", micros(most(|cost| cost.each))),
+            ("blocking_time", micros(self.best_effort)),
+        ]
+    }
+
     /// Nodes and links to be put into a network file.
     pub(super) fn fragment(&self) -> String {
         let Self {
@@ -250,6 +267,13 @@ pub(super) fn remarks(
         line(format_args!(
             "  up to {payload} B: c_in = {fixed} ns, c_out = {each} ns"
         ));
+    }
+    line(format_args!(
+        "The same for a broker that admits flows itself:"
+    ));
+    for (key, nanos) in stage.settings() {
+        let time = format_duration(Duration::from_nanos(nanos));
+        line(format_args!("  admission.{key} = \"{time}\""));
     }
     text
 }
@@ -336,6 +360,14 @@ mod tests {
         let stage = Stage::new(&measured, Percentile::Max);
         assert_eq!(stage.switching, 30_000);
         assert_eq!(stage.best_effort, 200_500);
+        assert_eq!(
+            stage.settings(),
+            [
+                ("receive_time", 60_000),
+                ("send_time", 10_000),
+                ("blocking_time", 201_000)
+            ]
+        );
         let [small, large] = stage.costs[..] else {
             panic!("two sizes")
         };
