@@ -20,6 +20,7 @@ use punctual_codec::{
 };
 use punctual_net::layer::LayerConfig;
 use punctual_net::marking::Marking;
+use punctual_net::realtime::RealtimeOptions;
 use punctual_net::{
     AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, Server, ServerOptions, TcpOptions,
     UdpOptions,
@@ -38,6 +39,10 @@ struct Serve {
 
 impl Serve {
     fn start(shards: u16, udp: UdpOptions) -> Self {
+        Self::start_with(shards, udp, None)
+    }
+
+    fn start_with(shards: u16, udp: UdpOptions, realtime: Option<RealtimeOptions>) -> Self {
         let options = |udp| ListenerOptions {
             address: "127.0.0.1:0".parse().unwrap(),
             policy: ListenerPolicy {
@@ -53,7 +58,7 @@ impl Serve {
             listeners: vec![options(Some(udp)), options(None)],
             broker: Config::default(),
             shards,
-            realtime: None,
+            realtime,
             tcp: TcpOptions::default(),
             marking: Marking::NONE,
             accept: AcceptPolicy {
@@ -539,71 +544,156 @@ fn sending_is_paced_to_the_rate_of_the_link() {
     assert!(start.elapsed() >= least, "{:?}", start.elapsed());
 }
 
-/// Figures, not a test: the time from PUBLISH to its receipt through the
-/// broker, against that of the same bytes through a thread that only forwards
-/// datagrams. Both in turns in one run; for a quiet machine:
+/// What a round trip is measured through.
+#[derive(Clone, Copy)]
+enum Through {
+    /// A thread that waits in `recv`: two system calls a datagram. Possible
+    /// for a server that has one socket and no timer.
+    Blocking,
+    /// A thread that waits in epoll: three system calls, as every server with
+    /// more than one socket makes them.
+    Epoll,
+    /// The broker.
+    Broker,
+}
+
+/// Binds the calling thread to a CPU, or to all.
+fn bind(cpu: Option<usize>) {
+    // SAFETY: cpu_set_t is plain data for which all zeros is the empty set; the
+    // set lives until the call returns.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for n in cpu.map_or(0..8 * size_of_val(&set), |cpu| cpu..cpu + 1) {
+            libc::CPU_SET(n, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of_val(&set), &set)
+    };
+    assert_eq!(result, 0);
+}
+
+/// Forwards datagrams to `target` until an empty one comes; its address.
+fn relay(through: Through, target: SocketAddr, cpu: Option<usize>) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut buffer = [0; 2048];
+    match through {
+        Through::Epoll => {
+            socket.set_nonblocking(true).unwrap();
+            let mut socket = mio::net::UdpSocket::from_std(socket);
+            let mut poll = mio::Poll::new().unwrap();
+            let (token, interest) = (mio::Token(0), mio::Interest::READABLE);
+            let registry = poll.registry();
+            registry.register(&mut socket, token, interest).unwrap();
+            let mut events = mio::Events::with_capacity(16);
+            std::thread::spawn(move || {
+                bind(cpu);
+                loop {
+                    poll.poll(&mut events, None).unwrap();
+                    // One datagram is under way at a time.
+                    match socket.recv_from(&mut buffer) {
+                        Ok((0, _)) | Err(_) => return,
+                        Ok((n, _)) => socket.send_to(&buffer[..n], target).unwrap(),
+                    };
+                }
+            });
+        }
+        _ => {
+            std::thread::spawn(move || {
+                bind(cpu);
+                while let Ok((n, _)) = socket.recv_from(&mut buffer) {
+                    if n == 0 || socket.send_to(&buffer[..n], target).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+    address
+}
+
+/// Figures, not a test: the time from the sending of a datagram with PUBLISH to
+/// its receipt through the broker, against that of the same bytes through
+/// threads that only forward datagrams. What a client does before and after is
+/// not in it. All in turns in one run, with threads where the system puts them,
+/// and with client and relay or broker on CPUs of their own and
+/// `realtime.busy_poll`; for a quiet machine with two CPUs:
 /// `cargo test --release -p punctual-net --test udp -- --ignored --nocapture floor`
 #[test]
 #[ignore = "measures"]
 fn floor() {
     const BLOCK: usize = 1000;
     const BLOCKS: usize = 20;
-    for sealed in [false, true] {
-        let serve = Serve::start(1, UdpOptions::default());
+    for (sealed, own_cpu) in [(false, false), (true, false), (false, true)] {
+        let realtime = own_cpu.then_some(RealtimeOptions {
+            priority: 1,
+            pin: true,
+            heap: 0,
+            busy_poll: Duration::from_micros(50),
+        });
+        let serve = Serve::start_with(1, UdpOptions::default(), realtime);
+        let cpu = serve.server.borrow().as_ref().and_then(|server| {
+            let shard = server.realtime()?.shards.first()?;
+            shard.cpu
+        });
+        bind(cpu.map(|cpu| cpu + 1));
         let mut receiver = Udp::new(serve.udp, sealed);
         receiver.connect("receiver", 0);
         receiver.subscribe("floor", QoS::AtMostOnce);
         let mut sender = Udp::new(serve.udp, sealed);
         sender.connect("sender", 0);
         let message = publish_packet("floor", QoS::AtMostOnce, 0, &[7; 100]);
-
-        let relay = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let relay_address = relay.local_addr().unwrap();
-        let target = receiver.socket.local_addr().unwrap();
-        std::thread::spawn(move || {
-            let mut buffer = [0; 2048];
-            while let Ok((n, _)) = relay.recv_from(&mut buffer) {
-                if n == 0 || relay.send_to(&buffer[..n], target).is_err() {
-                    return;
-                }
-            }
-        });
         receiver.socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut times = [Vec::new(), Vec::new()];
+
+        let target = receiver.socket.local_addr().unwrap();
+        let ways = [Through::Blocking, Through::Epoll, Through::Broker].map(|through| {
+            let address = match through {
+                Through::Broker => serve.udp,
+                _ => relay(through, target, cpu),
+            };
+            (through, address)
+        });
+        let mut times = [Vec::new(), Vec::new(), Vec::new()];
         let mut buffer = [0; 2048];
-        for block in 0..2 * BLOCKS {
-            for _ in 0..BLOCK {
-                let broker = block % 2;
-                let start = Instant::now();
-                if broker == 1 {
-                    sender.send(&message);
+        for _ in 0..BLOCKS {
+            for ((through, address), times) in ways.iter().zip(&mut times) {
+                for _ in 0..BLOCK {
+                    let now = sender.now();
+                    sender.client.send(&message, 2, now).unwrap();
+                    let datagram = sender.client.poll_transmit().unwrap();
+                    let start = Instant::now();
+                    sender.socket.send_to(&datagram.data, *address).unwrap();
                     let n = receiver.socket.recv(&mut buffer).unwrap();
-                    let now = receiver.now();
-                    receiver.client.handle(&buffer[..n], now);
-                    let received = receiver.client.received().len();
-                    assert_eq!(received, message.len());
-                    receiver.client.take_received(received);
-                } else {
-                    sender.socket.send_to(&message, relay_address).unwrap();
-                    let n = receiver.socket.recv(&mut buffer).unwrap();
-                    assert_eq!(n, message.len());
+                    times.push(start.elapsed());
+                    if matches!(through, Through::Broker) {
+                        let now = receiver.now();
+                        receiver.client.handle(&buffer[..n], now);
+                        assert_eq!(receiver.client.received(), message);
+                        receiver.client.take_received(message.len());
+                    } else {
+                        assert_eq!(n, datagram.data.len());
+                    }
                 }
-                times[broker].push(start.elapsed());
             }
         }
-        sender.socket.send_to(&[], relay_address).unwrap();
-        let [relay, broker] = times.map(|mut times| {
+        for (_, relay) in &ways[..2] {
+            sender.socket.send_to(&[], relay).unwrap();
+        }
+        let figures = times.map(|mut times| {
             times.sort_unstable();
             [50, 99].map(|p| times[times.len() * p / 100].as_nanos() as f64 / 1000.0)
         });
+        let [blocking, epoll, broker] = figures;
         println!(
-            "sealed {sealed}: relay p50 {:.1} us p99 {:.1} us, broker p50 {:.1} us p99 {:.1} us, \
-             p50 ratio {:.2}",
-            relay[0],
-            relay[1],
+            "sealed {sealed}, own CPU {own_cpu}: p50 / p99 in us: relay blocking {:.1} / {:.1}, relay epoll {:.1} / \
+             {:.1}, broker {:.1} / {:.1}; broker's p50 to blocking {:.2}, to epoll {:.2}",
+            blocking[0],
+            blocking[1],
+            epoll[0],
+            epoll[1],
             broker[0],
             broker[1],
-            broker[0] / relay[0]
+            broker[0] / blocking[0],
+            broker[0] / epoll[0],
         );
     }
 }

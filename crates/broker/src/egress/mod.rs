@@ -791,11 +791,16 @@ impl Egress {
             return None;
         }
         let from = out.len();
-        let mut slices = [IoSlice::new(&[]); 2 * PIECES];
-        let filled = self.slices(Scope::All, &mut slices);
-        for slice in &slices[..filled] {
-            let missing = bytes - (out.len() - from);
-            out.extend_from_slice(&slice[..slice.len().min(missing)]);
+        match self.plain.in_a_row() {
+            Some(data) if self.lanes.is_none() => out.extend_from_slice(&data[..bytes]),
+            _ => {
+                let mut slices = [IoSlice::new(&[]); 2 * PIECES];
+                let filled = self.slices(Scope::All, &mut slices);
+                for slice in &slices[..filled] {
+                    let missing = bytes - (out.len() - from);
+                    out.extend_from_slice(&slice[..slice.len().min(missing)]);
+                }
+            }
         }
         self.advance(out.len() - from, shares, pool, stats, now);
         Some(class.unwrap_or(Class::RealTime))

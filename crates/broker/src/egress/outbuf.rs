@@ -253,6 +253,13 @@ impl OutBuf {
         Some(total)
     }
 
+    /// All that waits, if it lies in a row.
+    #[inline]
+    pub(crate) fn in_a_row(&self) -> Option<&[u8]> {
+        let spliced = self.splices.as_ref().is_some_and(|s| s.bytes > 0);
+        (!spliced).then(|| &self.buffer[self.sent..])
+    }
+
     /// The slices with the first `limit` bytes after the first `skip` of those
     /// that wait, as many as `slices` holds; returns how many were filled in.
     pub(crate) fn slices<'a>(

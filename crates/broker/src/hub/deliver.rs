@@ -485,9 +485,12 @@ impl Hub {
         session.share_queue_len();
         self.stats.queued_messages += 1;
         self.stats.queued_bytes += size as u64;
-        self.directory
-            .queued_bytes
-            .fetch_add(size - reserved, Ordering::Relaxed);
+        // Almost always it was promised room, which counts it already.
+        if reserved < size {
+            self.directory
+                .queued_bytes
+                .fetch_add(size - reserved, Ordering::Relaxed);
+        }
         if session.conn.is_none() && session.sweep_by(expires) {
             let timer = Timer::Sweep {
                 slot: target.slot,

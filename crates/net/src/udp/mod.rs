@@ -9,11 +9,13 @@
 
 mod link;
 mod options;
+mod peers;
 mod remote;
 pub(crate) mod socket;
 mod turn;
+mod waiting;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -22,7 +24,7 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use punctual_broker::{ConnId, Nanos, Rank, Shard};
+use punctual_broker::{ConnId, Nanos, Shard};
 use punctual_udp::{Endpoint, EndpointConfig, Pacer, Path, PeerId, Transmit};
 
 pub use options::{UdpCounters, UdpOptions};
@@ -30,8 +32,10 @@ pub(crate) use remote::{Credit, UdpMail};
 
 use crate::marking::Marking;
 use link::{Links, Way};
+use peers::Peers;
 use remote::Queued;
 use socket::{CLASSES, ReceiveBatch, SendBatch, Sockets};
+use waiting::Waiting;
 
 /// Tokens of UDP sockets have this bit set; below it listener and class.
 pub(crate) const UDP: usize = 1 << 41;
@@ -60,12 +64,10 @@ pub(crate) struct Listener {
     outgoing: [VecDeque<Transmit<Path>>; CLASSES],
     /// Of these, so many at the front were let through by the pacer.
     passed: [usize; CLASSES],
-    /// Receivers that wait to be sent something, the most urgent first, with
-    /// the rank by which each is there.
-    waiting: BTreeSet<(Rank, u32)>,
-    ranks: HashMap<u32, Rank>,
+    /// Receivers that wait to be sent something.
+    waiting: Waiting,
     /// Connections by peer.
-    peers: HashMap<PeerId, Home>,
+    peers: Peers,
     /// What other shards want to send, by class.
     queued: [VecDeque<Queued>; CLASSES],
     /// Peers of other shards that have ended, and bytes of other shards that
@@ -74,15 +76,6 @@ pub(crate) struct Listener {
     taken: Vec<(u16, usize)>,
     /// Datagrams that the system has refused, or that were too many.
     refused: u64,
-}
-
-/// Where a peer's session lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Home {
-    /// On this shard.
-    Here(ConnId),
-    /// On another one; bytes that are on their way there.
-    There { shard: u16, under_way: usize },
 }
 
 /// What a shard's thread has of UDP: listeners on shard 0, ways to them on
@@ -177,9 +170,8 @@ impl Udp {
                 readable: [false; CLASSES],
                 blocked: [false; CLASSES],
                 outgoing: Default::default(),
-                waiting: BTreeSet::new(),
-                ranks: HashMap::new(),
-                peers: HashMap::new(),
+                waiting: Waiting::default(),
+                peers: Peers::default(),
                 queued: Default::default(),
                 passed: [0; CLASSES],
                 ended: Vec::new(),
@@ -217,14 +209,13 @@ impl Udp {
             if listener.readable.contains(&true) || listener.endpoint.has_transmits() {
                 return Some(now);
             }
-            let sendable = (0..CLASSES)
-                .any(|class| !listener.blocked[class] && !listener.outgoing[class].is_empty());
-            let waiting = listener
-                .waiting
-                .first()
-                .is_some_and(|(rank, _)| !listener.blocked[rank.class as usize])
-                || listener.queued.iter().any(|queue| !queue.is_empty());
-            let paced = (sendable || waiting).then(|| match &listener.pacer {
+            let sendable = (0..CLASSES).any(|class| {
+                let to_send = !listener.outgoing[class].is_empty()
+                    || !listener.queued[class].is_empty()
+                    || listener.waiting.has(class);
+                to_send && !listener.blocked[class]
+            });
+            let paced = sendable.then(|| match &listener.pacer {
                 Some(pacer) => pacer.next(now),
                 None => now,
             });
@@ -245,37 +236,10 @@ impl Udp {
         match link.way {
             Way::Here { listener, .. } => {
                 if let Some(listener) = self.listeners.get_mut(listener) {
-                    listener.rank(shard, conn);
+                    listener.waiting.set(conn.slot, shard.rank(conn));
                 }
             }
             Way::Through { .. } => self.short.push(conn),
-        }
-    }
-}
-
-impl Listener {
-    /// Puts a receiver where the rank of its next packet belongs.
-    fn rank(&mut self, shard: &mut Shard, conn: ConnId) {
-        let rank = shard.rank(conn);
-        let old = match rank {
-            Some(rank) => self.ranks.insert(conn.slot, rank),
-            None => self.ranks.remove(&conn.slot),
-        };
-        if old == rank {
-            return;
-        }
-        if let Some(old) = old {
-            self.waiting.remove(&(old, conn.slot));
-        }
-        if let Some(rank) = rank {
-            self.waiting.insert((rank, conn.slot));
-        }
-    }
-
-    /// Forgets that a receiver waits.
-    fn unrank(&mut self, slot: u32) {
-        if let Some(rank) = self.ranks.remove(&slot) {
-            self.waiting.remove(&(rank, slot));
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::marking::Marking;
 pub(crate) const CLASSES: usize = Class::ALL.len();
 /// Datagrams moved by one system call.
 const BATCH: usize = 32;
+/// Datagrams asked for as long as they come one by one: one more than there is,
+/// so that the system's answer says that it was all.
+const FEW: usize = 2;
 /// The largest datagram there is.
 const LARGEST: usize = 64 << 10;
 /// Room for one IPv6 packet information.
@@ -136,9 +139,18 @@ impl Sockets {
         mut done: impl FnMut(Vec<u8>),
         refused: &mut u64,
     ) -> io::Result<()> {
-        let fd = self.sockets[class].as_raw_fd();
-        while allowed > 0 && !queue.is_empty() {
-            let n = match batch.send(fd, self.ipv6, self.any, queue, allowed) {
+        let socket = &self.sockets[class];
+        while allowed > 0
+            && let Some(first) = queue.front()
+        {
+            let count = queue.len().min(allowed).min(BATCH);
+            let sent = if count == 1 && !self.any {
+                let to = self.name_of(&first.path);
+                socket.send_to(&first.data, &to).map(|_| 1)
+            } else {
+                batch.send(self, class, queue, count)
+            };
+            let n = match sent {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error)
@@ -155,11 +167,24 @@ impl Sockets {
                 }
             };
             allowed = allowed.saturating_sub(n);
-            for transmit in queue.drain(..n.min(queue.len())) {
-                done(transmit.data);
+            for _ in 0..n {
+                if let Some(transmit) = queue.pop_front() {
+                    done(transmit.data);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Where a datagram goes, as these sockets call it.
+    #[inline]
+    fn name_of(&self, path: &Path) -> SockAddr {
+        SockAddr::from(match (path.remote, self.ipv6) {
+            (SocketAddr::V4(to), true) => {
+                SocketAddrV6::new(to.ip().to_ipv6_mapped(), to.port(), 0, 0).into()
+            }
+            (to, _) => to,
+        })
     }
 }
 
@@ -188,12 +213,19 @@ pub(crate) struct ReceiveBatch {
     /// Of the data and of the control messages.
     lengths: Vec<(usize, usize)>,
     filled: usize,
+    /// How many to ask for next: a header takes longer to set up than one
+    /// datagram takes to be routed.
+    ask: usize,
 }
 
 /// Aligned as control messages have to be.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
+
+/// Arrays for the system, of which only the first elements are used and set.
+type Vectors = [MaybeUninit<libc::iovec>; BATCH];
+type Headers = [MaybeUninit<libc::mmsghdr>; BATCH];
 
 impl ReceiveBatch {
     /// Buffers, if they are needed at all.
@@ -206,33 +238,37 @@ impl ReceiveBatch {
             controls: vec![Control([0; CONTROL]); BATCH],
             lengths: vec![(0, 0); BATCH],
             filled: 0,
+            ask: FEW,
         }
     }
 
     fn receive(&mut self, fd: RawFd) -> io::Result<bool> {
         self.filled = 0;
-        let mut vectors: [libc::iovec; BATCH] = std::array::from_fn(|n| libc::iovec {
-            iov_base: self.data[n * LARGEST..].as_mut_ptr().cast(),
-            iov_len: LARGEST,
-        });
-        let mut headers: [libc::mmsghdr; BATCH] = std::array::from_fn(|n| {
+        let asked = self.ask;
+        let mut vectors: Vectors = [const { MaybeUninit::uninit() }; BATCH];
+        let mut headers: Headers = [const { MaybeUninit::uninit() }; BATCH];
+        for n in 0..asked {
+            let vector = vectors[n].write(libc::iovec {
+                iov_base: self.data[n * LARGEST..].as_mut_ptr().cast(),
+                iov_len: LARGEST,
+            });
             // SAFETY: all zeros is a valid mmsghdr without buffers.
-            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            let header = headers[n].write(unsafe { std::mem::zeroed() });
             header.msg_hdr.msg_name = (&raw mut self.names[n]).cast();
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_hdr.msg_iov = &raw mut vectors[n];
+            header.msg_hdr.msg_iov = vector;
             header.msg_hdr.msg_iovlen = 1;
             header.msg_hdr.msg_control = (&raw mut self.controls[n]).cast();
             header.msg_hdr.msg_controllen = CONTROL as _;
-            header
-        });
-        // SAFETY: every header points to buffers of the lengths it says, which
-        // live until the call returns and overlap nowhere.
+        }
+        // SAFETY: the first `asked` headers are set and point to buffers of the
+        // lengths they say, which live until the call returns and overlap
+        // nowhere.
         let n = unsafe {
             libc::recvmmsg(
                 fd,
-                headers.as_mut_ptr(),
-                BATCH as libc::c_uint,
+                headers.as_mut_ptr().cast(),
+                asked as libc::c_uint,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )
@@ -248,9 +284,17 @@ impl ReceiveBatch {
         }
         self.filled = n as usize;
         for (lengths, header) in self.lengths.iter_mut().zip(&headers[..self.filled]) {
+            // SAFETY: set above; the system fills no more than asked for.
+            let header = unsafe { header.assume_init_ref() };
             *lengths = (header.msg_len as usize, header.msg_hdr.msg_controllen);
         }
-        Ok(self.filled == BATCH)
+        let more = self.filled == asked;
+        self.ask = if more {
+            BATCH
+        } else {
+            (self.filled + 1).max(FEW)
+        };
+        Ok(more)
     }
 
     /// What was read: where from, and bytes.
@@ -373,58 +417,48 @@ impl SendBatch {
         }
     }
 
-    /// Sends the first datagrams of a queue; returns how many.
+    /// Sends the first `count` datagrams of a queue, at most [`BATCH`]; returns
+    /// how many were sent.
     fn send(
         &mut self,
-        fd: RawFd,
-        ipv6: bool,
-        any: bool,
+        sockets: &Sockets,
+        class: usize,
         queue: &VecDeque<Transmit<Path>>,
-        allowed: usize,
+        count: usize,
     ) -> io::Result<usize> {
-        let count = queue.len().min(allowed).min(BATCH);
         self.names.clear();
-        self.names.extend(queue.iter().take(count).map(|transmit| {
-            SockAddr::from(match (transmit.path.remote, ipv6) {
-                (SocketAddr::V4(to), true) => {
-                    SocketAddrV6::new(to.ip().to_ipv6_mapped(), to.port(), 0, 0).into()
-                }
-                (to, _) => to,
-            })
-        }));
-        let mut vectors: [libc::iovec; BATCH] = std::array::from_fn(|n| {
-            let data: &[u8] = queue.get(n).map_or(&[], |transmit| &transmit.data);
-            libc::iovec {
-                // sendmmsg does not write through it.
-                iov_base: data.as_ptr().cast_mut().cast(),
-                iov_len: data.len(),
-            }
-        });
-        let mut headers: [libc::mmsghdr; BATCH] = std::array::from_fn(|n| {
+        let first = queue.iter().take(count);
+        self.names
+            .extend(first.map(|transmit| sockets.name_of(&transmit.path)));
+        let mut vectors: Vectors = [const { MaybeUninit::uninit() }; BATCH];
+        let mut headers: Headers = [const { MaybeUninit::uninit() }; BATCH];
+        for (n, (transmit, name)) in queue.iter().zip(&self.names).enumerate() {
+            let vector = vectors[n].write(libc::iovec {
+                // Sending does not write through it.
+                iov_base: transmit.data.as_ptr().cast_mut().cast(),
+                iov_len: transmit.data.len(),
+            });
             // SAFETY: all zeros is a valid mmsghdr without buffers.
-            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            let (Some(name), Some(transmit)) = (self.names.get(n), queue.get(n)) else {
-                return header;
-            };
+            let header = headers[n].write(unsafe { std::mem::zeroed() });
             header.msg_hdr.msg_name = name.as_ptr().cast_mut().cast();
             header.msg_hdr.msg_namelen = name.len();
-            header.msg_hdr.msg_iov = &raw mut vectors[n];
+            header.msg_hdr.msg_iov = vector;
             header.msg_hdr.msg_iovlen = 1;
-            if let Some(local) = transmit.path.local.filter(|_| any) {
-                let len = put_local(local, ipv6, &mut self.controls[n].0);
+            if let Some(local) = transmit.path.local.filter(|_| sockets.any) {
+                let len = put_local(local, sockets.ipv6, &mut self.controls[n].0);
                 if len > 0 {
                     header.msg_hdr.msg_control = (&raw mut self.controls[n]).cast();
                     header.msg_hdr.msg_controllen = len as _;
                 }
             }
-            header
-        });
-        // SAFETY: the first `count` headers point to live buffers of the
-        // lengths they say; nothing is written but the lengths in the headers.
+        }
+        // SAFETY: the first `count` headers are set and point to live buffers of
+        // the lengths they say; nothing is written but the lengths in the
+        // headers.
         let n = unsafe {
             libc::sendmmsg(
-                fd,
-                headers.as_mut_ptr(),
+                sockets.sockets[class].as_raw_fd(),
+                headers.as_mut_ptr().cast(),
                 count as libc::c_uint,
                 libc::MSG_DONTWAIT,
             )

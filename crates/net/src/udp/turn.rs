@@ -12,9 +12,10 @@ use punctual_codec::ReasonCode;
 use punctual_udp::{Event, PeerId};
 
 use super::link::{Links, Remote, Way};
+use super::peers::Home;
 use super::remote::{Credit, Queued, UNDER_WAY, UdpMail};
 use super::socket::{CLASSES, SendBatch};
-use super::{Home, Listener, TURN, since_origin};
+use super::{Listener, TURN, since_origin};
 use crate::acceptor::is_loopback;
 use crate::mailbox::{Mail, Mailbox};
 use crate::worker::{State, Worker};
@@ -68,11 +69,11 @@ impl Worker {
                 Event::Opened(peer) => self.udp_open(at, peer, now),
                 Event::Received(peer) => self.udp_feed(at, peer, now),
                 Event::Lost(peer, why) => self.udp_lost(at, peer, why, now),
-                Event::Moved(peer, to) => match self.udp.listeners[at].peers.get(&peer) {
-                    Some(Home::Here(conn)) => self.shard.identify(*conn, None, Some(to)),
+                Event::Moved(peer, to) => match self.udp.listeners[at].peers.get(peer) {
+                    Some(Home::Here(conn)) => self.shard.identify(conn, None, Some(to)),
                     Some(Home::There { shard, .. }) => {
                         let remote = Remote { listener: at, peer };
-                        self.udp_post(*shard, UdpMail::Moved { remote, to });
+                        self.udp_post(shard, UdpMail::Moved { remote, to });
                     }
                     None => {}
                 },
@@ -140,7 +141,7 @@ impl Worker {
         if inbox.is_empty() {
             return;
         }
-        match listener.peers.get_mut(&peer) {
+        match listener.peers.get_mut(peer) {
             Some(Home::Here(conn)) => {
                 let received = self.shard.receive(*conn, inbox, now);
                 listener.endpoint.consumed(peer, received.consumed);
@@ -159,11 +160,11 @@ impl Worker {
 
     fn udp_lost(&mut self, at: usize, peer: PeerId, why: &'static str, now: Nanos) {
         let listener = &mut self.udp.listeners[at];
-        match listener.peers.get(&peer).copied() {
+        match listener.peers.get(peer) {
             // The broker's answer closes it here.
             Some(Home::Here(conn)) => self.shard.closed(conn, why, now),
             Some(Home::There { shard, .. }) => {
-                listener.peers.remove(&peer);
+                listener.peers.remove(peer);
                 self.counters.closed(listener.index);
                 let remote = Remote { listener: at, peer };
                 self.udp_post(shard, UdpMail::Lost { remote, why });
@@ -207,8 +208,8 @@ impl Worker {
         match self.udp.links.remove(conn) {
             Some(Way::Here { listener, peer }) => {
                 let listener = &mut self.udp.listeners[listener];
-                listener.unrank(conn.slot);
-                listener.peers.remove(&peer);
+                listener.waiting.set(conn.slot, None);
+                listener.peers.remove(peer);
                 listener.endpoint.close(peer, &tail, since_origin(now));
                 self.counters.closed(listener.index);
             }
@@ -234,7 +235,7 @@ impl Worker {
     pub(crate) fn udp_hand_over(&mut self, conn: ConnId, shard: u16, meta: Box<ConnMeta>) {
         match self.udp.links.remove(conn) {
             Some(Way::Here { listener: at, peer }) => {
-                self.udp.listeners[at].unrank(conn.slot);
+                self.udp.listeners[at].waiting.set(conn.slot, None);
                 let packets = self.udp.listeners[at].endpoint.inbox(peer).to_vec();
                 let endpoint = &mut self.udp.listeners[at].endpoint;
                 endpoint.consumed(peer, packets.len());
@@ -318,7 +319,7 @@ impl Worker {
                 let Some(listener) = self.udp.listeners.get_mut(remote.listener) else {
                     return;
                 };
-                if let Some(Home::There { under_way, .. }) = listener.peers.get_mut(&remote.peer) {
+                if let Some(Home::There { under_way, .. }) = listener.peers.get_mut(remote.peer) {
                     *under_way = under_way.saturating_sub(bytes);
                 }
                 self.udp_feed(remote.listener, remote.peer, now);
@@ -357,7 +358,7 @@ impl Worker {
             );
             let ended = listener.ended.drain(..);
             for peer in ended {
-                if listener.peers.remove(&peer).is_some() {
+                if listener.peers.remove(peer) {
                     self.counters.closed(listener.index);
                 }
             }
@@ -451,12 +452,13 @@ impl Listener {
                 }
                 None => AHEAD,
             };
+            let wanted = paced.min(left);
             let mut taken = 0;
-            while taken < paced.min(left) && self.take(shard, links, packets, now) {
+            while taken < wanted && self.take(shard, links, packets, now) {
                 taken += 1;
             }
             left -= taken;
-            if taken == 0 || left == 0 {
+            if taken < wanted || left == 0 {
                 self.collect();
                 self.send(batch, now);
                 return;
@@ -545,38 +547,43 @@ impl Listener {
         packets: &mut Vec<u8>,
         now: Nanos,
     ) -> bool {
-        let free = |class: usize| !self.blocked[class];
-        let waiting = self.waiting.iter();
-        let local = waiting.copied().find(|(rank, _)| free(rank.class as usize));
-        let remote = (0..CLASSES).find(|class| free(*class) && !self.queued[*class].is_empty());
-        match (local, remote) {
-            (local, Some(class)) if local.is_none_or(|(rank, _)| class < rank.class as usize) => {
+        for class in 0..CLASSES {
+            if self.blocked[class] {
+                continue;
+            }
+            if let Some(slot) = self.waiting.first(class) {
+                self.take_waiting(slot, shard, links, packets, now);
+                return true;
+            }
+            if !self.queued[class].is_empty() {
                 self.take_queued(class, now);
-                true
+                return true;
             }
-            (Some((_, slot)), _) => {
-                let Some(link) = links.at(slot) else {
-                    self.unrank(slot);
-                    return true;
-                };
-                let Way::Here { peer, .. } = link.way else {
-                    self.unrank(slot);
-                    return true;
-                };
-                packets.clear();
-                let capacity = self.endpoint.capacity(peer);
-                let class = shard.next_packets(link.conn, capacity, packets, now);
-                self.rank(shard, link.conn);
-                match class {
-                    Some(class) => {
-                        self.endpoint
-                            .send(peer, packets, class as u8, since_origin(now));
-                    }
-                    None => self.unrank(slot),
-                }
-                true
-            }
-            _ => false,
+        }
+        false
+    }
+
+    fn take_waiting(
+        &mut self,
+        slot: u32,
+        shard: &mut Shard,
+        links: &Links,
+        packets: &mut Vec<u8>,
+        now: Nanos,
+    ) {
+        let way = links.at(slot).map(|link| (link.conn, &link.way));
+        let Some((conn, Way::Here { peer, .. })) = way else {
+            self.waiting.set(slot, None);
+            return;
+        };
+        packets.clear();
+        let capacity = self.endpoint.capacity(*peer);
+        let class = shard.next_packets(conn, capacity, packets, now);
+        let rank = class.and_then(|_| shard.rank(conn));
+        self.waiting.set(slot, rank);
+        if let Some(class) = class {
+            let now = since_origin(now);
+            self.endpoint.send(*peer, packets, class as u8, now);
         }
     }
 

@@ -83,6 +83,17 @@ impl Default for EndpointConfig {
     }
 }
 
+impl EndpointConfig {
+    fn max_datagram(&self, address: SocketAddr) -> usize {
+        let max = match address.ip() {
+            IpAddr::V4(_) => self.max_datagram_v4,
+            IpAddr::V6(_) => self.max_datagram_v6,
+        };
+        // Room for the largest greeting without properties.
+        max.max(256)
+    }
+}
+
 /// The two ends of a datagram's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
@@ -164,6 +175,8 @@ pub struct Endpoint {
     open: usize,
     generation: u32,
     by_address: HashMap<SocketAddr, u32>,
+    /// Whose datagram without header came last: compared before looked up.
+    last: u32,
     by_id: HashMap<SessionId, u32>,
     timers: BTreeSet<(Duration, u32)>,
     events: VecDeque<Event>,
@@ -191,6 +204,7 @@ impl Endpoint {
             open: 0,
             generation: 0,
             by_address: HashMap::new(),
+            last: 0,
             by_id: HashMap::new(),
             timers: BTreeSet::new(),
             events: VecDeque::new(),
@@ -241,9 +255,8 @@ impl Endpoint {
             self.counters.malformed += 1;
             return;
         }
-        let first = frames(packets, packets.len()).next();
-        let connect = first.filter(|frame| frame.kind == PacketType::Connect);
-        let slot = self.by_address.get(&path.remote).copied();
+        let connect = connect_of(packets);
+        let slot = self.at_address(path.remote);
         let peer = slot.and_then(|slot| Some((slot, self.peers.get_mut(slot as usize)?.as_mut()?)));
         if let (Some((slot, peer)), None) = (&peer, &connect) {
             if peer.sealed {
@@ -281,6 +294,18 @@ impl Endpoint {
         self.accept(path, false, None, &connect, packets, now);
     }
 
+    /// The connection with a client at that address.
+    #[inline]
+    fn at_address(&mut self, address: SocketAddr) -> Option<u32> {
+        let last = self.peers.get(self.last as usize).and_then(Option::as_ref);
+        if last.is_some_and(|peer| peer.path.remote == address) {
+            return Some(self.last);
+        }
+        let slot = *self.by_address.get(&address)?;
+        self.last = slot;
+        Some(slot)
+    }
+
     /// A datagram of `len` bytes that begins with Hello.
     fn hello(&mut self, path: Path, hello: Header, packets: &[u8], len: usize, now: Duration) {
         let Header::Hello {
@@ -291,10 +316,7 @@ impl Endpoint {
         else {
             return;
         };
-        let Some(connect) = frames(packets, packets.len())
-            .next()
-            .filter(|frame| frame.kind == PacketType::Connect && are_whole(packets))
-        else {
+        let Some(connect) = connect_of(packets).filter(|_| are_whole(packets)) else {
             self.counters.malformed += 1;
             return;
         };
@@ -333,7 +355,7 @@ impl Endpoint {
         packets: &[u8],
         now: Duration,
     ) {
-        let max = self.max_datagram(path.remote);
+        let max = self.config.max_datagram(path.remote);
         if packets.len() > max {
             self.counters.too_large += 1;
             return;
@@ -446,6 +468,10 @@ impl Endpoint {
             self.counters.unproven += 1;
             return;
         }
+        if !are_whole(packets) {
+            self.counters.malformed += 1;
+            return;
+        }
         self.receive(slot, packets, datagram.len(), Some(token.counter), now);
     }
 
@@ -483,7 +509,7 @@ impl Endpoint {
         self.by_address.remove(&old.remote);
         self.by_address.insert(path.remote, slot);
         self.counters.moves += 1;
-        let max = self.max_datagram(family);
+        let max = self.config.max_datagram(family);
         if let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) {
             let header = if peer.sealed { Header::TOKEN_LEN } else { 0 };
             peer.capacity = peer.capacity.min(max - header);
@@ -492,7 +518,7 @@ impl Endpoint {
         self.events.push_back(Event::Moved(id, path.remote));
     }
 
-    /// Packets of a connection. `len` is the size of their datagram.
+    /// Whole packets of a connection. `len` is the size of their datagram.
     fn receive(
         &mut self,
         slot: u32,
@@ -501,17 +527,10 @@ impl Endpoint {
         counter: Option<u64>,
         now: Duration,
     ) {
-        let max = self.peers.get(slot as usize).and_then(Option::as_ref);
-        let Some(max) = max.map(|peer| self.max_datagram(peer.path.remote)) else {
-            return;
-        };
         let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else {
             return;
         };
-        if !are_whole(packets) {
-            self.counters.malformed += 1;
-            return;
-        }
+        let max = self.config.max_datagram(peer.path.remote);
         peer.heard = now;
         peer.last_counter = counter;
         if len > max {
@@ -823,15 +842,6 @@ impl Endpoint {
         (peer.generation == id.generation && peer.stage != Stage::Ended).then_some(peer)
     }
 
-    fn max_datagram(&self, address: SocketAddr) -> usize {
-        let max = match address.ip() {
-            IpAddr::V4(_) => self.config.max_datagram_v4,
-            IpAddr::V6(_) => self.config.max_datagram_v6,
-        };
-        // Room for the largest greeting without properties.
-        max.max(256)
-    }
-
     fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
@@ -894,11 +904,15 @@ impl Endpoint {
                 return;
             };
             let mut len = 0;
-            for frame in frames(rest, usize::MAX) {
-                if len > 0 && len + frame.bytes.len() > peer.capacity {
-                    break;
+            if rest.len() <= peer.capacity {
+                len = rest.len();
+            } else {
+                for frame in frames(rest, usize::MAX) {
+                    if len > 0 && len + frame.bytes.len() > peer.capacity {
+                        break;
+                    }
+                    len += frame.bytes.len();
                 }
-                len += frame.bytes.len();
             }
             if len == 0 {
                 return;
@@ -987,6 +1001,16 @@ impl Endpoint {
         }
         peer.armed = due;
     }
+}
+
+/// The CONNECT that packets begin with, if they do.
+#[inline]
+fn connect_of(packets: &[u8]) -> Option<Frame<'_>> {
+    // Almost nothing does; that shows in the first byte.
+    if packets.first()? >> 4 != PacketType::Connect as u8 {
+        return None;
+    }
+    frames(packets, packets.len()).next()
 }
 
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
