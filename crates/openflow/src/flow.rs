@@ -2,6 +2,8 @@
 //!
 //! Source: OpenFlow 1.3.5, sections 7.3.4.1 and 7.4.2.
 
+use punctual_model::Nanos;
+
 use crate::action::{Action, Instruction};
 use crate::matching::Match;
 use crate::wire::{bits, codes, layout};
@@ -132,19 +134,19 @@ layout! {
     }
 }
 
-impl From<std::time::Duration> for Elapsed {
+impl From<Nanos> for Elapsed {
     /// Saturates after 136 years.
-    fn from(time: std::time::Duration) -> Self {
+    fn from(time: Nanos) -> Self {
         Self {
             seconds: u32::try_from(time.as_secs()).unwrap_or(u32::MAX),
-            nanos: time.subsec_nanos(),
+            nanos: (time.0 % 1_000_000_000) as u32,
         }
     }
 }
 
-impl From<Elapsed> for std::time::Duration {
+impl From<Elapsed> for Nanos {
     fn from(time: Elapsed) -> Self {
-        Self::from_secs(time.seconds.into()) + Self::from_nanos(time.nanos.into())
+        Self::from_secs(time.seconds.into()) + Self(time.nanos.into())
     }
 }
 

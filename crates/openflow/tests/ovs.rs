@@ -1,6 +1,7 @@
 //! A live Open vSwitch understands what we encode, and we understand what it sends.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
+#[allow(dead_code, reason = "not every test binary needs all of it")]
 mod live;
 
 use std::net::Ipv4Addr;
@@ -544,7 +545,7 @@ fn the_fake_refuses_as_a_live_switch_does() {
     let Some((_ovs, mut connection)) = switch() else {
         return;
     };
-    let zero = std::time::Duration::ZERO;
+    let zero = punctual_model::Nanos(0);
     let mut fake = fake::Switch::new(DATAPATH, (1..=4).map(PortNo), zero);
     let setup: Vec<_> = changes();
     let mut overlapping = FlowMod::add(TableId(9), 5, Match::any(), Vec::new());

@@ -1,6 +1,6 @@
 //! What a switch answers to questions.
 
-use std::time::Duration;
+use punctual_model::Nanos;
 
 use super::check::Checked;
 use super::table::Selection;
@@ -20,12 +20,7 @@ use crate::{
 const PART: usize = 16 * 1024;
 
 impl Switch {
-    pub(super) fn report(
-        &mut self,
-        xid: Xid,
-        request: &MultipartRequest,
-        now: Duration,
-    ) -> Checked {
+    pub(super) fn report(&mut self, xid: Xid, request: &MultipartRequest, now: Nanos) -> Checked {
         use MultipartBody as Body;
         use MultipartRequest as Request;
         match request {
@@ -68,7 +63,7 @@ impl Switch {
             Request::PortStats(port) => {
                 let ports = self.chosen(*port)?;
                 let stats = ports.map(|port| PortStats {
-                    duration: now.saturating_sub(port.created).into(),
+                    duration: (now - port.created).into(),
                     ..port.stats
                 });
                 self.list(xid, stats.collect(), Body::PortStats);
@@ -79,7 +74,7 @@ impl Switch {
                     .flat_map(|port| port.queues.values().map(|queue| (port.created, queue)))
                     .filter(|(_, queue)| asked == QueueId::ALL || queue.queue == asked)
                     .map(|(created, queue)| QueueStats {
-                        duration: now.saturating_sub(created).into(),
+                        duration: (now - created).into(),
                         ..*queue
                     })
                     .collect();
@@ -158,7 +153,7 @@ impl Switch {
         Ok(())
     }
 
-    fn flows(&self, request: &FlowStatsRequest, now: Duration) -> Vec<FlowStats> {
+    fn flows(&self, request: &FlowStatsRequest, now: Nanos) -> Vec<FlowStats> {
         let selection = Selection {
             matching: request.matching.clone(),
             out_port: request.out_port,

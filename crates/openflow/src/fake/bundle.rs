@@ -1,6 +1,6 @@
 //! Bundles of a switch: kept until they are committed, then done wholly or not at all.
 
-use std::time::Duration;
+use punctual_model::Nanos;
 
 use super::Switch;
 use super::check::Checked;
@@ -31,7 +31,7 @@ impl Switch {
         &mut self,
         xid: Xid,
         control: &BundleControl,
-        now: Duration,
+        now: Nanos,
     ) -> Checked {
         use BundleControlType as Type;
         let id = control.bundle;
@@ -120,7 +120,7 @@ impl Switch {
     }
 
     /// Does all of it; if one message fails, says which, and is as before.
-    fn commit(&mut self, messages: &[Envelope], now: Duration) -> Checked {
+    fn commit(&mut self, messages: &[Envelope], now: Nanos) -> Checked {
         let (before, said) = (self.state.clone(), self.messages.len());
         for envelope in messages {
             let done = match &envelope.message {

@@ -3,7 +3,7 @@
 //! Codes and their order are those of Open vSwitch 3.1 where the specification leaves a choice
 //! (lib/ofp-actions.c, lib/ofp-group.c, ofproto/ofproto.c); `tests/ovs.rs` compares.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Limits;
 use super::group::Group;
@@ -170,13 +170,18 @@ impl Known<'_> {
         }
     }
 
-    /// Whether packets in `from` come to `to`. Groups have no loops, so this ends.
+    /// Whether packets in `from` come to `to`.
     fn reaches(&self, from: GroupId, to: GroupId) -> bool {
-        from == to
-            || self
-                .groups
-                .get(&from)
-                .is_some_and(|group| group.next().any(|next| self.reaches(next, to)))
+        let (mut open, mut seen) = (vec![from], BTreeSet::new());
+        while let Some(group) = open.pop() {
+            if group == to {
+                return true;
+            }
+            if seen.insert(group) {
+                open.extend(self.groups.get(&group).into_iter().flat_map(Group::next));
+            }
+        }
+        false
     }
 
     pub(super) fn meter_mod(&self, change: &MeterMod) -> Checked {

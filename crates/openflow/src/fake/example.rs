@@ -31,15 +31,20 @@ pub fn v4_between(
     let addresses = [source.octets(), destination.octets()].concat();
     let body = transport(proto, ports, &addresses, payload);
     let mut frame = ethernet(ETH_IPV4);
-    let start = frame.len();
     frame.extend_from_slice(&[0x45, 0]);
     frame.extend_from_slice(&(20 + body.len() as u16).to_be_bytes());
     frame.extend_from_slice(&[0, 1, 0x40, 0, 64, proto, 0, 0]);
     frame.extend_from_slice(&addresses);
-    let sum = checksum(&[&frame[start..]]);
-    frame[start + 10..start + 12].copy_from_slice(&sum);
+    finish_v4(&mut frame);
     frame.extend_from_slice(&body);
     frame
+}
+
+/// Corrects the checksum of the IPv4 header of a frame from here, after a change of it.
+pub fn finish_v4(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = checksum(&[&frame[14..34]]);
+    frame[24..26].copy_from_slice(&sum);
 }
 
 /// From fd00::1 to fd00::2, ports 1000 to 2000.

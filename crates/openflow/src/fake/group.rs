@@ -1,7 +1,8 @@
 //! Groups: which buckets a packet goes to.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual_model::Nanos;
 
 use crate::action::Action;
 use crate::multipart::{BucketStats, GroupDesc, GroupStats};
@@ -11,14 +12,14 @@ use crate::{Bucket, GroupId, GroupMod, GroupType, PortNo};
 pub(super) struct Group {
     pub(super) kind: GroupType,
     pub(super) buckets: Vec<Bucket>,
-    pub(super) created: Duration,
+    pub(super) created: Nanos,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     counts: Vec<BucketStats>,
 }
 
 impl Group {
-    pub(super) fn new(change: &GroupMod, now: Duration) -> Self {
+    pub(super) fn new(change: &GroupMod, now: Nanos) -> Self {
         let none = BucketStats {
             packets: 0,
             bytes: 0,
@@ -50,13 +51,13 @@ impl Group {
         }
     }
 
-    pub(super) fn stats(&self, group: GroupId, references: u32, now: Duration) -> GroupStats {
+    pub(super) fn stats(&self, group: GroupId, references: u32, now: Nanos) -> GroupStats {
         GroupStats {
             group,
             references,
             packets: self.packets,
             bytes: self.bytes,
-            duration: now.saturating_sub(self.created).into(),
+            duration: (now - self.created).into(),
             buckets: self.counts.clone(),
         }
     }
@@ -80,7 +81,7 @@ pub(super) fn choose(
     let Some(group) = groups.get(&id) else {
         return Vec::new();
     };
-    let alive = |bucket: &Bucket| is_alive(groups, bucket, is_up, &mut Vec::new());
+    let alive = |bucket: &Bucket| is_alive(groups, bucket, is_up);
     let all = group.buckets.iter().enumerate();
     match group.kind {
         GroupType::All | GroupType::Indirect => (0..group.buckets.len()).collect(),
@@ -104,27 +105,30 @@ pub(super) fn choose(
     }
 }
 
-/// Whether what the bucket watches lives; `seen` are groups that were looked at, so that groups
-/// watching one another in a circle keep nobody alive.
+/// Whether what the bucket watches lives: a port, or a group with a bucket that does. Groups that
+/// watch one another in a circle keep nobody alive.
 fn is_alive(
     groups: &BTreeMap<GroupId, Group>,
     bucket: &Bucket,
     is_up: &dyn Fn(PortNo) -> bool,
-    seen: &mut Vec<GroupId>,
 ) -> bool {
-    let (port, group) = (bucket.watch_port, bucket.watch_group);
-    if port == PortNo::ANY && group == GroupId::ANY {
-        return true;
+    let (mut open, mut seen) = (vec![bucket], BTreeSet::new());
+    while let Some(bucket) = open.pop() {
+        let (port, group) = (bucket.watch_port, bucket.watch_group);
+        if port == PortNo::ANY && group == GroupId::ANY {
+            return true;
+        }
+        if port != PortNo::ANY && is_up(port) {
+            return true;
+        }
+        if group != GroupId::ANY && seen.insert(group) {
+            open.extend(
+                groups
+                    .get(&group)
+                    .into_iter()
+                    .flat_map(|group| &group.buckets),
+            );
+        }
     }
-    if port != PortNo::ANY && is_up(port) {
-        return true;
-    }
-    if group == GroupId::ANY || seen.contains(&group) {
-        return false;
-    }
-    seen.push(group);
-    groups.get(&group).is_some_and(|group| {
-        let mut buckets = group.buckets.iter();
-        buckets.any(|bucket| is_alive(groups, bucket, is_up, seen))
-    })
+    false
 }

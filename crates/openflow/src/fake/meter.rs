@@ -4,7 +4,7 @@
 //! with the highest rate decides, as in Open vSwitch's userspace datapath (lib/dpif-netdev.c).
 //! Without [`MeterFlags::BURST`] a bucket holds what one second brings.
 
-use std::time::Duration;
+use punctual_model::Nanos;
 
 use super::frame::Layers;
 use crate::multipart::{BandStats, MeterConfig, MeterStats};
@@ -16,8 +16,8 @@ const NANOS: u128 = 1_000_000_000;
 pub(super) struct Meter {
     flags: MeterFlags,
     bands: Vec<Band>,
-    created: Duration,
-    filled: Duration,
+    created: Nanos,
+    filled: Nanos,
     packets: u64,
     bytes: u64,
 }
@@ -40,7 +40,7 @@ pub(super) enum Verdict {
 }
 
 impl Meter {
-    pub(super) fn new(change: &MeterMod, now: Duration) -> Self {
+    pub(super) fn new(change: &MeterMod, now: Nanos) -> Self {
         let mut meter = Self {
             flags: change.flags,
             bands: Vec::new(),
@@ -80,8 +80,8 @@ impl Meter {
     }
 
     /// Takes a packet of `bytes` bytes into account.
-    pub(super) fn pass(&mut self, bytes: usize, now: Duration) -> Verdict {
-        let time = now.saturating_sub(self.filled).as_nanos();
+    pub(super) fn pass(&mut self, bytes: usize, now: Nanos) -> Verdict {
+        let time = u128::from((now - self.filled).0);
         self.filled = self.filled.max(now);
         self.packets += 1;
         self.bytes += bytes as u64;
@@ -121,13 +121,13 @@ impl Meter {
         }
     }
 
-    pub(super) fn stats(&self, meter: MeterId, flows: u32, now: Duration) -> MeterStats {
+    pub(super) fn stats(&self, meter: MeterId, flows: u32, now: Nanos) -> MeterStats {
         MeterStats {
             meter,
             flows,
             packets: self.packets,
             bytes: self.bytes,
-            duration: now.saturating_sub(self.created).into(),
+            duration: (now - self.created).into(),
             bands: self.bands.iter().map(|band| band.count).collect(),
         }
     }
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use crate::fake::example;
 
-    fn at(micros: u64) -> Duration {
-        Duration::from_micros(micros)
+    fn at(micros: u64) -> Nanos {
+        Nanos(micros * 1000)
     }
 
     #[test]

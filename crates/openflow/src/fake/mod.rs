@@ -22,7 +22,8 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+
+use punctual_model::Nanos;
 
 use self::bundle::Bundle;
 use self::check::{Checked, Known};
@@ -100,6 +101,8 @@ pub struct Switch {
     generation: Option<u64>,
     messages: Vec<Envelope>,
     emissions: Vec<Emission>,
+    /// Groups that the packet at hand and its copies have entered.
+    entered: u32,
 }
 
 /// What bundles change.
@@ -115,7 +118,7 @@ struct Port {
     desc: PortDesc,
     stats: PortStats,
     queues: BTreeMap<QueueId, QueueStats>,
-    created: Duration,
+    created: Nanos,
 }
 
 /// What a switch sends without being asked until told otherwise: everything as master or equal,
@@ -128,11 +131,7 @@ const ASKED: AsyncConfig = AsyncConfig {
 
 impl Switch {
     /// A switch with ports and no entries, switched on at `now`.
-    pub fn new(
-        datapath: DatapathId,
-        ports: impl IntoIterator<Item = PortNo>,
-        now: Duration,
-    ) -> Self {
+    pub fn new(datapath: DatapathId, ports: impl IntoIterator<Item = PortNo>, now: Nanos) -> Self {
         let mut switch = Self {
             datapath,
             limits: Limits::default(),
@@ -148,6 +147,7 @@ impl Switch {
             generation: None,
             messages: Vec::new(),
             emissions: Vec::new(),
+            entered: 0,
         };
         for port in ports {
             switch.add_port(port, [], now);
@@ -169,7 +169,7 @@ impl Switch {
 
     /// Takes a message from the controller; returns all that the switch then says, in order: the
     /// answer, and before it what it had to say by itself.
-    pub fn handle(&mut self, envelope: &Envelope, now: Duration) -> Vec<Envelope> {
+    pub fn handle(&mut self, envelope: &Envelope, now: Nanos) -> Vec<Envelope> {
         self.advance(now);
         if let Err(code) = self.obey(envelope, now) {
             self.refuse(envelope, code);
@@ -184,7 +184,7 @@ impl Switch {
 
     /// A frame comes in by a port: what leaves because of it. What goes to the controller is in
     /// [`Self::take_messages`].
-    pub fn packet(&mut self, port: PortNo, frame: &[u8], now: Duration) -> Vec<Emission> {
+    pub fn packet(&mut self, port: PortNo, frame: &[u8], now: Nanos) -> Vec<Emission> {
         self.advance(now);
         if let Some(found) = self.ports.get_mut(&port)
             && found.desc.is_up()
@@ -206,7 +206,7 @@ impl Switch {
     }
 
     /// Lets time pass: entries end.
-    pub fn advance(&mut self, now: Duration) {
+    pub fn advance(&mut self, now: Nanos) {
         let ended: Vec<_> = self
             .state
             .tables
@@ -221,7 +221,7 @@ impl Switch {
     }
 
     /// When the next entry ends if no packet comes.
-    pub fn next_end(&self) -> Option<Duration> {
+    pub fn next_end(&self) -> Option<Nanos> {
         let tables = self.state.tables.values();
         tables.filter_map(FlowTable::next_end).min()
     }
@@ -231,7 +231,7 @@ impl Switch {
         &mut self,
         port: PortNo,
         queues: impl IntoIterator<Item = QueueId>,
-        now: Duration,
+        now: Nanos,
     ) {
         let [.., e, f, g, h] = self.datapath.0.to_be_bytes();
         let desc = PortDesc {
@@ -338,7 +338,7 @@ impl Switch {
         self.answer(request.xid, Message::Error(ErrorReport { code, data }));
     }
 
-    fn obey(&mut self, envelope: &Envelope, now: Duration) -> Checked {
+    fn obey(&mut self, envelope: &Envelope, now: Nanos) -> Checked {
         let xid = envelope.xid;
         let writes = matches!(
             envelope.message,
@@ -462,7 +462,7 @@ impl Switch {
         }
     }
 
-    fn flow_mod(&mut self, change: &FlowMod, now: Duration) -> Checked {
+    fn flow_mod(&mut self, change: &FlowMod, now: Nanos) -> Checked {
         self.known().flow_mod(change)?;
         if change.buffer != BufferId::NONE {
             return Err(BadRequest::BufferUnknown.into());
@@ -522,7 +522,7 @@ impl Switch {
     }
 
     /// Removes an entry and says so if it wants that.
-    fn remove(&mut self, id: TableId, rank: Rank, reason: FlowRemovedReason, now: Duration) {
+    fn remove(&mut self, id: TableId, rank: Rank, reason: FlowRemovedReason, now: Nanos) {
         let table = self.state.tables.get_mut(&id);
         let Some(entry) = table.and_then(|table| table.remove(rank)) else {
             return;
@@ -533,7 +533,7 @@ impl Switch {
                 priority: entry.priority,
                 reason,
                 table: id,
-                duration: now.saturating_sub(entry.created).into(),
+                duration: (now - entry.created).into(),
                 idle_timeout: entry.idle_timeout,
                 hard_timeout: entry.hard_timeout,
                 packets: entry.packets,
@@ -552,7 +552,7 @@ impl Switch {
     fn remove_where(
         &mut self,
         reason: FlowRemovedReason,
-        now: Duration,
+        now: Nanos,
         mut taken: impl FnMut(&Entry) -> bool,
     ) {
         let meant: Vec<_> = self
@@ -566,7 +566,7 @@ impl Switch {
         }
     }
 
-    fn group_mod(&mut self, change: &GroupMod, now: Duration) -> Checked {
+    fn group_mod(&mut self, change: &GroupMod, now: Nanos) -> Checked {
         self.known().group_mod(change)?;
         if change.command != GroupCommand::Delete {
             let mut group = Group::new(change, now);
@@ -588,7 +588,7 @@ impl Switch {
         Ok(())
     }
 
-    fn meter_mod(&mut self, change: &MeterMod, now: Duration) -> Checked {
+    fn meter_mod(&mut self, change: &MeterMod, now: Nanos) -> Checked {
         self.known().meter_mod(change)?;
         if change.command != MeterCommand::Delete {
             self.state
@@ -622,7 +622,7 @@ impl Switch {
         Ok(())
     }
 
-    fn packet_out(&mut self, packet: &PacketOut, now: Duration) -> Checked {
+    fn packet_out(&mut self, packet: &PacketOut, now: Nanos) -> Checked {
         if packet.buffer != BufferId::NONE {
             return Err(BadRequest::BufferUnknown.into());
         }

@@ -2,7 +2,7 @@
 //!
 //! Source: OpenFlow 1.3.5, sections 5.1, 5.9 to 5.12.
 
-use std::time::Duration;
+use punctual_model::Nanos;
 
 use super::frame::{Layers, pop_tag, push_tag};
 use super::group::choose;
@@ -15,6 +15,11 @@ use crate::{
     PortConfig, PortNo, QueueId, TableId,
 };
 
+/// Groups one behind the other that a packet passes; as in Open vSwitch.
+const MAX_DEPTH: u32 = 64;
+/// Groups that a packet and its copies enter in all; as in Open vSwitch.
+const MAX_ENTERED: u32 = 4096;
+
 /// A packet on its way.
 #[derive(Clone)]
 struct Walk {
@@ -25,6 +30,7 @@ struct Walk {
     table: TableId,
     cookie: Cookie,
     reason: PacketInReason,
+    depth: u32,
 }
 
 /// The packet is gone: nothing more happens to it.
@@ -32,19 +38,21 @@ struct Gone;
 
 impl Switch {
     /// A frame enters the tables.
-    pub(super) fn receive(&mut self, in_port: PortNo, frame: &[u8], now: Duration) {
+    pub(super) fn receive(&mut self, in_port: PortNo, frame: &[u8], now: Nanos) {
+        self.entered = 0;
         let mut walk = Walk::new(in_port, frame);
         // Gone or through: it is over either way.
         self.tables(&mut walk, now).ok();
     }
 
     /// A packet-out.
-    pub(super) fn send(&mut self, packet: &PacketOut, now: Duration) {
+    pub(super) fn send(&mut self, packet: &PacketOut, now: Nanos) {
+        self.entered = 0;
         let mut walk = Walk::new(packet.in_port, &packet.data);
         self.act(&mut walk, &packet.actions, now).ok();
     }
 
-    fn tables(&mut self, walk: &mut Walk, now: Duration) -> Result<(), Gone> {
+    fn tables(&mut self, walk: &mut Walk, now: Nanos) -> Result<(), Gone> {
         let mut set = ActionSet::default();
         let mut next = Some(TableId(0));
         while let Some(id) = next {
@@ -92,7 +100,7 @@ impl Switch {
         self.act(walk, &set.in_order(), now)
     }
 
-    fn act(&mut self, walk: &mut Walk, actions: &[Action], now: Duration) -> Result<(), Gone> {
+    fn act(&mut self, walk: &mut Walk, actions: &[Action], now: Nanos) -> Result<(), Gone> {
         for action in actions {
             let layers = Layers::of(&walk.frame).ok_or(Gone)?;
             match action {
@@ -119,7 +127,11 @@ impl Switch {
         Ok(())
     }
 
-    fn group(&mut self, walk: &Walk, id: GroupId, now: Duration) {
+    fn group(&mut self, walk: &Walk, id: GroupId, now: Nanos) {
+        if walk.depth >= MAX_DEPTH || self.entered >= MAX_ENTERED {
+            return;
+        }
+        self.entered += 1;
         let ports = &self.ports;
         let is_up = |port| {
             ports
@@ -144,11 +156,13 @@ impl Switch {
         }
         for actions in sets {
             // Each copy is on its own.
-            self.act(&mut walk.clone(), &actions, now).ok();
+            let mut copy = walk.clone();
+            copy.depth += 1;
+            self.act(&mut copy, &actions, now).ok();
         }
     }
 
-    fn output(&mut self, walk: &mut Walk, port: PortNo, now: Duration) {
+    fn output(&mut self, walk: &mut Walk, port: PortNo, now: Nanos) {
         match port {
             PortNo::IN_PORT => self.emit(walk, walk.in_port),
             PortNo::ALL | PortNo::FLOOD => {
@@ -234,6 +248,7 @@ impl Walk {
             table: TableId(0),
             cookie: Cookie(u64::MAX),
             reason: PacketInReason::Action,
+            depth: 0,
         }
     }
 

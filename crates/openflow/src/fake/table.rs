@@ -5,7 +5,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+
+use punctual_model::Nanos;
 
 use super::frame::Layers;
 use crate::action::{Action, Instruction};
@@ -32,9 +33,9 @@ pub(super) struct Entry {
     pub(super) idle_timeout: u16,
     pub(super) hard_timeout: u16,
     pub(super) instructions: Vec<Instruction>,
-    pub(super) created: Duration,
+    pub(super) created: Nanos,
     /// When it was last used or changed.
-    used: Duration,
+    used: Nanos,
     pub(super) packets: u64,
     pub(super) bytes: u64,
 }
@@ -67,7 +68,7 @@ impl Packet<'_> {
 }
 
 impl Entry {
-    fn new(change: &FlowMod, now: Duration) -> Self {
+    fn new(change: &FlowMod, now: Nanos) -> Self {
         let normal = change.matching.normalized();
         let tests = normal
             .fields()
@@ -154,10 +155,14 @@ impl Entry {
         self.instructions.contains(&Instruction::Meter(meter))
     }
 
+    fn is_timed(&self) -> bool {
+        self.idle_timeout > 0 || self.hard_timeout > 0
+    }
+
     /// When it ends if no packet comes, and why.
-    fn end(&self) -> Option<(Duration, FlowRemovedReason)> {
-        let after = |start: Duration, seconds: u16, reason| {
-            (seconds > 0).then(|| (start + Duration::from_secs(seconds.into()), reason))
+    fn end(&self) -> Option<(Nanos, FlowRemovedReason)> {
+        let after = |start: Nanos, seconds: u16, reason| {
+            (seconds > 0).then(|| (start + Nanos::from_secs(seconds.into()), reason))
         };
         let hard = after(
             self.created,
@@ -168,10 +173,10 @@ impl Entry {
         hard.into_iter().chain(idle).min_by_key(|(time, _)| *time)
     }
 
-    pub(super) fn stats(&self, table: TableId, now: Duration) -> FlowStats {
+    pub(super) fn stats(&self, table: TableId, now: Nanos) -> FlowStats {
         FlowStats {
             table,
-            duration: now.saturating_sub(self.created).into(),
+            duration: (now - self.created).into(),
             priority: self.priority,
             idle_timeout: self.idle_timeout,
             hard_timeout: self.hard_timeout,
@@ -219,6 +224,8 @@ pub(super) struct FlowTable {
     order: BTreeMap<Rank, Entry>,
     index: HashMap<(u16, Match), Rank>,
     next: u64,
+    /// Entries that end by themselves.
+    timed: usize,
     pub(super) lookups: u64,
     pub(super) matched: u64,
 }
@@ -243,7 +250,7 @@ impl FlowTable {
 
     /// Whether an entry of the same priority, other than the same one, overlaps.
     pub(super) fn overlaps(&self, change: &FlowMod) -> bool {
-        let new = Entry::new(change, Duration::ZERO);
+        let new = Entry::new(change, Nanos(0));
         let level = (Reverse(change.priority), 0)..=(Reverse(change.priority), u64::MAX);
         self.order
             .range(level)
@@ -251,7 +258,7 @@ impl FlowTable {
     }
 
     /// Adds an entry in place of the same one, whose counts it takes over unless it resets them.
-    pub(super) fn add(&mut self, change: &FlowMod, now: Duration) {
+    pub(super) fn add(&mut self, change: &FlowMod, now: Nanos) {
         let mut entry = Entry::new(change, now);
         let rank = match self.rank(change) {
             Some(rank) => rank,
@@ -267,7 +274,10 @@ impl FlowTable {
         }
         self.index
             .insert((change.priority, entry.normal.clone()), rank);
-        self.order.insert(rank, entry);
+        self.timed += usize::from(entry.is_timed());
+        if let Some(old) = self.order.insert(rank, entry) {
+            self.timed -= usize::from(old.is_timed());
+        }
     }
 
     /// Entries that the request means; `strict`: the one with this priority and match.
@@ -309,12 +319,16 @@ impl FlowTable {
 
     pub(super) fn remove(&mut self, rank: Rank) -> Option<Entry> {
         let entry = self.order.remove(&rank)?;
+        self.timed -= usize::from(entry.is_timed());
         self.index.remove(&(entry.priority, entry.normal.clone()));
         Some(entry)
     }
 
     /// Entries whose time is over.
-    pub(super) fn ended(&self, now: Duration) -> Vec<(Rank, FlowRemovedReason)> {
+    pub(super) fn ended(&self, now: Nanos) -> Vec<(Rank, FlowRemovedReason)> {
+        if self.timed == 0 {
+            return Vec::new();
+        }
         let ended = |(rank, entry): (&Rank, &Entry)| match entry.end() {
             Some((time, reason)) if time <= now => Some((*rank, reason)),
             _ => None,
@@ -323,7 +337,7 @@ impl FlowTable {
     }
 
     /// When the next entry ends.
-    pub(super) fn next_end(&self) -> Option<Duration> {
+    pub(super) fn next_end(&self) -> Option<Nanos> {
         let ends = self.order.values().filter_map(Entry::end);
         ends.map(|(time, _)| time).min()
     }
@@ -332,7 +346,7 @@ impl FlowTable {
     pub(super) fn lookup(
         &mut self,
         packet: &Packet<'_>,
-        now: Duration,
+        now: Nanos,
     ) -> Option<(&[Instruction], Hit)> {
         self.lookups += 1;
         let entry = self

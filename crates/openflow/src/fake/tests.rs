@@ -1,6 +1,6 @@
 //! What a packet meets in a switch.
 
-use std::time::Duration;
+use punctual_model::Nanos;
 
 use super::example::{DESTINATION, arp, v4};
 use super::{Emission, Limits, Switch};
@@ -14,10 +14,10 @@ use crate::{
     Role, RoleMessage, TableId, VLAN_PRESENT, Xid, apply,
 };
 
-const ZERO: Duration = Duration::ZERO;
+const ZERO: Nanos = Nanos(0);
 
-fn seconds(n: u64) -> Duration {
-    Duration::from_secs(n)
+fn seconds(n: u64) -> Nanos {
+    Nanos::from_secs(n)
 }
 
 /// Ports 1 to 4, each with queues 0 to 7.
@@ -30,7 +30,7 @@ fn switch() -> Switch {
     switch
 }
 
-fn tell(switch: &mut Switch, message: Message, now: Duration) -> Vec<Message> {
+fn tell(switch: &mut Switch, message: Message, now: Nanos) -> Vec<Message> {
     let said = switch.handle(&Envelope::new(Xid(9), message), now);
     said.into_iter().map(|envelope| envelope.message).collect()
 }
@@ -80,7 +80,7 @@ fn leaves_by(switch: &mut Switch) -> Vec<u32> {
     ports(&switch.packet(PortNo(1), &v4(IP_UDP, b"x"), ZERO))
 }
 
-fn flows(switch: &mut Switch, now: Duration) -> Vec<FlowStats> {
+fn flows(switch: &mut Switch, now: Nanos) -> Vec<FlowStats> {
     let request = MultipartRequest::Flow(FlowStatsRequest::all());
     let mut assembly = Assembly::new(1, 1000);
     for message in tell(switch, Message::MultipartRequest(request), now) {
