@@ -15,8 +15,10 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use punctual_model::{Answer, Grant, MessageSize, Meter, Requirements};
 
+use crate::Nanos;
 use crate::access::FlowQuota;
 use crate::hub::ConnId;
+use crate::watch::{FlowSight, Watch, Watches};
 
 /// Whether and how deadlines are promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +150,8 @@ pub struct FlowInfo {
     pub messages: u64,
     /// Messages that were not as declared.
     pub violations: u64,
+    /// What has been seen of it since it was admitted.
+    pub seen: Option<FlowSight>,
 }
 
 /// The flows of one session by topic.
@@ -170,6 +174,16 @@ pub(crate) struct Flow {
     pub(crate) meter: Meter,
     pub(crate) messages: u64,
     pub(crate) violations: u64,
+    /// While it is admitted.
+    pub(crate) watch: Option<Arc<Watch>>,
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.end();
+        }
+    }
 }
 
 impl Flow {
@@ -184,7 +198,28 @@ impl Flow {
             meter: Meter::default(),
             messages: 0,
             violations: 0,
+            watch: None,
         }
+    }
+
+    /// Watches it for as long as it is admitted.
+    pub(crate) fn watch(&mut self, watches: &Watches, name: impl FnOnce() -> String) {
+        let decided = self.decision.as_ref().filter(|d| d.grant.is_some());
+        let Some(decision) = decided else {
+            if let Some(watch) = self.watch.take() {
+                watch.end();
+            }
+            return;
+        };
+        let nanos = |duration: std::time::Duration| {
+            Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+        };
+        let bound = decision.answer.bound.map(nanos);
+        let deadline = self.requirements.deadline.or(self.requirements.period);
+        let own = || decision.answer.flow.clone().unwrap_or_else(name);
+        let watch = self.watch.take().unwrap_or_else(|| watches.begin(&own()));
+        watch.promise(bound, deadline.map(nanos));
+        self.watch = Some(watch);
     }
 
     pub(crate) fn grant(&self) -> Option<&Grant> {

@@ -12,6 +12,7 @@ use crate::access::{AccessControl, Permissions};
 use crate::index::{Generation, Generations, Index};
 use crate::retained::Retained;
 use crate::route::Matched;
+use crate::watch::{FlowSight, Watches};
 use crate::{Message, Nanos, Stats};
 
 /// What other shards know of a session.
@@ -92,6 +93,7 @@ pub struct Directory {
     pub(crate) subscriptions: AtomicUsize,
     pub(crate) queued_bytes: AtomicUsize,
     stats: Box<[Mutex<Stats>]>,
+    pub(crate) watches: Watches,
     /// Load of each shard in per mille, as its shell says.
     load: Box<[AtomicU32]>,
 }
@@ -112,8 +114,15 @@ impl Directory {
             subscriptions: AtomicUsize::new(0),
             queued_bytes: AtomicUsize::new(0),
             stats: (0..shards).map(|_| Mutex::default()).collect(),
+            watches: Watches::default(),
             load: (0..shards).map(|_| AtomicU32::new(0)).collect(),
         })
+    }
+
+    /// What has been seen of the first `most` admitted flows, by name.
+    pub fn flows(&self, most: usize) -> Vec<FlowSight> {
+        let flows = self.watches.first(most);
+        flows.iter().map(|watch| watch.sight()).collect()
     }
 
     /// Number of shards.

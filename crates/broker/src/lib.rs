@@ -37,6 +37,7 @@ mod sys;
 mod timers;
 pub mod urgency;
 mod wait;
+mod watch;
 
 pub use access::{AccessControl, FlowQuota, Permissions};
 pub use admission::{
@@ -60,3 +61,4 @@ pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
 pub use urgency::{UrgencyRights, UrgencyRule};
 pub use wait::Wait;
+pub use watch::FlowSight;

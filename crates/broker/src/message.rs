@@ -11,6 +11,7 @@ use punctual_codec::{Properties, PropertyId, PropertySet, Publish, QoS, varint_l
 use crate::Nanos;
 use crate::egress::{OutBuf, Pool, SHARE_FROM, Stamp};
 use crate::sequence::Number;
+use crate::watch::Watch;
 
 /// Messages of one shard that are used again.
 const REUSED: usize = 1024;
@@ -64,6 +65,19 @@ pub struct Message {
     pub publisher: u64,
     /// How urgent it is.
     pub stamp: Stamp,
+    /// The admitted flow that it is of.
+    pub(crate) watch: Option<Arc<Watch>>,
+}
+
+/// What is known of a publication beside its bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Traits {
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) expires: Nanos,
+    pub(crate) publisher: u64,
+    pub(crate) stamp: Stamp,
+    pub(crate) watch: Option<Arc<Watch>>,
 }
 
 impl Message {
@@ -93,18 +107,20 @@ impl Message {
             expires: expiry(properties.number(PropertyId::MessageExpiryInterval), now),
             publisher,
             stamp: Stamp::PLAIN,
+            watch: None,
         })
     }
 
     /// Copies a publication that is being routed.
-    pub(crate) fn from_parts(
-        parts: &Parts<'_>,
-        qos: QoS,
-        retain: bool,
-        expires: Nanos,
-        publisher: u64,
-        stamp: Stamp,
-    ) -> Arc<Self> {
+    pub(crate) fn from_parts(parts: &Parts<'_>, traits: Traits) -> Arc<Self> {
+        let Traits {
+            qos,
+            retain,
+            expires,
+            publisher,
+            stamp,
+            watch,
+        } = traits;
         let data = [parts.topic, parts.properties, parts.payload].concat();
         Arc::new(Self {
             data: Data::new(data, parts.payload.len()),
@@ -115,6 +131,7 @@ impl Message {
             expires,
             publisher,
             stamp,
+            watch,
         })
     }
 
@@ -134,8 +151,15 @@ impl Message {
             payload,
             shared: None,
         };
-        let expires = expiry.map_or(Nanos::MAX, |secs| Nanos::from_secs(u64::from(secs)));
-        Self::from_parts(&parts, qos, retain, expires, 0, Stamp::PLAIN)
+        let traits = Traits {
+            qos,
+            retain,
+            expires: expiry.map_or(Nanos::MAX, |secs| Nanos::from_secs(u64::from(secs))),
+            publisher: 0,
+            stamp: Stamp::PLAIN,
+            watch: None,
+        };
+        Self::from_parts(&parts, traits)
     }
 
     /// The same message published at `now`, when `expires` is still an
@@ -144,6 +168,7 @@ impl Message {
         Arc::new(Self {
             data: self.data.clone(),
             stamp,
+            watch: None,
             expires: if self.expires == Nanos::MAX {
                 Nanos::MAX
             } else {
@@ -156,7 +181,8 @@ impl Message {
     /// The message as it is retained: without a deadline, which is over when
     /// someone subscribes.
     pub(crate) fn to_be_retained(self: &Arc<Self>) -> Arc<Self> {
-        if self.stamp.deadline == Nanos::MAX && !self.stamp.drop_late {
+        let timeless = self.stamp.deadline == Nanos::MAX && !self.stamp.drop_late;
+        if timeless && self.watch.is_none() {
             return self.clone();
         }
         Arc::new(Self {
@@ -166,6 +192,7 @@ impl Message {
                 drop_late: false,
                 ..self.stamp
             },
+            watch: None,
             ..**self
         })
     }
@@ -236,15 +263,7 @@ pub(crate) struct Messages {
 
 impl Messages {
     /// Copies a publication that is being routed.
-    pub(crate) fn make(
-        &mut self,
-        parts: &Parts<'_>,
-        qos: QoS,
-        retain: bool,
-        expires: Nanos,
-        publisher: u64,
-        stamp: Stamp,
-    ) -> Arc<Message> {
+    pub(crate) fn make(&mut self, parts: &Parts<'_>, traits: Traits) -> Arc<Message> {
         if parts.payload.len() < SHARE_FROM
             && let Some(arc) = self.list.front_mut()
         {
@@ -257,11 +276,12 @@ impl Messages {
                 data.extend_from_slice(parts.payload);
                 message.topic_len = parts.topic.len() as u32;
                 message.properties_len = parts.properties.len() as u32;
-                message.qos = qos;
-                message.retain = retain;
-                message.expires = expires;
-                message.publisher = publisher;
-                message.stamp = stamp;
+                message.qos = traits.qos;
+                message.retain = traits.retain;
+                message.expires = traits.expires;
+                message.publisher = traits.publisher;
+                message.stamp = traits.stamp;
+                message.watch = traits.watch;
                 let arc = arc.clone();
                 self.list.rotate_left(1);
                 return arc;
@@ -274,7 +294,7 @@ impl Messages {
                 self.list.rotate_left(1);
             }
         }
-        let message = Message::from_parts(parts, qos, retain, expires, publisher, stamp);
+        let message = Message::from_parts(parts, traits);
         if matches!(message.data, Data::Own(_)) && self.list.len() < REUSED {
             self.list.push_back(message.clone());
         }

@@ -232,6 +232,15 @@ impl Stats {
         stats.sent += 1;
         stats.missed += u64::from(message.stamp.deadline < now);
         stats.wait.record(wait);
+        if let Some(watch) = &message.watch {
+            match entry.held {
+                true => watch.held(),
+                false => {
+                    let latency = now - message.stamp.admitted_at();
+                    watch.sent(latency, message.stamp.deadline < now);
+                }
+            }
+        }
         if class == Class::Priority {
             let value = message.stamp.rank.key.min(15) as usize;
             self.priorities[value].record(wait);

@@ -1,5 +1,6 @@
 //! The `$SYS` topics, with mosquitto's names (mosquitto(8), "Broker status").
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -11,6 +12,9 @@ use crate::{Config, Directory, Message, Nanos, Stats};
 /// Time constants of the load averages, in minutes.
 const AVERAGES: [(f64, &str); 3] = [(1.0, "1min"), (5.0, "5min"), (15.0, "15min")];
 
+/// Admitted flows that have a topic, the first by name.
+const FLOWS: usize = 1000;
+
 /// What was published last, to publish only what changed.
 #[derive(Debug)]
 pub(crate) struct SysTopics {
@@ -19,6 +23,8 @@ pub(crate) struct SysTopics {
     maximum_clients: u64,
     averages: HashMap<&'static str, [f64; 3], foldhash::fast::RandomState>,
     published: HashMap<String, String, foldhash::fast::RandomState>,
+    /// Topics of admitted flows.
+    flows: BTreeSet<String>,
 }
 
 impl SysTopics {
@@ -29,6 +35,7 @@ impl SysTopics {
             maximum_clients: 0,
             averages: HashMap::default(),
             published: HashMap::default(),
+            flows: BTreeSet::new(),
         }
     }
 
@@ -94,6 +101,15 @@ impl SysTopics {
                 number("wait/max", micros(of.wait.max));
             }
         }
+        let mut gone = std::mem::take(&mut self.flows);
+        for flow in directory.flows(FLOWS) {
+            let topic = format!("$SYS/rt/flows/{}", flow.name.replace(['+', '#'], "_"));
+            gone.remove(&topic);
+            self.flows.insert(topic.clone());
+            topics.push((topic, flow.to_string()));
+        }
+        // An empty message takes a retained one away.
+        topics.extend(gone.into_iter().map(|topic| (topic, String::new())));
         topics.push(("$SYS/broker/version".into(), config.version.clone()));
         let uptime = (now - self.started).as_secs();
         topics.push(("$SYS/broker/uptime".into(), format!("{uptime} seconds")));
@@ -105,6 +121,7 @@ impl SysTopics {
             if self.published.get(&topic) == Some(&value) {
                 continue;
             }
+            let keep = !value.is_empty();
             messages.push(Message::new(
                 topic.as_bytes(),
                 Properties::EMPTY,
@@ -114,7 +131,10 @@ impl SysTopics {
                 now,
                 0,
             ));
-            self.published.insert(topic, value);
+            match keep {
+                true => self.published.insert(topic, value),
+                false => self.published.remove(&topic),
+            };
         }
         messages
     }

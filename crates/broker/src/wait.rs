@@ -3,6 +3,8 @@
 //! Eight buckets for each doubling, so a percentile is at most 12.5 % above
 //! the true one. Fixed size, no allocation.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::Nanos;
 
 /// Waiting times below 2^FIRST ns share buckets of equal width.
@@ -71,6 +73,49 @@ fn upper(bucket: usize) -> u64 {
     }
 }
 
+/// Waiting times that several threads count.
+#[derive(Debug)]
+pub(crate) struct SharedWait {
+    sum: AtomicU64,
+    max: AtomicU64,
+    buckets: Box<[AtomicU64; BUCKETS]>,
+}
+
+impl Default for SharedWait {
+    fn default() -> Self {
+        Self {
+            sum: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+            buckets: Box::new([const { AtomicU64::new(0) }; BUCKETS]),
+        }
+    }
+}
+
+impl SharedWait {
+    /// Counts a time.
+    #[inline]
+    pub(crate) fn record(&self, wait: Nanos) {
+        self.sum.fetch_add(wait.0, Ordering::Relaxed);
+        self.max.fetch_max(wait.0, Ordering::Relaxed);
+        self.buckets[bucket(wait.0)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What has been counted, give or take what is being counted right now.
+    pub(crate) fn read(&self) -> Wait {
+        let mut wait = Wait {
+            sum: self.sum.load(Ordering::Relaxed),
+            max: Nanos(self.max.load(Ordering::Relaxed)),
+            ..Wait::default()
+        };
+        for (own, shared) in wait.buckets.iter_mut().zip(self.buckets.iter()) {
+            let count = shared.load(Ordering::Relaxed);
+            wait.count += count;
+            *own = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+        wait
+    }
+}
+
 impl Wait {
     /// Counts a time.
     #[inline]
@@ -134,9 +179,12 @@ mod tests {
             per_mille in 1..=1000u64,
         ) {
             let mut wait = Wait::default();
+            let shared = SharedWait::default();
             for time in &times {
                 wait.record(Nanos(*time));
+                shared.record(Nanos(*time));
             }
+            prop_assert_eq!(&shared.read(), &wait);
             times.sort_unstable();
             let rank = (times.len() as u64 * per_mille).div_ceil(1000) as usize;
             let exact = times[rank - 1];

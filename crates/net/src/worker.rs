@@ -762,6 +762,8 @@ impl Worker {
         let mut urgent = std::mem::take(&mut state.urgent);
         self.shard.take_urgent(&mut urgent);
         for id in urgent.drain(..) {
+            // How long it waited includes the writes before its own.
+            let now = self.clock.now();
             self.flush_link(state, id, Scope::Urgent, now);
         }
         state.urgent = urgent;

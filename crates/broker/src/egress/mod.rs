@@ -56,6 +56,8 @@ pub(crate) struct Entry {
     pub(crate) packet_id: u16,
     /// When it began to wait.
     pub(crate) since: Nanos,
+    /// It waited in the session's queue before.
+    pub(crate) held: bool,
 }
 
 impl Entry {
@@ -911,6 +913,9 @@ impl Lanes {
         };
         if late {
             stats.class(class).dropped_late += 1;
+            if let Some(watch) = &message.watch {
+                watch.missed();
+            }
         } else if message.is_expired(now) {
             stats.dropped_expired += 1;
         } else if message

@@ -230,6 +230,12 @@ impl Stamp {
         }
     }
 
+    /// When a message of an admitted flow was published.
+    #[inline]
+    pub(crate) fn admitted_at(&self) -> Nanos {
+        Nanos(self.rank.key & ((1 << DEADLINE_BITS) - 1))
+    }
+
     /// Traffic class.
     #[inline]
     pub const fn class(&self) -> Class {

@@ -41,6 +41,7 @@ struct Receiver {
     qos: QoS,
     retain: bool,
     number: Option<Number>,
+    held: bool,
     /// It has taken the message out.
     gone: bool,
     subscription_ids: Option<Arc<[u32]>>,
@@ -111,6 +112,7 @@ impl Seat<'_> {
             delivery,
             packet_id,
             since,
+            held,
         } = entry;
         let receiver = Receiver {
             slot: self.slot,
@@ -118,6 +120,7 @@ impl Seat<'_> {
             qos: delivery.qos,
             retain: delivery.retain,
             number: delivery.number,
+            held,
             gone: false,
             subscription_ids: delivery.subscription_ids,
         };
@@ -196,6 +199,7 @@ impl Seat<'_> {
             },
             packet_id: receiver.packet_id,
             since: common.since,
+            held: receiver.held,
         };
         if common.left == 0
             && let Some(mut common) = queue.entries.remove(at)
@@ -216,7 +220,7 @@ mod tests {
     use crate::egress::{
         Egress, Encoding, Enqueue, LaneLimits, Overflow, Pool, Rank, Scope, Shares, Stamp,
     };
-    use crate::message::{Form, Parts};
+    use crate::message::{Form, Parts, Traits};
     use crate::stats::Stats;
     use proptest::prelude::*;
     use std::io::IoSlice;
@@ -308,6 +312,7 @@ mod tests {
                 delivery,
                 packet_id,
                 since: now,
+                held: false,
             };
             let seat = &mut self.shared.seat(to);
             let (pool, stats) = (&mut self.pool, &mut self.stats);
@@ -395,7 +400,15 @@ mod tests {
                         deadline: lifetime.map_or(Nanos::MAX, |after| now + Nanos(after)),
                         drop_late: true,
                     };
-                    let message = Message::from_parts(&parts, qos, false, Nanos::MAX, 1, stamp);
+                    let traits = Traits {
+                        qos,
+                        retain: false,
+                        expires: Nanos::MAX,
+                        publisher: 1,
+                        stamp,
+                        watch: None,
+                    };
+                    let message = Message::from_parts(&parts, traits);
                     // Not in the order of slots, as sessions are not either.
                     for n in 0..RECEIVERS {
                         let to_one = (n * 3 + u32::from(number)) % RECEIVERS;

@@ -8,13 +8,14 @@ use punctual_codec::QoS;
 use super::{Conn, Hub};
 use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
-use crate::message::{Form, Messages, Parts};
+use crate::message::{Form, Messages, Parts, Traits};
 use crate::room::takes_at_once;
 use crate::route::Target;
 use crate::sequence::Number;
 use crate::session::{Delivery, Step};
 use crate::shard::Extent;
 use crate::timers::Timer;
+use crate::watch::Watch;
 use crate::{Message, Nanos, QueueFull, Stats};
 
 /// Whether a publication has been promised room in queues.
@@ -42,6 +43,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) frame: Option<(&'a [u8], bool)>,
     pub(crate) expires: Nanos,
     pub(crate) stamp: Stamp,
+    /// The admitted flow that it is of.
+    pub(crate) watch: Option<Arc<Watch>>,
     /// Whether there is room for it wherever its QoS is above 0.
     pub(crate) promise: Promise,
     /// Bytes reserved among those of all sessions, for those that keep it here.
@@ -60,6 +63,7 @@ impl Publication<'_> {
             frame: None,
             expires: message.expires,
             stamp: message.stamp,
+            watch: message.watch.clone(),
             promise: Promise::None,
             reserved: 0,
             message: Some(message.clone()),
@@ -74,12 +78,21 @@ impl Publication<'_> {
             publisher,
             expires,
             stamp,
+            watch,
             message,
             ..
         } = self;
         message
             .get_or_insert_with(|| {
-                messages.make(parts, *qos, *retain, *expires, *publisher, *stamp)
+                let traits = Traits {
+                    qos: *qos,
+                    retain: *retain,
+                    expires: *expires,
+                    publisher: *publisher,
+                    stamp: *stamp,
+                    watch: watch.clone(),
+                };
+                messages.make(parts, traits)
             })
             .clone()
     }
@@ -212,6 +225,7 @@ impl Hub {
         let mut plain = Publication {
             parts: publication.parts.clone(),
             stamp: Stamp::PLAIN,
+            watch: None,
             message: None,
             ..*publication
         };
@@ -237,6 +251,7 @@ impl Hub {
             delivery,
             packet_id,
             since: now,
+            held: false,
         };
         let limits = &self.config.lanes;
         let seat = &mut self.shared.seat(slot);

@@ -223,6 +223,7 @@ fn send_delivery(
             delivery,
             packet_id,
             since: now,
+            held: true,
         };
         conn.class = conn.class.min(class);
         return conn.out.push(

@@ -1,6 +1,8 @@
 //! Flows of publishers: when to ask about them, how to carry them, and what
 //! the answers change.
 
+use std::sync::Arc;
+
 use punctual_codec::{QoS, RawPublish};
 use punctual_model::{Answer, Conformity, MessageSize, Requirements, Status};
 
@@ -15,12 +17,14 @@ use crate::egress::Stamp;
 use crate::hub::{ConnId, Hub, Output};
 use crate::index::Subscriber;
 use crate::timers::Timer;
+use crate::watch::Watch;
 use crate::{Message, Nanos};
 
 /// What is done with a message that asks for real time.
 pub(super) enum Course {
-    /// It goes on, perhaps with an answer for its publisher.
-    Go(Stamp, Option<Answer>),
+    /// It goes on, as one of an admitted flow that is watched or not, perhaps
+    /// with an answer for its publisher.
+    Go(Stamp, Option<Arc<Watch>>, Option<Answer>),
     /// It is refused; or dropped, for it is not as declared.
     Refuse(Answer),
 }
@@ -93,6 +97,9 @@ pub(super) fn must_wait(
                 && let Conformity::TooEarly(until) = flow.meter.judge(&grant, size.payload, now.0)
             {
                 flow.violations += 1;
+                if let Some(watch) = &flow.watch {
+                    watch.violated();
+                }
                 conn.paused += 1;
                 hub.stats.flow_violations += 1;
                 hub.stats.flow_messages_shaped += 1;
@@ -156,10 +163,10 @@ pub(super) fn carry(
         .and_then(|flows| flows.get_mut(std::str::from_utf8(topic).ok()?));
     let Some(flow) = flow else {
         hub.stats.flow_messages_best_effort += u64::from(real_time);
-        return Course::Go(plain, real_time.then(|| too_many(admission)));
+        return Course::Go(plain, None, real_time.then(|| too_many(admission)));
     };
     if !real_time && flow.grant().is_none() {
-        return Course::Go(plain, None);
+        return Course::Go(plain, None, None);
     }
     flow.messages += 1;
     let answer = match &flow.decision {
@@ -177,18 +184,21 @@ pub(super) fn carry(
     }
     let Some(grant) = flow.grant().copied() else {
         hub.stats.flow_messages_best_effort += 1;
-        return Course::Go(plain, answer);
+        return Course::Go(plain, None, answer);
     };
     let conformity = flow.meter.judge(&grant, sizes.message.payload, now.0);
     if conformity != Conformity::Conforms {
         // One that is too early under `Shape` has waited, and conforms now.
         flow.violations += 1;
+        if let Some(watch) = &flow.watch {
+            watch.violated();
+        }
         hub.stats.flow_violations += 1;
         match admission.policing {
             Policing::Off => {}
             Policing::Demote | Policing::Shape => {
                 hub.stats.flow_messages_demoted += 1;
-                return Course::Go(plain, answer);
+                return Course::Go(plain, None, answer);
             }
             Policing::Drop => {
                 hub.stats.flow_messages_dropped += 1;
@@ -208,7 +218,8 @@ pub(super) fn carry(
     let deadline = flow.requirements.deadline.or(flow.requirements.period);
     let deadline = deadline.map(|d| Nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
     let late = flow.requirements.late == Some(punctual_model::Late::Drop);
-    Course::Go(Stamp::admitted(grant.priority, deadline, late, now), answer)
+    let stamp = Stamp::admitted(grant.priority, deadline, late, now);
+    Course::Go(stamp, flow.watch.clone(), answer)
 }
 
 fn too_many(admission: Admission) -> Answer {
@@ -292,6 +303,7 @@ impl Shard {
             flow.meter.change(&from, to);
         }
         flow.decision = Some(decision);
+        flow.watch(&hub.directory.watches, || format!("{topic}@{client_id}"));
         flow.told &= !tell;
         let waiting = flow.waiting.take();
         if let Some(conn) = conn.and_then(|slot| hub.conns.get_mut(slot)) {
@@ -374,6 +386,7 @@ impl Shard {
             answer: flow.decision.as_ref().map(|d| d.answer.clone()),
             messages: flow.messages,
             violations: flow.violations,
+            seen: flow.watch.as_ref().map(|watch| watch.sight()),
         })
     }
 

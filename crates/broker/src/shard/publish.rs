@@ -139,7 +139,7 @@ impl Shard {
         };
         let topic_name = routes.get(route).topic();
         let mut stamp = Stamp::PLAIN;
-        let mut answer = None;
+        let (mut watch, mut answer) = (None, None);
         let states = conn.states || raw.properties.contains(PropertyId::UserProperty);
         if conn.route != route {
             conn.route = route;
@@ -221,7 +221,7 @@ impl Shard {
         let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable;
         if let Some(stated) = &stated {
             match decide_stamp(hub, id, stated, now) {
-                Course::Go(course, said) => (stamp, answer) = (course, said),
+                Course::Go(course, flow, said) => (stamp, watch, answer) = (course, flow, said),
                 Course::Refuse(answer) => {
                     let reason = ReasonCode::QuotaExceeded;
                     return Ok(acknowledge_with(
@@ -250,6 +250,7 @@ impl Shard {
                 .then_some((frame.bytes, v5)),
             expires: expiry(interval, now),
             stamp,
+            watch,
             promise: Promise::None,
             reserved: 0,
             message: None,
@@ -446,7 +447,7 @@ pub(super) fn requirements_of(
 #[inline(never)]
 fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> Course {
     let Some((asked, mut remark)) = asked(hub, id, stated) else {
-        return Course::Go(Stamp::PLAIN, None);
+        return Course::Go(Stamp::PLAIN, None, None);
     };
     hub.stats.bad_requirements += u64::from(remark.is_some());
     if asked.refused {
@@ -464,12 +465,15 @@ fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> C
             let real_time = asked.urgency.class() == Class::RealTime;
             admission::carry(hub, id, admission, stated, plain, real_time, now)
         }
-        None => Course::Go(Stamp::new(hub.config.discipline, &asked.urgency, now), None),
+        None => {
+            let stamp = Stamp::new(hub.config.discipline, &asked.urgency, now);
+            Course::Go(stamp, None, None)
+        }
     };
     match course {
-        Course::Go(stamp, answer) => {
+        Course::Go(stamp, watch, answer) => {
             hub.stats.publishes_received_urgent += u64::from(stamp.class().is_urgent());
-            Course::Go(stamp, remark.or(answer))
+            Course::Go(stamp, watch, remark.or(answer))
         }
         refused => refused,
     }

@@ -26,6 +26,12 @@ const SENT: &str = "punctual_egress_sent_total";
 const DROPPED: &str = "punctual_egress_dropped_total";
 const MISSED: &str = "punctual_deadline_misses_total";
 
+/// Of an admitted flow: what it was promised, and the longest time seen.
+const FLOW_BOUND: &str = "punctual_flow_bound_seconds";
+const FLOW_MAX: &str = "punctual_flow_broker_seconds_max";
+/// Flows that are shown.
+const FLOWS: usize = 10;
+
 /// Control sequences: alternate screen without cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -180,12 +186,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// At most 80 columns and, with four classes, 24 lines.
+    /// At most 80 columns and, with four classes and no flows, 24 lines.
     fn text(&self) -> String {
         let mut text = String::new();
         self.header(&mut text);
         self.traffic(&mut text);
         self.classes(&mut text);
+        self.flows(&mut text);
         text
     }
 
@@ -328,6 +335,45 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The admitted flows that have come nearest to their bounds.
+    fn flows(&self, text: &mut String) {
+        let value = |name: &str, flow| self.now.sum(name, &[("flow", flow)]);
+        let mut flows: Vec<(f64, &str)> = Vec::new();
+        for flow in self.now.label_values("punctual_flow_sent_total", "flow") {
+            let seen = value(FLOW_MAX, flow).unwrap_or_default();
+            let bound = value(FLOW_BOUND, flow).unwrap_or(f64::INFINITY);
+            flows.push((seen / bound, flow));
+        }
+        if flows.is_empty() {
+            return;
+        }
+        flows.sort_by(|(a, first), (b, second)| b.total_cmp(a).then(first.cmp(second)));
+        let _ = writeln!(
+            text,
+            "\n{:<26}{:>9}{:>9}{:>11}{:>9}{:>8}{:>8}",
+            "admitted flow", "deadline", "bound", "broker p99", "max", "missed", "amiss"
+        );
+        for (_, flow) in flows.iter().take(FLOWS) {
+            let number = |name| count(value(name, flow).unwrap_or_default());
+            // From the end: the names of one plant begin alike.
+            let from = flow.chars().count().saturating_sub(25);
+            let name: String = flow.chars().skip(from).collect();
+            let _ = writeln!(
+                text,
+                "{name:<26}{:>9}{:>9}{:>11}{:>9}{:>8}{:>8}",
+                time(value("punctual_flow_deadline_seconds", flow)),
+                time(value(FLOW_BOUND, flow)),
+                time(value("punctual_flow_broker_seconds_p99", flow)),
+                time(value(FLOW_MAX, flow)),
+                number("punctual_flow_misses_total"),
+                number("punctual_flow_undeclared_total"),
+            );
+        }
+        if flows.len() > FLOWS {
+            let _ = writeln!(text, "and {} more", flows.len() - FLOWS);
+        }
+    }
+
     fn gauge(&self, name: &str) -> f64 {
         self.now.sum(name, &[]).unwrap_or_default()
     }
@@ -454,6 +500,38 @@ mod tests {
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
         );
+    }
+
+    #[test]
+    fn flows_are_shown_beside_their_bounds() {
+        let mut text = "punctual_build_info{version=\"1\"} 1\n".to_owned();
+        for n in 0..12 {
+            let flow = format!("{{flow=\"hall/{n:02}@press\"}}");
+            text += &format!(
+                "punctual_flow_sent_total{flow} 9\npunctual_flow_deadline_seconds{flow} 0.02\n\
+                 {FLOW_BOUND}{flow} 0.01\n{FLOW_MAX}{flow} 0.00{n:02}\n\
+                 punctual_flow_broker_seconds_p99{flow} 0.00005\n\
+                 punctual_flow_misses_total{flow} 3\npunctual_flow_undeclared_total{flow} 2000\n"
+            );
+        }
+        let look = Look {
+            at: Instant::now(),
+            samples: Samples::parse(&text),
+        };
+        let text = View::new(address(), &look, None).text();
+        let rows: Vec<&str> = text
+            .lines()
+            .skip_while(|l| !l.starts_with("admitted"))
+            .collect();
+        let first =
+            "hall/11@press              20.0 ms  10.0 ms      50 µs   1.1 ms       3      2k";
+        assert_eq!(
+            (rows.len(), rows[1], rows[11]),
+            (12, first, "and 2 more"),
+            "{text}"
+        );
+        assert!(rows[10].starts_with("hall/02@press"), "{text}");
+        assert!(rows.iter().all(|row| row.chars().count() <= 80), "{text}");
     }
 
     #[test]

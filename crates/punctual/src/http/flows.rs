@@ -14,6 +14,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use punctual_analysis::link_loads;
+use punctual_broker::{FlowSight, Nanos};
 use punctual_codec::topic;
 use punctual_manager::{Client, Decision, FlowView, Manager, Publication, Quota};
 use punctual_model::{Requirements, Status};
@@ -36,6 +37,55 @@ pub(super) struct Flow {
     messages: Option<u64>,
     /// Messages that were not as declared.
     violations: Option<u64>,
+    /// What was seen of those that went as promised.
+    observed: Option<Observed>,
+}
+
+/// What was seen of a flow, for each receiver of each message. Times are of the
+/// broker's own stage, in microseconds rounded up: from its reading of a message
+/// to its writing to a receiver.
+#[derive(Debug, Serialize)]
+struct Observed {
+    messages: u64,
+    broker_mean_us: u64,
+    broker_p50_us: u64,
+    broker_p99_us: u64,
+    broker_p99_9_us: u64,
+    broker_max_us: u64,
+    /// Upper ends and how many messages were faster; ends where all were.
+    broker_histogram_us: Vec<(u64, u64)>,
+    /// Past the deadline when written, or dropped for it.
+    misses: u64,
+    /// Waited for a client that was away or took no more; not among the times.
+    held: u64,
+}
+
+impl From<FlowSight> for Observed {
+    fn from(sight: FlowSight) -> Self {
+        let micros = |nanos: Nanos| nanos.0.div_ceil(1000);
+        let latency = sight.latency;
+        let mut histogram = Vec::new();
+        for (end, faster) in latency.cumulative() {
+            let all = faster == latency.count;
+            if faster > 0 {
+                histogram.push((micros(end), faster));
+            }
+            if all {
+                break;
+            }
+        }
+        Self {
+            messages: latency.count,
+            broker_mean_us: micros(latency.mean()),
+            broker_p50_us: micros(latency.percentile(500)),
+            broker_p99_us: micros(latency.percentile(990)),
+            broker_p99_9_us: micros(latency.percentile(999)),
+            broker_max_us: micros(latency.max),
+            broker_histogram_us: histogram,
+            misses: sight.misses,
+            held: sight.held,
+        }
+    }
 }
 
 /// A page of flows.
@@ -348,7 +398,8 @@ async fn observed(app: &App, views: Vec<FlowView>) -> Vec<Flow> {
         .zip(seen)
         .map(|(view, seen)| Flow {
             messages: seen.as_ref().map(|flow| flow.messages),
-            violations: seen.map(|flow| flow.violations),
+            violations: seen.as_ref().map(|flow| flow.violations),
+            observed: seen.and_then(|flow| flow.seen).map(Observed::from),
             view,
         })
         .collect()

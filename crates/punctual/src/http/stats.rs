@@ -7,13 +7,14 @@ use std::sync::{Arc, PoisonError};
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use punctual_broker::Stats;
+use punctual_broker::{FlowSight, Stats};
 use punctual_codec::{PacketType, ReasonCode};
 use punctual_net::realtime::RealtimeStatus;
 use serde::Serialize;
 
 use super::App;
 use super::error::ApiError;
+use super::metrics::FLOWS_SHOWN;
 use super::process::Process;
 use super::query::Query;
 use crate::admission::Office;
@@ -38,6 +39,8 @@ pub(super) struct Snapshot {
     pub(super) realtime: Option<Realtime>,
     /// Of flows, where they are admitted.
     pub(super) admission: Option<Numbers>,
+    /// The first admitted flows by name.
+    pub(super) flows: Vec<FlowSight>,
     /// Since the start.
     pub(super) uptime_seconds: u64,
 }
@@ -123,6 +126,7 @@ impl Snapshot {
             process: Process::now(),
             realtime: app.realtime.as_ref().map(Realtime::from),
             admission: app.office.as_ref().map(Numbers::now),
+            flows: app.directory.flows(FLOWS_SHOWN),
             uptime_seconds: app.started.elapsed().as_secs(),
         }
     }

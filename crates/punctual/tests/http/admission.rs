@@ -50,15 +50,29 @@ fn flows_are_made_shown_and_removed() {
     // Its publisher knows nothing of all this.
     let mut press = Mqtt::connect(&broker, "press", 0);
     press.retain("axis/1", b"x");
+    subscriber.receive();
     let flow = broker.get("/api/v1/flows/axis/1@press").ok();
     assert_eq!(
         (&flow["messages"], &flow["violations"]),
         (&1.into(), &0.into())
     );
+    let observed = &flow["observed"];
+    assert_eq!(
+        (&observed["messages"], &observed["misses"]),
+        (&1.into(), &0.into())
+    );
+    let longest = observed["broker_max_us"].as_u64().unwrap();
+    assert!(longest > 0 && longest * 1000 < flow["bound_ns"].as_u64().unwrap());
+    let histogram = observed["broker_histogram_us"].as_array().unwrap();
+    assert_eq!(histogram.len(), 1, "{histogram:?}");
+    assert!(histogram[0][0].as_u64().unwrap() >= longest && histogram[0][1] == 1);
     let metrics = broker.get("/metrics").body;
     for line in [
         "punctual_flows_admitted 1",
         "punctual_flow_messages_total{carried=\"admitted\"} 1",
+        "punctual_flow_sent_total{flow=\"axis/1@press\"} 1",
+        "punctual_flow_deadline_seconds{flow=\"axis/1@press\"} 0.009",
+        "punctual_flow_misses_total{flow=\"axis/1@press\"} 0",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
@@ -77,6 +91,8 @@ fn flows_are_made_shown_and_removed() {
     broker.delete("/api/v1/flows/axis/1@press").ok();
     broker.delete("/api/v1/flows/axis/1@press").refused(404);
     broker.get("/api/v1/flows/axis/1@press").refused(404);
+    let metrics = broker.get("/metrics").body;
+    assert!(!metrics.contains("axis/1@press"), "{metrics}");
 }
 
 #[test]

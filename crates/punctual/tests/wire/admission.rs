@@ -216,3 +216,47 @@ fn flows_are_held_to_what_they_declared() {
     assert_eq!(code, 0x97);
     assert!(told(&answer, "rt-reason").contains("rt-size"));
 }
+
+#[test]
+fn what_was_seen_of_a_flow_is_published_beside_its_bound() {
+    let server = "[server]\nsys_interval = \"1s\"\n";
+    let config = CONFIG.replacen("[server]\n", server, 1) + "policing = \"off\"\n";
+    let Some(broker) = Broker::with_config(&config) else {
+        return;
+    };
+    // With a Receive Maximum of 1 the second message waits for the first's
+    // acknowledgement, and is none of those that keep their promise.
+    let props = Props::new().two(0x21, 1);
+    let connect = Connect::new(V5, "s").props(props);
+    let mut subscriber = Conn::connect_to(&broker, &connect).0;
+    subscriber.subscribe("axis/+", 1);
+    let mut watcher = client(&broker, "w").patient(20);
+    let mut publisher = client(&broker, "p");
+    for payload in ["1", "2"] {
+        assert_eq!(ask(&mut publisher, "axis/1", payload, DECLARED).0, 0);
+    }
+    for payload in ["1", "2"] {
+        let message = subscriber.expect("axis/1", payload);
+        subscriber.acknowledge(&message);
+    }
+    watcher.subscribe("$SYS/rt/flows/#", 0);
+    let line = loop {
+        let message = watcher.message();
+        assert_eq!(message.topic, "$SYS/rt/flows/axis/1@p");
+        let text = message.text();
+        if text.contains(" messages=1 ") && text.contains(" held=1 ") {
+            break text;
+        }
+    };
+    let value = |key: &str| {
+        let word = line
+            .split(' ')
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        word.unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(value("deadline_us"), 20_000);
+    assert!(value("broker_max_us") > 0 && value("broker_max_us") < value("bound_us"));
+    assert_eq!((value("misses"), value("violations")), (0, 1), "{line}");
+    publisher.disconnect();
+    while !watcher.message().payload.is_empty() {}
+}

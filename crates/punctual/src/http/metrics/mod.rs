@@ -1,11 +1,13 @@
 //! `GET /metrics`: the numbers for Prometheus, in its text format 0.0.4.
 //!
 //! Names are in base units, counters end in `_total`, labels have few values
-//! that do not depend on clients.
+//! that do not depend on clients, except for those of admitted flows, of which
+//! there is a bounded number.
 
 mod classes;
 mod exposition;
 mod families;
+mod flows;
 
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, Uri};
 
 use self::exposition::{Exposition, Kind};
+pub(super) use self::flows::SHOWN as FLOWS_SHOWN;
 use super::App;
 use super::error::ApiError;
 use super::query::Query;
@@ -72,6 +75,7 @@ fn write(snapshot: &Snapshot) -> String {
     );
     if let Some(numbers) = &snapshot.admission {
         admission(numbers, &mut out);
+        flows::write(&snapshot.flows, &mut out);
     }
     network(&snapshot.network, &mut out);
     if let Some(status) = &snapshot.realtime {
