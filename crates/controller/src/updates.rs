@@ -103,36 +103,47 @@ impl<K: Clone + Ord> Updates<K> {
     /// Begins an update. Steps are confirmed with [`done`](Self::done).
     pub(crate) fn start(&mut self, mut stages: Stages<K>, now: Nanos, progress: &mut Progress<K>) {
         let headers: BTreeSet<Header> = stages.flip.iter().map(|item| item.header).collect();
-        let set: BTreeSet<(u64, Match)> = stages
-            .lay
-            .iter()
-            .chain(&stages.flip)
-            .filter_map(Item::place)
-            .collect();
+        let unwanted: BTreeSet<(u64, Match)> = places(&stages.remove).collect();
+        let mut set: BTreeSet<(u64, Match)> =
+            places(&stages.lay).chain(places(&stages.flip)).collect();
         for update in self.running.values_mut() {
-            if update.stage == Stage::Lay {
-                // What it laid will never be used.
-                let theirs = &mut update.stages;
-                theirs.flip.retain(|item| !headers.contains(&item.header));
+            let theirs = &mut update.stages;
+            let is_ours = |item: &Item| headers.contains(&item.header);
+            if update.stage == Stage::Lay && theirs.flip.iter().any(is_ours) {
+                // It waits for entries that this one needs, too: then so does
+                // this one, and does in its place what was to follow.
+                let open = |item: &Item| {
+                    let place = item.place();
+                    place.is_some_and(|place| !set.contains(&place) && !unwanted.contains(&place))
+                };
+                let (flips, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut theirs.flip)
+                    .into_iter()
+                    .partition(is_ours);
+                theirs.flip = kept;
+                let flips: Vec<Item> = flips.into_iter().filter(open).collect();
+                let needed = theirs.lay.iter().filter(|item| is_ours(item) && open(item));
+                let needed: Vec<Item> = needed.cloned().collect();
+                // What is not in use yet can be changed before it is.
+                let laid: BTreeSet<(u64, Match)> = places(&theirs.lay).collect();
+                let unused = |item: &Item| item.place().is_some_and(|place| laid.contains(&place));
+                let (early, late): (Vec<_>, Vec<_>) = std::mem::take(&mut stages.flip)
+                    .into_iter()
+                    .partition(unused);
+                stages.lay.extend(early);
+                stages.flip = late;
+                stages.flip.extend(flips);
                 let (moved, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut theirs.remove)
                     .into_iter()
-                    .partition(|item| headers.contains(&item.header));
+                    .partition(is_ours);
                 theirs.remove = kept;
-                let laid = theirs
-                    .lay
-                    .iter()
-                    .filter(|item| headers.contains(&item.header));
-                let laid = laid.filter_map(|item| {
-                    let (datapath, matching) = item.place()?;
-                    let change = Change::Unset(matching);
-                    Some(Item {
-                        header: item.header,
-                        datapath,
-                        change,
-                    })
-                });
                 stages.remove.extend(moved);
-                stages.remove.extend(laid);
+                match theirs.flip.is_empty() {
+                    true => stages.answer.append(&mut theirs.answer),
+                    // Both are to be in effect.
+                    false => stages.answer.extend(theirs.answer.iter().cloned()),
+                }
+                set.extend(places(&needed));
+                stages.lay.extend(needed);
             }
             // What is used again is not removed.
             let again = |item: &Item| item.place().is_some_and(|place| set.contains(&place));
@@ -300,10 +311,204 @@ impl<K: Clone + Ord> Updates<K> {
     }
 }
 
+fn places(items: &[Item]) -> impl Iterator<Item = (u64, Match)> {
+    items.iter().filter_map(Item::place)
+}
+
 fn by_switch(items: Vec<Item>) -> BTreeMap<u64, Vec<Change>> {
     let mut all: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
     for item in items {
         all.entry(item.datapath).or_default().push(item.change);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_model::srt::Protocol;
+
+    use super::*;
+    use crate::plan::{Entry, Leg};
+
+    fn header(port: u16) -> Header {
+        Header {
+            protocol: Protocol::Udp,
+            source: [10, 0, 0, 1].into(),
+            source_port: Some(port),
+            destination: [10, 0, 0, 2].into(),
+            destination_port: None,
+        }
+    }
+
+    fn matching(dscp: Option<u8>) -> Match {
+        Match {
+            in_port: 1,
+            header: header(1),
+            dscp,
+        }
+    }
+
+    /// An entry of stream 1 at a switch, which leads to a port.
+    fn set(datapath: u64, dscp: Option<u8>, port: u32) -> Item {
+        let leg = Leg {
+            port,
+            queue: 5,
+            hand_over: None,
+            detour: None,
+        };
+        let entry = Entry {
+            owner: "s".into(),
+            police: None,
+            mark: None,
+            legs: vec![leg],
+        };
+        Item {
+            header: header(1),
+            datapath,
+            change: Change::Set(matching(dscp), entry),
+        }
+    }
+
+    fn unset(datapath: u64, dscp: Option<u8>) -> Item {
+        Item {
+            header: header(1),
+            datapath,
+            change: Change::Unset(matching(dscp)),
+        }
+    }
+
+    type Taken = Vec<(u64, u64, Vec<Change>)>;
+
+    fn take(progress: &mut Progress<u8>) -> (Taken, Vec<(u8, Option<String>)>) {
+        let taken = std::mem::take(progress);
+        (taken.work, taken.answers)
+    }
+
+    fn updates() -> (Updates<u8>, Progress<u8>) {
+        let updates = Updates::new(Nanos(100), Nanos(1_000));
+        (updates, Progress::default())
+    }
+
+    #[test]
+    fn stages_follow_one_another() {
+        let (mut updates, mut progress) = updates();
+        let stages = Stages {
+            lay: vec![set(2, Some(41), 3), set(3, Some(41), 3)],
+            flip: vec![set(1, None, 2)],
+            remove: vec![unset(2, Some(40))],
+            answer: vec![7],
+        };
+        updates.start(stages, Nanos(0), &mut progress);
+        let (laid, _) = take(&mut progress);
+        assert_eq!(laid.len(), 2);
+        assert!(updates.will_answer(&7));
+        updates.done(2, laid[0].1, None, Nanos(1), &mut progress);
+        assert_eq!(take(&mut progress), (vec![], vec![]), "one is missing");
+        updates.done(3, laid[1].1, None, Nanos(2), &mut progress);
+        let (flipped, answers) = take(&mut progress);
+        assert_eq!((flipped.len(), flipped[0].0, answers.len()), (1, 1, 0));
+        updates.done(1, flipped[0].1, None, Nanos(3), &mut progress);
+        assert_eq!(take(&mut progress), (vec![], vec![(7, None)]));
+        updates.tick(Nanos(102), &mut progress);
+        assert_eq!(
+            take(&mut progress),
+            (vec![], vec![]),
+            "packets may be on their way"
+        );
+        updates.tick(Nanos(103), &mut progress);
+        let (removed, _) = take(&mut progress);
+        assert_eq!(removed[0].2, [unset(2, Some(40)).change]);
+        assert!(updates.is_idle());
+    }
+
+    #[test]
+    fn entries_that_are_not_confirmed_are_waited_for_by_who_needs_them() {
+        let (mut updates, mut progress) = updates();
+        let first = Stages {
+            lay: vec![set(2, Some(40), 3)],
+            flip: vec![set(1, None, 2)],
+            remove: vec![],
+            answer: vec![1],
+        };
+        updates.start(first, Nanos(0), &mut progress);
+        let (laid, _) = take(&mut progress);
+        // Only the entry where packets enter is another one.
+        let second = Stages {
+            flip: vec![set(1, None, 4)],
+            answer: vec![2],
+            ..Stages::default()
+        };
+        updates.start(second, Nanos(0), &mut progress);
+        let (again, _) = take(&mut progress);
+        assert_eq!(again.len(), 1, "{again:?}");
+        assert_eq!(again[0].2, laid[0].2, "no flip before it is there");
+        updates.done(2, laid[0].1, None, Nanos(1), &mut progress);
+        assert_eq!(
+            take(&mut progress),
+            (vec![], vec![]),
+            "the first has nothing to flip"
+        );
+        updates.done(2, again[0].1, None, Nanos(1), &mut progress);
+        let (flipped, _) = take(&mut progress);
+        assert_eq!(flipped[0].2, [set(1, None, 4).change]);
+        updates.done(1, flipped[0].1, None, Nanos(1), &mut progress);
+        let (_, mut answers) = take(&mut progress);
+        answers.sort_unstable();
+        assert_eq!(answers, [(1, None), (2, None)]);
+        updates.tick(Nanos(10_000), &mut progress);
+        assert_eq!(
+            take(&mut progress),
+            (vec![], vec![]),
+            "nothing that is in use is removed"
+        );
+        assert!(updates.is_idle());
+    }
+
+    #[test]
+    fn what_another_was_to_flip_is_flipped() {
+        let (mut updates, mut progress) = updates();
+        let first = Stages {
+            lay: vec![set(2, Some(40), 3)],
+            flip: vec![set(1, None, 2)],
+            ..Stages::default()
+        };
+        updates.start(first, Nanos(0), &mut progress);
+        let (laid, _) = take(&mut progress);
+        // The entry at switch 2 is to lead elsewhere.
+        let second = Stages {
+            flip: vec![set(2, Some(40), 4)],
+            ..Stages::default()
+        };
+        updates.start(second, Nanos(0), &mut progress);
+        let (flipped, _) = take(&mut progress);
+        let changes = flipped
+            .iter()
+            .map(|(datapath, _, changes)| (*datapath, changes.len()));
+        let changes: Vec<_> = changes.collect();
+        assert_eq!(changes, [(2, 1)], "after {laid:?}");
+        updates.done(2, flipped[0].1, None, Nanos(1), &mut progress);
+        let (flipped, _) = take(&mut progress);
+        assert_eq!(flipped[0].2, [set(1, None, 2).change]);
+    }
+
+    #[test]
+    fn nothing_is_flipped_when_a_switch_does_not_confirm() {
+        let (mut updates, mut progress) = updates();
+        let stages = || Stages {
+            lay: vec![set(2, Some(41), 3)],
+            flip: vec![set(1, None, 2)],
+            remove: vec![],
+            answer: vec![7],
+        };
+        updates.start(stages(), Nanos(0), &mut progress);
+        take(&mut progress);
+        updates.tick(Nanos(1_000), &mut progress);
+        let (work, answers) = take(&mut progress);
+        assert!(work.is_empty() && answers[0].1.is_some(), "{answers:?}");
+        // A switch that is away is not waited for.
+        updates.start(stages(), Nanos(0), &mut progress);
+        take(&mut progress);
+        updates.away(2, Nanos(1), &mut progress);
+        assert_eq!(take(&mut progress).0.len(), 1);
+    }
 }

@@ -315,6 +315,7 @@ impl Controller {
             return;
         }
         self.begun = true;
+        self.recall_hosts();
         self.renew_map(effects);
         self.renew_base(effects);
         let all: Vec<Key> = self.ledger.flows.keys().cloned().collect();
@@ -324,6 +325,7 @@ impl Controller {
             .partition(|key| self.ledger.was_promised(key));
         self.decide_all(promised, now, effects);
         self.decide_all(others, now, effects);
+        self.protect_now(now);
         self.lay_answers(now, effects);
         for key in std::mem::take(&mut self.known).into_keys() {
             let (manager, flow) = key;
@@ -332,6 +334,33 @@ impl Controller {
         let all: Vec<u64> = self.switches.keys().copied().collect();
         for datapath in all {
             self.reconcile(datapath, effects);
+        }
+    }
+
+    /// Hosts that were there in an earlier life are as long as nothing else is
+    /// heard, so that their flows are not torn down before they speak.
+    fn recall_hosts(&mut self) {
+        let mut addresses = Vec::new();
+        for (datapath, link) in &self.switches {
+            let Link::OpenFlow(session) = link else {
+                continue;
+            };
+            for resident in session.residents() {
+                let at = End {
+                    datapath: *datapath,
+                    port: resident.port,
+                };
+                match resident.mac {
+                    Some(mac) => self.topology.recall(mac, resident.address, at),
+                    None => addresses.extend(resident.address.map(|address| (address, at))),
+                }
+            }
+        }
+        // Whose an address is can be told where there is one host at the port.
+        for (address, at) in addresses {
+            if let Some(mac) = self.topology.only_host_at(at) {
+                self.topology.recall(mac, Some(address), at);
+            }
         }
     }
 

@@ -22,6 +22,9 @@ use crate::streams::{Detours, Key, Stream, Way};
 /// Flows that are analysed between two events; a cable at least.
 const FLOWS_AT_ONCE: usize = 20_000;
 
+/// Flows and cables that are analysed before the first decisions are laid.
+const FLOWS_AT_BEGIN: usize = 100_000;
+
 /// Both directions of a cable, the smaller index first.
 pub(super) type Cable = (LinkIndex, LinkIndex);
 
@@ -104,6 +107,21 @@ impl Controller {
         self.lay(Vec::new(), now, effects);
         self.protection.pending = rest;
         self.background_due = (!self.protection.pending.is_empty()).then(|| now + BACKGROUND);
+    }
+
+    /// Before switches are compared with the plan for the first time: what they
+    /// have of detours is not to be taken away and laid again. In a network that
+    /// is too large for that it is.
+    pub(super) fn protect_now(&mut self, now: Nanos) {
+        self.protect_anew(now);
+        let flows = self.ledger.admission().network().flows.len();
+        if self.protection.pending.len() * flows > FLOWS_AT_BEGIN {
+            return;
+        }
+        while let Some(cable) = self.protection.pending.pop_front() {
+            let uncovered = self.cover(cable);
+            self.protection.uncovered.insert(cable, uncovered);
+        }
     }
 
     /// Lays detours around a cable; who has none, the least important first.

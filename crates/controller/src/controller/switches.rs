@@ -139,6 +139,9 @@ impl Controller {
                     for (header, dscp) in session.marks() {
                         self.ledger.found(header, Mark { dscp, pcp: None });
                     }
+                    let mut out = Vec::new();
+                    session.prepare(&mut out);
+                    send(datapath, out, effects);
                 }
             }
             Heard::Done(step, problem) => {

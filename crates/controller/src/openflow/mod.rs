@@ -20,7 +20,7 @@ use crate::event::Change;
 use crate::plan::{Base, Header, Match, Police, SwitchPlan};
 use crate::streams::hash;
 
-pub(crate) use render::{FLOOD, OURS, OURS_MASK};
+pub(crate) use render::{FLOOD, OURS, OURS_MASK, Resident};
 use render::{GROUPS, METERS, Numbers, Place, Rule, Work};
 
 /// Errors of one step that are remembered.
@@ -215,6 +215,38 @@ impl Session {
         flows
             .filter_map(|stats| render::ingress(&place_of(stats), &rule_of(stats)))
             .collect()
+    }
+
+    /// Before anything is decided: lets probes through to the controller, if
+    /// they are not let through already.
+    pub(crate) fn prepare(&mut self, out: &mut Vec<(u32, Message)>) {
+        let Some(reading) = &self.reading else {
+            return;
+        };
+        let (place, rule) = render::probes();
+        let is_there = |stats: &FlowStats| place_of(stats) == place && rule_of(stats) == rule;
+        if !reading.flows.0.iter().any(is_there) {
+            let xid = self.xid();
+            out.push((xid, add(&place, &rule)));
+        }
+    }
+
+    /// Whom its entries know: hosts, their addresses, and the ports to them as
+    /// far as these lead to hosts.
+    pub(crate) fn residents(&self) -> Vec<Resident> {
+        let mut all = Vec::new();
+        let Some(reading) = &self.reading else {
+            return all;
+        };
+        for stats in &reading.flows.0 {
+            render::residents(&place_of(stats), &rule_of(stats), &mut all);
+        }
+        for group in &reading.groups.0 {
+            for bucket in &group.buckets {
+                render::rewritten(&bucket.actions, &mut all);
+            }
+        }
+        all
     }
 
     /// The tables are known: makes them what the plan says. Returns how many

@@ -175,6 +175,95 @@ pub(crate) fn ingress(place: &Place, rule: &Rule) -> Option<(Header, u8)> {
     Some((header, dscp))
 }
 
+/// A host that entries of an earlier life know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Resident {
+    pub(crate) mac: Option<Mac>,
+    pub(crate) address: Option<IpAddr>,
+    /// The port towards it.
+    pub(crate) port: PortNumber,
+}
+
+/// Whom an entry knows.
+pub(crate) fn residents(place: &Place, rule: &Rule, all: &mut Vec<Resident>) {
+    let actions = rule
+        .instructions
+        .iter()
+        .find_map(|instruction| match instruction {
+            Instruction::ApplyActions(actions) => Some(actions.as_slice()),
+            _ => None,
+        });
+    let actions = actions.unwrap_or_default();
+    let output = actions.iter().find_map(|action| match action {
+        Action::Output { port, .. } if *port <= PortNo::MAX => Some(port.0),
+        _ => None,
+    });
+    let fields = place.fields.fields();
+    if place.table == FORWARD {
+        let mac = fields.iter().find_map(|field| match field {
+            OxmField::EthDst(mac) if mac.mask.is_none() => Some(Mac(mac.value.0)),
+            _ => None,
+        });
+        all.extend(mac.zip(output).map(|(mac, port)| Resident {
+            mac: Some(mac),
+            address: None,
+            port,
+        }));
+        return;
+    }
+    rewritten(actions, all);
+    let mut enters = true;
+    for field in fields {
+        let (address, port) = match field {
+            OxmField::IpDscp(_) => {
+                enters = false;
+                continue;
+            }
+            OxmField::Ipv4Dst(address) => (IpAddr::V4(address.value), output),
+            OxmField::Ipv6Dst(address) => (IpAddr::V6(address.value), output),
+            _ => continue,
+        };
+        let known = port.filter(|_| !address.is_multicast());
+        all.extend(known.map(|port| Resident {
+            mac: None,
+            address: Some(address),
+            port,
+        }));
+    }
+    let source = fields.iter().find_map(|field| match field {
+        OxmField::Ipv4Src(address) => Some(IpAddr::V4(address.value)),
+        OxmField::Ipv6Src(address) => Some(IpAddr::V6(address.value)),
+        _ => None,
+    });
+    if let (true, Some(address), Some(port)) = (enters, source, place.fields.in_port()) {
+        all.push(Resident {
+            mac: None,
+            address: Some(address),
+            port: port.0,
+        });
+    }
+}
+
+/// Whom actions hand a packet over to that was sent to a group.
+pub(crate) fn rewritten(actions: &[Action], all: &mut Vec<Resident>) {
+    let (mut mac, mut address) = (None, None);
+    for action in actions {
+        match action {
+            Action::SetField(OxmField::EthDst(to)) => mac = Some(Mac(to.value.0)),
+            Action::SetField(OxmField::Ipv4Dst(to)) => address = Some(IpAddr::V4(to.value)),
+            Action::SetField(OxmField::Ipv6Dst(to)) => address = Some(IpAddr::V6(to.value)),
+            Action::Output { port, .. } if mac.is_some() && *port <= PortNo::MAX => {
+                all.push(Resident {
+                    mac,
+                    address,
+                    port: port.0,
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
 /// The entry of a match; its meter is `meter`.
 pub(crate) fn rule(
     matching: &Match,
@@ -294,10 +383,24 @@ fn mac(mac: Mac) -> punctual_openflow::Mac {
     punctual_openflow::Mac(mac.0)
 }
 
+/// Probes go to the controller.
+pub(crate) fn probes() -> (Place, Rule) {
+    let place = Place {
+        table: FLOWS,
+        priority: PROBE,
+        fields: fields_of(vec![OxmField::EthType(ETH_LLDP)]),
+    };
+    let rule = Rule {
+        cookie: cookie("base"),
+        instructions: vec![Instruction::ApplyActions(vec![Action::to_controller()])],
+    };
+    (place, rule)
+}
+
 /// What is done with packets that belong to no flow.
 pub(crate) fn base_rules(base: &Base) -> Vec<(Place, Rule)> {
     let cookie = cookie("base");
-    let mut rules = Vec::with_capacity(base.hosts.len() + 4 * base.edge.len() + 4);
+    let mut rules = vec![probes()];
     let mut rule = |table, priority, fields, instructions| {
         let place = Place {
             table,
@@ -315,12 +418,6 @@ pub(crate) fn base_rules(base: &Base) -> Vec<(Place, Rule)> {
     let apply = |actions| Instruction::ApplyActions(actions);
     let on = Instruction::GotoTable(FORWARD);
     let ask = || Action::to_controller();
-    rule(
-        FLOWS,
-        PROBE,
-        vec![OxmField::EthType(ETH_LLDP)],
-        vec![apply(vec![ask()])],
-    );
     for port in &base.edge {
         let from = OxmField::InPort(PortNo(*port));
         for version in [ETH_IPV4, ETH_IPV6] {

@@ -25,6 +25,8 @@ use crate::topology::{End, Map, Topology};
 /// Streams of other flows that a decision looks at before it gives up: some
 /// milliseconds (see [`Admission::set_effort`]).
 const EFFORT: u64 = 1 << 18;
+/// The same for bounds: beyond it they are quick ones.
+const EFFORT_OF_BOUNDS: u64 = 1 << 15;
 /// Multicast addresses that are given out.
 const MAX_GROUPS: u32 = 1 << 16;
 
@@ -782,7 +784,7 @@ impl Ledger {
 
     /// Sets what these requests are promised, by quick bounds.
     fn set_bounds(&mut self, keys: &[Key], world: World<'_>) {
-        let promises = self.admission.promises(EFFORT);
+        let promises = self.admission.promises(EFFORT_OF_BOUNDS);
         let flows = &self.admission.network().flows;
         let wanted: BTreeSet<&Key> = keys.iter().collect();
         // What was admitted last is at the end.

@@ -482,6 +482,8 @@ impl Topology {
             host.addresses.push(address);
             if let Some(name) = self.named.get(&address) {
                 host.name.clone_from(name);
+            } else if host.name == mac.to_string() {
+                host.name = address.to_string();
             }
             if let Some(other) = self.by_address.insert(address, mac)
                 && let Some(other) = self.hosts.get_mut(&other)
@@ -493,6 +495,28 @@ impl Topology {
         if changed {
             changes.push(Change::Host(mac));
         }
+    }
+
+    /// A host was there in an earlier life; what is known meanwhile is better.
+    pub(crate) fn recall(&mut self, mac: Mac, address: Option<IpAddr>, at: End) {
+        let elsewhere = self
+            .hosts
+            .get(&mac)
+            .and_then(|host| host.at)
+            .is_some_and(|known| known != at);
+        let taken = address
+            .and_then(|address| self.by_address.get(&address))
+            .is_some_and(|owner| *owner != mac);
+        if !elsewhere {
+            self.heard(mac, address.filter(|_| !taken), at, &mut Vec::new());
+        }
+    }
+
+    /// The host at a port, if there is one only.
+    pub(crate) fn only_host_at(&self, at: End) -> Option<Mac> {
+        let mut hosts = self.hosts.iter().filter(|(_, host)| host.at == Some(at));
+        let (mac, _) = hosts.next()?;
+        hosts.next().is_none().then_some(*mac)
     }
 
     /// Who has an address, and where.

@@ -1,0 +1,265 @@
+//! A controller of 100 switches, 1 000 hosts and 10 000 flows: `cargo bench -p
+//! punctual-controller`.
+//!
+//! Switches confirm every step at once, so what is measured is the controller's
+//! own time on one core: deciding, laying, and rendering for OpenFlow.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+
+use std::time::{Duration, Instant};
+
+use punctual_controller::plan::Mac;
+use punctual_controller::{Controller, Effect, End, Event, KnownHost, PortState, Settings, Speaks};
+use punctual_model::Nanos;
+use punctual_model::srt::{Channel, Peer, Request, State};
+use punctual_openflow::{Message, MultipartBody, MultipartReply, MultipartRequest};
+
+const SWITCHES: u64 = 100;
+const HOSTS: u64 = 10;
+
+struct Net {
+    controller: Controller,
+    now: u64,
+    busy: Duration,
+    changes: usize,
+    admitted: usize,
+    last: Option<Channel>,
+    speaks: Speaks,
+}
+
+fn ports(datapath: u64) -> Vec<PortState> {
+    let port = |number: u32| PortState {
+        number,
+        name: format!("p{number}"),
+        mac: Mac([6, 0, 0, 0, datapath as u8, number as u8]),
+        up: true,
+        rate_bps: 1_000_000_000,
+    };
+    (1..=HOSTS as u32 + 12).map(port).collect()
+}
+
+/// The cables of a plant: one switch in the middle, nine around it, ten at each
+/// of those. Ways make no cycle.
+fn cables() -> Vec<(End, End)> {
+    let mut cables = Vec::new();
+    let mut used = [HOSTS as u32; SWITCHES as usize + 1];
+    let mut port = |datapath: u64| {
+        used[datapath as usize] += 1;
+        let port = used[datapath as usize];
+        End { datapath, port }
+    };
+    for datapath in 2..=SWITCHES {
+        let up = match datapath {
+            2..=10 => 1,
+            edge => 2 + edge % 9,
+        };
+        cables.push((port(datapath), port(up)));
+    }
+    cables
+}
+
+fn request(number: u64) -> Request {
+    let mut dice = number
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1);
+    let mut below = |end: u64| {
+        dice = dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % end
+    };
+    let mut host = || [10, 0, 1 + below(SWITCHES) as u8, 1 + below(HOSTS) as u8];
+    let (from, to) = (host(), host());
+    let period = 20_000_000 + below(80) * 1_000_000;
+    Request {
+        manager: "m".into(),
+        flow: format!("f{number}"),
+        generation: 1,
+        topic: format!("t{number}"),
+        qos: 0,
+        publisher: Peer::udp(from, 2_000 + (number % 50_000) as u16),
+        subscribers: [Peer::udp(to, 2_000 + (number % 50_000) as u16)].into(),
+        broker: None,
+        deadline_ns: period,
+        period_ns: period,
+        jitter_ns: 100_000,
+        size: 100,
+        wire_bytes: 200,
+        frames: 1,
+        priority: None,
+        bandwidth: None,
+    }
+}
+
+impl Net {
+    fn new(speaks: Speaks) -> Self {
+        let hosts = (1..=SWITCHES).flat_map(|datapath| {
+            (1..=HOSTS).map(move |host| KnownHost {
+                name: format!("h{datapath}-{host}"),
+                mac: Some(Mac([2, 0, 0, 0, datapath as u8, host as u8])),
+                addresses: vec![[10, 0, datapath as u8, host as u8].into()],
+                at: Some(End {
+                    datapath,
+                    port: host as u32,
+                }),
+            })
+        });
+        let settings = Settings {
+            hosts: hosts.collect(),
+            protect: false,
+            ..Settings::default()
+        };
+        let mut net = Self {
+            controller: Controller::new(&settings),
+            now: 1,
+            busy: Duration::ZERO,
+            changes: 0,
+            admitted: 0,
+            last: None,
+            speaks,
+        };
+        for datapath in 1..=SWITCHES {
+            net.tell(Event::Connected {
+                datapath,
+                speaks,
+                meters: 65_535,
+                ports: ports(datapath),
+            });
+        }
+        for (a, b) in cables() {
+            net.tell(Event::Link { from: a, to: b });
+            net.tell(Event::Link { from: b, to: a });
+        }
+        net
+    }
+
+    /// Tells the controller, and answers for the switches.
+    fn tell(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let mut effects = Vec::new();
+            let begin = Instant::now();
+            self.controller.handle(event, Nanos(self.now), &mut effects);
+            self.busy += begin.elapsed();
+            for effect in effects {
+                match effect {
+                    Effect::Apply {
+                        datapath,
+                        step,
+                        changes,
+                    } => {
+                        self.changes += changes.len();
+                        events.push(Event::Applied {
+                            datapath,
+                            step,
+                            problem: None,
+                        });
+                    }
+                    Effect::Send {
+                        datapath,
+                        xid,
+                        message,
+                    } => {
+                        let empty =
+                            |body| Message::MultipartReply(MultipartReply { more: false, body });
+                        let answer = match message {
+                            Message::BarrierRequest => Message::BarrierReply,
+                            Message::MultipartRequest(MultipartRequest::Flow(_)) => {
+                                empty(MultipartBody::Flow(Vec::new()))
+                            }
+                            Message::MultipartRequest(MultipartRequest::GroupDesc) => {
+                                empty(MultipartBody::GroupDesc(Vec::new()))
+                            }
+                            Message::MultipartRequest(MultipartRequest::MeterConfig(_)) => {
+                                empty(MultipartBody::MeterConfig(Vec::new()))
+                            }
+                            Message::FlowMod(_) | Message::GroupMod(_) | Message::MeterMod(_) => {
+                                self.changes += 1;
+                                continue;
+                            }
+                            _ => continue,
+                        };
+                        events.push(Event::Message {
+                            datapath,
+                            xid,
+                            message: answer,
+                        });
+                    }
+                    Effect::Write(channel) => {
+                        self.admitted += usize::from(channel.state == State::Admitted);
+                        self.last = Some(channel);
+                    }
+                    Effect::Erase { .. } | Effect::Notice(_) => {}
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, millis: u64) {
+        let end = self.now + millis * 1_000_000;
+        while self.controller.next_tick().0 <= end {
+            self.now = self.now.max(self.controller.next_tick().0) + 1;
+            self.tell(Event::Tick);
+        }
+        self.now = end;
+    }
+}
+
+/// Memory of this process, MB.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse().ok())
+        .unwrap_or(0);
+    pages * 4096 / 1_000_000
+}
+
+fn main() {
+    println!(
+        "| switches told by | flows | admitted | all planned | changes | one more: median | greatest of 51 | a cable fails | memory |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for speaks in [Speaks::Plans, Speaks::OpenFlow] {
+        for flows in [1_000, 10_000] {
+            let mut net = Net::new(speaks);
+            for number in 0..flows {
+                net.tell(Event::Request(request(number)));
+            }
+            (net.busy, net.changes) = (Duration::ZERO, 0);
+            net.tell(Event::Synchronised);
+            net.run(3_000);
+            let (all, changes, admitted) = (net.busy, net.changes, net.admitted);
+            let mut more = Vec::new();
+            for number in flows..flows + 51 {
+                net.busy = Duration::ZERO;
+                net.tell(Event::Request(request(number)));
+                more.push(net.busy);
+            }
+            more.sort_unstable();
+            net.run(3_000);
+            net.busy = Duration::ZERO;
+            // One at the edge: its hosts cannot be reached.
+            let (from, to) = cables()[50];
+            for end in [from, to] {
+                let mut port = ports(end.datapath)[end.port as usize - 1].clone();
+                port.up = false;
+                net.tell(Event::Port {
+                    datapath: end.datapath,
+                    port,
+                });
+            }
+            let speaks = match net.speaks {
+                Speaks::Plans => "plans",
+                Speaks::OpenFlow => "OpenFlow",
+            };
+            println!(
+                "| {speaks} | {flows} | {admitted} | {all:.0?} | {changes} | {:.1?} | {:.1?} | {:.0?} | {} MB |",
+                more[25],
+                more[50],
+                net.busy,
+                resident(),
+            );
+        }
+    }
+}
