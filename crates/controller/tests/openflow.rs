@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
 
 use punctual_controller::{Controller, Effect, End, Event, Notice, Settings, Speaks, port_state};
 use punctual_model::Nanos;
@@ -95,8 +94,8 @@ impl World {
         world
     }
 
-    fn time(&self) -> Duration {
-        Duration::from_nanos(self.now)
+    fn time(&self) -> Nanos {
+        Nanos(self.now)
     }
 
     fn switch_on(&mut self, datapath: u64) {
