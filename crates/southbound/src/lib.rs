@@ -8,4 +8,8 @@
 #![forbid(unsafe_code)]
 
 pub mod linux;
+pub mod openflow;
+pub mod ovsdb;
+pub mod service;
 pub mod srt;
+pub mod tls;

@@ -1,9 +1,28 @@
-//! The requirements table in an OVSDB database: its schema.
+//! The requirements table in an OVSDB database: its schema, and the two who
+//! use it.
+//!
+//! [`ManagerSide`] writes requests and waits for decisions, [`ControllerSide`]
+//! reads requests and writes channels. Both say what they want to be in the
+//! database and leave it to a task to bring it there, so whatever is away or
+//! starts anew is caught up with. While the database or the controller is away,
+//! what was admitted stays as it is, and a new request is answered
+//! `best-effort` with the reason after a bounded wait; the decision follows.
 //!
 //! `ovsdb-server` enforces ranges, enumerations and that a manager has one
 //! request for each flow; with the roles of the schema a manager changes only
 //! rows of its own name. Sets and maps of OVSDB have no order, so an ordered
 //! path is a text: a JSON list of link names.
+
+mod controller;
+mod manager;
+mod replica;
+mod rights;
+pub mod rows;
+mod step;
+
+pub use controller::{ControllerOptions, ControllerSide, Inbox, Letter};
+pub use manager::{ManagerOptions, ManagerSide};
+pub use rights::rights;
 
 /// Name of the database.
 pub const DATABASE: &str = "Punctual";

@@ -1,0 +1,398 @@
+//! The controller's side: requests and what is answered to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_model::srt::{Channel, Request, State};
+use tokio::sync::Notify;
+
+use super::replica::Replica;
+use super::rights::rights;
+use super::rows::{CHANNEL, Key, REQUEST, key, of_channel, to_channel, to_request};
+use super::step::{Party, Shared, keep_in_step};
+use super::{DATABASE, MANAGER_ROLE};
+use crate::ovsdb::cache::Change;
+use crate::ovsdb::operation::{Condition, Mutation, Mutator, Operation, Outcome};
+use crate::ovsdb::value::{Row, Uuid};
+use crate::ovsdb::{Client, Endpoint, Error, Options, Status, Table, TlsOptions};
+
+/// How long the preparation of the database may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the database is, and who asks.
+#[derive(Debug, Clone)]
+pub struct ControllerOptions {
+    /// Servers of the database.
+    pub endpoints: Vec<Endpoint>,
+    /// Certificates, for `ssl:`.
+    pub tls: Option<TlsOptions>,
+    /// Name of the controller, 1 to 64 characters.
+    pub name: String,
+}
+
+/// Writes channels. Clones are the same controller; with the last one the
+/// connection ends.
+#[derive(Debug, Clone)]
+pub struct ControllerSide {
+    shared: Arc<Shared<Desk>>,
+    client: Client,
+    _life: Arc<Life>,
+}
+
+/// What managers ask, for one reader.
+#[derive(Debug)]
+pub struct Inbox {
+    shared: Arc<Shared<Desk>>,
+    bell: Arc<Notify>,
+}
+
+/// What has happened in the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Letter {
+    /// Somebody asks, or asks for something else.
+    Asked(Request),
+    /// Nobody asks any more.
+    Withdrawn {
+        /// Who did.
+        manager: String,
+        /// For which flow.
+        flow: String,
+    },
+    /// The database has been reached: all requests that are in it have been
+    /// told.
+    Reached,
+    /// It is away, for that reason.
+    Away(String),
+}
+
+/// Ends the task when the last handle goes.
+#[derive(Debug)]
+struct Life(Arc<Notify>);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[derive(Debug)]
+struct Desk {
+    replica: Replica,
+    /// With the rows that they are in.
+    requests: BTreeMap<Key, (Uuid, Request)>,
+    /// Requests that have changed and were not told; merged by key.
+    changed: BTreeMap<Key, Option<Request>>,
+    /// A status that was not told.
+    status: Option<Result<(), String>>,
+    bell: Arc<Notify>,
+}
+
+impl ControllerSide {
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// The options are wrong.
+    pub fn start(options: ControllerOptions) -> Result<(Self, Inbox), Error> {
+        let tables = vec![Table::all(REQUEST), Table::all(CHANNEL)];
+        let database = Options {
+            tls: options.tls,
+            leader_only: true,
+            ..Options::new(options.endpoints, DATABASE, tables)
+        };
+        let (client, events) = Client::start(database)?;
+        let bell = Arc::new(Notify::new());
+        let shared = Shared::new(Desk {
+            replica: Replica::new(CHANNEL),
+            requests: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            status: None,
+            bell: bell.clone(),
+        });
+        let stop = Arc::new(Notify::new());
+        tokio::spawn(keep_in_step(
+            shared.clone(),
+            client.clone(),
+            events,
+            stop.clone(),
+        ));
+        let side = Self {
+            shared: shared.clone(),
+            client,
+            _life: Arc::new(Life(stop)),
+        };
+        Ok((side, Inbox { shared, bell }))
+    }
+
+    /// Makes sure that the role of managers exists, and says who controls.
+    ///
+    /// # Errors
+    /// The database is away or refuses.
+    pub async fn prepare(&self, name: &str) -> Result<(), Error> {
+        let of_role = vec![Condition::equal("name", MANAGER_ROLE)];
+        let look = Operation::Select {
+            table: "RBAC_Role".into(),
+            conditions: of_role,
+            columns: Some(vec!["name".into()]),
+        };
+        let found = self.client.transact(vec![look], PATIENCE).await?;
+        if found == [Outcome::Rows(Vec::new())] {
+            self.client.transact(rights(), PATIENCE).await?;
+        }
+        let row = Row::default().with("controller", name);
+        let begin = vec![
+            Operation::Update {
+                table: "Global".into(),
+                conditions: Vec::new(),
+                row: row.clone(),
+            },
+            Operation::Mutate {
+                table: "Global".into(),
+                conditions: Vec::new(),
+                mutations: vec![Mutation {
+                    column: "generation".into(),
+                    mutator: Mutator::Add,
+                    value: 1.into(),
+                }],
+            },
+        ];
+        let changed = self.client.transact(begin, PATIENCE).await?;
+        if changed.first() == Some(&Outcome::Count(0)) {
+            let insert = Operation::insert("Global", row.with("generation", 1));
+            self.client.transact(vec![insert], PATIENCE).await?;
+        }
+        Ok(())
+    }
+
+    /// Answers a request. An answer to what is not asked any more is dropped.
+    pub fn answer(&self, channel: &Channel) {
+        let key = (channel.manager.clone(), channel.flow.clone());
+        let mut desk = self.shared.lock();
+        let asked = desk.requests.get(&key);
+        if asked.is_none_or(|(_, request)| request.generation != channel.generation) {
+            return;
+        }
+        let row = of_channel(channel);
+        if desk.replica.wanted(&key) != Some(&row) {
+            desk.replica.want(key, Some(row));
+            drop(desk);
+            self.shared.wake();
+        }
+    }
+
+    /// Removes the answer to a request that was withdrawn.
+    pub fn retract(&self, manager: &str, flow: &str) {
+        let key = (manager.to_owned(), flow.to_owned());
+        self.shared.lock().replica.want(key, None);
+        self.shared.wake();
+    }
+
+    /// Every request that was found has been answered: answers without one are
+    /// removed from now on.
+    pub fn settled(&self) {
+        self.shared.lock().replica.be_strict();
+        self.shared.wake();
+    }
+
+    /// The channels that are in the database, as far as they make sense: after
+    /// a restart, what was admitted before.
+    pub fn channels(&self) -> Vec<Channel> {
+        self.client.look(|cache| {
+            let rows = cache.rows(CHANNEL);
+            rows.filter_map(|(_, row)| to_channel(row).ok()).collect()
+        })
+    }
+
+    /// The requests that are in the database.
+    pub fn requests(&self) -> Vec<Request> {
+        let desk = self.shared.lock();
+        desk.requests
+            .values()
+            .map(|(_, request)| request.clone())
+            .collect()
+    }
+
+    /// Whether there is a connection.
+    pub fn status(&self) -> Status {
+        self.client.status()
+    }
+
+    /// Connections that were made so far.
+    pub fn connections(&self) -> u64 {
+        self.client.connections()
+    }
+
+    /// Answers that are not in the database yet as they should be.
+    pub fn unsettled(&self) -> usize {
+        self.shared.lock().replica.unsettled()
+    }
+}
+
+impl Inbox {
+    /// What happens next.
+    pub async fn next(&mut self) -> Letter {
+        loop {
+            let bell = self.bell.notified();
+            if let Some(letter) = self.shared.lock().next() {
+                return letter;
+            }
+            bell.await;
+        }
+    }
+
+    /// What happens next, if it has happened already.
+    pub fn try_next(&mut self) -> Option<Letter> {
+        self.shared.lock().next()
+    }
+}
+
+impl Desk {
+    fn next(&mut self) -> Option<Letter> {
+        if let Some(((manager, flow), request)) = self.changed.pop_first() {
+            return Some(match request {
+                Some(request) => Letter::Asked(request),
+                None => Letter::Withdrawn { manager, flow },
+            });
+        }
+        let status = self.status.take()?;
+        Some(match status {
+            Ok(()) => Letter::Reached,
+            Err(why) => Letter::Away(why),
+        })
+    }
+
+    fn asked(&mut self, uuid: Uuid, row: &Row) {
+        match to_request(row) {
+            Ok(request) => {
+                let key = key(row);
+                self.requests.insert(key.clone(), (uuid, request.clone()));
+                self.changed.insert(key, Some(request));
+            }
+            Err(problem) => self.makes_no_sense(row, problem),
+        }
+    }
+
+    /// A row is not there any more. Another one may have taken its place
+    /// already: which of the two is told first is not known.
+    fn gone(&mut self, uuid: Uuid, key: Key) {
+        if self
+            .requests
+            .get(&key)
+            .is_some_and(|(known, _)| *known == uuid)
+        {
+            self.requests.remove(&key);
+            self.changed.insert(key, None);
+        }
+    }
+
+    /// Answers what nobody else is to be bothered with.
+    fn makes_no_sense(&mut self, row: &Row, problem: String) {
+        let key = key(row);
+        tracing::warn!("a request of {:?} makes no sense: {problem}", key.0);
+        if self.requests.remove(&key).is_some() {
+            self.changed.insert(key.clone(), None);
+        }
+        let channel = Channel {
+            manager: key.0.clone(),
+            flow: key.1.clone(),
+            generation: u64::try_from(row.integer("generation")).unwrap_or(0),
+            state: State::Rejected,
+            reason: problem,
+            ..Channel::default()
+        };
+        self.replica.want(key, Some(of_channel(&channel)));
+    }
+}
+
+impl Party for Desk {
+    fn replica(&mut self) -> &mut Replica {
+        &mut self.replica
+    }
+
+    fn changed(&mut self, change: Change) {
+        match change.table.as_str() {
+            CHANNEL => self
+                .replica
+                .seen(change.uuid, change.old.as_ref(), change.new.as_ref()),
+            REQUEST => {
+                if let Some(old) = &change.old
+                    && change.new.as_ref().map(key) != Some(key(old))
+                {
+                    self.gone(change.uuid, key(old));
+                }
+                if let Some(new) = &change.new {
+                    self.asked(change.uuid, new);
+                }
+            }
+            _ => {}
+        }
+        self.bell.notify_one();
+    }
+
+    fn status(&mut self, status: Result<(), String>) {
+        self.status = Some(status);
+        self.bell.notify_one();
+    }
+
+    fn refused(&mut self, key: &Key, why: &str) {
+        tracing::error!("the answer to {key:?} is not taken: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_model::srt::Peer;
+
+    use super::*;
+    use crate::srt::rows::of_request;
+
+    #[test]
+    fn a_row_that_takes_anothers_place_stays() {
+        let request = Request {
+            manager: "m".into(),
+            flow: "f".into(),
+            generation: 2,
+            topic: "t".into(),
+            qos: 0,
+            publisher: Peer::udp([10, 0, 0, 1], 1),
+            subscribers: [].into(),
+            broker: None,
+            deadline_ns: 1,
+            period_ns: 1,
+            jitter_ns: 0,
+            size: 1,
+            wire_bytes: 84,
+            frames: 1,
+            priority: None,
+            bandwidth: None,
+        };
+        let row = of_request(&request);
+        let mut desk = Desk {
+            replica: Replica::new(CHANNEL),
+            requests: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            status: None,
+            bell: Arc::new(Notify::new()),
+        };
+        let mut change = |number, old: Option<&Row>, new: Option<&Row>| {
+            desk.changed(Change {
+                table: REQUEST.into(),
+                uuid: Uuid(number),
+                old: old.cloned(),
+                new: new.cloned(),
+            });
+            desk.next()
+        };
+        assert_eq!(
+            change(1, None, Some(&row)),
+            Some(Letter::Asked(request.clone()))
+        );
+        // The old row was another one.
+        assert_eq!(change(2, Some(&row), None), None);
+        let gone = Letter::Withdrawn {
+            manager: "m".into(),
+            flow: "f".into(),
+        };
+        assert_eq!(change(1, Some(&row), None), Some(gone));
+    }
+}

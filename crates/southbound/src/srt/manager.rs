@@ -1,0 +1,357 @@
+//! The manager's side: requests and the decisions about them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use punctual_model::srt::{Channel, Manager, Request, State};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use super::DATABASE;
+use super::replica::Replica;
+use super::rows::{CHANNEL, Key, MANAGER, REQUEST, of_manager, of_request, to_channel, to_request};
+use super::step::{Party, Shared, keep_in_step};
+use crate::ovsdb::cache::Change;
+use crate::ovsdb::operation::{Condition, Operation, Outcome};
+use crate::ovsdb::{Client, Endpoint, Error, Options, Table, TlsOptions};
+
+/// Time between two signs of life in the database: rare, because clusters write
+/// every one of them to disk.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
+
+/// What a manager has to say of itself.
+#[derive(Debug, Clone)]
+pub struct ManagerOptions {
+    /// Servers of the database.
+    pub endpoints: Vec<Endpoint>,
+    /// Certificates, for `ssl:`. The common name has to be the manager's name.
+    pub tls: Option<TlsOptions>,
+    /// Its name.
+    pub name: String,
+    /// Where it can be asked, for people.
+    pub address: String,
+    /// How long a decision is waited for.
+    pub decision: Duration,
+    /// How long requests of a former life stay without being asked for again.
+    pub keep: Duration,
+}
+
+/// Asks for channels. Clones are the same manager; with the last one the
+/// connection ends.
+#[derive(Debug, Clone)]
+pub struct ManagerSide {
+    shared: Arc<Shared<Desk>>,
+    client: Client,
+    decision: Duration,
+    news: Arc<Notify>,
+    _life: Arc<Life>,
+}
+
+/// Ends the tasks when the last handle goes.
+#[derive(Debug)]
+struct Life(Arc<Notify>, tokio::task::AbortHandle);
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.0.notify_one();
+        self.1.abort();
+    }
+}
+
+#[derive(Debug)]
+struct Desk {
+    name: String,
+    replica: Replica,
+    /// The last generation that was given.
+    generation: u64,
+    /// What was last decided, by flow.
+    channels: BTreeMap<String, Channel>,
+    waiting: BTreeMap<String, Vec<(u64, oneshot::Sender<Channel>)>>,
+    /// Decisions that nobody waited for.
+    news: BTreeMap<String, Channel>,
+    bell: Arc<Notify>,
+    away: Option<String>,
+}
+
+impl ManagerSide {
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// The options are wrong.
+    pub fn start(options: ManagerOptions) -> Result<Self, Error> {
+        let own = |table: &str| Table {
+            any: vec![Condition::equal("manager", options.name.as_str())],
+            ..Table::all(table)
+        };
+        let tables = vec![own(REQUEST), own(CHANNEL)];
+        let database = Options {
+            tls: options.tls,
+            ..Options::new(options.endpoints, DATABASE, tables)
+        };
+        let (client, events) = Client::start(database)?;
+        let news = Arc::new(Notify::new());
+        let started = now_ms();
+        let shared = Shared::new(Desk {
+            name: options.name.clone(),
+            replica: Replica::new(REQUEST),
+            generation: started,
+            channels: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            news: BTreeMap::new(),
+            bell: news.clone(),
+            away: Some("it has not been reached yet".into()),
+        });
+        let stop = Arc::new(Notify::new());
+        tokio::spawn(keep_in_step(
+            shared.clone(),
+            client.clone(),
+            events,
+            stop.clone(),
+        ));
+        let manager = Manager {
+            name: options.name,
+            address: options.address,
+            generation: started,
+            last_seen_ms: started,
+        };
+        let (weak, keep) = (shared.clone(), options.keep);
+        let announcing = announce(client.clone(), manager);
+        let settling = async move {
+            tokio::time::sleep(keep).await;
+            weak.lock().replica.be_strict();
+            weak.wake();
+        };
+        let chores = tokio::spawn(async { tokio::join!(announcing, settling) });
+        Ok(Self {
+            shared,
+            client,
+            decision: options.decision,
+            news,
+            _life: Arc::new(Life(stop, chores.abort_handle())),
+        })
+    }
+
+    /// Asks for a channel, or for another one in its place, and waits for the
+    /// decision. The manager's name and the generation are filled in here.
+    /// Without a decision in time the channel is `best-effort` and says why; the
+    /// request stays, and the decision comes by [`next_change`](Self::next_change).
+    pub async fn ask(&self, request: Request) -> Channel {
+        let flow = request.flow.clone();
+        let (request, decided) = match self.shared.lock().ask(request) {
+            Ok(asked) => asked,
+            Err(channel) => return *channel,
+        };
+        self.shared.wake();
+        match timeout(self.decision, decided).await {
+            Ok(Ok(channel)) => channel,
+            _ => {
+                let mut desk = self.shared.lock();
+                desk.forget_waiter(&flow, request.generation);
+                let why = match &desk.away {
+                    Some(why) => format!("the database of requirements is away ({why})"),
+                    None => format!("the controller has not decided within {:?}", self.decision),
+                };
+                Channel::of(
+                    &request,
+                    State::BestEffort,
+                    format!("{why}; the request stays"),
+                )
+            }
+        }
+    }
+
+    /// Gives up a channel.
+    pub fn withdraw(&self, flow: &str) {
+        let mut desk = self.shared.lock();
+        let key = desk.key(flow);
+        desk.replica.want(key, None);
+        desk.channels.remove(flow);
+        desk.news.remove(flow);
+        drop(desk);
+        self.shared.wake();
+    }
+
+    /// The next decision that nobody waited for: a late one, or one that is
+    /// different now. For one reader.
+    pub async fn next_change(&self) -> Channel {
+        loop {
+            let bell = self.news.notified();
+            if let Some((_, channel)) = self.shared.lock().news.pop_first() {
+                return channel;
+            }
+            bell.await;
+        }
+    }
+
+    /// What was last decided about a flow.
+    pub fn channel(&self, flow: &str) -> Option<Channel> {
+        self.shared.lock().channels.get(flow).cloned()
+    }
+
+    /// Why the database is away; `None`: it is there.
+    pub fn away(&self) -> Option<String> {
+        self.shared.lock().away.clone()
+    }
+
+    /// Requests that are not in the database yet as they should be.
+    pub fn unsettled(&self) -> usize {
+        self.shared.lock().replica.unsettled()
+    }
+
+    /// Connections to the database that were made so far.
+    pub fn connections(&self) -> u64 {
+        self.client.connections()
+    }
+}
+
+type Asked = (Request, oneshot::Receiver<Channel>);
+
+impl Desk {
+    fn key(&self, flow: &str) -> Key {
+        (self.name.clone(), flow.to_owned())
+    }
+
+    /// The request as it goes into the database; or the answer, if it is known.
+    fn ask(&mut self, mut request: Request) -> Result<Asked, Box<Channel>> {
+        request.manager.clone_from(&self.name);
+        let key = self.key(&request.flow);
+        let known = self.replica.wanted(&key).or(self.replica.actual(&key));
+        let known = known.and_then(|row| to_request(row).ok());
+        request.generation = match known {
+            Some(known) if known.same_demand(&request) => known.generation,
+            known => {
+                let last = known.map_or(0, |known| known.generation);
+                self.generation = self.generation.max(last) + 1;
+                self.generation
+            }
+        };
+        if let Err(error) = request.check() {
+            let channel = Channel::of(&request, State::Rejected, error.to_string());
+            return Err(Box::new(channel));
+        }
+        self.replica.want(key, Some(of_request(&request)));
+        let decided = self.channels.get(&request.flow);
+        if let Some(channel) = decided.filter(|c| c.answers(&request)) {
+            return Err(Box::new(channel.clone()));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let waiting = self.waiting.entry(request.flow.clone()).or_default();
+        waiting.push((request.generation, sender));
+        Ok((request, receiver))
+    }
+
+    fn forget_waiter(&mut self, flow: &str, generation: u64) {
+        if let Some(waiting) = self.waiting.get_mut(flow) {
+            waiting.retain(|(other, sender)| *other != generation && !sender.is_closed());
+            if waiting.is_empty() {
+                self.waiting.remove(flow);
+            }
+        }
+    }
+
+    fn decided(&mut self, channel: Channel) {
+        let wanted = self.replica.wanted(&self.key(&channel.flow));
+        let current =
+            wanted.is_some_and(|row| row.integer("generation") == channel.generation as i64);
+        if channel.state == State::Pending || (wanted.is_some() && !current) {
+            return;
+        }
+        let mut told = false;
+        for (generation, sender) in self.waiting.remove(&channel.flow).into_iter().flatten() {
+            let channel = match generation == channel.generation {
+                true => channel.clone(),
+                // Another request has taken its place.
+                false => Channel {
+                    generation,
+                    state: State::BestEffort,
+                    reason: "the requirement has been changed meanwhile".into(),
+                    ..channel.clone()
+                },
+            };
+            told |= sender.send(channel).is_ok();
+        }
+        if !told && wanted.is_some() {
+            self.news.insert(channel.flow.clone(), channel.clone());
+            self.bell.notify_one();
+        }
+        self.channels.insert(channel.flow.clone(), channel);
+    }
+}
+
+impl Party for Desk {
+    fn replica(&mut self) -> &mut Replica {
+        &mut self.replica
+    }
+
+    fn changed(&mut self, change: Change) {
+        match change.table.as_str() {
+            REQUEST => self
+                .replica
+                .seen(change.uuid, change.old.as_ref(), change.new.as_ref()),
+            CHANNEL => match (change.new, change.old) {
+                (Some(row), _) => match to_channel(&row) {
+                    Ok(channel) => self.decided(channel),
+                    Err(problem) => tracing::warn!("a channel makes no sense: {problem}"),
+                },
+                // Another one may have taken its place already.
+                (None, Some(row)) => {
+                    let flow = row.text("flow");
+                    if self.channels.get(flow) == to_channel(&row).ok().as_ref() {
+                        self.channels.remove(flow);
+                    }
+                }
+                (None, None) => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn status(&mut self, status: Result<(), String>) {
+        self.away = status.err();
+    }
+
+    fn refused(&mut self, key: &Key, why: &str) {
+        tracing::warn!("a request for {:?} is not taken: {why}", key.1);
+        let Some(request) = self
+            .replica
+            .wanted(key)
+            .and_then(|row| to_request(row).ok())
+        else {
+            return;
+        };
+        self.decided(Channel::of(&request, State::BestEffort, why));
+    }
+}
+
+/// Keeps the manager's own row.
+async fn announce(client: Client, mut manager: Manager) {
+    loop {
+        manager.last_seen_ms = now_ms();
+        let row = of_manager(&manager);
+        let update = Operation::Update {
+            table: MANAGER.into(),
+            conditions: vec![Condition::equal("name", manager.name.as_str())],
+            row: row.clone(),
+        };
+        let written = match client.transact(vec![update], SIGN_OF_LIFE).await {
+            Ok(outcomes) if outcomes == [Outcome::Count(0)] => {
+                let insert = Operation::insert(MANAGER, row);
+                client.transact(vec![insert], SIGN_OF_LIFE).await
+            }
+            other => other,
+        };
+        match written {
+            Ok(_) => tokio::time::sleep(SIGN_OF_LIFE).await,
+            Err(error) => {
+                tracing::debug!("the row of manager {:?}: {error}", manager.name);
+                tokio::time::sleep(SIGN_OF_LIFE / 60).await;
+            }
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,140 @@
+//! Connections with a real Open vSwitch, whose packets are made up.
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use punctual_openflow::{FlowMod, Match, Message, OxmField, PortNo, Role, RoleMessage, TableId};
+use punctual_southbound::openflow::{ListenOptions, SwitchEvent, Switches};
+use punctual_testbed::{Datapath, Ovs};
+
+const LONG: Duration = Duration::from_secs(30);
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, future).await.unwrap()
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(test);
+}
+
+async fn listen(port: u16, generation: u64) -> Switches {
+    let options = ListenOptions {
+        address: (Ipv4Addr::LOCALHOST, port).into(),
+        tls: None,
+        generation,
+        probe_interval: Duration::from_secs(2),
+    };
+    Switches::listen(options).await.unwrap()
+}
+
+fn set_controller(ovs: &Ovs, bridge: &str, switches: &Switches) {
+    let target = format!("tcp:{}", switches.address());
+    let backoff = ["max_backoff=1000", "inactivity_probe=5000"];
+    ovs.vsctl([
+        "set-controller",
+        bridge,
+        target.as_str(),
+        "--",
+        "set",
+        "controller",
+        bridge,
+    ])
+    .and_then(|_| {
+        let set = ["set", "controller", bridge];
+        ovs.vsctl(set.iter().chain(&backoff))
+    })
+    .unwrap();
+}
+
+async fn up(switches: &mut Switches) -> (u64, u32, usize) {
+    loop {
+        if let SwitchEvent::Up {
+            datapath,
+            meters,
+            ports,
+        } = soon(switches.next()).await.unwrap()
+        {
+            return (datapath, meters, ports.len());
+        }
+    }
+}
+
+async fn answer(switches: &mut Switches, number: u32) -> Message {
+    loop {
+        match soon(switches.next()).await.unwrap() {
+            SwitchEvent::Message { xid, message, .. } if xid == number => return message,
+            SwitchEvent::Down { why, .. } => panic!("{why}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_switch_connects_obeys_and_comes_back() {
+    if Ovs::is_missing() {
+        return;
+    }
+    run(async {
+        let ovs = Ovs::start(Datapath::Dummy).unwrap();
+        ovs.bridge("br", 0x2a).unwrap();
+        ovs.port("br", "p1", 1).unwrap();
+        let mut switches = listen(0, 1).await;
+        set_controller(&ovs, "br", &switches);
+        let (datapath, meters, ports) = up(&mut switches).await;
+        assert_eq!(datapath, 0x2a);
+        assert!(meters > 0);
+        assert_eq!(ports, 2, "the port and the switch's own");
+
+        let sender = switches.sender();
+        let flows = 1500;
+        let began = Instant::now();
+        for n in 0..flows {
+            let matching = Match::new([OxmField::InPort(PortNo(n + 10))]).unwrap();
+            let flow = FlowMod::add(TableId(0), 100, matching, Vec::new());
+            sender.send(datapath, n, Message::FlowMod(flow));
+        }
+        sender.send(datapath, 9_999, Message::BarrierRequest);
+        assert_eq!(answer(&mut switches, 9_999).await, Message::BarrierReply);
+        println!(
+            "{flows} flow-mods were acknowledged after {:?}",
+            began.elapsed()
+        );
+        let installed = ovs.ofctl("dump-flows", "br", [""; 0]).unwrap();
+        assert_eq!(
+            installed
+                .lines()
+                .filter(|line| line.contains("in_port"))
+                .count(),
+            flows as usize
+        );
+        let role = RoleMessage {
+            role: Role::NoChange,
+            generation: 0,
+        };
+        sender.send(datapath, 5, Message::RoleRequest(role));
+        let Message::RoleReply(role) = answer(&mut switches, 5).await else {
+            panic!("another answer");
+        };
+        assert_eq!(role.role, Role::Master);
+
+        sender.disconnect(datapath);
+        assert!(matches!(
+            soon(switches.next()).await,
+            Some(SwitchEvent::Down { .. })
+        ));
+        assert!(!sender.send(datapath, 6, Message::BarrierRequest));
+        assert_eq!(up(&mut switches).await.0, 0x2a);
+        // A controller that starts again, at the same address.
+        let address = switches.address();
+        drop(switches);
+        let mut again = listen(address.port(), 2).await;
+        assert_eq!(up(&mut again).await.0, 0x2a);
+        assert_eq!(again.sender().connected().len(), 1);
+    });
+}

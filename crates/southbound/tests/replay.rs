@@ -1,0 +1,48 @@
+//! The check of the fuzz target `ovsdb` on a stable toolchain: over its seeds,
+//! over changes of single bytes, cuts and joints of them, and over any bytes.
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+#[path = "../../../fuzz/src/ovsdb.rs"]
+#[allow(unreachable_pub, reason = "there it is part of a program")]
+mod checks;
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+fn seeds() -> Vec<Vec<u8>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/ovsdb");
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    paths
+        .iter()
+        .map(|path| std::fs::read(path).unwrap())
+        .collect()
+}
+
+#[test]
+fn seeds_and_what_is_close_to_them() {
+    let seeds = seeds();
+    for seed in &seeds {
+        checks::ovsdb(seed);
+        for at in 0..seed.len() {
+            for value in *b"{[\"0-," {
+                let mut changed = seed.clone();
+                changed[at] = value;
+                checks::ovsdb(&changed);
+            }
+        }
+        for other in &seeds {
+            checks::ovsdb(&[&seed[..], &other[..]].concat());
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+        checks::ovsdb(&data);
+    }
+}
