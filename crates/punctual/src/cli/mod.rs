@@ -4,6 +4,7 @@ mod admit;
 mod analyze;
 mod calibrate;
 mod config;
+mod controller;
 mod emulate;
 mod generate;
 mod input;
@@ -60,6 +61,9 @@ enum Command {
     /// Build a network on this machine (Linux, root), with broker and clients,
     /// and compare its delays with the bounds.
     Emulate(Box<emulate::Arguments>),
+    /// Control a network of OpenFlow switches: find ways for requested flows,
+    /// promise deadlines, reserve.
+    Controller(Box<controller::Arguments>),
     /// Measure what the broker costs on this machine, for the analysis of a
     /// network.
     Calibrate(calibrate::Arguments),
@@ -90,6 +94,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Admit(arguments) => return admit::run(&arguments),
         Command::Simulate(arguments) => return simulate::run(&arguments),
         Command::Emulate(arguments) => return emulate::run(&arguments),
+        Command::Controller(arguments) => controller::run(*arguments),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),

@@ -19,7 +19,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
-use super::App;
 use super::error::ApiError;
 
 /// How long an answer may take to be made.
@@ -62,8 +61,12 @@ fn is_port(text: &str) -> bool {
         .is_some_and(|port| port.parse::<u16>().is_ok())
 }
 
-pub(super) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let mut response = match admit(&app.hosts, &request) {
+pub(super) async fn guard(
+    State(hosts): State<Arc<Hosts>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match admit(&hosts, &request) {
         Ok(()) => {
             let answer = timeout(ANSWER, next.run(request)).await;
             answer.unwrap_or_else(|_| {

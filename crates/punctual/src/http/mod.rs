@@ -8,6 +8,7 @@
 
 mod clients;
 mod config;
+pub(crate) mod controller;
 mod error;
 mod flows;
 mod guard;
@@ -61,7 +62,7 @@ struct App {
     /// shard that does not answer, so that counters never step back.
     counted: RwLock<Vec<Stats>>,
     config: RwLock<Values>,
-    hosts: Hosts,
+    hosts: Arc<Hosts>,
     stopping: AtomicBool,
 }
 
@@ -133,7 +134,9 @@ impl Opened {
             listeners,
             office,
             config: RwLock::new(Values::started(config)),
-            hosts: Hosts::new(config.server.http_names.as_deref().unwrap_or_default()),
+            hosts: Arc::new(Hosts::new(
+                config.server.http_names.as_deref().unwrap_or_default(),
+            )),
             stopping: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()

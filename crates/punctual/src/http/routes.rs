@@ -50,7 +50,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
     router
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
-        .layer(from_fn_with_state(app.clone(), guard::guard))
+        .layer(from_fn_with_state(app.hosts.clone(), guard::guard))
         .with_state(app.clone())
 }
 

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 
 /// What a number means to whoever adds it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::http) enum Kind {
     /// Only grows, until the next start.
     Counter,
     /// Goes up and down.
@@ -15,14 +15,14 @@ pub(super) enum Kind {
 
 /// Text that grows family by family.
 #[derive(Debug, Default)]
-pub(super) struct Exposition {
+pub(in crate::http) struct Exposition {
     text: String,
     name: &'static str,
 }
 
 impl Exposition {
     /// Begins a family; its samples follow.
-    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+    pub(in crate::http) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
         self.name = name;
         let kind = match kind {
             Kind::Counter => "counter",
@@ -33,12 +33,17 @@ impl Exposition {
     }
 
     /// A sample of the current family.
-    pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+    pub(in crate::http) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.part("", labels, value);
     }
 
     /// A sample of the current family, which has several with suffixes.
-    pub(super) fn part(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub(in crate::http) fn part(
+        &mut self,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        value: impl Display,
+    ) {
         self.text.push_str(self.name);
         self.text.push_str(suffix);
         for (i, (label, text)) in labels.iter().enumerate() {
@@ -60,12 +65,18 @@ impl Exposition {
     }
 
     /// A family of one sample without labels.
-    pub(super) fn one(&mut self, name: &'static str, kind: Kind, help: &str, value: impl Display) {
+    pub(in crate::http) fn one(
+        &mut self,
+        name: &'static str,
+        kind: Kind,
+        help: &str,
+        value: impl Display,
+    ) {
         self.family(name, kind, help);
         self.sample(&[], value);
     }
 
-    pub(super) fn finish(self) -> String {
+    pub(in crate::http) fn finish(self) -> String {
         self.text
     }
 }

@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, Uri};
 
-use self::exposition::{Exposition, Kind};
+pub(super) use self::exposition::{Exposition, Kind};
 pub(super) use self::flows::SHOWN as FLOWS_SHOWN;
 use super::App;
 use super::error::ApiError;
