@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -30,26 +31,29 @@ async fn listen(port: u16, generation: u64) -> Switches {
         generation,
         probe_interval: Duration::from_secs(2),
     };
-    Switches::listen(options).await.unwrap()
+    // The listener before lets go of the address when its task ends.
+    soon(async {
+        loop {
+            match Switches::listen(options.clone()).await {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    tokio::task::yield_now().await;
+                }
+                listening => return listening.unwrap(),
+            }
+        }
+    })
+    .await
 }
 
 fn set_controller(ovs: &Ovs, bridge: &str, switches: &Switches) {
     let target = format!("tcp:{}", switches.address());
     let backoff = ["max_backoff=1000", "inactivity_probe=5000"];
-    ovs.vsctl([
-        "set-controller",
-        bridge,
-        target.as_str(),
-        "--",
-        "set",
-        "controller",
-        bridge,
-    ])
-    .and_then(|_| {
-        let set = ["set", "controller", bridge];
-        ovs.vsctl(set.iter().chain(&backoff))
-    })
-    .unwrap();
+    ovs.vsctl(["set-controller", bridge, target.as_str()])
+        .and_then(|_| {
+            let set = ["set", "controller", bridge];
+            ovs.vsctl(set.iter().chain(&backoff))
+        })
+        .unwrap();
 }
 
 async fn up(switches: &mut Switches) -> (u64, u32, usize) {

@@ -42,6 +42,10 @@ fn cluster() -> Vec<Server> {
 
 fn role(server: &Server) -> Option<String> {
     let status = server.control(&["cluster/status", DATABASE])?;
+    // One that is still joining calls itself a follower, too, and has no vote.
+    if !status.lines().any(|line| line == "Status: cluster member") {
+        return None;
+    }
     let role = status.lines().find_map(|line| line.strip_prefix("Role: "));
     role.map(str::to_owned)
 }
