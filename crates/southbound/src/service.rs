@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use punctual_controller::{Controller, Effect, Event, Notice, Settings, Speaks, port_state};
 use punctual_model::Nanos;
+use punctual_model::srt::Request;
 use serde::Serialize;
 use tokio::select;
 use tokio::sync::watch;
@@ -99,6 +100,8 @@ pub struct Service {
     started: Instant,
     /// All requests that there are have been told once.
     synchronised: bool,
+    /// Requests that came before that.
+    early: Vec<Request>,
     /// Answers without a request are removed.
     strict: bool,
     effects: Vec<Effect>,
@@ -125,6 +128,7 @@ impl Service {
             switches,
             started: Instant::now(),
             synchronised: false,
+            early: Vec::new(),
             strict: false,
             effects: Vec::new(),
         }
@@ -216,7 +220,10 @@ impl Service {
             match letter {
                 Letter::Asked(request) => {
                     self.observer.lock().counts.requests += 1;
-                    events.push(Event::Request(request));
+                    match self.synchronised {
+                        true => events.push(Event::Request(request)),
+                        false => self.early.push(request),
+                    }
                 }
                 Letter::Withdrawn { manager, flow } => {
                     self.observer.lock().counts.withdrawn += 1;
@@ -226,7 +233,10 @@ impl Service {
                     self.observer.lock().away = None;
                     tracing::info!("the database of requirements is there");
                     if !std::mem::replace(&mut self.synchronised, true) {
+                        // What was decided before comes first, or it would be
+                        // decided anew.
                         events.extend(self.table.channels().into_iter().map(Event::Known));
+                        events.extend(self.early.drain(..).map(Event::Request));
                         events.push(Event::Synchronised);
                     }
                 }

@@ -229,11 +229,10 @@ impl Controller {
     /// Time that is given to switches to say what there is before anything is
     /// decided.
     fn patience(&self) -> Nanos {
-        let asks = self
-            .switches
-            .values()
-            .any(|link| matches!(link, Link::OpenFlow(_)));
-        match asks {
+        let mut links = self.switches.values();
+        let asks = links.any(|link| matches!(link, Link::OpenFlow(_)));
+        // After a restart none may be there yet.
+        match asks || self.switches.is_empty() {
             true => self.intervals.settle + self.intervals.probe,
             false => Nanos(0),
         }

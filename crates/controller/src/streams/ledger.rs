@@ -408,7 +408,8 @@ impl Ledger {
         match reason {
             Some(Attempt::Refused(reason)) => Outcome::Refused(reason),
             Some(Attempt::NoMoreWays) | None => {
-                Outcome::Refused("no links lead from the publisher to all receivers".into())
+                // One may come up, or be found.
+                Outcome::Waiting("no links lead from the publisher to all receivers".into())
             }
         }
     }
