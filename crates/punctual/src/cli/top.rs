@@ -524,7 +524,7 @@ mod tests {
             .skip_while(|l| !l.starts_with("admitted"))
             .collect();
         let first =
-            "hall/11@press              20.0 ms  10.0 ms      50 µs   1.1 ms       3      2k";
+            "hall/11@press               20.0 ms  10.0 ms      50 µs   1.1 ms       3      2k";
         assert_eq!(
             (rows.len(), rows[1], rows[11]),
             (12, first, "and 2 more"),
