@@ -29,8 +29,8 @@ pub(super) struct Arguments {
     /// Key (PEM) of the certificate.
     #[arg(long, value_name = "FILE", requires_all = ["listen", "certificate"])]
     key: Option<PathBuf>,
-    /// Read the configuration from FILE (TOML): listeners, [admission],
-    /// egress.rules, auth.acl_file and [limits] apply.
+    /// Read the configuration from FILE (TOML): its listeners, admission, limits,
+    /// egress.rules and auth.acl_file apply.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// How long an acknowledgement waits for a decision, at most, ms.
