@@ -100,8 +100,10 @@ fn every_message_of_a_line_arrives_and_is_reported() {
     let written = fs::read_to_string(toml).unwrap();
     assert_eq!(outcome["switching"].as_array().unwrap().len(), 2);
     for switch in outcome["switching"].as_array().unwrap() {
+        // The two ports may stamp a frame with the same time, but not every frame.
         let least = switch["least"].as_u64().unwrap();
-        assert!(0 < least && least <= switch["p50"].as_u64().unwrap());
+        let greatest = switch["max"].as_u64().unwrap();
+        assert!(least <= greatest && 0 < greatest, "{switch}");
     }
     assert!(
         written.contains("# camera camera>receiver: p50 "),
