@@ -48,6 +48,7 @@ impl Class {
 
 /// Place of a message among all that wait: class, then key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
 pub struct Rank {
     /// Lane.
     pub class: Class,
@@ -184,7 +185,10 @@ impl Policy for Discipline {
 }
 
 /// A message's rank and what happens when it is late.
+///
+/// The class comes first: [`crate::Message`] counts on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct Stamp {
     /// Its place.
     pub rank: Rank,
