@@ -15,8 +15,9 @@ use crate::watch::Watch;
 
 /// Messages of one shard that are used again.
 const REUSED: usize = 1024;
-/// After how many messages that found the first one held the next is tried.
-const LOOK_FURTHER: u32 = 16;
+/// Messages that are made at most without looking whether one can be used
+/// again.
+const LONGEST_PAUSE: u32 = 63;
 
 /// Bytes of a message.
 #[derive(Debug, Clone)]
@@ -267,17 +268,25 @@ impl Message {
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     list: VecDeque<Arc<Message>>,
-    /// How often the first was still held by someone.
-    held: u32,
+    /// Messages that are made before the first is looked at again.
+    pause: u32,
+    /// Length of the last such pause; 0 since one could be used again.
+    last_pause: u32,
 }
 
 impl Messages {
     /// Copies a publication that is being routed.
     pub(crate) fn make(&mut self, parts: &Parts<'_>, traits: Traits) -> Arc<Message> {
+        if self.pause > 0 {
+            self.pause -= 1;
+            return Message::from_parts(parts, traits);
+        }
         if parts.payload.len() < SHARE_FROM
             && let Some(arc) = self.list.front_mut()
         {
-            if let Some(message) = Arc::get_mut(arc)
+            // The count first: asking for exclusive access takes a lock.
+            if Arc::strong_count(arc) == 1
+                && let Some(message) = Arc::get_mut(arc)
                 && let Data::Own(data) = &mut message.data
             {
                 data.clear();
@@ -294,14 +303,16 @@ impl Messages {
                 message.watch = traits.watch;
                 let arc = arc.clone();
                 self.list.rotate_left(1);
+                self.last_pause = 0;
                 return arc;
             }
-            // Perhaps it is held for long, and others are not. Looking at one
-            // more with each message would cost more than it gains when many
-            // wait somewhere.
-            self.held = self.held.wrapping_add(1);
-            if self.held.is_multiple_of(LOOK_FURTHER) {
-                self.list.rotate_left(1);
+            // Perhaps it is held for long, and others are not. Where thousands
+            // wait, though, each look is at memory that is far away and in
+            // vain.
+            self.list.rotate_left(1);
+            if self.list.len() == REUSED {
+                self.last_pause = (2 * self.last_pause + 1).min(LONGEST_PAUSE);
+                self.pause = self.last_pause;
             }
         }
         let message = Message::from_parts(parts, traits);

@@ -44,12 +44,13 @@ pub(crate) enum Step {
 }
 
 /// A message in flight. Its content is kept only for sessions that can be
-/// resumed: nothing else could ever re-send it.
+/// resumed, since nothing else could ever re-send it, and apart: a window may
+/// have thousands of entries, and most sessions end with their connection.
 #[derive(Debug)]
 pub(crate) struct Inflight {
     pub(crate) packet_id: u16,
     pub(crate) step: Step,
-    pub(crate) delivery: Option<Delivery>,
+    pub(crate) delivery: Option<Box<Delivery>>,
 }
 
 /// Messages in flight, in the order of their packet identifiers, which are
@@ -95,7 +96,7 @@ impl Window {
 
     /// Opens an entry and returns its packet identifier.
     #[inline]
-    pub(crate) fn push(&mut self, qos: QoS, delivery: Option<Delivery>) -> u16 {
+    pub(crate) fn push(&mut self, qos: QoS, delivery: Option<Box<Delivery>>) -> u16 {
         let packet_id = self.next_id;
         self.next_id = if packet_id == u16::MAX {
             1

@@ -352,13 +352,13 @@ impl Hub {
         {
             let delivery = match session.is_transient() {
                 true => None,
-                false => Some(Delivery {
+                false => Some(Box::new(Delivery {
                     message: publication.message(&mut self.messages),
                     subscription_ids: target.subscription_ids.clone(),
                     qos,
                     retain,
                     number,
-                }),
+                })),
             };
             let packet_id = session.window.push(qos, delivery);
             let form = Form {
@@ -409,7 +409,7 @@ impl Hub {
                 retain,
                 number,
             };
-            let kept = (!session.is_transient()).then(|| delivery.clone());
+            let kept = (!session.is_transient()).then(|| Box::new(delivery.clone()));
             let packet_id = session.window.push(qos, kept);
             self.stats.inflight_messages += 1;
             self.push_urgent(slot, delivery, packet_id, now);

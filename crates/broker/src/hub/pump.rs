@@ -214,7 +214,7 @@ fn send_delivery(
         QoS::AtMostOnce => 0,
         _ => {
             parts.stats.inflight_messages += 1;
-            let kept = (!session.is_transient()).then(|| delivery.clone());
+            let kept = (!session.is_transient()).then(|| Box::new(delivery.clone()));
             session.window.push(qos, kept)
         }
     };
