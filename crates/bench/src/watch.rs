@@ -13,11 +13,16 @@ pub(crate) struct Watch {
     clock: ProcessClock,
 }
 
-/// Resident memory of a process in bytes.
+/// Memory of a process in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
+    /// In main memory, code and other parts of files included.
     pub(crate) resident: u64,
+    /// Most of it so far.
     pub(crate) peak: u64,
+    /// What it has made itself: grows with what it has to remember, and not
+    /// because a part of its code is run for the first time.
+    pub(crate) anonymous: u64,
 }
 
 impl Watch {
@@ -64,6 +69,7 @@ fn memory_in(status: &str) -> Memory {
     Memory {
         resident: kib("VmRSS:") * 1024,
         peak: kib("VmHWM:") * 1024,
+        anonymous: kib("RssAnon:") * 1024,
     }
 }
 
@@ -73,12 +79,13 @@ mod tests {
 
     #[test]
     fn memory_is_read_from_status() {
-        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nRssAnon:\t     512 kB\n";
         assert_eq!(
             memory_in(status),
             Memory {
                 resident: 1 << 20,
-                peak: 2 << 20
+                peak: 2 << 20,
+                anonymous: 512 << 10
             }
         );
     }

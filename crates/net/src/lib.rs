@@ -7,6 +7,7 @@
 
 mod acceptor;
 mod alarm;
+pub mod footprint;
 pub mod layer;
 mod load;
 mod mailbox;

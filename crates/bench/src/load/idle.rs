@@ -57,7 +57,7 @@ pub(super) fn run(options: &Options, watch: Option<Watch>) -> Result<Report> {
         connects_per_s: count / seconds,
         bytes_per_connection: before
             .zip(after)
-            .map(|(b, a)| a.resident.saturating_sub(b.resident) as f64 / count),
+            .map(|(b, a)| a.anonymous.saturating_sub(b.anonymous) as f64 / count),
         rss_before: before.map(|m| m.resident),
         rss_after: after.map(|m| m.resident),
         broker_cpu_percent: cpu_before

@@ -76,7 +76,8 @@ pub struct IdleCost {
     pub connections: u32,
     /// Connections made per second, one after the other, SUBACK included.
     pub connects_per_s: f64,
-    /// Growth of the broker's resident memory per connection, bytes.
+    /// Growth of the memory that the broker has made itself (not code or other
+    /// parts of files) per connection, bytes.
     pub bytes_per_connection: Option<f64>,
     /// Resident memory before, bytes.
     pub rss_before: Option<u64>,

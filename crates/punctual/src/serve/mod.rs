@@ -123,6 +123,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         signal_hook::flag::register_conditional_shutdown(signal, 1, stopping.clone())?;
         signal_hook::flag::register(signal, stopping.clone())?;
     }
+    punctual_net::footprint::release_code();
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
