@@ -1,0 +1,24 @@
+//! What a broker must not forget, and how it is kept.
+//!
+//! The broker's core says what changes as operations ([`op::Op`]), collects
+//! those of one turn in a [`op::Batch`], and goes on; whoever keeps them
+//! applies batches in order and says when they are safe. [`Image`] is the state
+//! that operations mean: the reference for every [`Store`].
+//!
+//! Invariant: after a crash a store hands over the state after some prefix of
+//! the groups that it was given, and that prefix includes every group that it
+//! has confirmed.
+
+#[cfg(test)]
+mod arbitrary;
+mod image;
+mod log;
+mod medium;
+pub mod op;
+mod store;
+
+pub use image::Image;
+pub use log::{Log, LogConfig};
+pub use medium::{Medium, Simulated};
+pub use op::{Batch, Op, Wall};
+pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats};

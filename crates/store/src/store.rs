@@ -1,0 +1,252 @@
+//! What keeps groups of operations, and the simplest that does.
+
+use std::io;
+
+use crate::op::Highest;
+use crate::{Batch, Image, Op};
+
+/// Damages that a [`Report`] names; more are only counted.
+const NAMED: usize = 1000;
+
+/// Keeps groups of operations.
+///
+/// A group that was committed survives whatever happens to the process and the
+/// power. One of which that is not known (an error, a crash) is there as a whole
+/// or not at all.
+pub trait Store {
+    /// Keeps the operations of a group; returns when they are safe.
+    ///
+    /// # Errors
+    /// Nothing of the group is kept. The same group, or a longer one that begins
+    /// with it, can be tried again.
+    fn commit(&mut self, group: &Batch) -> Result<(), StoreError>;
+
+    /// Tells operations that lead from nothing to what is kept: [`Op::Highest`],
+    /// flows, contents, retained messages, and then one session after the other
+    /// (session, subscriptions, received identifiers, will, entries in order,
+    /// each followed by [`Op::Inflight`] if it was sent). The session's next
+    /// packet identifier is final.
+    ///
+    /// # Errors
+    /// What is kept cannot be read at all. What cannot be read of it is left
+    /// out, and named in the report.
+    fn recover(&mut self, tell: &mut dyn FnMut(Op<'_>)) -> Result<Report, StoreError>;
+
+    /// How much it is.
+    fn stats(&self) -> StoreStats;
+
+    /// Gives back all the room that it can.
+    ///
+    /// # Errors
+    /// Some of it cannot be given back now; nothing is lost.
+    fn compact(&mut self) -> Result<(), StoreError>;
+}
+
+/// Why something cannot be kept, or read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// There is no room: on the disk, or up to the bound that was set.
+    #[error("{what} is full: {needed} bytes more are needed")]
+    Full {
+        /// Which bound it is.
+        what: &'static str,
+        /// Bytes.
+        needed: u64,
+    },
+    /// The disk does not do what it should.
+    #[error("{what}: {message}")]
+    Io {
+        /// What could not be done, with which file.
+        what: String,
+        /// What kind of error it is.
+        kind: io::ErrorKind,
+        /// What the system says.
+        message: String,
+    },
+    /// Another process has it.
+    #[error(
+        "{place} is used by another process{}; stop that first, or name another directory",
+        .process.map_or(String::new(), |process| format!(" ({process})"))
+    )]
+    Locked {
+        /// Which directory.
+        place: String,
+        /// Its number, if it is known.
+        process: Option<u32>,
+    },
+    /// It was written by a later version of this program.
+    #[error(
+        "the store has format {found}, and this version knows formats up to {known}: \
+         start the version that wrote it, or export there and import here"
+    )]
+    Newer {
+        /// Version found.
+        found: u32,
+        /// Highest version known.
+        known: u32,
+    },
+    /// It is something else.
+    #[error("{0} is not part of a store; name a directory of its own")]
+    Foreign(String),
+}
+
+impl StoreError {
+    /// That something failed with what the system says.
+    pub fn io(what: impl Into<String>, error: &io::Error) -> Self {
+        Self::Io {
+            what: what.into(),
+            kind: error.kind(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// What recovery found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Sessions that are there again.
+    pub sessions: u64,
+    /// Messages that wait for them.
+    pub entries: u64,
+    /// Contents.
+    pub messages: u64,
+    /// Retained messages.
+    pub retained: u64,
+    /// Admitted flows.
+    pub flows: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Commits read.
+    pub commits: u64,
+    /// Bytes of a last commit that was not complete, and therefore never
+    /// confirmed.
+    pub torn: u64,
+    /// What was kept without what belongs to it, and never confirmed.
+    pub unfinished: u64,
+    /// What cannot be read, the first of it.
+    pub damages: Vec<Damage>,
+    /// How much more.
+    pub more_damages: u64,
+    /// Numbers up to these have been used.
+    pub highest: Highest,
+}
+
+impl Report {
+    /// Names something that cannot be read.
+    pub(crate) fn damage(&mut self, damage: Damage) {
+        if self.damages.len() < NAMED {
+            self.damages.push(damage);
+        } else {
+            self.more_damages += 1;
+        }
+    }
+
+    /// Counts what is there.
+    pub(crate) fn count<C>(&mut self, image: &Image<C>) {
+        self.sessions = image.sessions() as u64;
+        self.entries = image.entries();
+        self.messages = image.messages() as u64;
+        self.retained = image.retained() as u64;
+        self.flows = image.flows() as u64;
+        self.highest = image.highest;
+    }
+}
+
+/// Something that cannot be read, and was left out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("segment {segment}, bytes {offset} to {}: {what}", .offset + .len)]
+pub struct Damage {
+    /// In which segment.
+    pub segment: u32,
+    /// From which byte.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// How much a store has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Sessions.
+    pub sessions: u64,
+    /// Messages that wait for them.
+    pub entries: u64,
+    /// Contents.
+    pub messages: u64,
+    /// Retained messages.
+    pub retained: u64,
+    /// Admitted flows.
+    pub flows: u64,
+    /// Bytes that the state needs.
+    pub live_bytes: u64,
+    /// Bytes in use on the disk.
+    pub disk_bytes: u64,
+    /// Commits since the start.
+    pub commits: u64,
+    /// Operations given to them.
+    pub operations: u64,
+    /// Those that had to be written.
+    pub written_operations: u64,
+    /// Bytes written for them.
+    pub written_bytes: u64,
+    /// Bytes written again to give back room.
+    pub moved_bytes: u64,
+}
+
+impl StoreStats {
+    /// Counts what is there.
+    pub(crate) fn count<C>(&mut self, image: &Image<C>) {
+        self.sessions = image.sessions() as u64;
+        self.entries = image.entries();
+        self.messages = image.messages() as u64;
+        self.retained = image.retained() as u64;
+        self.flows = image.flows() as u64;
+        self.live_bytes = image.live_bytes();
+    }
+}
+
+/// Keeps everything in memory: nothing survives the process. For models, and to
+/// measure what the rest costs.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    image: Image,
+    stats: StoreStats,
+}
+
+impl Memory {
+    /// What it keeps.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+}
+
+impl Store for Memory {
+    fn commit(&mut self, group: &Batch) -> Result<(), StoreError> {
+        self.image.apply(group);
+        self.stats.commits += 1;
+        self.stats.operations += group.len() as u64;
+        Ok(())
+    }
+
+    fn recover(&mut self, tell: &mut dyn FnMut(Op<'_>)) -> Result<Report, StoreError> {
+        let mut report = Report {
+            unfinished: self.image.drop_unfinished(),
+            ..Report::default()
+        };
+        report.count(&self.image);
+        self.image.operations(tell);
+        Ok(report)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let mut stats = self.stats;
+        stats.count(&self.image);
+        stats
+    }
+
+    fn compact(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
