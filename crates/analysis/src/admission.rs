@@ -8,6 +8,7 @@
 //! answer is that of an analysis from scratch. What is refused leaves no
 //! trace.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use punctual_model::network::{Flow, Network, Topology};
@@ -17,7 +18,7 @@ use crate::bounds::{Solution, least_end, lower_end, path_bounds};
 use crate::levels::{Levels, Limits};
 use crate::refusal::{Overload, Refusal};
 use crate::segment::Scratch;
-use crate::system::{ClassId, StageId, System, UNBOUNDED};
+use crate::system::{Class, ClassId, StageId, System, UNBOUNDED};
 
 /// Streams of other flows that a decision may look at before it gives up and
 /// refuses, unless [`Admission::set_effort`] says otherwise: a few seconds.
@@ -174,29 +175,41 @@ impl Admission {
         self.network.topology = topology;
     }
 
-    /// What may be promised to the admitted flows: for each, in the order of
-    /// the network, and each destination a limit of its response, ns. They are
-    /// the best bounds if these can be had by looking at no more than `effort`
-    /// streams, as for [`set_effort`](Self::set_effort); otherwise quick ones,
-    /// which are never beyond the deadline of a flow that was admitted here.
-    pub fn promises(&self, effort: u64) -> Vec<Vec<u64>> {
-        let best = (self.whole_effort() <= effort).then(|| Solution::new(&self.system).best);
-        let quick = self.settled.then_some(&self.levels.limits);
-        let limits = best.as_ref().or(quick);
-        let promise = |flow: &Flow| {
-            let class = self
-                .classes
-                .get(&flow.id)
-                .map(|class| &self.system.classes[*class]);
-            let leaves = class.map_or(&[][..], |class| &class.leaves);
+    /// What may be promised to admitted flows: for each of these names, and each
+    /// destination, a limit of its response, ns; nothing for a name that is
+    /// unknown. About `effort` streams are looked at in all, as for
+    /// [`set_effort`](Self::set_effort). That decides how: if they suffice for
+    /// the network, by the best bounds; if they suffice for the ways of these
+    /// flows, by segments there, and by levels elsewhere; else by levels alone,
+    /// which takes no more than a look. Each is a safe bound, and none is beyond
+    /// the deadline of a flow that was admitted here.
+    pub fn promises(&self, ids: &[&str], effort: u64) -> Vec<Vec<u64>> {
+        let class = |id: &&str| Some(&self.system.classes[*self.classes.get(*id)?]);
+        let classes: Vec<Option<&Class>> = ids.iter().map(class).collect();
+        let own = || classes.iter().flatten().flat_map(|class| &class.leaves);
+        let limits = if self.is_within(effort, self.all_leaves()) {
+            Some(Cow::Owned(Solution::new(&self.system).best))
+        } else if self.settled && self.is_within(effort, own()) {
+            let mut limits = self.levels.limits.clone();
+            let stages = own().flat_map(|leaf| self.system.path(*leaf)).collect();
+            self.lower(&stages, &mut limits, &mut Scratch::new(effort));
+            Some(Cow::Owned(limits))
+        } else {
+            self.settled.then_some(Cow::Borrowed(&self.levels.limits))
+        };
+        let limits = limits.as_deref();
+        let promise = |class: &Class| {
             let leaf = |leaf: &StageId| {
                 let prop = self.system.ports[self.system.stages[*leaf].port].prop;
                 let end = limits.map_or(UNBOUNDED, |limits| limits.end[*leaf]);
-                end.saturating_add(prop).min(flow.deadline)
+                end.saturating_add(prop).min(class.deadline)
             };
-            leaves.iter().map(leaf).collect()
+            class.leaves.iter().map(leaf).collect()
         };
-        self.network.flows.iter().map(promise).collect()
+        let promises = classes.into_iter();
+        promises
+            .map(|class| class.map_or_else(Vec::new, promise))
+            .collect()
     }
 
     /// The bounds of an admitted flow, one for each destination; `None` if
@@ -255,7 +268,7 @@ impl Admission {
                 late.retain(|late| self.overload(late.leaf).is_some());
                 return late;
             }
-            let whole = self.whole_effort() <= self.effort;
+            let whole = self.may_analyse_all();
             let mut scratch = Scratch::new(self.effort);
             let mut limits = self.levels.limits.clone();
             let reach = |late: &[Late], neighbours: bool| match neighbours {
@@ -285,19 +298,23 @@ impl Admission {
 
     /// Whether a decision may analyse the whole network.
     pub(crate) fn may_analyse_all(&self) -> bool {
-        self.whole_effort() <= self.effort
+        self.is_within(self.effort, self.all_leaves())
     }
 
-    /// Streams that the analysis of the whole network looks at.
-    fn whole_effort(&self) -> u64 {
+    fn all_leaves(&self) -> impl Iterator<Item = &StageId> {
+        let classes = self.system.classes.iter();
+        classes.flat_map(|class| &class.leaves)
+    }
+
+    /// Whether the analysis of the ways to these leaves looks at no more than so
+    /// many streams.
+    fn is_within<'a>(&self, effort: u64, leaves: impl IntoIterator<Item = &'a StageId>) -> bool {
         let level = |stage: &StageId| {
             let priority = self.system.priority(*stage);
             self.system
                 .level(self.system.stages[*stage].port, priority)
                 .len()
         };
-        let classes = self.system.classes.iter();
-        let leaves = classes.flat_map(|class| &class.leaves);
         // A port is in a segment for each beginning before it and end after.
         let leaf = |leaf: &StageId| {
             let path = self.system.path(*leaf);
@@ -306,7 +323,10 @@ impl Admission {
                 .map(|(at, stage)| at * (path.len() + 1 - at) * level(stage));
             segments.sum::<usize>() as u64
         };
-        leaves.map(leaf).sum()
+        let mut leaves = leaves.into_iter();
+        leaves
+            .try_fold(effort, |left, next| left.checked_sub(leaf(next)))
+            .is_some()
     }
 
     /// The destinations of these classes that are beyond their deadlines.

@@ -108,8 +108,7 @@ impl Trial<'_> {
         let mut patient = self.flow.clone();
         patient.deadline = u64::MAX;
         self.admission.add(vec![patient]).ok()?;
-        // It is the last that was admitted.
-        let bounds = self.admission.promises(EFFORT).pop();
+        let bounds = self.admission.promises(&[&self.flow.id], EFFORT).pop();
         self.admission.remove(&self.flow.id);
         let bound = bounds?
             .into_iter()

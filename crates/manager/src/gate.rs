@@ -1,13 +1,13 @@
 //! Who is let in: the flows that are admitted, and their bounds.
 
-use std::collections::HashMap;
-
 use punctual_analysis::{Admission, LinkLoad, Reason, Refusal, link_loads};
 use punctual_model::network::{Flow, Network, Topology};
 
 /// Streams of other flows that a decision may look at: some ten milliseconds
 /// of work. What is not decided by then is refused.
 const EFFORT: u64 = 1 << 18;
+/// The same for the bounds of the flow that was asked for.
+const EFFORT_OF_BOUNDS: u64 = 1 << 15;
 
 /// Why flows are not let in, in plain words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,6 @@ pub(crate) struct Refused(pub(crate) String);
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     admission: Admission,
-    bounds: HashMap<String, Vec<u64>>,
 }
 
 impl Gate {
@@ -31,14 +30,12 @@ impl Gate {
         // The network's own flows are asked once, and with all patience.
         let mut gate = Self {
             admission: admission.clone(),
-            bounds: HashMap::new(),
         };
         admission
             .add(flows.clone())
             .map_err(|refusal| gate.refused(&refusal, &[], &flows))?;
         admission.set_effort(EFFORT);
         gate.admission = admission;
-        gate.renew();
         Ok(gate)
     }
 
@@ -52,9 +49,7 @@ impl Gate {
     /// As [`replace`](Self::replace), without the words, which
     /// [`refused`](Self::refused) finds.
     pub(crate) fn try_replace(&mut self, out: &[&str], new: Vec<Flow>) -> Result<(), Refusal> {
-        self.admission.replace(out, new)?;
-        self.renew();
-        Ok(())
+        self.admission.replace(out, new)
     }
 
     /// The network has grown by nodes and links at the end of its lists.
@@ -67,15 +62,22 @@ impl Gate {
         self.admission.network()
     }
 
-    /// Bounds of a flow for each of its destinations, ns.
-    pub(crate) fn bounds(&self, id: &str) -> &[u64] {
-        self.bounds.get(id).map_or(&[], Vec::as_slice)
+    /// Bounds of flows for each of their destinations, ns, with all that are
+    /// admitted now. One is looked at more closely than many.
+    pub(crate) fn bounds(&self, ids: &[&str]) -> Vec<Vec<u64>> {
+        let effort = match ids.len() {
+            0..=1 => EFFORT_OF_BOUNDS,
+            _ => EFFORT,
+        };
+        self.admission.promises(ids, effort)
     }
 
-    fn renew(&mut self) {
-        let flows = self.admission.network().flows.iter();
-        let names = flows.map(|flow| flow.id.clone());
-        self.bounds = names.zip(self.admission.promises(EFFORT)).collect();
+    /// The largest bound of each of these flows over its destinations, ns, by
+    /// what takes no more than a look: never less than [`bounds`](Self::bounds)
+    /// says.
+    pub(crate) fn quick_bounds(&self, ids: &[&str]) -> impl Iterator<Item = u64> {
+        let bounds = self.admission.promises(ids, 0).into_iter();
+        bounds.map(|each| each.into_iter().max().unwrap_or(0))
     }
 
     /// A refusal in words, with the links as they would be loaded.

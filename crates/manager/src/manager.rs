@@ -272,12 +272,11 @@ impl Manager {
             Some(known) => known.client.session != client.session,
         };
         if self.meet(client) && new {
-            let flows = self
-                .clients
-                .get(&client.id)
-                .map(|known| known.flows.clone());
-            for id in flows.into_iter().flatten() {
-                self.tell_flow(&id, false);
+            let known = self.clients.get(&client.id);
+            let flows: Vec<_> = known.iter().flat_map(|k| k.flows.iter().cloned()).collect();
+            let bounds = self.bounds(&flows);
+            for (id, bound) in flows.iter().zip(bounds) {
+                self.tell_flow(id, bound, false);
             }
         }
     }
@@ -324,9 +323,9 @@ impl Manager {
         };
         let wish = (name.client.clone(), name.topic.clone());
         match self.admit(&name, &request) {
-            Ok(()) => {
+            Ok(bound) => {
                 self.wishes.remove(&wish);
-                self.decision(&name.id)
+                self.decision(&name.id, bound)
             }
             Err(why) => {
                 self.rejected += 1;
@@ -360,10 +359,7 @@ impl Manager {
             verdicts.push(verdict);
             reasons.extend(reason);
         }
-        let bound = subscriptions
-            .iter()
-            .filter_map(|s| self.bound_to(&client.id, &s.filter))
-            .max();
+        let bound = self.bound_to(&client.id, subscriptions);
         let worst = |verdict| verdicts.contains(&verdict);
         let status = if worst(Verdict::Refused) {
             Some(Status::Rejected)
@@ -439,9 +435,9 @@ impl Manager {
         }
         for (wish, request) in next {
             let name = Name::new(&wish.0, &wish.1);
-            if self.admit(&name, &request).is_ok() {
+            if let Ok(bound) = self.admit(&name, &request) {
                 self.wishes.remove(&wish);
-                self.tell_flow(&name.id, true);
+                self.tell_flow(&name.id, bound, true);
             }
         }
     }
@@ -471,7 +467,7 @@ impl Manager {
             && let Some(record) = self.flows.get_mut(&id)
         {
             record.fixed = true;
-            self.tell_flow(&id, true);
+            self.tell(&id, decision.clone(), true);
         }
         self.forget_if_idle(&client.id);
         decision
@@ -641,7 +637,8 @@ impl Manager {
         }
     }
 
-    fn admit(&mut self, name: &Name, request: &Request) -> Result<(), String> {
+    /// Admits a flow; its bound.
+    fn admit(&mut self, name: &Name, request: &Request) -> Result<u64, String> {
         let mut demand = Demand::new(&request.requirements, request.sizes, &self.settings)?;
         let is_known = self.flows.contains_key(&name.id);
         if !is_known && self.flows.len() >= self.settings.max_flows {
@@ -669,11 +666,11 @@ impl Manager {
             match let_in {
                 Ok(priority) => {
                     demand.priority = priority;
-                    self.accept(name, request, demand, draft);
+                    let bound = self.accept(name, request, demand, draft);
                     if own_deadlines_count && attempt == 1 {
                         self.no_own_deadline(&name.id, &name.topic);
                     }
-                    return Ok(());
+                    return Ok(bound);
                 }
                 Err(Refused(why)) => first = first.or(Some(why)),
             }
@@ -780,13 +777,15 @@ impl Manager {
         Ok(())
     }
 
-    fn accept(&mut self, name: &Name, request: &Request, demand: Demand, draft: Draft) {
+    /// Notes a flow that the gate has let in; its bound.
+    fn accept(&mut self, name: &Name, request: &Request, demand: Demand, draft: Draft) -> u64 {
         let Request {
             requirements,
             sizes,
             ..
         } = *request;
-        let assumed = self.assume(&name.id, draft.flow.deadline);
+        let bound = worst(&self.gate.bounds(&[&name.id]).concat());
+        let assumed = Self::assume(self.quick_bound(&name.id), draft.flow.deadline);
         let grant = Grant {
             priority: demand.priority,
             period_ns: demand.declared_period_ns,
@@ -815,38 +814,47 @@ impl Manager {
         }
         self.dirty = true;
         self.widen();
+        bound
     }
 
-    /// The bound that a flow is policed with: with room to grow, for others
-    /// will come.
-    fn assume(&self, id: &str, deadline: u64) -> u64 {
-        let bound = self.worst(id);
+    /// What a flow of that quick bound is policed with: with room to grow, for
+    /// others will come.
+    fn assume(bound: u64, deadline: u64) -> u64 {
         (bound + bound / 4).min(deadline.max(bound))
     }
 
-    /// Flows whose bound has grown beyond what they are policed with are
-    /// policed with more.
+    /// Flows whose bound may have grown beyond what they are policed with are
+    /// policed with more. It is about everybody, so it goes by quick bounds.
     fn widen(&mut self) {
-        let wider: Vec<Arc<str>> = self
-            .flows
-            .iter()
-            .filter(|(id, record)| self.worst(id) > record.assumed)
-            .map(|(id, _)| id.clone())
+        let ids: Vec<&str> = self.flows.keys().map(|id| &**id).collect();
+        let bounds = self.gate.quick_bounds(&ids);
+        let bounds = self.flows.iter().zip(bounds);
+        let wider: Vec<(Arc<str>, u64)> = bounds
+            .filter(|((_, record), bound)| *bound > record.assumed)
+            .map(|((id, _), bound)| (id.clone(), bound))
             .collect();
-        for id in wider {
-            let deadline = self.flows.get(&id).map(|r| r.demand.deadline_ns);
-            let assumed = self.assume(&id, deadline.unwrap_or(0));
+        for (id, bound) in wider {
             if let Some(record) = self.flows.get_mut(&id) {
+                let assumed = Self::assume(bound, record.demand.deadline_ns);
                 record.grant.tolerance_ns += assumed - record.assumed;
                 record.assumed = assumed;
             }
-            self.tell_flow(&id, false);
+            self.tell_flow(&id, bound, false);
         }
     }
 
-    /// Largest bound of a flow over its destinations, ns.
-    fn worst(&self, id: &str) -> u64 {
-        self.gate.bounds(id).iter().copied().max().unwrap_or(0)
+    fn quick_bound(&self, id: &str) -> u64 {
+        self.gate.quick_bounds(&[id]).next().unwrap_or(0)
+    }
+
+    /// Largest bound of each of these flows over its destinations, ns.
+    fn bounds(&self, ids: &[impl AsRef<str>]) -> Vec<u64> {
+        let ids: Vec<&str> = ids.iter().map(AsRef::as_ref).collect();
+        self.gate
+            .bounds(&ids)
+            .iter()
+            .map(|each| worst(each))
+            .collect()
     }
 
     fn subscribe_one(
@@ -934,7 +942,7 @@ impl Manager {
         }
         self.widen();
         for id in policed_anew {
-            self.tell_flow(&id, false);
+            self.tell_flow(&id, self.quick_bound(&id), false);
         }
         Ok(())
     }
@@ -1025,8 +1033,7 @@ impl Manager {
             .map_or(0, |known| known.client.session)
     }
 
-    fn decision(&self, id: &str) -> Decision {
-        let bound = self.worst(id);
+    fn decision(&self, id: &str, bound: u64) -> Decision {
         Decision {
             answer: Answer {
                 status: Some(Status::Admitted),
@@ -1038,8 +1045,11 @@ impl Manager {
         }
     }
 
-    fn tell_flow(&mut self, id: &str, tell: bool) {
-        let decision = self.decision(id);
+    fn tell_flow(&mut self, id: &str, bound: u64, tell: bool) {
+        self.tell(id, self.decision(id, bound), tell);
+    }
+
+    fn tell(&mut self, id: &str, decision: Decision, tell: bool) {
         if let Some(record) = self.flows.get(id) {
             self.changes.push(Change::Flow {
                 client: record.client.clone(),
@@ -1051,6 +1061,11 @@ impl Manager {
             });
         }
     }
+}
+
+/// The largest of the bounds to a flow's destinations.
+fn worst(bounds: &[u64]) -> u64 {
+    bounds.iter().copied().max().unwrap_or(0)
 }
 
 fn refusal(why: String) -> Decision {

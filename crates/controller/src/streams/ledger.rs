@@ -25,7 +25,7 @@ use crate::topology::{End, Map, Topology};
 /// Streams of other flows that a decision looks at before it gives up: some
 /// milliseconds (see [`Admission::set_effort`]).
 const EFFORT: u64 = 1 << 18;
-/// The same for bounds: beyond it they are quick ones.
+/// The same for bounds: beyond it they are by levels.
 const EFFORT_OF_BOUNDS: u64 = 1 << 15;
 /// Multicast addresses that are given out.
 const MAX_GROUPS: u32 = 1 << 16;
@@ -783,41 +783,20 @@ impl Ledger {
         loads
     }
 
-    /// Sets what these requests are promised, by quick bounds.
+    /// Sets what these requests are promised.
     fn set_bounds(&mut self, keys: &[Key], world: World<'_>) {
-        let promises = self.admission.promises(EFFORT_OF_BOUNDS);
-        let flows = &self.admission.network().flows;
-        let wanted: BTreeSet<&Key> = keys.iter().collect();
-        // What was admitted last is at the end.
-        let mut of: HashMap<&str, usize> = HashMap::new();
-        let most = keys.len() * 16;
-        let from = if keys.len() > 8 {
-            0
-        } else {
-            flows.len().saturating_sub(most)
-        };
-        of.extend(
-            flows[from..]
-                .iter()
-                .zip(from..)
-                .map(|(flow, place)| (flow.id.as_str(), place)),
-        );
-        let mut bounds = Vec::new();
-        for key in wanted {
-            let Some(held) = self.flows.get(key) else {
-                continue;
-            };
-            let Some(granted) = &held.granted else {
-                continue;
-            };
-            let found = self.bounds_of(&held.request, granted, world, |id| {
-                let place = of.get(id).copied();
-                let place = place.or_else(|| flows.iter().position(|flow| flow.id == id))?;
-                promises.get(place)
-            });
-            bounds.push((key.clone(), found));
-        }
-        for (key, bounds) in bounds {
+        let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
+        let wanted: BTreeMap<Key, &Granted> = keys.iter().filter_map(granted).collect();
+        let segments = wanted.values().flat_map(|granted| &granted.parts.segments);
+        let ids: Vec<&str> = segments.map(|segment| segment.id.as_str()).collect();
+        let promises = self.admission.promises(&ids, EFFORT_OF_BOUNDS);
+        let promises: HashMap<&str, Vec<u64>> = ids.into_iter().zip(promises).collect();
+        let bounds = wanted.into_iter().filter_map(|(key, granted)| {
+            let request = &self.flows.get(&key)?.request;
+            let bounds = self.bounds_of(request, granted, world, |id| promises.get(id));
+            Some((key, bounds))
+        });
+        for (key, bounds) in bounds.collect::<Vec<_>>() {
             if let Some(granted) = self
                 .flows
                 .get_mut(&key)

@@ -1,11 +1,13 @@
 //! What is there to see.
 
+use std::ops::Bound::{Excluded, Unbounded};
+
 use serde::Serialize;
 
 use punctual_codec::topic;
 use punctual_model::network::Network;
 
-use super::{Client, Decision, Manager, Publication, Record};
+use super::{Client, Decision, Manager, Publication, Record, Subscription, worst};
 
 /// An admitted flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,17 +48,26 @@ pub struct ReceiverView {
 }
 
 impl Manager {
-    /// The admitted flows after the name `after`, sorted by name.
-    pub fn views<'a>(&'a self, after: Option<&'a str>) -> impl Iterator<Item = FlowView> + 'a {
-        let flows = self.flows.iter();
-        flows
-            .filter(move |(id, _)| after.is_none_or(|after| &***id > after))
-            .map(|(id, record)| self.view_of(id, record))
+    /// The first `most` admitted flows after the name `after`, sorted by name.
+    pub fn views(&self, after: Option<&str>, most: usize) -> Vec<FlowView> {
+        let from = after.map_or(Unbounded, Excluded);
+        let flows: Vec<_> = self
+            .flows
+            .range::<str, _>((from, Unbounded))
+            .take(most)
+            .collect();
+        let ids: Vec<&str> = flows.iter().map(|(id, _)| &***id).collect();
+        let bounds = self.gate.bounds(&ids);
+        let views = flows.into_iter().zip(bounds);
+        views
+            .map(|((id, record), bounds)| record.view(id, &bounds))
+            .collect()
     }
 
     /// An admitted flow by its name.
     pub fn view(&self, id: &str) -> Option<FlowView> {
-        self.flows.get(id).map(|record| self.view_of(id, record))
+        let bounds = self.gate.bounds(&[id]).concat();
+        self.flows.get(id).map(|record| record.view(id, &bounds))
     }
 
     /// The network with the flows that are admitted, and a link's name for each
@@ -74,58 +85,65 @@ impl Manager {
     ) -> (Decision, Vec<FlowView>) {
         let mut other = self.clone();
         let decision = other.reserve(client, publication);
-        let changed = other
-            .flows
-            .iter()
-            .filter(|(id, _)| other.gate.bounds(id) != self.gate.bounds(id))
-            .map(|(id, record)| other.view_of(id, record));
+        let ids: Vec<&str> = other.flows.keys().map(|id| &**id).collect();
+        let (before, after) = (self.gate.bounds(&ids), other.gate.bounds(&ids));
+        let flows = other.flows.iter().zip(before).zip(&after);
+        let changed = flows
+            .filter(|((_, before), after)| before != *after)
+            .map(|(((id, record), _), after)| record.view(id, after));
         (decision, changed.collect())
     }
 
-    /// Largest bound of the flows that a client receives by a filter, ns.
-    pub(super) fn bound_to(&self, client: &str, filter: &str) -> Option<u64> {
-        let (_, filter) = topic::split_share(filter);
-        let flows = self.flows.iter();
-        flows
-            .filter(|(_, record)| topic::matches(filter, &record.topic))
-            .filter_map(|(id, record)| {
-                let receivers = self.receivers(id, record);
-                let mut own = receivers.into_iter().filter(|r| r.client == *client);
-                own.next().map(|receiver| receiver.bound_ns)
-            })
+    /// Largest bound of the flows that a client receives by these filters, ns.
+    pub(super) fn bound_to(&self, client: &str, by: &[Subscription]) -> Option<u64> {
+        let of = |record: &Record| {
+            let filters = by.iter().map(|s| topic::split_share(&s.filter).1);
+            let mut receivers = record.receivers.iter().chain(&record.local);
+            receivers.any(|receiver| **receiver == *client) && { filters }
+                .any(|filter| topic::matches(filter, &record.topic))
+        };
+        let flows: Vec<_> = self.flows.iter().filter(|(_, record)| of(record)).collect();
+        let ids: Vec<&str> = flows.iter().map(|(id, _)| &***id).collect();
+        let bounds = self.gate.bounds(&ids);
+        let to = flows.iter().zip(&bounds);
+        let to = to.flat_map(|((_, record), bounds)| record.bounds_to(bounds));
+        to.filter(|(receiver, _)| *receiver == client)
+            .map(|(_, bound)| bound)
             .max()
     }
+}
 
-    fn receivers(&self, id: &str, record: &Record) -> Vec<ReceiverView> {
-        let bounds = self.gate.bounds(id);
-        let remote = record.receivers.iter().zip(bounds.iter().copied());
+impl Record {
+    /// Who receives it, with the bound to each of them.
+    fn bounds_to<'a>(&'a self, bounds: &'a [u64]) -> impl Iterator<Item = (&'a str, u64)> {
+        let remote = self.receivers.iter().zip(bounds.iter().copied());
         // They have the message when the processor is done with it, which is
         // before anyone else has.
-        let worst = self.worst(id);
-        let local = record.local.iter().map(|client| (client, worst));
+        let worst = worst(bounds);
+        let local = self.local.iter().map(move |client| (client, worst));
         remote
             .chain(local)
-            .map(|(client, bound_ns)| ReceiverView {
-                client: client.to_string(),
-                bound_ns,
-            })
-            .collect()
+            .map(|(client, bound)| (&**client, bound))
     }
 
-    fn view_of(&self, id: &str, record: &Record) -> FlowView {
+    fn view(&self, id: &str, bounds: &[u64]) -> FlowView {
+        let receiver = |(client, bound_ns): (&str, u64)| ReceiverView {
+            client: client.to_owned(),
+            bound_ns,
+        };
         FlowView {
             id: id.to_owned(),
-            client: record.client.to_string(),
-            topic: record.topic.to_string(),
-            requirements: record.requirements.to_string(),
-            priority: record.demand.priority,
-            period_ns: record.demand.declared_period_ns,
-            jitter_ns: record.demand.jitter_ns,
-            deadline_ns: record.demand.deadline_ns,
-            bound_ns: self.worst(id),
-            bandwidth_bps: record.bandwidth,
-            fixed: record.fixed,
-            receivers: self.receivers(id, record),
+            client: self.client.to_string(),
+            topic: self.topic.to_string(),
+            requirements: self.requirements.to_string(),
+            priority: self.demand.priority,
+            period_ns: self.demand.declared_period_ns,
+            jitter_ns: self.demand.jitter_ns,
+            deadline_ns: self.demand.deadline_ns,
+            bound_ns: worst(bounds),
+            bandwidth_bps: self.bandwidth,
+            fixed: self.fixed,
+            receivers: self.bounds_to(bounds).map(receiver).collect(),
         }
     }
 }

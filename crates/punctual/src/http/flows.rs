@@ -161,8 +161,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<P
     let after = query.take("after")?;
     query.finish()?;
     let office = office(&app)?;
-    let mut views: Vec<FlowView> =
-        office.look(|m| m.views(after.as_deref()).take(limit + 1).collect());
+    let mut views = office.look(|m| m.views(after.as_deref(), limit + 1));
     let more = views.len() > limit;
     views.truncate(limit);
     let next = views.last().filter(|_| more).map(|last| last.id.clone());

@@ -2,7 +2,7 @@
 //! and looks over its shoulder.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use punctual_broker::{
     AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, Shard, SubscriptionDecision,
 };
 use punctual_manager::{
-    Change, Client, Decision, Manager, Publication, Quota, Settings, State, Subscription, Verdict,
+    Change, Client, Decision, FlowView, Manager, Publication, Quota, Settings, State, Subscription,
+    Verdict,
 };
 use punctual_model::network::Flow;
 use punctual_model::wire::Transport;
@@ -81,8 +82,10 @@ impl Office {
         }
         assert_eq!(network.flows.len(), self.manager.len());
         let bounds = analyze(network);
+        let views = self.manager.views(None, usize::MAX).into_iter();
+        let views: HashMap<String, FlowView> = views.map(|v| (v.id.clone(), v)).collect();
         for (flow, bounds) in network.flows.iter().zip(bounds.flows) {
-            let view = self.manager.view(&flow.id).expect("an admitted flow");
+            let view = views.get(&flow.id).expect("an admitted flow");
             for bounds in bounds {
                 let best = bounds.best.unwrap_or(u64::MAX);
                 assert!(best <= flow.deadline, "{} may be late: {best} ns", flow.id);

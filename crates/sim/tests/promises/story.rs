@@ -657,7 +657,7 @@ impl Story {
     }
 
     fn views(&self) -> Vec<FlowView> {
-        self.office.borrow().manager.views(None).collect()
+        self.office.borrow().manager.views(None, usize::MAX)
     }
 
     /// What the manager and the broker know of flows is the same, and who sends
