@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use punctual_model::{Answer, Grant, MessageSize, Meter, Requirements};
+use punctual_model::{Answer, Grant, MessageSize, Meter, Requirements, Status};
 
 use crate::Nanos;
 use crate::access::FlowQuota;
@@ -157,21 +157,108 @@ pub struct FlowInfo {
 /// The flows of one session by topic.
 pub(crate) type Flows = HashMap<Box<str>, Flow, foldhash::fast::RandomState>;
 
-/// A flow, decided or not.
+/// What has become of a flow so far, wherever its messages pass: in the broker,
+/// or in a proxy before another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowState {
+    /// What it is or was asked for with.
+    pub requirements: Requirements,
+    /// It has been asked about.
+    pub pending: bool,
+    /// While it is pending: what it has until then.
+    pub decision: Option<FlowDecision>,
+    /// Whether an acknowledgement has carried the answer.
+    pub told: bool,
+    /// What it has sent lately.
+    pub meter: Meter,
+    /// Largest sizes that were asked about.
+    size: MessageSize,
+}
+
+impl FlowState {
+    /// One that nobody has been asked about.
+    pub fn new(requirements: Requirements) -> Self {
+        Self {
+            requirements,
+            pending: false,
+            decision: None,
+            told: false,
+            meter: Meter::default(),
+            size: MessageSize::default(),
+        }
+    }
+
+    /// How its messages are carried, if it is admitted.
+    pub fn grant(&self) -> Option<&Grant> {
+        self.decision.as_ref()?.grant.as_ref()
+    }
+
+    /// What it has been asked for with, for its messages that state nothing: what
+    /// was admitted once holds for the topic, and so does what is pending.
+    pub fn holds(&self) -> Option<Requirements> {
+        (self.pending || self.grant().is_some()).then_some(self.requirements)
+    }
+
+    /// Whether it has to be asked about for a message of that size that asks for
+    /// `wanted`: it asks for something else than before, or is larger than what
+    /// was decided about.
+    pub fn is_new(&self, wanted: Requirements, size: MessageSize) -> bool {
+        self.requirements != wanted || !self.pending && self.size.is_outgrown_by(size, wanted.size)
+    }
+
+    /// It is asked about. A change that is rejected leaves what was admitted, so
+    /// the grant stays in force until the answer comes.
+    pub fn ask(&mut self, topic: &str, wanted: Requirements, size: MessageSize) -> Ask {
+        let before = self.decision.take().and_then(|decision| decision.grant);
+        self.decision = before.map(|grant| FlowDecision {
+            answer: Answer::default(),
+            grant: Some(grant),
+        });
+        self.pending = true;
+        self.told = false;
+        self.requirements = wanted;
+        self.size = self.size.max(size);
+        Ask::Publish {
+            topic: topic.into(),
+            requirements: wanted,
+            payload: self.size.payload,
+            properties: self.size.properties,
+        }
+    }
+
+    /// It has been decided about; whether that was asked for. `None`, and nothing
+    /// done: an answer to what has been asked differently since then.
+    pub fn decide(&mut self, requirements: Requirements, decision: FlowDecision) -> Option<bool> {
+        if self.requirements != requirements && self.pending {
+            return None;
+        }
+        self.requirements = requirements;
+        if let (Some(from), Some(to)) = (self.grant().copied(), &decision.grant) {
+            self.meter.change(&from, to);
+        }
+        self.decision = Some(decision);
+        Some(std::mem::take(&mut self.pending))
+    }
+
+    /// The answer that no acknowledgement has carried yet.
+    pub fn untold(&self) -> Option<&Answer> {
+        let answer = &self.decision.as_ref()?.answer;
+        (!self.told && *answer != Answer::default()).then_some(answer)
+    }
+
+    /// The answer, if the flow was rejected.
+    pub fn rejection(&self) -> Option<&Answer> {
+        let answer = &self.decision.as_ref()?.answer;
+        (answer.status == Some(Status::Rejected)).then_some(answer)
+    }
+}
+
+/// A flow of a session.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    pub(crate) requirements: Requirements,
-    /// It has been asked about.
-    pub(crate) pending: bool,
-    /// While it is pending: what it has until then.
-    pub(crate) decision: Option<FlowDecision>,
-    /// Largest sizes that were asked about.
-    pub(crate) size: MessageSize,
-    /// Whether an acknowledgement has carried the answer.
-    pub(crate) told: bool,
+    pub(crate) state: FlowState,
     /// The connection that waits for the decision.
     pub(crate) waiting: Option<ConnId>,
-    pub(crate) meter: Meter,
     pub(crate) messages: u64,
     pub(crate) violations: u64,
     /// While it is admitted.
@@ -189,13 +276,8 @@ impl Drop for Flow {
 impl Flow {
     pub(crate) fn new(requirements: Requirements) -> Self {
         Self {
-            requirements,
-            pending: false,
-            decision: None,
-            size: MessageSize::default(),
-            told: false,
+            state: FlowState::new(requirements),
             waiting: None,
-            meter: Meter::default(),
             messages: 0,
             violations: 0,
             watch: None,
@@ -204,7 +286,8 @@ impl Flow {
 
     /// Watches it for as long as it is admitted.
     pub(crate) fn watch(&mut self, watches: &Watches, name: impl FnOnce() -> String) {
-        let decided = self.decision.as_ref().filter(|d| d.grant.is_some());
+        let decided = self.state.decision.as_ref();
+        let decided = decided.filter(|d| d.grant.is_some());
         let Some(decision) = decided else {
             if let Some(watch) = self.watch.take() {
                 watch.end();
@@ -215,14 +298,11 @@ impl Flow {
             Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
         };
         let bound = decision.answer.bound.map(nanos);
-        let deadline = self.requirements.deadline.or(self.requirements.period);
+        let asked = &self.state.requirements;
+        let deadline = asked.deadline.or(asked.period);
         let own = || decision.answer.flow.clone().unwrap_or_else(name);
         let watch = self.watch.take().unwrap_or_else(|| watches.begin(&own()));
         watch.promise(bound, deadline.map(nanos));
         self.watch = Some(watch);
-    }
-
-    pub(crate) fn grant(&self) -> Option<&Grant> {
-        self.decision.as_ref()?.grant.as_ref()
     }
 }

@@ -2,7 +2,7 @@
 //! proxy before another one.
 
 use punctual_codec::{Properties, PropertyBuf, PropertySet};
-use punctual_model::{Answer, Status};
+use punctual_model::{Answer, Conformity, Status};
 
 /// Says that a message or a client is served as well as can be, and why not
 /// better.
@@ -22,6 +22,19 @@ pub fn as_carried(answer: &Answer, refuse: bool) -> Answer {
         answer.status = Some(Status::BestEffort);
     }
     answer
+}
+
+/// Refuses a message that is not as its flow declared.
+pub fn violation(conformity: Conformity) -> Answer {
+    let reason = match conformity {
+        Conformity::TooLarge => "larger than the flow's rt-size",
+        _ => "sooner than the flow's rt-period allows",
+    };
+    Answer {
+        status: Some(Status::Rejected),
+        reason: Some(reason.into()),
+        ..Answer::default()
+    }
 }
 
 /// Adds an answer to the properties of a packet with `rest` more bytes of

@@ -41,8 +41,8 @@ mod watch;
 
 pub use access::{AccessControl, FlowQuota, Permissions};
 pub use admission::{
-    Admission, AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, FlowInfo, Policing,
-    SubscriptionDecision,
+    Admission, AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, FlowInfo, FlowState,
+    Policing, SubscriptionDecision,
 };
 pub use config::{Config, Limits, QueueFull};
 pub use depth::Depth;

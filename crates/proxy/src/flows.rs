@@ -2,42 +2,37 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use punctual_broker::{FlowDecision, Nanos};
+use punctual_broker::{FlowState, Nanos};
 use punctual_codec::{Ack, PacketType};
-use punctual_model::{Answer, Grant, MessageSize, Meter, Requirements};
+use punctual_model::{Answer, Conformity, Requirements};
 
 /// A flow, decided or not.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    pub(crate) requirements: Requirements,
-    /// It has been asked about.
-    pub(crate) pending: bool,
+    pub(crate) state: FlowState,
     /// Nothing waits for the decision any more.
     pub(crate) overdue: bool,
-    /// While it is pending: what it has until then.
-    pub(crate) decision: Option<FlowDecision>,
-    /// Largest sizes that were asked about.
-    pub(crate) size: MessageSize,
-    /// Whether an acknowledgement has carried the answer.
-    pub(crate) told: bool,
-    pub(crate) meter: Meter,
 }
 
 impl Flow {
     pub(crate) fn new(requirements: Requirements) -> Self {
         Self {
-            requirements,
-            pending: false,
+            state: FlowState::new(requirements),
             overdue: false,
-            decision: None,
-            size: MessageSize::default(),
-            told: false,
-            meter: Meter::default(),
         }
     }
 
-    pub(crate) fn grant(&self) -> Option<&Grant> {
-        self.decision.as_ref()?.grant.as_ref()
+    /// Judges a message, and counts it if it is as declared, as everything is of
+    /// a flow that is not admitted.
+    pub(crate) fn judge(&mut self, payload: u32, packet: usize, now: Nanos) -> Conformity {
+        let Some(grant) = self.state.grant().copied() else {
+            return Conformity::Conforms;
+        };
+        let conformity = self.state.meter.judge(&grant, payload, now.0);
+        if conformity == Conformity::Conforms {
+            self.state.meter.spend(&grant, packet, now.0);
+        }
+        conformity
     }
 }
 

@@ -107,17 +107,6 @@ pub struct Proxy {
     dirty: Vec<ConnId>,
 }
 
-fn key(id: ConnId) -> u64 {
-    u64::from(id.generation) << 32 | u64::from(id.slot)
-}
-
-fn id(key: u64) -> ConnId {
-    ConnId {
-        slot: key as u32,
-        generation: (key >> 32) as u32,
-    }
-}
-
 impl Proxy {
     /// A proxy without connections.
     pub fn new(config: Config) -> Self {
@@ -144,7 +133,7 @@ impl Proxy {
     /// A client has connected from that address to the listener with that
     /// number, and there is a connection to the broker for it.
     pub fn open(&mut self, address: Option<SocketAddr>, listener: u16) -> ConnId {
-        let conn = id(self.opened);
+        let conn = ConnId::from_number(self.opened);
         self.relays
             .insert(self.opened, Relay::new(conn, address, listener));
         self.opened += 1;
@@ -177,17 +166,17 @@ impl Proxy {
 
     /// One of the sides has gone, and what there was for the other is sent.
     pub fn closed(&mut self, conn: ConnId, now: Nanos) {
-        let Some(relay) = self.relays.remove(&key(conn)) else {
+        let Some(relay) = self.relays.remove(&conn.number()) else {
             return;
         };
-        if let Some(at) = self.armed.remove(&key(conn)) {
-            self.deadlines.remove(&(at, key(conn)));
+        if let Some(at) = self.armed.remove(&conn.number()) {
+            self.deadlines.remove(&(at, conn.number()));
         }
         let (Stage::Open(peer) | Stage::Foreign(Some(peer))) = relay.stage else {
             return;
         };
         let taken_over = match self.sessions.get(&peer.client_id) {
-            Some(session) => session.state != Presence::Connected(key(conn)),
+            Some(session) => session.state != Presence::Connected(conn.number()),
             None => true,
         };
         if taken_over {
@@ -229,7 +218,7 @@ impl Proxy {
             }
             self.deadlines.pop_first();
             self.armed.remove(&conn);
-            self.with(id(conn), now, Relay::tick);
+            self.with(ConnId::from_number(conn), now, Relay::tick);
         }
         while let Some((at, _)) = self.expiries.first() {
             if *at > now {
@@ -243,32 +232,36 @@ impl Proxy {
 
     /// Whether bytes of the client are wanted now.
     pub fn reads_client(&self, conn: ConnId) -> bool {
-        self.relays.get(&key(conn)).is_some_and(Relay::reads_client)
+        self.relays
+            .get(&conn.number())
+            .is_some_and(Relay::reads_client)
     }
 
     /// Whether bytes of the broker are wanted now.
     pub fn reads_broker(&self, conn: ConnId) -> bool {
-        self.relays.get(&key(conn)).is_some_and(Relay::reads_broker)
+        self.relays
+            .get(&conn.number())
+            .is_some_and(Relay::reads_broker)
     }
 
     /// Bytes for the client; the caller takes away what it has sent.
     pub fn to_client(&mut self, conn: ConnId) -> Option<&mut Vec<u8>> {
-        Some(&mut self.relays.get_mut(&key(conn))?.to_client)
+        Some(&mut self.relays.get_mut(&conn.number())?.to_client)
     }
 
     /// Bytes for the broker; the caller takes away what it has sent.
     pub fn to_broker(&mut self, conn: ConnId) -> Option<&mut Vec<u8>> {
-        Some(&mut self.relays.get_mut(&key(conn))?.to_broker)
+        Some(&mut self.relays.get_mut(&conn.number())?.to_broker)
     }
 
     /// Whether there is such a connection.
     pub fn is_open(&self, conn: ConnId) -> bool {
-        self.relays.contains_key(&key(conn))
+        self.relays.contains_key(&conn.number())
     }
 
     /// Whether packets of the client wait for a decision, or for their time.
     pub fn waits(&self, conn: ConnId) -> bool {
-        let relay = self.relays.get(&key(conn));
+        let relay = self.relays.get(&conn.number());
         relay.is_some_and(|relay| relay.wait.is_some() && !relay.up.inbox.is_empty())
     }
 
@@ -332,7 +325,9 @@ impl Proxy {
     fn connected(&self, client_id: &str, session: u64) -> Option<ConnId> {
         let known = self.sessions.get(client_id)?;
         match known.state {
-            Presence::Connected(conn) if session == 0 || known.number == session => Some(id(conn)),
+            Presence::Connected(conn) if session == 0 || known.number == session => {
+                Some(ConnId::from_number(conn))
+            }
             _ => None,
         }
     }
@@ -342,7 +337,7 @@ impl Proxy {
         for (conn, relay) in &mut self.relays {
             if relay.peer().is_some_and(|peer| !peer.news.is_empty()) {
                 relay.tell(&news);
-                self.dirty.push(id(*conn));
+                self.dirty.push(ConnId::from_number(*conn));
             }
         }
     }
@@ -354,7 +349,7 @@ impl Proxy {
         now: Nanos,
         work: impl FnOnce(&mut Relay, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let relay = self.relays.get_mut(&key(conn))?;
+        let relay = self.relays.get_mut(&conn.number())?;
         let mut context = Context {
             config: &self.config,
             stats: &mut self.stats,
@@ -363,15 +358,15 @@ impl Proxy {
         };
         let result = work(relay, &mut context);
         let deadline = relay.deadline();
-        let armed = self.armed.get(&key(conn)).copied();
+        let armed = self.armed.get(&conn.number()).copied();
         if deadline != armed {
             if let Some(at) = armed {
-                self.deadlines.remove(&(at, key(conn)));
-                self.armed.remove(&key(conn));
+                self.deadlines.remove(&(at, conn.number()));
+                self.armed.remove(&conn.number());
             }
             if let Some(at) = deadline {
-                self.deadlines.insert((at, key(conn)));
-                self.armed.insert(key(conn), at);
+                self.deadlines.insert((at, conn.number()));
+                self.armed.insert(conn.number(), at);
             }
         }
         self.dirty.push(conn);
@@ -384,7 +379,7 @@ impl Proxy {
         let client_id: Arc<str> = match (welcome.client_id, hello.client_id.is_empty()) {
             (Some(assigned), true) => assigned.into(),
             // 3.1.1 does not tell which one the broker chose.
-            (None, true) => format!("anonymous-{}", key(conn)).into(),
+            (None, true) => format!("anonymous-{}", conn.number()).into(),
             (_, false) => hello.client_id.into(),
         };
         let username: Option<Arc<str>> = hello.username.map(Into::into);
@@ -406,10 +401,10 @@ impl Proxy {
         let session = Session {
             number,
             username: username.clone(),
-            state: Presence::Connected(key(conn)),
+            state: Presence::Connected(conn.number()),
         };
         self.sessions.insert(client_id.clone(), session);
-        let Some(relay) = self.relays.get_mut(&key(conn)) else {
+        let Some(relay) = self.relays.get_mut(&conn.number()) else {
             return;
         };
         relay.stage = Stage::Open(Box::new(Peer {

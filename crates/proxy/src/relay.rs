@@ -254,16 +254,10 @@ impl Relay {
             .flows
             .entry(about.into())
             .or_insert_with(|| Flow::new(requirements));
-        // An answer to what has been asked differently since then.
-        if flow.requirements != requirements && flow.pending {
-            return None;
-        }
-        let asked = std::mem::take(&mut flow.pending);
-        flow.overdue = false;
-        flow.requirements = requirements;
         let answer = answers::as_carried(&decision.answer, refuse);
-        flow.decision = Some(decision);
-        flow.told = peer.acks.decided(about, Some(&answer)) || flow.told && !tell;
+        let asked = flow.state.decide(requirements, decision)?;
+        flow.overdue = false;
+        flow.state.told = peer.acks.decided(about, Some(&answer)) || flow.state.told && !tell;
         self.flow_is_decided(context, about);
         (asked || tell).then_some(answer)
     }

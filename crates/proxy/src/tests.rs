@@ -424,6 +424,29 @@ fn flows_are_held_to_what_they_declared() {
 }
 
 #[test]
+fn a_shorter_period_counts_from_the_last_message() {
+    let config = Config {
+        policing: Policing::Drop,
+        ..Config::default()
+    };
+    let mut bench = Bench::new(config, Version::V5);
+    let stated = user(STATED);
+    let packet = Packet::Publish(publish(QoS::AtMostOnce, &stated, b"17"));
+    bench.send(&packet);
+    let requirements = requirements_in(&bench.asks());
+    bench.decide(requirements, granted(10_000_000));
+    assert_ne!(bench.send(&packet), b"");
+    // The flow may send more often now: the message before counts as one of it.
+    bench.decide(requirements, granted(1_000_000));
+    assert_eq!(bench.send(&packet), b"");
+    let bytes = bytes(&packet, Version::V5);
+    let later = NOW + Nanos::from_millis(1);
+    bench.proxy.client_sent(bench.conn, &bytes, later);
+    assert_eq!(bench.at_broker(), bytes);
+    assert_eq!(bench.proxy.stats().violations, 1);
+}
+
+#[test]
 fn subscriptions_wait_and_refused_filters_are_left_out() {
     let mut bench = Bench::new(Config::default(), Version::V5);
     let options = SubscribeOptions::default();

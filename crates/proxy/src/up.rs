@@ -1,13 +1,13 @@
 //! From the client to the broker.
 
 use punctual_broker::{
-    Ask, FilterVerdict, FlowDecision, Nanos, Policing, UrgencyRights, UrgencyRule, answers, urgency,
+    Ask, FilterVerdict, FlowState, Nanos, Policing, UrgencyRights, UrgencyRule, answers, urgency,
 };
 use punctual_codec::{
     Ack, Connect, Disconnect, PacketType, Properties, PropertyId, QoS, RawPublish, ReasonCode,
     SubAck, Subscribe, Unsubscribe,
 };
-use punctual_model::{Answer, Conformity, MessageSize, Requirements, Status};
+use punctual_model::{Answer, Conformity, MessageSize, Requirements};
 
 use crate::cut::{Cut, Head, Want, cut};
 use crate::flows::{Flow, Note};
@@ -190,129 +190,93 @@ impl Relay {
             payload: length(head.total - head.head),
             properties: length(raw.properties.as_bytes().len()),
         };
-        let known = peer.flows.get_mut(&*topic);
-        let wanted = match (&asked.requirements, &known) {
-            (Some(requirements), _) => *requirements,
-            // What was admitted once holds for the topic.
-            (None, Some(flow)) if flow.pending || flow.grant().is_some() => flow.requirements,
-            (None, _) => {
-                if let Some(remark) = asked.remark {
-                    context.stats.remarks += 1;
-                    tell(peer, &raw, answers::best_effort(remark));
-                }
-                return Course::Pass;
+        let message = Message {
+            raw,
+            topic,
+            size,
+            packet: head.total,
+            sets_alias,
+        };
+        let known = peer.flows.get(&*message.topic).map(|flow| &flow.state);
+        let held = known.and_then(FlowState::holds);
+        let Some(wanted) = asked.requirements.or(held) else {
+            if let Some(remark) = asked.remark {
+                context.stats.remarks += 1;
+                tell(peer, &message.raw, answers::best_effort(remark));
             }
+            return Course::Pass;
         };
-        let acknowledged = raw.qos != QoS::AtMostOnce;
-        let waits = acknowledged && config.refuse;
-        let until = context.now + config.decision_timeout;
-        let ask = match known {
-            None => true,
-            Some(flow) if flow.requirements != wanted => true,
-            Some(flow) => !flow.pending && flow.size.is_outgrown_by(size, wanted.size),
-        };
-        if ask {
-            if !peer.flows.contains_key(&*topic) && peer.flows.len() >= config.max_flows {
+        if known.is_none_or(|flow| flow.is_new(wanted, size)) {
+            let Some(ask) = peer.ask(&message, wanted, config.max_flows) else {
                 context.stats.remarks += 1;
                 let most = config.max_flows;
                 let why = format!(
                     "the connection has {most} flows, as many as it may \
                      (admission.max_flows_per_session)"
                 );
-                tell(peer, &raw, answers::best_effort(why));
+                tell(peer, &message.raw, answers::best_effort(why));
                 return Course::Pass;
-            }
-            let flow = peer
-                .flows
-                .entry(topic.clone())
-                .or_insert_with(|| Flow::new(wanted));
-            // A change that is rejected leaves what was admitted, so the grant
-            // stays in force until the answer comes.
-            let before = flow.decision.take().and_then(|decision| decision.grant);
-            flow.decision = before.map(|grant| FlowDecision {
-                answer: Answer::default(),
-                grant: Some(grant),
-            });
-            flow.pending = true;
-            flow.overdue = false;
-            flow.told = false;
-            flow.requirements = wanted;
-            flow.size = flow.size.max(size);
-            let ask = Ask::Publish {
-                topic: (&*topic).into(),
-                requirements: wanted,
-                payload: flow.size.payload,
-                properties: flow.size.properties,
             };
             self.ask(context, ask);
         }
+        self.carry(context, &message, asked.remark)
+    }
+
+    /// What is done with a message of a flow that has been asked about.
+    fn carry(
+        &mut self,
+        context: &mut Context<'_>,
+        message: &Message<'_>,
+        remark: Option<String>,
+    ) -> Course {
+        let config = context.config;
         let Stage::Open(peer) = &mut self.stage else {
             return Course::Pass;
         };
-        let Some(flow) = peer.flows.get_mut(&*topic) else {
+        let takes_answers = peer.takes_answers();
+        let Some(flow) = peer.flows.get_mut(&*message.topic) else {
             return Course::Pass;
         };
-        if flow.pending && !flow.overdue {
-            if waits {
+        let acknowledged = message.raw.qos != QoS::AtMostOnce;
+        if flow.state.pending && !flow.overdue && acknowledged {
+            let topic = message.topic.clone();
+            let until = context.now + config.decision_timeout;
+            if config.refuse {
                 return Course::Wait(Wait::Flow { topic, until });
             }
-            if acknowledged && peer.version.is_v5() && peer.problem_information {
+            if takes_answers {
                 context.stats.held += 1;
-                let about = topic.clone();
-                peer.acks.note(
-                    raw.packet_id,
-                    Note::Pending {
-                        topic: about,
-                        until,
-                    },
-                );
+                let note = Note::Pending { topic, until };
+                peer.acks.note(message.raw.packet_id, note);
             }
         }
-        let decision = flow.decision.as_ref();
-        let mut answer = None;
-        if let Some(decision) = decision.filter(|_| !flow.pending) {
-            if !flow.told && decision.answer != Answer::default() {
-                answer = Some(answers::as_carried(&decision.answer, config.refuse));
-            }
-            if config.refuse && decision.answer.status == Some(Status::Rejected) {
-                let answer = answers::as_carried(&decision.answer, true);
-                return self.refuse(context, &raw, sets_alias, answer);
-            }
+        if let (Some(answer), true) = (flow.state.rejection(), config.refuse) {
+            let answer = answer.clone();
+            return self.refuse(context, message, answer);
         }
-        if let Some(grant) = flow.grant().copied() {
-            match flow.meter.judge(&grant, size.payload, context.now.0) {
-                Conformity::Conforms => {
-                    flow.meter.spend(&grant, head.total, context.now.0);
-                }
-                // One that is looked at again after its time conforms.
-                Conformity::TooEarly(until) if config.policing == Policing::Shape => {
-                    context.stats.violations += 1;
-                    context.stats.shaped += 1;
-                    let until = Nanos(until);
-                    return Course::Wait(Wait::Shape { until });
-                }
-                conformity => {
-                    context.stats.violations += 1;
-                    if config.policing == Policing::Drop {
-                        let why = match conformity {
-                            Conformity::TooLarge => "larger than the flow's rt-size",
-                            _ => "sooner than the flow's rt-period allows",
-                        };
-                        let answer = Answer {
-                            status: Some(Status::Rejected),
-                            reason: Some(why.into()),
-                            ..Answer::default()
-                        };
-                        return self.refuse(context, &raw, sets_alias, answer);
-                    }
+        let answer = flow.state.untold();
+        let answer = answer.map(|answer| answers::as_carried(answer, config.refuse));
+        match flow.judge(message.size.payload, message.packet, context.now) {
+            Conformity::Conforms => {}
+            // One that is looked at again after its time conforms.
+            Conformity::TooEarly(until) if config.policing == Policing::Shape => {
+                context.stats.violations += 1;
+                context.stats.shaped += 1;
+                let until = Nanos(until);
+                return Course::Wait(Wait::Shape { until });
+            }
+            conformity => {
+                context.stats.violations += 1;
+                if config.policing == Policing::Drop {
+                    return self.refuse(context, message, answers::violation(conformity));
                 }
             }
         }
-        if let Some(answer) = asked.remark.map(answers::best_effort).or(answer)
+        if let Some(answer) = remark.map(answers::best_effort).or(answer)
             && acknowledged
         {
-            flow.told = true;
-            tell(peer, &raw, answer);
+            flow.state.told = true;
+            tell(peer, &message.raw, answer);
         }
         Course::Pass
     }
@@ -322,16 +286,15 @@ impl Relay {
     fn refuse(
         &mut self,
         context: &mut Context<'_>,
-        raw: &RawPublish<'_>,
-        sets_alias: bool,
+        message: &Message<'_>,
         answer: Answer,
     ) -> Course {
         let Stage::Open(peer) = &mut self.stage else {
             return Course::Pass;
         };
         let version = peer.version;
-        let kind = match raw.qos {
-            _ if sets_alias => return Course::Pass,
+        let kind = match message.raw.qos {
+            _ if message.sets_alias => return Course::Pass,
             QoS::AtMostOnce => {
                 context.stats.refused += 1;
                 return Course::Swallow;
@@ -341,7 +304,7 @@ impl Relay {
             QoS::ExactlyOnce => PacketType::PubRec,
         };
         context.stats.refused += 1;
-        let mut ack = Ack::new(raw.packet_id, ReasonCode::QuotaExceeded);
+        let mut ack = Ack::new(message.raw.packet_id, ReasonCode::QuotaExceeded);
         let properties = match peer.takes_answers() {
             true => peer.with_answer(ack.properties, &answer, 4),
             false => None,
@@ -443,6 +406,31 @@ impl Relay {
             Ok(()) => Course::Swallow,
             Err(_) => Course::Pass,
         }
+    }
+}
+
+/// A PUBLISH whose requirements are looked at.
+struct Message<'a> {
+    raw: RawPublish<'a>,
+    topic: Box<str>,
+    size: MessageSize,
+    /// Bytes of the packet.
+    packet: usize,
+    sets_alias: bool,
+}
+
+impl Peer {
+    /// The question about the flow of a message; `None` if it has as many flows
+    /// as it may.
+    fn ask(&mut self, message: &Message<'_>, wanted: Requirements, most: usize) -> Option<Ask> {
+        let topic = &message.topic;
+        if !self.flows.contains_key(topic) && self.flows.len() >= most {
+            return None;
+        }
+        let flow = self.flows.entry(topic.clone());
+        let flow = flow.or_insert_with(|| Flow::new(wanted));
+        flow.overdue = false;
+        Some(flow.state.ask(topic, wanted, message.size))
     }
 }
 

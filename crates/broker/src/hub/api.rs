@@ -18,6 +18,21 @@ pub struct ConnId {
     pub generation: u32,
 }
 
+impl ConnId {
+    /// One number for both; the inverse of [`Self::from_number`].
+    pub fn number(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// The connection with that number.
+    pub fn from_number(number: u64) -> Self {
+        Self {
+            slot: number as u32,
+            generation: (number >> 32) as u32,
+        }
+    }
+}
+
 /// What the shell knows of a connection when it is opened.
 #[derive(Debug, Clone)]
 pub struct ConnMeta {

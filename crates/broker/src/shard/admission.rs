@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use punctual_codec::{QoS, RawPublish};
-use punctual_model::{Answer, Conformity, MessageSize, Requirements, Status};
+use punctual_model::{Answer, Conformity, MessageSize, Requirements};
 
 use super::Shard;
 use super::publish::{Stated, requirements_of};
@@ -12,7 +12,7 @@ use crate::admission::{
     Admission, AdmissionRequest, Ask, Asker, Flow, FlowDecision, FlowInfo, Policing,
     SubscriptionDecision,
 };
-use crate::answers::{Notification, as_carried, best_effort};
+use crate::answers::{Notification, as_carried, best_effort, violation};
 use crate::egress::Stamp;
 use crate::hub::{ConnId, Hub, Output};
 use crate::index::Subscriber;
@@ -74,15 +74,12 @@ pub(super) fn must_wait(
         return false;
     };
     let known = session.flows.as_deref_mut().and_then(|f| f.get_mut(topic));
-    let wanted = match (asked, &known) {
-        // What was admitted once holds for the topic.
-        (None, Some(flow)) if flow.pending || flow.grant().is_some() => flow.requirements,
-        (None, _) => return false,
-        (Some(asked), _) => asked,
+    let Some(wanted) = asked.or_else(|| known.as_ref()?.state.holds()) else {
+        return false;
     };
     let size = stated.sizes.message;
     if let Some(flow) = known {
-        if flow.pending && flow.requirements == wanted {
+        if flow.state.pending && flow.state.requirements == wanted {
             // Asked about by a message with QoS 0 before.
             let waits = qos != QoS::AtMostOnce;
             if waits {
@@ -91,10 +88,11 @@ pub(super) fn must_wait(
             }
             return waits;
         }
-        if flow.requirements == wanted && !flow.size.is_outgrown_by(size, flow.requirements.size) {
+        if !flow.state.is_new(wanted, size) {
             if admission.policing == Policing::Shape
-                && let Some(grant) = flow.grant().copied()
-                && let Conformity::TooEarly(until) = flow.meter.judge(&grant, size.payload, now.0)
+                && let Some(grant) = flow.state.grant().copied()
+                && let Conformity::TooEarly(until) =
+                    flow.state.meter.judge(&grant, size.payload, now.0)
             {
                 flow.violations += 1;
                 if let Some(watch) = &flow.watch {
@@ -120,27 +118,11 @@ pub(super) fn must_wait(
     let flow = flows
         .entry(topic.into())
         .or_insert_with(|| Flow::new(wanted));
-    // A change that is rejected leaves what was admitted, so the grant stays
-    // in force until the answer comes.
-    let before = flow.decision.take().and_then(|decision| decision.grant);
-    flow.decision = before.map(|grant| FlowDecision {
-        answer: Answer::default(),
-        grant: Some(grant),
-    });
-    flow.pending = true;
-    flow.requirements = wanted;
-    flow.size = flow.size.max(size);
-    flow.told = false;
+    let ask = flow.state.ask(topic, wanted, size);
     let waits = qos != QoS::AtMostOnce;
     flow.waiting = waits.then_some(id);
     conn.states = true;
     conn.paused += u32::from(waits);
-    let ask = Ask::Publish {
-        topic: topic.into(),
-        requirements: wanted,
-        payload: flow.size.payload,
-        properties: flow.size.properties,
-    };
     hub.ask(slot, ask);
     waits
 }
@@ -165,28 +147,22 @@ pub(super) fn carry(
         hub.stats.flow_messages_best_effort += u64::from(real_time);
         return Course::Go(plain, None, real_time.then(|| too_many(admission)));
     };
-    if !real_time && flow.grant().is_none() {
+    if !real_time && flow.state.grant().is_none() {
         return Course::Go(plain, None, None);
     }
     flow.messages += 1;
-    let answer = match &flow.decision {
-        Some(decision) if !flow.told && decision.answer != Answer::default() => {
-            flow.told = true;
-            Some(as_carried(&decision.answer, admission.refuse))
-        }
-        _ => None,
-    };
-    let decision = flow.decision.as_ref();
-    let rejected = decision.filter(|d| d.answer.status == Some(Status::Rejected));
-    if let (Some(decision), true) = (rejected, admission.refuse) {
+    let answer = flow.state.untold();
+    let answer = answer.map(|answer| as_carried(answer, admission.refuse));
+    flow.state.told |= answer.is_some();
+    if let (Some(answer), true) = (flow.state.rejection(), admission.refuse) {
         hub.stats.flow_messages_refused += 1;
-        return Course::Refuse(as_carried(&decision.answer, admission.refuse));
+        return Course::Refuse(answer.clone());
     }
-    let Some(grant) = flow.grant().copied() else {
+    let Some(grant) = flow.state.grant().copied() else {
         hub.stats.flow_messages_best_effort += 1;
         return Course::Go(plain, None, answer);
     };
-    let conformity = flow.meter.judge(&grant, sizes.message.payload, now.0);
+    let conformity = flow.state.meter.judge(&grant, sizes.message.payload, now.0);
     if conformity != Conformity::Conforms {
         // One that is too early under `Shape` has waited, and conforms now.
         flow.violations += 1;
@@ -202,22 +178,16 @@ pub(super) fn carry(
             }
             Policing::Drop => {
                 hub.stats.flow_messages_dropped += 1;
-                return Course::Refuse(Answer {
-                    status: Some(Status::Rejected),
-                    reason: Some(match conformity {
-                        Conformity::TooLarge => "larger than the flow's rt-size".into(),
-                        _ => "sooner than the flow's rt-period allows".into(),
-                    }),
-                    ..Answer::default()
-                });
+                return Course::Refuse(violation(conformity));
             }
         }
     }
-    flow.meter.spend(&grant, sizes.packet, now.0);
+    flow.state.meter.spend(&grant, sizes.packet, now.0);
     hub.stats.flow_messages_admitted += 1;
-    let deadline = flow.requirements.deadline.or(flow.requirements.period);
+    let asked = &flow.state.requirements;
+    let deadline = asked.deadline.or(asked.period);
     let deadline = deadline.map(|d| Nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
-    let late = flow.requirements.late == Some(punctual_model::Late::Drop);
+    let late = asked.late == Some(punctual_model::Late::Drop);
     let stamp = Stamp::admitted(grant.priority, deadline, late, now);
     Course::Go(stamp, flow.watch.clone(), answer)
 }
@@ -292,19 +262,12 @@ impl Shard {
         let flow = flows
             .entry(topic.into())
             .or_insert_with(|| Flow::new(requirements));
-        // An answer to what has been asked differently since then.
-        if flow.requirements != requirements && flow.pending {
-            return;
-        }
-        let asked = std::mem::take(&mut flow.pending);
-        flow.requirements = requirements;
         let answer = decision.answer.clone();
-        if let (Some(from), Some(to)) = (flow.grant().copied(), &decision.grant) {
-            flow.meter.change(&from, to);
-        }
-        flow.decision = Some(decision);
+        let Some(asked) = flow.state.decide(requirements, decision) else {
+            return;
+        };
         flow.watch(&hub.directory.watches, || format!("{topic}@{client_id}"));
-        flow.told &= !tell;
+        flow.state.told &= !tell;
         let waiting = flow.waiting.take();
         if let Some(conn) = conn.and_then(|slot| hub.conns.get_mut(slot)) {
             conn.states = true;
@@ -383,7 +346,7 @@ impl Shard {
         let session = self.hub.sessions.get(slot)?;
         let flow = session.flows.as_deref()?.get(topic)?;
         Some(FlowInfo {
-            answer: flow.decision.as_ref().map(|d| d.answer.clone()),
+            answer: flow.state.decision.as_ref().map(|d| d.answer.clone()),
             messages: flow.messages,
             violations: flow.violations,
             seen: flow.watch.as_ref().map(|watch| watch.sight()),

@@ -183,18 +183,6 @@ struct Shell {
     mailbox: Mailbox,
 }
 
-/// A connection's number, of which its tokens are made.
-fn number(id: ConnId) -> u64 {
-    u64::from(id.generation) << 32 | u64::from(id.slot)
-}
-
-fn conn_id(number: u64) -> ConnId {
-    ConnId {
-        slot: number as u32,
-        generation: (number >> 32) as u32,
-    }
-}
-
 impl Shell {
     fn run(mut self) -> Result<(), Failure> {
         let mut events = Events::with_capacity(1024);
@@ -234,7 +222,7 @@ impl Shell {
                     Token(at) if at < self.first => self.accept(at - FIRST_LISTENER, now),
                     Token(at) => {
                         let at = (at - self.first) as u64;
-                        let id = conn_id(at / 2);
+                        let id = ConnId::from_number(at / 2);
                         if let Some(conn) = self.conns.get_mut(&id) {
                             conn.is_ready(at.is_multiple_of(2), event);
                             todo.push(id);
@@ -253,10 +241,10 @@ impl Shell {
                 if at > now {
                     break;
                 }
-                self.close(conn_id(conn), now);
+                self.close(ConnId::from_number(conn), now);
             }
             todo.extend(self.proxy.take_dirty());
-            todo.sort_unstable_by_key(|id| number(*id));
+            todo.sort_unstable_by_key(|id| id.number());
             todo.dedup();
             for id in todo {
                 self.serve(id, &mut buffer, now, &mut again);
@@ -309,7 +297,7 @@ impl Shell {
         let listener = u16::try_from(at).unwrap_or(u16::MAX);
         let id = self.proxy.open(Some(address), listener);
         let mut conn = Conn::new(client, upstream, layer);
-        let tokens = self.first + 2 * number(id) as usize;
+        let tokens = self.first + 2 * id.number() as usize;
         if let Err(error) = conn.register(self.poll.registry(), tokens) {
             self.proxy.closed(id, self.clock.now());
             return Err(error);
@@ -345,7 +333,7 @@ impl Shell {
                 if conn.until.is_none() {
                     let until = now + LINGER;
                     conn.until = Some(until);
-                    self.ends.insert((until, number(id)));
+                    self.ends.insert((until, id.number()));
                 }
             }
             Progress::Ended(why) => {
@@ -360,7 +348,7 @@ impl Shell {
     fn close(&mut self, id: ConnId, now: Nanos) {
         if let Some(mut conn) = self.conns.remove(&id) {
             if let Some(until) = conn.until {
-                self.ends.remove(&(until, number(id)));
+                self.ends.remove(&(until, id.number()));
             }
             conn.deregister(self.poll.registry());
         }
