@@ -3,7 +3,8 @@
 //!
 //! A [`Manager`] is told what happens ([`Manager::publish`],
 //! [`Manager::subscribe`], [`Manager::unsubscribe`], [`Manager::connected`],
-//! [`Manager::ended`]) and answers with [`Decision`]s; what follows for others
+//! [`Manager::ended`]; or all of them as a broker's shards ask,
+//! [`Manager::answer`]) and answers with [`Decision`]s; what follows for others
 //! than the one who asked are [`Change`]s. A flow is a publisher and a topic;
 //! its paths lead through the broker to everyone who is subscribed.
 //!
@@ -13,6 +14,7 @@
 //! socket, clock, thread or random source.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod demand;
 mod gate;
 mod manager;
@@ -22,6 +24,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use answer::Reply;
 pub use manager::{
     Change, Client, Decision, FlowView, Manager, Publication, Quota, ReceiverView, SavedClient,
     SavedFlow, SavedSubscription, State, StateError, Subscribed, Subscription, Verdict,

@@ -12,21 +12,14 @@
 mod file;
 mod shards;
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use punctual_broker::{
-    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, FlowQuota,
-    SubscriptionDecision,
-};
-use punctual_manager::{
-    Change, Client, Decision, Manager, Publication, Quota, Subscription, Verdict,
-};
-use punctual_model::Requirements;
+use punctual_broker::AdmissionRequest;
+use punctual_manager::{Change, Client, Manager, Reply};
 use punctual_model::wire::Transport;
 use punctual_net::AdmissionDesk;
 
@@ -213,7 +206,9 @@ impl Office {
                 let more = std::iter::from_fn(|| letters.try_recv().ok());
                 for (shard, request) in std::iter::once(first).chain(more).take(BATCH) {
                     let began = Instant::now();
-                    answers.extend(self.answer(&mut manager, shard, request));
+                    let transport = self.transport(request.asker.listener);
+                    let reply = manager.answer(request, transport);
+                    answers.extend(reply.map(|reply| Letter { shard, reply }));
                     self.shared.timing.add(began.elapsed());
                 }
             }
@@ -251,127 +246,20 @@ impl Office {
         }
     }
 
-    fn answer(
-        &self,
-        manager: &mut Manager,
-        shard: u16,
-        request: AdmissionRequest,
-    ) -> Option<Letter> {
-        let AdmissionRequest { asker, ask } = request;
-        let client = self.client(&asker);
-        match ask {
-            Ask::Connected { conn } => {
-                manager.connected(&client);
-                return Some(Letter::GoOn { shard, conn });
-            }
-            Ask::Ended => manager.ended(&client.id, client.session),
-            Ask::Unsubscribed { filters } => {
-                manager.unsubscribe(&client.id, client.session, &filters);
-            }
-            Ask::Publish {
-                topic,
-                requirements,
-                payload,
-                properties,
-            } => {
-                let publication = Publication {
-                    topic: &topic,
-                    requirements,
-                    payload,
-                    properties,
-                    quota: quota(asker.quota),
-                };
-                let decision = manager.publish(&client, publication);
-                return Some(Letter::Flow {
-                    shard,
-                    client,
-                    topic,
-                    requirements,
-                    decision,
-                });
-            }
-            Ask::Subscribe {
-                conn,
-                filters,
-                requirements,
-            } => {
-                let subscriptions: Vec<_> = filters
-                    .iter()
-                    .map(|filter| Subscription {
-                        filter: (&**filter).into(),
-                        requirements,
-                    })
-                    .collect();
-                let subscribed = manager.subscribe(&client, &subscriptions);
-                let verdicts = subscribed
-                    .verdicts
-                    .into_iter()
-                    .map(|verdict| match verdict {
-                        Verdict::Served => FilterVerdict::Served,
-                        Verdict::BestEffort => FilterVerdict::BestEffort,
-                        Verdict::Refused => FilterVerdict::Refused,
-                    });
-                return Some(Letter::Subscription {
-                    shard,
-                    conn,
-                    client,
-                    decision: SubscriptionDecision {
-                        verdicts: filters.into_iter().zip(verdicts).collect(),
-                        answer: subscribed.answer,
-                    },
-                });
-            }
-        }
-        None
-    }
-
-    fn client(&self, asker: &Asker) -> Client {
-        let transport = asker
-            .listener
-            .and_then(|at| self.shared.transports.get(usize::from(at)));
-        Client {
-            id: asker.client_id.clone(),
-            session: asker.session,
-            user: asker.username.clone(),
-            address: asker.peer.map(|peer: SocketAddr| peer.ip()),
-            transport: transport.copied().unwrap_or_default(),
-        }
+    /// What carries the packets of whoever has connected to that listener.
+    fn transport(&self, listener: Option<u16>) -> Transport {
+        let transports = &self.shared.transports;
+        let transport = listener.and_then(|at| transports.get(usize::from(at)));
+        transport.copied().unwrap_or_default()
     }
 }
 
 /// An answer on its way.
-pub(crate) enum Letter {
-    /// What is kept for a client that has connected has been told.
-    GoOn {
-        /// Who asked: a shard of the broker; for the proxy 0.
-        shard: u16,
-        /// The connection that waits.
-        conn: ConnId,
-    },
-    /// What becomes of a flow.
-    Flow {
-        /// Who asked.
-        shard: u16,
-        /// The publisher.
-        client: Client,
-        /// Its topic.
-        topic: Arc<str>,
-        /// What was asked for.
-        requirements: Requirements,
-        /// The decision.
-        decision: Decision,
-    },
-    /// What becomes of a SUBSCRIBE.
-    Subscription {
-        /// Who asked.
-        shard: u16,
-        /// The connection that waits.
-        conn: ConnId,
-        /// The receiver.
-        client: Client,
-        /// The decision.
-        decision: SubscriptionDecision,
-    },
+pub(crate) struct Letter {
+    /// Who asked: a shard of the broker; for the proxy 0.
+    pub(crate) shard: u16,
+    /// The answer.
+    pub(crate) reply: Reply,
 }
 
 impl Timing {
@@ -380,20 +268,6 @@ impl Timing {
         self.decisions.fetch_add(1, Ordering::Relaxed);
         self.total_ns.fetch_add(nanos, Ordering::Relaxed);
         self.longest_ns.fetch_max(nanos, Ordering::Relaxed);
-    }
-}
-
-pub(crate) fn as_told(decision: Decision) -> FlowDecision {
-    FlowDecision {
-        answer: decision.answer,
-        grant: decision.grant,
-    }
-}
-
-fn quota(quota: FlowQuota) -> Quota {
-    Quota {
-        max_flows: quota.max_flows,
-        max_bandwidth: quota.max_bandwidth,
     }
 }
 

@@ -2,39 +2,37 @@
 //! asked, changes to all of them.
 
 use punctual_broker::Shard;
-use punctual_manager::Change;
+use punctual_manager::{Change, Reply};
 use punctual_net::Handle;
 
-use super::{Counter, Letter, Office, as_told};
+use super::{Counter, Letter, Office};
 
 impl Counter for Handle {
     fn answer(&self, office: &Office, letter: Letter) {
-        match letter {
-            Letter::GoOn { shard, conn } => {
-                let go_on = move |shard: &mut Shard, _| shard.go_on(conn);
-                self.call(usize::from(shard), go_on);
+        let at = usize::from(letter.shard);
+        match letter.reply {
+            Reply::GoOn { conn } => {
+                self.call(at, move |shard: &mut Shard, _| shard.go_on(conn));
             }
-            Letter::Flow {
-                shard,
+            Reply::Flow {
                 client,
                 topic,
                 requirements,
                 decision,
             } => {
-                self.call(usize::from(shard), move |shard, now| {
-                    let decision = Some(as_told(decision));
+                self.call(at, move |shard, now| {
+                    let decision = Some(decision.into());
                     let (id, session) = (&client.id, client.session);
                     shard.decide_flow(id, session, &topic, requirements, decision, false, now);
                 });
             }
-            Letter::Subscription {
-                shard,
+            Reply::Subscription {
                 conn,
                 client,
                 decision,
             } => {
                 let office = office.clone();
-                self.call(usize::from(shard), move |shard, _| {
+                self.call(at, move |shard, _| {
                     let filters: Vec<_> =
                         decision.verdicts.iter().map(|(f, _)| f.clone()).collect();
                     if shard.decide_subscription(conn, decision) {
@@ -64,7 +62,7 @@ impl Counter for Handle {
                     decision,
                     tell,
                 } => {
-                    let decision = decision.map(as_told);
+                    let decision = decision.map(Into::into);
                     shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
                 }
                 Change::Subscription {

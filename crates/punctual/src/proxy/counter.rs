@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 use punctual_broker::{FilterVerdict, Nanos};
-use punctual_manager::Change;
+use punctual_manager::{Change, Reply};
 use punctual_proxy::Proxy;
 
-use crate::admission::{Counter, Letter, Office, as_told};
+use crate::admission::{Counter, Letter, Office};
 
 /// What is brought to the proxy's thread.
 pub(super) enum Delivery {
     /// An answer.
-    Letter(Letter),
+    Reply(Reply),
     /// What has changed for somebody who did not ask.
     Change(Change),
     /// The process is to end.
@@ -55,7 +55,7 @@ impl Mailbox {
 
 impl Counter for Mailbox {
     fn answer(&self, _: &Office, letter: Letter) {
-        self.post(Delivery::Letter(letter));
+        self.post(Delivery::Reply(letter.reply));
     }
 
     fn tell(&self, change: Change) {
@@ -68,23 +68,21 @@ pub(super) fn deliver(delivery: Delivery, proxy: &mut Proxy, office: &Office, no
     match delivery {
         // The proxy lets a client go on without waiting for what is kept for it:
         // the broker behind it has answered already.
-        Delivery::Letter(Letter::GoOn { .. }) | Delivery::Stop => {}
-        Delivery::Letter(Letter::Flow {
+        Delivery::Reply(Reply::GoOn { .. }) | Delivery::Stop => {}
+        Delivery::Reply(Reply::Flow {
             client,
             topic,
             requirements,
             decision,
-            ..
         }) => {
-            let decision = Some(as_told(decision));
+            let decision = Some(decision.into());
             let (id, session) = (&client.id, client.session);
             proxy.decide_flow(id, session, &topic, requirements, decision, false, now);
         }
-        Delivery::Letter(Letter::Subscription {
+        Delivery::Reply(Reply::Subscription {
             conn,
             client,
             decision,
-            ..
         }) => {
             let served = decision.verdicts.iter();
             let filters: Vec<_> = served
@@ -103,7 +101,7 @@ pub(super) fn deliver(delivery: Delivery, proxy: &mut Proxy, office: &Office, no
             decision,
             tell,
         }) => {
-            let decision = decision.map(as_told);
+            let decision = decision.map(Into::into);
             proxy.decide_flow(&client, session, &topic, requirements, decision, tell, now);
         }
         Delivery::Change(Change::Subscription {

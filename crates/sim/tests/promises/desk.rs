@@ -7,13 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use punctual_analysis::analyze;
-use punctual_broker::{
-    AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, Shard, SubscriptionDecision,
-};
-use punctual_manager::{
-    Change, Client, Decision, FlowView, Manager, Publication, Quota, Settings, State, Subscription,
-    Verdict,
-};
+use punctual_broker::{AdmissionRequest, FilterVerdict, Shard};
+use punctual_manager::{Change, Decision, FlowView, Manager, Reply, Settings, State};
 use punctual_model::network::Flow;
 use punctual_model::wire::Transport;
 use punctual_model::{Answer, Status};
@@ -102,82 +97,6 @@ impl Office {
         assert_eq!(names.len(), network.flows.len());
         self.checked = network.flows.clone();
     }
-
-    fn answer(&mut self, request: AdmissionRequest) -> Option<Reply> {
-        let AdmissionRequest { asker, ask } = request;
-        let client = client_of(&asker);
-        match ask {
-            Ask::Connected { conn } => {
-                self.manager.connected(&client);
-                Some(Reply::GoOn(conn))
-            }
-            Ask::Ended => {
-                self.manager.ended(&client.id, client.session);
-                None
-            }
-            Ask::Unsubscribed { filters } => {
-                self.manager
-                    .unsubscribe(&client.id, client.session, &filters);
-                None
-            }
-            Ask::Publish {
-                topic,
-                requirements,
-                payload,
-                properties,
-            } => {
-                let publication = Publication {
-                    topic: &topic,
-                    requirements,
-                    payload,
-                    properties,
-                    quota: Quota::default(),
-                };
-                let decision = Some(self.manager.publish(&client, publication));
-                let (client, session) = (client.id, client.session);
-                let change = Change::Flow {
-                    client,
-                    session,
-                    topic,
-                    requirements,
-                    decision,
-                    tell: false,
-                };
-                Some(Reply::Change(change))
-            }
-            Ask::Subscribe {
-                conn,
-                filters,
-                requirements,
-            } => {
-                let wanted = filters.iter().map(|filter| Subscription {
-                    filter: (&**filter).into(),
-                    requirements,
-                });
-                let wanted: Vec<_> = wanted.collect();
-                let subscribed = self.manager.subscribe(&client, &wanted);
-                let verdicts = subscribed
-                    .verdicts
-                    .into_iter()
-                    .map(|verdict| match verdict {
-                        Verdict::Served => FilterVerdict::Served,
-                        Verdict::BestEffort => FilterVerdict::BestEffort,
-                        Verdict::Refused => FilterVerdict::Refused,
-                    });
-                let decision = SubscriptionDecision {
-                    verdicts: filters.into_iter().zip(verdicts).collect(),
-                    answer: subscribed.answer,
-                };
-                Some(Reply::Subscription(conn, client, decision))
-            }
-        }
-    }
-}
-
-enum Reply {
-    GoOn(punctual_broker::ConnId),
-    Change(Change),
-    Subscription(punctual_broker::ConnId, Client, SubscriptionDecision),
 }
 
 /// Answers a shard: what follows for others, then for the one who asked.
@@ -188,7 +107,7 @@ pub(crate) fn decide(
 ) -> Vec<(u16, ShardCall)> {
     let mut office = shared.borrow_mut();
     office.decisions += 1;
-    let reply = office.answer(request);
+    let reply = office.manager.answer(request, Transport::Tcp);
     office.check();
     let changes = office.manager.take_changes();
     let shards = office.shards;
@@ -201,11 +120,30 @@ pub(crate) fn decide(
     }
     match reply {
         None => {}
-        Some(Reply::GoOn(conn)) => {
+        Some(Reply::GoOn { conn }) => {
             calls.push((shard, ShardCall::new(move |shard, _| shard.go_on(conn))));
         }
-        Some(Reply::Change(change)) => calls.push((shard, call_of(shared, change))),
-        Some(Reply::Subscription(conn, client, decision)) => {
+        Some(Reply::Flow {
+            client,
+            topic,
+            requirements,
+            decision,
+        }) => {
+            let change = Change::Flow {
+                client: client.id,
+                session: client.session,
+                topic,
+                requirements,
+                decision: Some(decision),
+                tell: false,
+            };
+            calls.push((shard, call_of(shared, change)));
+        }
+        Some(Reply::Subscription {
+            conn,
+            client,
+            decision,
+        }) => {
             let shared = shared.clone();
             let call = ShardCall::new(move |shard, _| {
                 let filters: Vec<_> = decision.verdicts.clone();
@@ -263,8 +201,7 @@ pub(crate) fn apply(
                     answer: answer.clone(),
                 });
             }
-            let decision =
-                decision.map(|Decision { answer, grant }| FlowDecision { answer, grant });
+            let decision = decision.map(Into::into);
             shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
         }
         Change::Subscription {
@@ -276,16 +213,6 @@ pub(crate) fn apply(
         } => {
             shard.decide_receiver(&client, session, &filter, served, &reason, now);
         }
-    }
-}
-
-fn client_of(asker: &Asker) -> Client {
-    Client {
-        id: asker.client_id.clone(),
-        session: asker.session,
-        user: asker.username.clone(),
-        address: asker.peer.map(|peer| peer.ip()),
-        transport: Transport::Tcp,
     }
 }
 

@@ -1,0 +1,147 @@
+//! The manager's side of the desk: what the shards of a broker, or the proxy
+//! before another one, ask, and what they are answered.
+//!
+//! Whoever carries questions hands them over in their order, tells the
+//! [changes](Manager::take_changes) first, for who has connected goes on when it
+//! has its flows, and then the answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use punctual_broker::{
+    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, SubscriptionDecision,
+};
+use punctual_model::Requirements;
+use punctual_model::wire::Transport;
+
+use crate::{Client, Decision, Manager, Publication, Quota, Subscription, Verdict};
+
+/// An answer for who asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// What is kept for a client that has connected is among the changes.
+    GoOn {
+        /// The connection that waits.
+        conn: ConnId,
+    },
+    /// What becomes of a flow.
+    Flow {
+        /// The publisher.
+        client: Client,
+        /// Its topic.
+        topic: Arc<str>,
+        /// What was asked for.
+        requirements: Requirements,
+        /// The decision.
+        decision: Decision,
+    },
+    /// What becomes of a SUBSCRIBE.
+    Subscription {
+        /// The connection that waits.
+        conn: ConnId,
+        /// The receiver.
+        client: Client,
+        /// The decision.
+        decision: SubscriptionDecision,
+    },
+}
+
+impl Manager {
+    /// Answers a question; `None` to news that need no answer. The transport is
+    /// that of the listener that the asker names.
+    pub fn answer(&mut self, request: AdmissionRequest, transport: Transport) -> Option<Reply> {
+        let AdmissionRequest { asker, ask } = request;
+        let client = Client::asking(&asker, transport);
+        match ask {
+            Ask::Connected { conn } => {
+                self.connected(&client);
+                Some(Reply::GoOn { conn })
+            }
+            Ask::Ended => {
+                self.ended(&client.id, client.session);
+                None
+            }
+            Ask::Unsubscribed { filters } => {
+                self.unsubscribe(&client.id, client.session, &filters);
+                None
+            }
+            Ask::Publish {
+                topic,
+                requirements,
+                payload,
+                properties,
+            } => {
+                let publication = Publication {
+                    topic: &topic,
+                    requirements,
+                    payload,
+                    properties,
+                    quota: Quota {
+                        max_flows: asker.quota.max_flows,
+                        max_bandwidth: asker.quota.max_bandwidth,
+                    },
+                };
+                let decision = self.publish(&client, publication);
+                Some(Reply::Flow {
+                    client,
+                    topic,
+                    requirements,
+                    decision,
+                })
+            }
+            Ask::Subscribe {
+                conn,
+                filters,
+                requirements,
+            } => {
+                let subscriptions = filters.iter().map(|filter| Subscription {
+                    filter: (&**filter).into(),
+                    requirements,
+                });
+                let subscriptions: Vec<_> = subscriptions.collect();
+                let subscribed = self.subscribe(&client, &subscriptions);
+                let verdicts = subscribed.verdicts.into_iter().map(FilterVerdict::from);
+                let decision = SubscriptionDecision {
+                    verdicts: filters.into_iter().zip(verdicts).collect(),
+                    answer: subscribed.answer,
+                };
+                Some(Reply::Subscription {
+                    conn,
+                    client,
+                    decision,
+                })
+            }
+        }
+    }
+}
+
+impl Client {
+    fn asking(asker: &Asker, transport: Transport) -> Self {
+        Self {
+            id: asker.client_id.clone(),
+            session: asker.session,
+            user: asker.username.clone(),
+            address: asker.peer.as_ref().map(SocketAddr::ip),
+            transport,
+        }
+    }
+}
+
+impl From<Verdict> for FilterVerdict {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Served => Self::Served,
+            Verdict::BestEffort => Self::BestEffort,
+            Verdict::Refused => Self::Refused,
+        }
+    }
+}
+
+impl From<Decision> for FlowDecision {
+    fn from(decision: Decision) -> Self {
+        Self {
+            answer: decision.answer,
+            grant: decision.grant,
+        }
+    }
+}
