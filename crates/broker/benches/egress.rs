@@ -134,6 +134,7 @@ impl Broker {
                 allow_anonymous: true,
                 identity: None,
                 nonce: [0; 16],
+                refuse: None,
             };
             let id = shard.open(meta, Nanos(1));
             let mut bytes = Vec::new();

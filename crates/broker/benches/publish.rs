@@ -47,6 +47,7 @@ impl Broker {
             allow_anonymous: true,
             identity: None,
             nonce: [1; 16],
+            refuse: None,
         };
         let conn = shard.open(meta, now);
         let connect = Connect {

@@ -18,6 +18,11 @@ pub trait Permissions: Debug + Send + Sync {
     fn urgency(&self, _topic: &str) -> UrgencyRights {
         UrgencyRights::ALL
     }
+    /// Whether messages on the topic name are refused if what is asked for them
+    /// is rejected; `None`: as the listener says.
+    fn refuses(&self, _topic: &str) -> Option<bool> {
+        None
+    }
     /// What all clients of its user may have promised together.
     fn quota(&self) -> FlowQuota {
         FlowQuota::default()

@@ -24,7 +24,8 @@ use crate::watch::{FlowSight, Watch, Watches};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
     /// Messages whose requirement is rejected are refused (0x97) instead of
-    /// being carried as well as can be.
+    /// being carried as well as can be, unless their publisher's rights or
+    /// listener say otherwise.
     pub refuse: bool,
     /// What happens to messages that come faster or are larger than declared.
     pub policing: Policing,

@@ -159,6 +159,7 @@ impl Shell {
             allow_anonymous: true,
             identity: None,
             nonce: [0; 16],
+            refuse: None,
         };
         let id = self.shard.open(meta, self.now);
         let mut bytes = Vec::new();

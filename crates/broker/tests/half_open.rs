@@ -13,6 +13,7 @@ fn open(shard: &mut Shard, now: Nanos) -> ConnId {
         allow_anonymous: true,
         identity: None,
         nonce: [0; 16],
+        refuse: None,
     };
     shard.open(meta, now)
 }

@@ -35,6 +35,9 @@ pub struct ListenerPolicy {
     /// Whether clients without user name are let in; `None`: those from
     /// loopback addresses.
     pub allow_anonymous: Option<bool>,
+    /// Whether messages whose requirement is rejected are refused; `None`: as
+    /// the broker's configuration says.
+    pub refuse: Option<bool>,
     /// Connections of this listener at the same time; others are closed.
     pub max_connections: usize,
 }
@@ -207,6 +210,7 @@ impl Acceptor {
             allow_anonymous,
             identity: None,
             nonce,
+            refuse: policy.refuse,
         };
         self.counters.opened(listener as u16);
         // Handshakes are work: those of TLS go round; plain connections begin

@@ -49,6 +49,7 @@ impl Serve {
                 layer: LayerConfig::default(),
                 identity: Identity::None,
                 allow_anonymous: None,
+                refuse: None,
                 max_connections: usize::MAX,
             },
             udp,

@@ -22,8 +22,11 @@ pub struct Config {
     /// Who may state what; `None` for everyone everything.
     pub access: Option<Arc<dyn AccessControl>>,
     /// Messages whose requirement is rejected are refused (0x97) instead of
-    /// being carried as well as can be.
+    /// being carried as well as can be, unless their publisher's rights or
+    /// listener say otherwise.
     pub refuse: bool,
+    /// The same for each listener by its number, where it differs.
+    pub refuse_at: Vec<Option<bool>>,
     /// What happens to messages that come faster or are larger than declared.
     /// [`Policing::Demote`] only counts them: a proxy has no lanes.
     pub policing: Policing,
@@ -44,6 +47,7 @@ impl Default for Config {
             rules: Vec::new(),
             access: None,
             refuse: false,
+            refuse_at: Vec::new(),
             policing: Policing::Demote,
             max_flows: 1000,
             decision_timeout: Nanos::from_secs(1),
@@ -417,6 +421,12 @@ impl Proxy {
             problem_information: hello.problem_information,
             max_packet: hello.max_packet,
             permissions,
+            refuse: self
+                .config
+                .refuse_at
+                .get(usize::from(relay.listener))
+                .copied()
+                .flatten(),
             aliases: vec![None; usize::from(welcome.alias_maximum) + 1],
             flows: HashMap::default(),
             acks: Acks::default(),

@@ -87,6 +87,8 @@ pub(crate) struct Peer {
     pub(crate) problem_information: bool,
     pub(crate) max_packet: u32,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,
+    /// Whether its listener refuses what is rejected, if that is stated.
+    pub(crate) refuse: Option<bool>,
     /// Topics by alias.
     pub(crate) aliases: Vec<Option<Box<str>>>,
     pub(crate) flows: HashMap<Box<str>, Flow, foldhash::fast::RandomState>,
@@ -103,6 +105,13 @@ impl Peer {
     /// Whether acknowledgements may carry answers.
     pub(crate) fn takes_answers(&self) -> bool {
         self.version.is_v5() && self.problem_information
+    }
+
+    /// Whether its messages on a topic are refused if what is asked for them is
+    /// rejected.
+    pub(crate) fn refuses(&self, config: &Config, topic: &str) -> bool {
+        let rights = self.permissions.as_ref().and_then(|p| p.refuses(topic));
+        rights.or(self.refuse).unwrap_or(config.refuse)
     }
 
     /// The properties of an acknowledgement with an answer; `None` if it does
@@ -239,7 +248,6 @@ impl Relay {
         decision: Option<FlowDecision>,
         tell: bool,
     ) -> Option<Answer> {
-        let refuse = context.config.refuse;
         let peer = self.peer()?;
         let Some(decision) = decision else {
             peer.flows.remove(about);
@@ -250,6 +258,7 @@ impl Relay {
         if !peer.flows.contains_key(about) && peer.flows.len() >= context.config.max_flows {
             return None;
         }
+        let refuse = peer.refuses(context.config, about);
         let flow = peer
             .flows
             .entry(about.into())

@@ -1,8 +1,11 @@
 //! The proxy between a client and a broker that are both bytes.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use punctual_broker::{
-    Ask, ConnId, FilterVerdict, FlowDecision, Nanos, Policing, SubscriptionDecision, UrgencyRule,
+    AccessControl, Ask, ConnId, FilterVerdict, FlowDecision, Nanos, Permissions, Policing,
+    SubscriptionDecision, UrgencyRule,
 };
 use punctual_codec::{
     Ack, ConnAck, Connect, Disconnect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -420,6 +423,70 @@ fn flows_are_held_to_what_they_declared() {
             assert!(bench.proxy.reads_client(bench.conn));
         }
         assert_eq!(bench.proxy.stats().violations, 1, "{policing:?}");
+    }
+}
+
+#[derive(Debug)]
+struct Rights(Option<bool>);
+
+impl AccessControl for Rights {
+    fn permissions(&self, _: Option<&str>, _: &str) -> Option<Arc<dyn Permissions>> {
+        Some(Arc::new(Self(self.0)))
+    }
+}
+
+impl Permissions for Rights {
+    fn may_publish(&self, _: &str) -> bool {
+        true
+    }
+    fn may_receive(&self, _: &str) -> bool {
+        true
+    }
+    fn may_subscribe(&self, _: &str) -> bool {
+        true
+    }
+    fn refuses(&self, topic: &str) -> Option<bool> {
+        self.0.filter(|_| topic == "axis/1")
+    }
+}
+
+/// Rights come before the listener, which comes before the configuration.
+#[test]
+fn who_is_refused_depends_on_rights_and_listener() {
+    for (rights, listener, all, refused) in [
+        (None, None, false, false),
+        (None, None, true, true),
+        (None, Some(false), true, false),
+        (None, Some(true), false, true),
+        (Some(false), Some(true), true, false),
+        (Some(true), Some(false), false, true),
+    ] {
+        let config = Config {
+            access: Some(Arc::new(Rights(rights))),
+            refuse: all,
+            refuse_at: vec![listener],
+            ..Config::default()
+        };
+        let mut bench = Bench::new(config, Version::V5);
+        let stated = user(STATED);
+        let packet = Packet::Publish(publish(QoS::AtLeastOnce, &stated, b"17"));
+        let mut passed = bench.send(&packet);
+        assert_eq!(passed.is_empty(), refused, "only what may be refused waits");
+        let requirements = requirements_in(&bench.asks());
+        bench.decide(requirements, rejected());
+        passed.extend(bench.at_broker());
+        assert_eq!(passed.is_empty(), refused);
+        let told = match refused {
+            true => bench.at_client(),
+            false => bench.puback(),
+        };
+        let (reason, answer) = answer_in(&told);
+        let status = answer.and_then(|answer| answer.status);
+        let expected = match refused {
+            true => (ReasonCode::QuotaExceeded, Some(Status::Rejected)),
+            false => (ReasonCode::Success, Some(Status::BestEffort)),
+        };
+        assert_eq!((reason, status), expected, "{rights:?} {listener:?} {all}");
     }
 }
 

@@ -234,6 +234,9 @@ impl Relay {
             return Course::Pass;
         };
         let takes_answers = peer.takes_answers();
+        let state = peer.flows.get(&*message.topic).map(|flow| &flow.state);
+        let matters = state.is_some_and(|s| s.pending || s.rejection().is_some());
+        let refuse = matters && peer.refuses(config, &message.topic);
         let Some(flow) = peer.flows.get_mut(&*message.topic) else {
             return Course::Pass;
         };
@@ -241,7 +244,7 @@ impl Relay {
         if flow.state.pending && !flow.overdue && acknowledged {
             let topic = message.topic.clone();
             let until = context.now + config.decision_timeout;
-            if config.refuse {
+            if refuse {
                 return Course::Wait(Wait::Flow { topic, until });
             }
             if takes_answers {
@@ -250,12 +253,12 @@ impl Relay {
                 peer.acks.note(message.raw.packet_id, note);
             }
         }
-        if let (Some(answer), true) = (flow.state.rejection(), config.refuse) {
+        if let (Some(answer), true) = (flow.state.rejection(), refuse) {
             let answer = answer.clone();
             return self.refuse(context, message, answer);
         }
         let answer = flow.state.untold();
-        let answer = answer.map(|answer| answers::as_carried(answer, config.refuse));
+        let answer = answer.map(|answer| answers::as_carried(answer, refuse));
         match flow.judge(message.size.payload, message.packet, context.now) {
             Conformity::Conforms => {}
             // One that is looked at again after its time conforms.

@@ -290,6 +290,7 @@ impl World {
             allow_anonymous: true,
             identity: None,
             nonce: self.nonce.to_be_bytes(),
+            refuse: None,
         };
         self.connect_with(shard, profile, meta)
     }

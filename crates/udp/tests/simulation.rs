@@ -412,6 +412,7 @@ impl World {
                             allow_anonymous: true,
                             identity: None,
                             nonce: u128::from(self.rng.next()).to_be_bytes(),
+                            refuse: None,
                         };
                         let conn = self.shard.open(meta, nanos(self.now));
                         self.conns.insert(peer, conn);

@@ -3,7 +3,7 @@
 use crate::FileError;
 
 /// Keys of an `rt` line, as the remedies name them.
-const KEYS: &str = "write max-priority, priority, max-bandwidth or max-flows";
+const KEYS: &str = "write max-priority, priority, max-bandwidth, max-flows or rejected";
 /// What switches a kind of requirement off.
 const NONE: &str = "none";
 
@@ -23,6 +23,9 @@ pub struct RtRights {
     pub max_bandwidth: Option<u64>,
     /// Most flows with requirements at the same time; 0 for none.
     pub max_flows: Option<u32>,
+    /// Whether messages whose requirement is rejected are refused (`rejected=refuse`) or carried
+    /// all the same (`rejected=best-effort`).
+    pub refuse: Option<bool>,
 }
 
 impl RtRights {
@@ -37,6 +40,7 @@ impl RtRights {
             no_priority: self.no_priority || (general.no_priority && !own_priority),
             max_bandwidth: self.max_bandwidth.or(general.max_bandwidth),
             max_flows: self.max_flows.or(general.max_flows),
+            refuse: self.refuse.or(general.refuse),
         }
     }
 
@@ -106,6 +110,15 @@ impl RtRights {
                     line,
                     "0 to 4294967295",
                 )
+            }
+            "rejected" => {
+                let parsed = match value {
+                    "refuse" => Some(true),
+                    "best-effort" => Some(false),
+                    _ => None,
+                };
+                let remedy = "refuse or best-effort";
+                fill(&mut self.refuse, "rejected", value, parsed, line, remedy)
             }
             _ => Err(FileError::new(line, "rt key", key, "is unknown", KEYS)),
         }

@@ -424,6 +424,19 @@ fn rt_lines_belong_to_their_section() {
 }
 
 #[test]
+fn what_is_refused_may_depend_on_the_topic() {
+    let acl = acl(
+        "user arm\nrt rejected=refuse\nrt log/# rejected=best-effort\n\
+                   user leg\nrt alarm/# rejected=refuse\n",
+    );
+    let refuse = |user, topic| acl.for_client(Some(user), "c").rt_rights_on(topic).refuse;
+    assert_eq!(refuse("arm", "alarm/1"), Some(true));
+    assert_eq!(refuse("arm", "log/1"), Some(false));
+    assert_eq!(refuse("leg", "alarm/1"), Some(true));
+    assert_eq!(refuse("leg", "log/1"), None);
+}
+
+#[test]
 fn bandwidths_have_decimal_units() {
     for (text, expected) in [
         ("9600", 9_600),
@@ -450,7 +463,7 @@ fn bad_rt_items_name_line_key_and_remedy() {
             "max-prio=3",
             "rt key",
             "max-prio",
-            "max-priority, priority, max-bandwidth or max-flows",
+            "max-priority, priority, max-bandwidth, max-flows or rejected",
         ),
         ("=3", "rt key", "", "max-priority"),
         ("max-flows", "rt key", "max-flows", "key=value"),
@@ -473,6 +486,7 @@ fn bad_rt_items_name_line_key_and_remedy() {
             "2Mbit",
         ),
         ("max-flows=1 max-flows=2", "max-flows", "2", "keep one"),
+        ("rejected=yes", "rejected", "yes", "refuse or best-effort"),
     ] {
         let error = only_error(&format!("user u\nrt {item}\n"));
         assert_eq!(

@@ -46,6 +46,9 @@ pub struct ConnMeta {
     pub identity: Option<Arc<str>>,
     /// Unpredictable; the client identifier is made of it if none is given.
     pub nonce: [u8; 16],
+    /// Whether messages whose requirement is rejected are refused; `None`: as
+    /// [`Admission::refuse`](crate::Admission) says.
+    pub refuse: Option<bool>,
 }
 
 /// How a connection is to be treated after [`crate::Shard::receive`].

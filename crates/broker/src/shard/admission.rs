@@ -14,7 +14,7 @@ use crate::admission::{
 };
 use crate::answers::{Notification, as_carried, best_effort, violation};
 use crate::egress::Stamp;
-use crate::hub::{ConnId, Hub, Output};
+use crate::hub::{Conn, ConnId, Hub, Output};
 use crate::index::Subscriber;
 use crate::timers::Timer;
 use crate::watch::Watch;
@@ -138,11 +138,12 @@ pub(super) fn carry(
     real_time: bool,
     now: Nanos,
 ) -> Course {
-    let (topic, sizes) = (stated.topic, stated.sizes);
-    let session = hub.conns.get(id.slot).map(|conn| conn.session);
-    let flow = session
-        .and_then(|slot| hub.sessions.get_mut(slot)?.flows.as_deref_mut())
-        .and_then(|flows| flows.get_mut(std::str::from_utf8(topic).ok()?));
+    let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
+    let sizes = stated.sizes;
+    let conn = hub.conns.get(id.slot);
+    let flow = conn
+        .and_then(|conn| hub.sessions.get_mut(conn.session)?.flows.as_deref_mut())
+        .and_then(|flows| flows.get_mut(topic));
     let Some(flow) = flow else {
         hub.stats.flow_messages_best_effort += u64::from(real_time);
         return Course::Go(plain, None, real_time.then(|| too_many(admission)));
@@ -151,10 +152,12 @@ pub(super) fn carry(
         return Course::Go(plain, None, None);
     }
     flow.messages += 1;
+    let rejected = flow.state.rejection().is_some();
+    let refuse = rejected && refuses(admission, conn, topic);
     let answer = flow.state.untold();
-    let answer = answer.map(|answer| as_carried(answer, admission.refuse));
+    let answer = answer.map(|answer| as_carried(answer, refuse));
     flow.state.told |= answer.is_some();
-    if let (Some(answer), true) = (flow.state.rejection(), admission.refuse) {
+    if let (Some(answer), true) = (flow.state.rejection(), refuse) {
         hub.stats.flow_messages_refused += 1;
         return Course::Refuse(answer.clone());
     }
@@ -190,6 +193,16 @@ pub(super) fn carry(
     let late = asked.late == Some(punctual_model::Late::Drop);
     let stamp = Stamp::admitted(grant.priority, deadline, late, now);
     Course::Go(stamp, flow.watch.clone(), answer)
+}
+
+/// Whether messages on a topic are refused if what is asked for them is rejected:
+/// as the publisher's rights say, else its listener, else the configuration.
+fn refuses(admission: Admission, conn: Option<&Conn>, topic: &str) -> bool {
+    let own = |conn: &Conn| {
+        let rights = conn.permissions.as_ref().and_then(|p| p.refuses(topic));
+        rights.or(conn.meta.refuse)
+    };
+    conn.and_then(own).unwrap_or(admission.refuse)
 }
 
 fn too_many(admission: Admission) -> Answer {
@@ -278,7 +291,8 @@ impl Shard {
         if (asked || tell)
             && let Some(admission) = hub.config.admission
         {
-            let answer = as_carried(&answer, admission.refuse);
+            let conn = conn.and_then(|slot| hub.conns.get(slot));
+            let answer = as_carried(&answer, refuses(admission, conn, topic));
             self.publish_answer(client_id, topic, &answer, now);
         }
     }

@@ -205,6 +205,7 @@ mod tests {
                 allow_anonymous: true,
                 identity: None,
                 nonce: [0; 16],
+                refuse: None,
             };
             let id = shard.open(meta, Nanos(0));
             let mut bytes = b"\x10\x10\0\x04MQTT\x04\x02\0\0\0\x04".to_vec();

@@ -235,6 +235,7 @@ impl Worker {
                 .unwrap_or_else(|| is_loopback(peer.ip())),
             identity: None,
             nonce,
+            refuse: policy.refuse,
         };
         self.counters.opened(listener.index);
         self.quic_settle(state, key, shard, Box::new(meta), Box::new(link), now);

@@ -122,6 +122,7 @@ impl Worker {
                 .unwrap_or_else(|| is_loopback(path.remote.ip())),
             identity: None,
             nonce,
+            refuse: policy.refuse,
         };
         self.counters.opened(listener.index);
         let conn = self.shard.open(meta, now);

@@ -202,6 +202,10 @@ section! {
         /// as long as auth.password_file is not set, and nobody once it is.
         /// "loopback": clients on this machine. true: everybody. false: nobody.
         allow_anonymous: Anonymous = Anonymous::Auto, since "0.1", Reload;
+        /// What happens to messages of clients of this listener whose requirement
+        /// is rejected, if not what admission.rejected says. Rights of their users
+        /// (rejected= in rt lines of auth.acl_file) come before it.
+        rejected: Option<Rejected> = None, example "\"refuse\"", since "0.3", Reload;
         /// Whether a proxy in front sends a PROXY protocol header (version 1 or 2)
         /// with the client's own address. Connections without it are closed. The
         /// header is believed: let nobody but the proxy reach the listener.
@@ -658,6 +662,12 @@ section! {
 }
 
 impl Listener {
+    /// Whether messages whose requirement is rejected are refused here, if that
+    /// is stated.
+    pub(crate) fn refuses(&self) -> Option<bool> {
+        self.rejected.map(|rejected| rejected == Rejected::Refuse)
+    }
+
     /// Who may connect here without a user name, with "auto" resolved: never
     /// [`Anonymous::Auto`].
     pub(crate) fn anonymous(&self, auth: &Auth) -> Anonymous {

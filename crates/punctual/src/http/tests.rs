@@ -20,6 +20,7 @@ fn server() -> Server {
                 layer: LayerConfig::default(),
                 identity: Identity::None,
                 allow_anonymous: None,
+                refuse: None,
                 max_connections: usize::MAX,
             },
             udp: None,

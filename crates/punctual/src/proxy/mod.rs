@@ -63,7 +63,7 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
             )
             .into());
         }
-        let layer = serve::policy(listener, config)?.layer;
+        let policy = serve::policy(listener, config)?;
         let resolved = address
             .resolve()
             .map_err(|error| format!("{address}: {error}; write an IP address or another name"))?;
@@ -82,7 +82,8 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
             transports.push(address.transport);
             listeners.push(Listener {
                 socket,
-                layer: layer.clone(),
+                layer: policy.layer.clone(),
+                refuse: policy.refuse,
             });
         }
     }
@@ -104,7 +105,7 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
     let first = FIRST_LISTENER + listeners.len();
     let shell = Shell {
         poll,
-        proxy: Proxy::new(proxy_config(config, options)?),
+        proxy: Proxy::new(proxy_config(config, options, &listeners)?),
         listeners,
         upstream,
         proxy_protocol: options.proxy_protocol,
@@ -128,7 +129,11 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn proxy_config(config: &Config, options: &Options) -> Result<punctual_proxy::Config, Failure> {
+fn proxy_config(
+    config: &Config,
+    options: &Options,
+    listeners: &[Listener],
+) -> Result<punctual_proxy::Config, Failure> {
     let broker = config.broker();
     let admission = broker
         .admission
@@ -138,6 +143,7 @@ fn proxy_config(config: &Config, options: &Options) -> Result<punctual_proxy::Co
         rules: broker.rules,
         access,
         refuse: admission.refuse,
+        refuse_at: listeners.iter().map(|listener| listener.refuse).collect(),
         policing: admission.policing,
         max_flows: admission.max_flows_per_session,
         decision_timeout: crate::config::nanos(options.decision_timeout),
@@ -162,6 +168,9 @@ fn resolve(upstream: &str) -> Result<Vec<SocketAddr>, Failure> {
 struct Listener {
     socket: TcpListener,
     layer: LayerConfig,
+    /// Whether its clients' messages are refused if what they ask for is
+    /// rejected.
+    refuse: Option<bool>,
 }
 
 struct Shell {

@@ -108,6 +108,10 @@ impl Permissions for ClientRights {
         }
     }
 
+    fn refuses(&self, topic: &str) -> Option<bool> {
+        self.0.rt_rights_on(topic).refuse
+    }
+
     fn urgency(&self, topic: &str) -> UrgencyRights {
         let rights = self.0.rt_rights_on(topic);
         UrgencyRights {

@@ -261,6 +261,7 @@ pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPol
             Anonymous::Everybody => Some(true),
             Anonymous::Nobody => Some(false),
         },
+        refuse: listener.refuses(),
         max_connections: match listener.max_connections {
             Limit::At(n) => n as usize,
             Limit::Unlimited => usize::MAX,

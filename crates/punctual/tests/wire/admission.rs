@@ -1,5 +1,7 @@
 //! Deadlines that are promised, or not: what clients are told on the wire.
 
+use std::io::Write as _;
+
 use crate::broker::Broker;
 use crate::build::{Connect, Props, Publish, V5, V311, first, subscribe};
 use crate::conn::{Conn, unique};
@@ -150,6 +152,28 @@ fn rejected_messages_are_refused_where_that_is_configured() {
     assert_eq!(told(&ack.props, "rt-status"), "rejected");
     publisher.publish("a", "plain", 1);
     subscriber.expect("a", "plain");
+}
+
+/// Rights say what is refused on which topics, whatever holds for everybody.
+#[test]
+fn rejected_messages_are_refused_as_rights_say() {
+    let mut acl = tempfile::NamedTempFile::new().expect("create the ACL file");
+    let lines = "topic #\nrt rejected=refuse\nrt log/# rejected=best-effort\n";
+    acl.write_all(lines.as_bytes()).expect("write the ACL file");
+    let path = acl.path().display();
+    let config = format!("{CONFIG}[auth]\nacl_file = \"{path}\"\n");
+    let Some(broker) = Broker::with_config(&config) else {
+        return;
+    };
+    let mut subscriber = client(&broker, "s");
+    subscriber.subscribe("#", 0);
+    let mut publisher = client(&broker, "p");
+    let pairs = [("rt-deadline", "10us"), ("rt-period", "50ms")];
+    let (code, answer) = ask(&mut publisher, "alarm/1", "never", &pairs);
+    assert_eq!((code, told(&answer, "rt-status")), (0x97, "rejected"));
+    let (code, answer) = ask(&mut publisher, "log/1", "carried", &pairs);
+    assert_eq!((code, told(&answer, "rt-status")), (0, "best-effort"));
+    subscriber.expect("log/1", "carried");
 }
 
 /// QoS 0 has no acknowledgement, and MQTT 3.1.1 no properties: both are told on

@@ -89,6 +89,8 @@ struct Peer {
     waiting: BTreeMap<u16, String>,
     /// For each topic, up to which decision it has been told.
     heard: BTreeMap<String, usize>,
+    /// What its listener says about rejected messages.
+    refuse: Option<bool>,
     steady: Option<Steady>,
 }
 
@@ -136,6 +138,7 @@ impl Story {
             next_id: 0,
             waiting: BTreeMap::new(),
             heard: BTreeMap::new(),
+            refuse: None,
             steady: None,
         });
         Self {
@@ -260,12 +263,14 @@ impl Story {
             false => self.rng.within(1..=6) as u8,
         };
         let peer = &mut self.peers[n];
+        peer.refuse = *self.rng.pick(&[None, None, Some(true), Some(false)]);
         let meta = ConnMeta {
             peer: Some(SocketAddr::new(address(host), 1000 + n as u16)),
             listener: 0,
             allow_anonymous: true,
             identity: None,
             nonce: u128::from(self.rng.any()).to_be_bytes(),
+            refuse: peer.refuse,
         };
         let profile = LinkProfile {
             jitter: Nanos(20_000),
@@ -616,7 +621,7 @@ impl Story {
         let told = office.told.iter().enumerate().skip(from).find(|(_, told)| {
             *told.client == *peer.id
                 && *told.topic == *topic
-                && as_carried(&told.answer, self.refuse) == answer
+                && as_carried(&told.answer, peer.refuse.unwrap_or(self.refuse)) == answer
         });
         if let Some((index, _)) = told {
             peer.heard.insert(topic, index);
