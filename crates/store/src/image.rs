@@ -360,12 +360,7 @@ impl<C> Image<C> {
         let Some(state) = self.sessions.remove(&session) else {
             return;
         };
-        self.live -= state.meta.as_ref().map_or(0, Meta::size);
-        self.live -= state.will.as_ref().map_or(0, Will::size);
-        self.live -= ITEM * state.received.len() as u64;
-        for (filter, subscription) in &state.subscriptions {
-            self.live -= subscription.size(filter);
-        }
+        self.live -= state.own_size();
         for entry in state.entries.values() {
             self.forget_entry(entry);
         }
@@ -631,6 +626,19 @@ impl<C> Image<C> {
                 }
             }
         }
+    }
+}
+
+impl Session {
+    /// Bytes without its entries.
+    fn own_size(&self) -> u64 {
+        let subscriptions = self.subscriptions.iter();
+        self.meta.as_ref().map_or(0, Meta::size)
+            + self.will.as_ref().map_or(0, Will::size)
+            + ITEM * self.received.len() as u64
+            + subscriptions
+                .map(|(filter, it)| it.size(filter))
+                .sum::<u64>()
     }
 }
 
@@ -977,7 +985,7 @@ impl<C> Image<C> {
         match op {
             Op::Session(op) => try_size(state(&op.session), |it| Some(it.meta.as_ref()?.size())),
             Op::SessionEnd { session } => try_size(state(session), |it| {
-                Some(it.entries.values().map(entry).sum())
+                Some(it.own_size() + it.entries.values().map(entry).sum::<u64>())
             }),
             Op::Done { session, entry: of } => {
                 try_size(state(session), |it| it.entries.get(of).map(entry))

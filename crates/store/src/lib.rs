@@ -11,14 +11,22 @@
 
 #[cfg(test)]
 mod arbitrary;
+#[cfg(feature = "disk")]
+mod files;
 mod image;
 mod log;
 mod medium;
 pub mod op;
 mod store;
+#[cfg(feature = "disk")]
+mod writer;
 
+#[cfg(feature = "disk")]
+pub use files::Files;
 pub use image::Image;
 pub use log::{Log, LogConfig};
 pub use medium::{Medium, Simulated};
 pub use op::{Batch, Op, Wall};
 pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats};
+#[cfg(feature = "disk")]
+pub use writer::{Histogram, Outcome, Poster, Writer, WriterConfig, WriterStats};

@@ -1,0 +1,588 @@
+//! The thread that waits for the disk, so that nobody else has to.
+//!
+//! Shards post batches and go on. The writer takes what waits, up to a number
+//! of bytes, as one group, commits it, and tells each shard. A group is closed
+//! when its first batch has waited for [`WriterConfig::group_delay`], when it is
+//! large enough, or when a batch asks for it; while one commit runs the next
+//! group gathers. Batches are taken in the order in which they were posted.
+//!
+//! A group that fails stays, is tried again with all that came since, and its
+//! batches are reported once. Posting never waits and never refuses: who posts
+//! looks at [`Poster::is_congested`] and stops reading those who cause it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::{Batch, Store, StoreError, StoreStats};
+
+/// When groups are closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriterConfig {
+    /// How long a batch waits for others.
+    pub group_delay: Duration,
+    /// Bytes of a group after which it takes no other batch.
+    pub group_bytes: usize,
+    /// Bytes that wait before it is said that too much does.
+    pub queue_bytes: usize,
+    /// How long after a failure it is tried again.
+    pub retry: Duration,
+}
+
+impl Default for WriterConfig {
+    fn default() -> Self {
+        Self {
+            group_delay: Duration::from_millis(1),
+            group_bytes: 1 << 20,
+            queue_bytes: 64 << 20,
+            retry: Duration::from_millis(200),
+        }
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It and all before it of the same shard is safe.
+    Committed(u64),
+    /// It is not, and is tried again.
+    Failed {
+        /// Its number.
+        ticket: u64,
+        /// Why not.
+        error: StoreError,
+    },
+}
+
+/// Counts by powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Histogram {
+    /// How many values had so many significant bits.
+    pub buckets: [u64; 48],
+    /// Sum of the values.
+    pub sum: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            buckets: [0; 48],
+            sum: 0,
+        }
+    }
+}
+
+impl Histogram {
+    fn record(&mut self, value: u64) {
+        let bits = (u64::BITS - value.leading_zeros()) as usize;
+        let last = self.buckets.len() - 1;
+        self.buckets[bits.min(last)] += 1;
+        self.sum = self.sum.saturating_add(value);
+    }
+
+    /// How many values there were.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The largest value of a bucket, except the last.
+    pub fn upper(bucket: usize) -> u64 {
+        (1 << bucket) - 1
+    }
+}
+
+/// What the writer has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WriterStats {
+    /// Duration of commits in nanoseconds.
+    pub commit_nanos: Histogram,
+    /// From the post of a batch to its commit, in nanoseconds.
+    pub wait_nanos: Histogram,
+    /// Operations of a group.
+    pub group_operations: Histogram,
+    /// Bytes of a group.
+    pub group_bytes: Histogram,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Why it fails now.
+    pub failing: Option<StoreError>,
+    /// Bytes that wait.
+    pub waiting_bytes: usize,
+    /// What is kept.
+    pub store: StoreStats,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub struct Writer<S> {
+    shared: Arc<Shared>,
+    thread: JoinHandle<S>,
+}
+
+/// A way to the writer.
+#[derive(Debug, Clone)]
+pub struct Poster(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    config: WriterConfig,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Bytes posted and not committed.
+    bytes: AtomicUsize,
+    stats: Mutex<WriterStats>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    posted: VecDeque<Posted>,
+    bytes: usize,
+    /// How many ask that their group is closed.
+    impatient: usize,
+    compact: bool,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Posted {
+    shard: u16,
+    ticket: u64,
+    ops: Batch,
+    sync: bool,
+    at: Instant,
+    reported: bool,
+}
+
+impl<S: Store + Send + 'static> Writer<S> {
+    /// Starts the thread. `tell` is called by it, once for each batch that was
+    /// committed and once for each that failed before.
+    ///
+    /// # Errors
+    /// There can be no other thread.
+    pub fn spawn(
+        store: S,
+        config: WriterConfig,
+        tell: impl Fn(u16, Outcome) + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            config,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            bytes: AtomicUsize::new(0),
+            stats: Mutex::new(WriterStats {
+                store: store.stats(),
+                ..WriterStats::default()
+            }),
+        });
+        let work = Work {
+            shared: shared.clone(),
+            store,
+            tell,
+            batches: Vec::new(),
+            group: Batch::new(),
+        };
+        let thread = thread::Builder::new()
+            .name("store".into())
+            .spawn(move || work.run())?;
+        Ok(Self { shared, thread })
+    }
+
+    /// A way to post.
+    pub fn poster(&self) -> Poster {
+        Poster(self.shared.clone())
+    }
+
+    /// Commits what waits, in one attempt more if it fails, and ends the thread.
+    /// What is posted afterwards is lost.
+    ///
+    /// # Panics
+    /// As the store did.
+    pub fn close(self) -> S {
+        self.shared.queue().closed = true;
+        self.shared.changed.notify_one();
+        match self.thread.join() {
+            Ok(store) => store,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Poster {
+    /// Gives the writer the operations of a shard. Tickets of a shard rise.
+    /// `sync` closes the group with this batch.
+    pub fn post(&self, shard: u16, ticket: u64, ops: Batch, sync: bool) {
+        let bytes = ops.as_bytes().len();
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let config = &self.0.config;
+        let wakes = {
+            let mut queue = self.0.queue();
+            let was_ready = queue.is_ready(config);
+            let was_empty = queue.posted.is_empty();
+            queue.bytes += bytes;
+            queue.impatient += usize::from(sync);
+            queue.posted.push_back(Posted {
+                shard,
+                ticket,
+                ops,
+                sync,
+                at: Instant::now(),
+                reported: false,
+            });
+            was_empty || !was_ready && queue.is_ready(config)
+        };
+        if wakes {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Bytes that are posted and not committed.
+    pub fn waiting_bytes(&self) -> usize {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether more waits than should.
+    pub fn is_congested(&self) -> bool {
+        self.waiting_bytes() > self.0.config.queue_bytes
+    }
+
+    /// Asks that room is given back, when nothing else is to be done.
+    pub fn compact(&self) {
+        self.0.queue().compact = true;
+        self.0.changed.notify_one();
+    }
+
+    /// What was done up to now.
+    pub fn stats(&self) -> WriterStats {
+        let mut stats = self.0.stats().clone();
+        stats.waiting_bytes = self.waiting_bytes();
+        stats
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stats(&self) -> MutexGuard<'_, WriterStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Whether a group need not wait for others.
+    fn is_ready(&self, config: &WriterConfig) -> bool {
+        self.closed || self.impatient > 0 || self.bytes >= config.group_bytes
+    }
+}
+
+/// What the thread does.
+struct Work<S, T> {
+    shared: Arc<Shared>,
+    store: S,
+    tell: T,
+    /// Of the group.
+    batches: Vec<Posted>,
+    group: Batch,
+}
+
+impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
+    fn run(mut self) -> S {
+        loop {
+            let closed = self.gather();
+            if !self.batches.is_empty() {
+                self.commit();
+            } else if closed {
+                return self.store;
+            } else {
+                self.compact();
+            }
+            if closed && !self.batches.is_empty() {
+                // It failed, and nobody waits any more.
+                return self.store;
+            }
+        }
+    }
+
+    /// Waits for something to do and takes it; says whether it is the last.
+    fn gather(&mut self) -> bool {
+        let shared = self.shared.clone();
+        let config = &shared.config;
+        let mut queue = shared.queue();
+        if !self.batches.is_empty() {
+            // The last attempt failed. What came since may give room back.
+            if !queue.closed {
+                let waited = shared
+                    .changed
+                    .wait_timeout_while(queue, config.retry, |it| !it.closed);
+                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            self.take(&mut queue, usize::MAX);
+            return queue.closed;
+        }
+        loop {
+            let Some(first) = queue.posted.front().map(|it| it.at) else {
+                if queue.closed || queue.compact {
+                    return queue.closed;
+                }
+                let waited = shared.changed.wait(queue);
+                queue = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = config.group_delay.saturating_sub(first.elapsed());
+            if queue.is_ready(config) || left.is_zero() {
+                break;
+            }
+            let waited = shared.changed.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.take(&mut queue, config.group_bytes);
+        queue.closed && queue.posted.is_empty()
+    }
+
+    /// Takes batches until there are `enough` bytes.
+    fn take(&mut self, queue: &mut Queue, enough: usize) {
+        while self.group.as_bytes().len() < enough
+            && let Some(posted) = queue.posted.pop_front()
+        {
+            queue.bytes -= posted.ops.as_bytes().len();
+            queue.impatient -= usize::from(posted.sync);
+            self.group.append(&posted.ops);
+            self.batches.push(posted);
+        }
+    }
+
+    fn commit(&mut self) {
+        let begun = Instant::now();
+        let result = self.store.commit(&self.group);
+        let took = begun.elapsed();
+        match result {
+            Ok(()) => self.committed(took),
+            Err(error) => {
+                let mut stats = self.shared.stats();
+                stats.failures += 1;
+                stats.failing = Some(error.clone());
+                stats.store = self.store.stats();
+                drop(stats);
+                for batch in self.batches.iter_mut().filter(|it| !it.reported) {
+                    batch.reported = true;
+                    let (ticket, error) = (batch.ticket, error.clone());
+                    (self.tell)(batch.shard, Outcome::Failed { ticket, error });
+                }
+            }
+        }
+    }
+
+    fn committed(&mut self, took: Duration) {
+        let bytes: usize = self.batches.iter().map(|it| it.ops.as_bytes().len()).sum();
+        let mut stats = self.shared.stats();
+        stats.commit_nanos.record(took.as_nanos() as u64);
+        stats.group_operations.record(self.group.len() as u64);
+        stats.group_bytes.record(bytes as u64);
+        stats.failing = None;
+        stats.store = self.store.stats();
+        let now = Instant::now();
+        for batch in &self.batches {
+            let waited = now.saturating_duration_since(batch.at);
+            stats.wait_nanos.record(waited.as_nanos() as u64);
+        }
+        drop(stats);
+        self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        for batch in self.batches.drain(..) {
+            (self.tell)(batch.shard, Outcome::Committed(batch.ticket));
+        }
+        self.group.clear();
+    }
+
+    fn compact(&mut self) {
+        if std::mem::take(&mut self.shared.queue().compact)
+            && let Err(error) = self.store.compact()
+        {
+            self.shared.stats().failing = Some(error);
+        }
+        self.shared.stats().store = self.store.stats();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::{Memory, Op, Report};
+
+    /// Commits when it is allowed to, with the result that it is given.
+    struct Slow {
+        memory: Memory,
+        begun: mpsc::Sender<usize>,
+        results: mpsc::Receiver<Result<(), StoreError>>,
+    }
+
+    impl Store for Slow {
+        fn commit(&mut self, group: &Batch) -> Result<(), StoreError> {
+            self.begun.send(group.len()).expect("the test listens");
+            self.results.recv().expect("the test goes on")?;
+            self.memory.commit(group)
+        }
+
+        fn recover(&mut self, tell: &mut dyn FnMut(Op<'_>)) -> Result<Report, StoreError> {
+            self.memory.recover(tell)
+        }
+
+        fn stats(&self) -> StoreStats {
+            self.memory.stats()
+        }
+
+        fn compact(&mut self) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    struct Rig {
+        writer: Writer<Slow>,
+        begun: mpsc::Receiver<usize>,
+        results: mpsc::Sender<Result<(), StoreError>>,
+        told: mpsc::Receiver<(u16, Outcome)>,
+    }
+
+    fn rig(config: WriterConfig) -> Rig {
+        let (begun_sender, begun) = mpsc::channel();
+        let (results, results_receiver) = mpsc::channel();
+        let (teller, told) = mpsc::channel();
+        let store = Slow {
+            memory: Memory::default(),
+            begun: begun_sender,
+            results: results_receiver,
+        };
+        let writer = Writer::spawn(store, config, move |shard, outcome| {
+            teller.send((shard, outcome)).expect("the test listens");
+        });
+        Rig {
+            writer: writer.expect("a thread"),
+            begun,
+            results,
+            told,
+        }
+    }
+
+    fn session(session: u64) -> Batch {
+        let mut batch = Batch::new();
+        batch.push(&Op::SessionEnd { session });
+        batch
+    }
+
+    #[test]
+    fn what_comes_during_a_commit_is_one_group() {
+        let rig = rig(WriterConfig::default());
+        let poster = rig.writer.poster();
+        poster.post(0, 1, session(1), true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        // The disk stands still, and nobody waits for it.
+        for ticket in 2..6 {
+            poster.post(1, ticket, session(ticket), true);
+        }
+        assert!(poster.waiting_bytes() > 0);
+        rig.results.send(Ok(())).expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(1))));
+        assert_eq!(rig.begun.recv(), Ok(4));
+        rig.results.send(Ok(())).expect("the writer goes on");
+        for ticket in 2..6 {
+            assert_eq!(rig.told.recv(), Ok((1, Outcome::Committed(ticket))));
+        }
+        let stats = poster.stats();
+        assert_eq!(stats.waiting_bytes, 0);
+        assert_eq!(stats.group_operations.sum, 5);
+        assert_eq!(stats.wait_nanos.count(), 5);
+        rig.writer.close();
+    }
+
+    #[test]
+    fn a_group_has_an_end() {
+        let config = WriterConfig {
+            group_bytes: 1,
+            queue_bytes: 10,
+            ..WriterConfig::default()
+        };
+        let rig = rig(config);
+        let poster = rig.writer.poster();
+        for ticket in 1..4 {
+            poster.post(0, ticket, session(ticket), false);
+        }
+        assert!(poster.is_congested());
+        for ticket in 1..4 {
+            assert_eq!(rig.begun.recv(), Ok(1));
+            rig.results.send(Ok(())).expect("the writer goes on");
+            assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(ticket))));
+        }
+        assert!(!poster.is_congested());
+        rig.writer.close();
+    }
+
+    #[test]
+    fn what_fails_is_said_once_and_tried_again_with_what_came_since() {
+        let config = WriterConfig {
+            retry: Duration::from_millis(1),
+            ..WriterConfig::default()
+        };
+        let rig = rig(config);
+        let poster = rig.writer.poster();
+        let full = StoreError::Full {
+            what: "the disk",
+            needed: 1,
+        };
+        let failed = |ticket| Outcome::Failed {
+            ticket,
+            error: full.clone(),
+        };
+        poster.post(0, 1, session(1), true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        poster.post(3, 7, session(2), true);
+        rig.results
+            .send(Err(full.clone()))
+            .expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((0, failed(1))));
+        assert_eq!(rig.begun.recv(), Ok(2));
+        assert_eq!(poster.stats().failing, Some(full.clone()));
+        rig.results
+            .send(Err(full.clone()))
+            .expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((3, failed(7))));
+        assert_eq!(rig.begun.recv(), Ok(2));
+        rig.results.send(Ok(())).expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(1))));
+        assert_eq!(rig.told.recv(), Ok((3, Outcome::Committed(7))));
+        let stats = poster.stats();
+        assert_eq!((stats.failing, stats.failures), (None, 2));
+        rig.writer.close();
+    }
+
+    #[test]
+    fn closing_commits_what_waits() {
+        let config = WriterConfig {
+            group_delay: Duration::from_secs(3600),
+            ..WriterConfig::default()
+        };
+        let rig = rig(config);
+        rig.writer.poster().post(0, 1, session(1), false);
+        rig.results.send(Ok(())).expect("the writer goes on");
+        let store = rig.writer.close();
+        assert_eq!(store.stats().operations, 1);
+        assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(1))));
+    }
+
+    #[test]
+    fn closing_does_not_wait_for_a_disk_that_fails() {
+        let rig = rig(WriterConfig::default());
+        rig.writer.poster().post(0, 1, session(1), true);
+        let error = StoreError::io("it", &io::ErrorKind::Other.into());
+        rig.results
+            .send(Err(error.clone()))
+            .expect("the writer goes on");
+        rig.results.send(Err(error)).expect("the writer goes on");
+        let store = rig.writer.close();
+        assert_eq!(store.stats().operations, 0);
+    }
+}
