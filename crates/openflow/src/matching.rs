@@ -129,12 +129,19 @@ impl Match {
     /// their priorities and these are equal.
     #[must_use]
     pub fn normalized(&self) -> Self {
-        let counts = |field: &&OxmField| field.bytes().1.iter().any(|&byte| byte != 0);
+        // Nearly all fields are such, and nothing is to be done with them.
+        let is_plain =
+            |field: &OxmField| !field.is_masked() && !matches!(field, OxmField::Other(_));
+        let counts =
+            |field: &&OxmField| is_plain(field) || field.bytes().1.iter().any(|&byte| byte != 0);
         let mut fields: Vec<_> = self
             .fields
             .iter()
             .filter(counts)
             .map(|field| {
+                if is_plain(field) {
+                    return field.clone();
+                }
                 let (value, mask) = field.bytes();
                 let value: Vec<_> = value.iter().zip(&mask).map(|(v, m)| v & m).collect();
                 OxmField::from_bytes(field.kind(), &value, &mask).unwrap_or_else(|| field.clone())
@@ -155,9 +162,11 @@ impl Match {
             if before.iter().any(|other| other.kind() == kind) {
                 return Err(MatchError::Duplicate(kind));
             }
-            let (value, mask) = field.bytes();
-            if value.iter().zip(&mask).any(|(v, m)| v & !m != 0) {
-                return Err(MatchError::OutsideMask(kind));
+            if field.is_masked() {
+                let (value, mask) = field.bytes();
+                if value.iter().zip(&mask).any(|(v, m)| v & !m != 0) {
+                    return Err(MatchError::OutsideMask(kind));
+                }
             }
             if !in_range(field) {
                 return Err(MatchError::Range(kind));

@@ -57,6 +57,7 @@ pub(crate) trait FieldValue: Sized {
     fn put(&self, out: &mut Vec<u8>) -> bool;
     /// `masked`: whether a mask follows the value.
     fn get(from: &mut Reader<'_>, masked: bool, name: &'static str) -> Result<Self>;
+    fn is_masked(&self) -> bool;
     /// Value and mask as bytes of the same length.
     fn bytes(&self) -> (Vec<u8>, Vec<u8>);
     fn from_bytes(value: &[u8], mask: &[u8]) -> Option<Self>;
@@ -74,6 +75,9 @@ macro_rules! exact {
                     true => Err(DecodeError::Mask(name)),
                     false => from.get(),
                 }
+            }
+            fn is_masked(&self) -> bool {
+                false
             }
             fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
                 let mut value = Vec::new();
@@ -103,6 +107,10 @@ impl<T: Wire> FieldValue for Masked<T> {
         let value = from.get()?;
         let mask = if masked { Some(from.get()?) } else { None };
         Ok(Self { value, mask })
+    }
+
+    fn is_masked(&self) -> bool {
+        self.mask.is_some()
     }
 
     fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
@@ -160,6 +168,14 @@ macro_rules! fields {
                         class: other.class,
                         number: other.number,
                     },
+                }
+            }
+
+            /// Whether a mask is given.
+            pub fn is_masked(&self) -> bool {
+                match self {
+                    $(Self::$variant(value) => FieldValue::is_masked(value),)*
+                    Self::Other(other) => other.masked,
                 }
             }
 
@@ -360,13 +376,6 @@ impl OtherField {
         } else {
             (self.data.clone(), vec![0xff; self.data.len()])
         }
-    }
-}
-
-impl OxmField {
-    /// Whether a mask is given.
-    pub fn is_masked(&self) -> bool {
-        self.put_body(&mut Vec::new()).2
     }
 }
 
