@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -155,6 +156,69 @@ pub(crate) fn memory_file(name: &str, content: &[u8]) -> io::Result<File> {
     file.write_all(content)?;
     file.rewind()?;
     Ok(file)
+}
+
+/// Gives the packet sockets (AF_PACKET) of another process room for so many bytes that wait to be
+/// sent. What they have by default is a setting of the whole machine.
+pub(crate) fn packet_send_buffers(pid: u32, bytes: i32) -> io::Result<()> {
+    // SAFETY: these system calls take integers; a descriptor that they return is ours alone.
+    let open = |number, first: libc::c_long, second: libc::c_long| unsafe {
+        match libc::syscall(number, first, second, 0) {
+            fd if fd < 0 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd as RawFd)),
+        }
+    };
+    let process = open(libc::SYS_pidfd_open, pid.into(), 0)?;
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let number: Option<libc::c_long> = entry?.file_name().to_str().and_then(|n| n.parse().ok());
+        let Some(number) = number else { continue };
+        // One that was closed meanwhile is none of those that send.
+        let Ok(socket) = open(libc::SYS_pidfd_getfd, process.as_raw_fd().into(), number) else {
+            continue;
+        };
+        let (mut domain, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: the pointers are valid and the length is that of the value.
+        let is_known = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_DOMAIN,
+                (&raw mut domain).cast(),
+                &raw mut length,
+            )
+        };
+        if is_known == 0 && domain == libc::AF_PACKET {
+            set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets the kernel compute the check sums of what leaves by a device of the calling thread's
+/// namespace, or (the usual) leave that to the device, which a virtual one never does.
+pub(crate) fn transmit_checksums(device: &str, by_device: bool) -> io::Result<()> {
+    /// `struct ethtool_value` (linux/ethtool.h).
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        data: u32,
+    }
+    const SET_TRANSMIT_CHECKSUMS: u32 = 0x17;
+    let mut value = Value {
+        command: SET_TRANSMIT_CHECKSUMS,
+        data: u32::from(by_device),
+    };
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request = unsafe { MaybeUninit::<libc::ifreq>::zeroed().assume_init() };
+    // The last byte stays 0.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the request names a device and points to a value of the command's kind.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) })
 }
 
 /// Marks what leaves by `socket` (IPv4) with a DiffServ code point, 0 to 63.

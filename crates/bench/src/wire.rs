@@ -148,7 +148,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: usize) {
     }
 }
 
-fn put_string(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     put_u16(out, text.len() as u16);
     out.extend_from_slice(text.as_bytes());
 }

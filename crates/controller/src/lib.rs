@@ -27,5 +27,6 @@ pub use controller::{
 };
 pub use event::{Change, Effect, Event, Notice, Speaks};
 pub use monitor::Usage;
+pub use openflow::openflow_messages;
 pub use settings::{Defaults, Intervals, KnownHost, Policing, Routing, Service, Settings};
 pub use topology::{End, Host, PortState};

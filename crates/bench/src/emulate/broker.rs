@@ -1,5 +1,5 @@
 //! The broker in its host: a real one, told what to do on standard input, so that it leaves no
-//! file behind.
+//! file behind; and the manager before it, if there is to be one.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -13,13 +13,19 @@ use clap::ValueEnum;
 
 use crate::compare::peers::{self, PEERS};
 use crate::error::{Error, Result};
-use crate::link::brokers::{MOSQUITTO_COMMON, PUNCTUAL_COMMON};
+use crate::link::brokers::{mosquitto_common, punctual_common};
 use crate::netns::Namespace;
 use crate::process::Process;
 use crate::sys;
 
-/// Where every broker listens: its host is its own.
+/// Where every broker listens, or the manager before it: its host is its own.
 pub(super) const PORT: u16 = 1883;
+
+/// Where a broker with a manager before it listens.
+const BEHIND: u16 = 1884;
+
+/// What the manager is told beside its command line.
+const MANAGER: &str = "[server]\nhttp = \"off\"\n[log]\nlevel = \"warn\"\n";
 
 /// Longest wait for a broker to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -43,19 +49,22 @@ pub(super) struct Found {
     pub(super) version: String,
     program: PathBuf,
     arguments: &'static [&'static str],
-    configuration: &'static str,
+    /// For a port.
+    configuration: fn(u16) -> String,
+    /// The program that has the manager, if it is to be there.
+    manager: Option<PathBuf>,
 }
 
 impl Kind {
     /// Looks for its program.
     pub(super) fn find(self, is_broker: bool) -> Result<Found> {
-        let (name, arguments, configuration): (_, &[&str], _) = match self {
+        let (name, arguments, configuration): (_, &[&str], fn(u16) -> String) = match self {
             Self::Punctual => (
                 "punctual",
                 &["serve", "--config", "/dev/stdin"],
-                PUNCTUAL_COMMON,
+                punctual_common as _,
             ),
-            Self::Mosquitto => ("mosquitto", &["-c", "/dev/stdin"], MOSQUITTO_COMMON),
+            Self::Mosquitto => ("mosquitto", &["-c", "/dev/stdin"], mosquitto_common as _),
         };
         let missing = || Error::Config {
             field: "--broker",
@@ -77,48 +86,105 @@ impl Kind {
             program,
             arguments,
             configuration,
+            manager: None,
         })
     }
 }
 
 impl Found {
+    /// Puts `punctual manager` before it. `is_broker` as for [`Kind::find`].
+    pub(super) fn behind_manager(self, is_broker: bool) -> Result<Self> {
+        let manager = Kind::Punctual.find(is_broker)?.program;
+        Ok(Self {
+            manager: Some(manager),
+            ..self
+        })
+    }
+
+    pub(super) fn has_manager(&self) -> bool {
+        self.manager.is_some()
+    }
+
     /// Starts it in `host` on a core (`None`: any) under `SCHED_FIFO` (0: not), and waits until
     /// it listens. It ends with the calling thread at the latest.
-    pub(super) fn start(&self, host: &Namespace, core: Option<usize>, fifo: u8) -> Result<Process> {
-        let failed = |why: String| Error::Peer {
-            peer: self.name.to_owned(),
-            why,
+    pub(super) fn start(
+        &self,
+        host: &Namespace,
+        core: Option<usize>,
+        fifo: u8,
+    ) -> Result<Vec<Process>> {
+        let serve = |port| {
+            let mut command = Command::new(&self.program);
+            command.args(self.arguments);
+            let configuration = (self.configuration)(port);
+            start(
+                host,
+                self.name,
+                &mut command,
+                &configuration,
+                port,
+                core,
+                fifo,
+            )
         };
-        let context = "cannot make a file in memory";
-        let configuration = sys::memory_file("configuration", self.configuration.as_bytes())
-            .map_err(Error::io(context))?;
-        let mut log = sys::memory_file("log", &[]).map_err(Error::io(context))?;
-        let [out, err] = [log.try_clone(), log.try_clone()];
-        let mut command = Command::new(&self.program);
-        command
-            .args(self.arguments)
-            .stdin(configuration)
-            .stdout(out.map_err(Error::io(context))?)
-            .stderr(err.map_err(Error::io(context))?);
-        sys::prepare_child(&mut command, core, fifo);
-        host.place(&mut command);
-        let mut process = Process::spawn(&mut command)
-            .map_err(|error| failed(format!("{}: {error}", self.program.display())))?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
-        let deadline = Instant::now() + START_TIMEOUT;
-        while host.enter(|| TcpStream::connect(address))?.is_err() {
-            if let Some(status) = process.ended() {
-                let said = read(&mut log);
-                return Err(failed(format!("it ended with {status}: {said}")));
-            }
-            if Instant::now() > deadline {
-                let said = read(&mut log);
-                return Err(failed(format!("nothing listens on {address}: {said}")));
-            }
-            thread::sleep(POLL);
-        }
-        Ok(process)
+        let Some(manager) = &self.manager else {
+            return Ok(vec![serve(PORT)?]);
+        };
+        let broker = serve(BEHIND)?;
+        let mut command = Command::new(manager);
+        command.args(["manager", "--config", "/dev/stdin"]);
+        command.args(["--upstream", &format!("{}:{BEHIND}", Ipv4Addr::LOCALHOST)]);
+        command.args([
+            "--listen",
+            &format!("tcp://{}:{PORT}", Ipv4Addr::UNSPECIFIED),
+        ]);
+        let manager = start(host, "manager", &mut command, MANAGER, PORT, core, fifo)?;
+        // In this order they end.
+        Ok(vec![manager, broker])
     }
+}
+
+/// Starts a program that serves a port, with its configuration on standard input.
+fn start(
+    host: &Namespace,
+    name: &str,
+    command: &mut Command,
+    configuration: &str,
+    port: u16,
+    core: Option<usize>,
+    fifo: u8,
+) -> Result<Process> {
+    let failed = |why: String| Error::Peer {
+        peer: name.to_owned(),
+        why,
+    };
+    let context = "cannot make a file in memory";
+    let configuration =
+        sys::memory_file("configuration", configuration.as_bytes()).map_err(Error::io(context))?;
+    let mut log = sys::memory_file("log", &[]).map_err(Error::io(context))?;
+    let [out, err] = [log.try_clone(), log.try_clone()];
+    command
+        .stdin(configuration)
+        .stdout(out.map_err(Error::io(context))?)
+        .stderr(err.map_err(Error::io(context))?);
+    sys::prepare_child(command, core, fifo);
+    host.place(command);
+    let mut process = Process::spawn(command)
+        .map_err(|error| failed(format!("{}: {error}", command.get_program().display())))?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let deadline = Instant::now() + START_TIMEOUT;
+    while host.enter(|| TcpStream::connect(address))?.is_err() {
+        if let Some(status) = process.ended() {
+            let said = read(&mut log);
+            return Err(failed(format!("it ended with {status}: {said}")));
+        }
+        if Instant::now() > deadline {
+            let said = read(&mut log);
+            return Err(failed(format!("nothing listens on {address}: {said}")));
+        }
+        thread::sleep(POLL);
+    }
+    Ok(process)
 }
 
 /// What was written to a log; nothing if it cannot be read.

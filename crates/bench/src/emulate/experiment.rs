@@ -7,13 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use punctual_analysis::analyze;
-use punctual_model::network::Network;
+use punctual_model::Requirements;
+use punctual_model::network::{Flow, Network};
 use punctual_model::srt::Protocol;
 use serde::Serialize;
 
 use super::background::{Background, FULL_FRAME, Generator, Kind as Traffic};
 use super::broker::{self, Found};
-use super::fabric::Fabric;
+use super::fabric::{Driver, Fabric};
 use super::layout::{Layout, Way, back};
 use super::load::{Endpoint, Load, Publisher, Sent, Subscriber, topic};
 use super::observe::{Observed, Observer};
@@ -39,6 +40,9 @@ const DRAIN: Duration = Duration::from_millis(300);
 /// Pause between looks at the threads.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// One late message of so many is too much.
+const LATE_OF: u64 = 1000;
+
 /// `SCHED_FIFO` priorities of broker, clients and captures: other programs are not the subject.
 const BROKER_FIFO: u8 = 40;
 const CLIENTS_FIFO: u8 = 30;
@@ -47,6 +51,7 @@ const OBSERVER_FIFO: u8 = 20;
 /// What can be chosen of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Experiment {
+    pub(crate) driver: Driver,
     pub(crate) broker: Found,
     pub(crate) warm_up: Duration,
     pub(crate) duration: Duration,
@@ -75,11 +80,16 @@ pub(crate) struct Outcome {
     pub(crate) switching: Vec<SwitchDelay>,
     /// From when messages were due to when they were written, µs.
     pub(crate) lateness: Option<Latency>,
+    /// Messages that were written more than 0.1 ms later than their flow's release jitter allows:
+    /// no bound is about them, nor about what waits behind them.
+    pub(crate) late: u64,
     /// Messages that the broker acknowledged, of all that were written.
     pub(crate) written: u64,
     pub(crate) acknowledged: u64,
     /// Messages that subscribers received.
     pub(crate) received: u64,
+    /// Flows that were promised their deadline, if a manager was there to be asked.
+    pub(crate) promised: Option<usize>,
     /// Messages that TCP repeated.
     pub(crate) repeated: u64,
     /// Packets that the capture missed.
@@ -92,9 +102,11 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The machine had too little time to spare.
+    /// The machine had too little time to spare: programs waited for a processor, or publishers
+    /// did not do what their flows declare.
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.processors.is_some_and(Processors::are_too_busy)
+        let undeclared = self.late * LATE_OF > self.written;
+        undeclared || self.processors.is_some_and(Processors::are_too_busy)
     }
 }
 
@@ -114,7 +126,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
     };
     let streams = probes.iter().map(|probe| probe.stream.clone());
     plan.streams.extend(streams);
-    let mut fabric = Fabric::new(&layout)?;
+    let mut fabric = Fabric::new(&layout, experiment.driver, experiment.pinned)?;
     fabric.connect(&layout, &plan.streams)?;
     let set_up_ms = begun.elapsed().as_millis() as u64;
 
@@ -140,7 +152,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
                 .broker
                 .start(host, broker_core, fifo(BROKER_FIFO))
         })
-        .collect::<Result<Vec<Process>>>()?;
+        .collect::<Result<Vec<Vec<Process>>>>()?;
 
     let observer = Observer::new(plan.observed().map(|host| (host, fabric.host(host))))?;
     let load = Load::connect(
@@ -202,11 +214,16 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         paths: measured(network, &layout, &sent, &observed, measured_from),
         switching,
         lateness: lateness.summary(),
+        late: sent.late,
         written: sent.messages[..flows.min(sent.messages.len())].iter().sum(),
         acknowledged: sent.acknowledged[..flows.min(sent.acknowledged.len())]
             .iter()
             .sum(),
         received: sent.received,
+        promised: experiment
+            .broker
+            .has_manager()
+            .then(|| sent.promised.iter().filter(|promised| **promised).count()),
         repeated: observed.repeated,
         missed: observed.missed,
         background: generators
@@ -260,7 +277,7 @@ fn not_emulated(network: &Network, layout: &Layout) -> Vec<String> {
 }
 
 /// Gives the calling thread its core and its place before other programs.
-fn take_turn(core: Option<usize>, fifo: u8) -> Result<()> {
+pub(super) fn take_turn(core: Option<usize>, fifo: u8) -> Result<()> {
     let context = "cannot give a thread its core and priority; try --unpinned";
     if let Some(core) = core {
         sys::pin_to_core(core).map_err(Error::io(context))?;
@@ -268,7 +285,7 @@ fn take_turn(core: Option<usize>, fifo: u8) -> Result<()> {
     sys::set_fifo(fifo).map_err(Error::io(context))
 }
 
-fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+pub(super) fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     let result = thread.join();
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -276,6 +293,19 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 /// Where `/proc/stat` cannot be read nothing is said of the processors.
 fn processor_time() -> String {
     fs::read_to_string("/proc/stat").unwrap_or_default()
+}
+
+/// What a flow declares, as its publisher states it.
+fn requirements(flow: &Flow, level: u8) -> Vec<(String, String)> {
+    let stated = Requirements {
+        deadline: Some(Duration::from_nanos(flow.deadline)),
+        period: Some(Duration::from_nanos(flow.period)),
+        jitter: Some(Duration::from_nanos(flow.jitter)),
+        priority: Some(level),
+        ..Requirements::default()
+    };
+    let stated = stated.user_properties();
+    stated.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// A subscriber to be.
@@ -345,6 +375,10 @@ impl Plan {
                     period: flow.period,
                     jitter: flow.jitter,
                     qos: experiment.qos,
+                    requirements: match experiment.broker.has_manager() {
+                        true => requirements(flow, publication.level),
+                        false => Vec::new(),
+                    },
                     endpoint: Endpoint {
                         host: publication.publisher,
                         port: 0,
@@ -442,6 +476,7 @@ impl Plan {
                 period: FULL_FRAME * 8 * 1_000_000_000 / background.rate,
                 jitter: 0,
                 qos: self.qos,
+                requirements: Vec::new(),
                 endpoint: Endpoint {
                     host: stream.from,
                     port: 0,

@@ -7,17 +7,47 @@ use std::fmt::Write as _;
 use std::io;
 use std::net::Ipv4Addr;
 
-use punctual_southbound::linux::{Driver, DriverError, Shell, queues};
+use clap::ValueEnum;
+use punctual_controller::plan::Mac;
+use punctual_southbound::linux::{self, DriverError, Shell, queues};
 
 use super::layout::{Layout, Place};
+use super::openflow::Bridges;
 use super::ways::{Direction, Stream, plan};
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
+use crate::sys;
+
+/// What forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Driver {
+    /// nftables and HTB: with the timing of real switches, but for transmission
+    Linux,
+    /// Open vSwitch in userspace: what OpenFlow can do, with a timing of its own
+    Openflow,
+}
+
+impl Driver {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Openflow => "openflow",
+        }
+    }
+}
+
+/// The switches, each in its namespace or all in one.
+enum Switches {
+    Linux(Vec<linux::Driver<Namespace>>),
+    Openflow(Bridges),
+}
 
 /// The wired network. It is gone when it and all that runs in it are.
 pub(super) struct Fabric {
     hosts: Vec<Namespace>,
-    switches: Vec<(Namespace, Driver<Namespace>)>,
+    /// By switch.
+    places: Vec<Namespace>,
+    switches: Switches,
 }
 
 impl Shell for Namespace {
@@ -28,16 +58,20 @@ impl Shell for Namespace {
 }
 
 impl Fabric {
-    /// Builds everything; nothing is forwarded yet.
-    pub(super) fn new(layout: &Layout) -> Result<Self> {
+    /// Builds everything; nothing is forwarded yet. Programs that forward are put before others
+    /// if asked.
+    pub(super) fn new(layout: &Layout, driver: Driver, before_others: bool) -> Result<Self> {
         let named = |names: &mut dyn Iterator<Item = &String>| -> Result<Vec<Namespace>> {
             names.map(|name| Namespace::new(name)).collect()
         };
         let hosts = named(&mut layout.hosts.iter().map(|host| &host.name))?;
-        let switches = named(&mut layout.switches.iter())?;
+        let places = match driver {
+            Driver::Linux => named(&mut layout.switches.iter())?,
+            Driver::Openflow => vec![Namespace::new("switches")?; layout.switches.len()],
+        };
         let at = |place: Place| match place {
             Place::Host(host) => &hosts[host],
-            Place::Switch(switch) => &switches[switch],
+            Place::Switch(switch) => &places[switch],
         };
         // A few long batches: starting a program for each device would take seconds.
         let mut commands = Batches::default();
@@ -83,13 +117,47 @@ impl Fabric {
             // One that is always there, and that does not spread a message's frames over time.
             namespace.set("net/ipv4/tcp_congestion_control", "reno")?;
         }
-        let driven = |switch: Namespace| (switch.clone(), Driver::new(switch));
-        let switches = switches.into_iter().map(driven).collect();
-        Ok(Self { hosts, switches })
+        let switches = match (driver, places.first()) {
+            (Driver::Openflow, Some(all)) => {
+                for (host, device) in devices_of_hosts(layout) {
+                    // The datapath passes frames on as they are, so their sums have to be right.
+                    let switch_off = || sys::transmit_checksums(device, false);
+                    hosts[host]
+                        .enter(switch_off)?
+                        .map_err(Error::io(format!("cannot set up {device}")))?;
+                }
+                Switches::Openflow(Bridges::start(all, before_others)?)
+            }
+            _ => Switches::Linux(places.iter().cloned().map(linux::Driver::new).collect()),
+        };
+        Ok(Self {
+            hosts,
+            places,
+            switches,
+        })
     }
 
     /// Makes hosts know how to reach each other and switches forward the streams.
     pub(super) fn connect(&mut self, layout: &Layout, streams: &[Stream]) -> Result<()> {
+        self.introduce(layout, streams)?;
+        let plan = plan(layout, streams);
+        match &mut self.switches {
+            Switches::Linux(drivers) => {
+                for (driver, name) in drivers.iter_mut().zip(&layout.switches) {
+                    let plan = &plan.switches[name];
+                    driver.apply(plan, &BTreeSet::new()).map_err(refused)?;
+                }
+            }
+            Switches::Openflow(bridges) => {
+                bridges.wire(&plan)?;
+                bridges.tell(&plan)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes hosts know how to reach each other.
+    pub(super) fn introduce(&self, layout: &Layout, streams: &[Stream]) -> Result<()> {
         let mut commands = Batches::default();
         for stream in streams {
             for Direction { from, to, way, .. } in stream.directions() {
@@ -114,16 +182,19 @@ impl Fabric {
                 self.hosts[host].feed("ip", &["-batch", "-"], &text)?;
             }
         }
-        let plan = plan(layout, streams);
-        for ((_, driver), name) in self.switches.iter_mut().zip(&layout.switches) {
-            let plan = &plan.switches[name];
-            driver.apply(plan, &BTreeSet::new()).map_err(refused)?;
-        }
         Ok(())
     }
 
+    /// The switches, if Open vSwitch is what forwards.
+    pub(super) fn bridges(&self) -> Option<&Bridges> {
+        match &self.switches {
+            Switches::Linux(_) => None,
+            Switches::Openflow(bridges) => Some(bridges),
+        }
+    }
+
     pub(super) fn switch(&self, index: usize) -> &Namespace {
-        &self.switches[index].0
+        &self.places[index]
     }
 
     pub(super) fn host(&self, index: usize) -> &Namespace {
@@ -141,10 +212,22 @@ fn ports(layout: &Layout, place: Place) -> impl Iterator<Item = (&str, u64)> {
         .map(|((_, device), rate)| (device.as_str(), rate))
 }
 
+/// Every device of every host.
+fn devices_of_hosts(layout: &Layout) -> impl Iterator<Item = (usize, &str)> {
+    let ends = layout
+        .cables
+        .iter()
+        .flat_map(|cable| cable.ends.iter().zip(&cable.devices));
+    ends.filter_map(|(end, device)| match *end {
+        Place::Host(host) => Some((host, device.as_str())),
+        Place::Switch(_) => None,
+    })
+}
+
 /// A hardware address that is made from the host's own: locally administered.
-fn hardware(address: Ipv4Addr) -> String {
+pub(super) fn hardware(address: Ipv4Addr) -> Mac {
     let [a, b, c, d] = address.octets();
-    format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+    Mac([2, 0, a, b, c, d])
 }
 
 fn refused(error: DriverError) -> Error {

@@ -10,6 +10,8 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use memchr::memmem;
+use punctual_model::{Answer, Status};
 use punctual_sim::Rng;
 use socket2::{Domain, Socket, Type};
 
@@ -34,6 +36,10 @@ const IP_AND_TCP: u64 = 52;
 /// What the IP and TCP headers take of a segment's greatest size, bytes: the options of TCP.
 const TCP_OPTIONS: u64 = 12;
 
+/// What a message may be later than its flow declares before it counts as late, ns: waking up and
+/// writing take some of it.
+const GRACE: u64 = 100_000;
+
 /// Longest wait for something to do, ns.
 const LOOK: u64 = 50_000_000;
 
@@ -52,6 +58,8 @@ pub(super) struct Publisher {
     pub(super) period: u64,
     pub(super) jitter: u64,
     pub(super) qos: u8,
+    /// User properties of every message.
+    pub(super) requirements: Vec<(String, String)>,
     pub(super) endpoint: Endpoint,
 }
 
@@ -81,6 +89,10 @@ pub(super) struct Sent {
     pub(super) messages: Vec<u64>,
     /// By flow: messages that the broker acknowledged; at QoS 0 none.
     pub(super) acknowledged: Vec<u64>,
+    /// By flow: an acknowledgement said that it is admitted.
+    pub(super) promised: Vec<bool>,
+    /// Messages that were written later than their flow's release jitter allows.
+    pub(super) late: u64,
     /// From when a message was due to when it was written, ns: value and count.
     pub(super) lateness: Vec<(u64, u64)>,
     /// Messages that subscribers received.
@@ -97,6 +109,8 @@ pub(super) struct Load {
     offset: u64,
     sent: Sent,
     lateness: Recorder,
+    /// What stands in an acknowledgement that promises a deadline.
+    promise: Vec<u8>,
 }
 
 struct Client {
@@ -137,9 +151,11 @@ impl Load {
             sent: Sent {
                 messages: vec![0; flows.unwrap_or(0)],
                 acknowledged: vec![0; flows.unwrap_or(0)],
+                promised: vec![false; flows.unwrap_or(0)],
                 ..Sent::default()
             },
             lateness: Recorder::new(),
+            promise: promise(),
         };
         for subscriber in subscribers {
             let host = hosts(subscriber.endpoint.host);
@@ -269,6 +285,7 @@ impl Load {
         };
         out[stamp_at..].copy_from_slice(&stamp.to_bytes());
         self.lateness.record(now.saturating_sub(due));
+        self.sent.late += u64::from(now > sender.nominal + sender.jitter + GRACE);
         self.sent.messages[sender.flow as usize] += 1;
         sender.sequence += 1;
         let client = sender.client;
@@ -316,6 +333,8 @@ impl Load {
                     match (first >> 4, client.flow) {
                         (kind::PUBACK, Some(flow)) => {
                             self.sent.acknowledged[flow as usize] += 1;
+                            let promised = memmem::find(body, &self.promise).is_some();
+                            self.sent.promised[flow as usize] |= promised;
                         }
                         (kind::PUBLISH, _) => {
                             self.sent.received += 1;
@@ -353,13 +372,35 @@ fn template(publisher: &Publisher) -> Result<PublishTemplate> {
     let size = usize::try_from(room * publisher.frames).map_err(|_| short())?;
     let of = |payload: usize| {
         let payload = vec![b'.'; payload];
-        PublishTemplate::new(VERSION, &topic(&publisher.name), publisher.qos, &payload)
+        let topic = topic(&publisher.name);
+        let requirements = &publisher.requirements;
+        PublishTemplate::with_user_properties(
+            VERSION,
+            &topic,
+            publisher.qos,
+            requirements,
+            &payload,
+        )
     };
     // The length of the length field depends on the length.
     let headers = of(size).bytes.len() - size;
     let payload = size.checked_sub(headers).filter(|of| *of >= LENGTH);
     let template = of(payload.ok_or_else(short)?);
     Ok(template)
+}
+
+/// The user property of an acknowledgement that promises a deadline.
+fn promise() -> Vec<u8> {
+    let answer = Answer {
+        status: Some(Status::Admitted),
+        ..Answer::default()
+    };
+    let mut bytes = Vec::new();
+    for (key, value) in answer.user_properties() {
+        wire::put_string(&mut bytes, key);
+        wire::put_string(&mut bytes, &value);
+    }
+    bytes
 }
 
 /// The topic of a flow.
@@ -408,6 +449,7 @@ mod tests {
             period: 1,
             jitter: 0,
             qos: 1,
+            requirements: Vec::new(),
             endpoint: Endpoint {
                 host: 0,
                 port: 0,

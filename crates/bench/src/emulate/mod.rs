@@ -13,6 +13,7 @@ mod fabric;
 mod layout;
 mod load;
 mod observe;
+mod openflow;
 mod papers;
 mod report;
 mod results;
@@ -31,6 +32,7 @@ use punctual_model::network::{Document, Network};
 use self::background::Background;
 use self::broker::Kind;
 use self::experiment::Experiment;
+use self::fabric::Driver;
 pub(crate) use self::papers::Paper;
 pub use self::papers::PapersArgs;
 use self::report::Report;
@@ -42,9 +44,15 @@ use crate::netns::Namespace;
 /// Options of `emulate`.
 #[derive(Args, Debug)]
 pub struct EmulateArgs {
+    /// What forwards
+    #[arg(long, value_name = "DRIVER", default_value = "linux")]
+    driver: Driver,
     /// The broker
     #[arg(long, value_name = "BROKER", default_value = "punctual")]
     broker: Kind,
+    /// Put `punctual manager` before the broker; then publishers state what their flows declare
+    #[arg(long)]
+    manager: bool,
     /// Seconds measured
     #[arg(long, short, value_name = "S", default_value = "10", value_parser = seconds)]
     duration: Duration,
@@ -105,9 +113,23 @@ impl EmulateArgs {
             value: name.to_owned(),
             remedy: error.to_string(),
         })?;
+        if self.measure_switching && self.driver != Driver::Linux {
+            return Err(Error::Config {
+                field: "--measure-switching",
+                value: "--driver openflow".to_owned(),
+                remedy: "measure with --driver linux; a userspace datapath has one thread for all \
+                         switches"
+                    .to_owned(),
+            });
+        }
         Namespace::check()?;
+        let broker = self.broker.find(is_broker)?;
         let experiment = Experiment {
-            broker: self.broker.find(is_broker)?,
+            driver: self.driver,
+            broker: match self.manager {
+                true => broker.behind_manager(is_broker)?,
+                false => broker,
+            },
             warm_up: self.warm_up,
             duration: self.duration,
             qos: self.qos,

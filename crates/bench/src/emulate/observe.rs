@@ -18,6 +18,9 @@ const FRAME: usize = 2048;
 /// Shortest packet that can hold a stamp, headers included.
 const SHORTEST: usize = 14 + 20 + 8 + super::stamp::LENGTH;
 
+/// Index of the loopback device: a namespace has it from the start.
+const LOOPBACK: u32 = 1;
+
 /// A message that arrived at a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
@@ -77,7 +80,8 @@ impl Observer {
                     .next(&mut buffer)
                     .map_err(Error::io("cannot take a packet"))?
                 {
-                    if seen.length < SHORTEST {
+                    // What goes on from one program to another of the host has arrived before.
+                    if seen.length < SHORTEST || seen.device == LOOPBACK {
                         continue;
                     }
                     for stamp in Stamp::all(&buffer[..seen.length]) {

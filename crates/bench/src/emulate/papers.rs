@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use super::broker::Kind;
 use super::experiment::{self, Experiment, Outcome};
+use super::fabric::Driver;
 use super::{background, cores, layout};
 use crate::cli::seconds;
 use crate::compare::document;
@@ -212,6 +213,7 @@ impl PapersArgs {
         for priorities in [true, false] {
             for seed in 1..=self.repeats {
                 let experiment = Experiment {
+                    driver: Driver::Linux,
                     broker: self.broker.find(is_broker)?,
                     warm_up: Duration::from_secs(1),
                     duration: self.duration,

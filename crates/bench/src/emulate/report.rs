@@ -97,8 +97,11 @@ impl<'a> Report<'a> {
             "format": FORMAT,
             "network": self.name,
             "machine": self.machine,
+            "driver": experiment.driver.name(),
             "broker": experiment.broker.name,
             "version": experiment.broker.version,
+            "manager": experiment.broker.has_manager(),
+            "doubtful": self.outcome.is_doubtful(),
             "duration_s": experiment.duration.as_secs_f64(),
             "qos": experiment.qos,
             "seed": experiment.seed,
@@ -113,12 +116,17 @@ impl<'a> Report<'a> {
             true => "eight strict priorities",
             false => "no priorities",
         };
+        let manager = match experiment.broker.has_manager() {
+            true => " behind punctual manager",
+            false => "",
+        };
         format!(
-            "{}: {} hosts, {} switches, {} cables with {order}, built in {} ms; {} {}, QoS {}; \
-             {} s on {}, {} cores, Linux {}, load average {}.",
+            "{}: {} hosts, {} switches ({}), {} cables with {order}, built in {} ms; \
+             {} {}{manager}, QoS {}; {} s on {}, {} cores, Linux {}, load average {}.",
             self.name,
             outcome.hosts,
             outcome.switches,
+            experiment.driver.name(),
             outcome.cables,
             outcome.set_up_ms,
             experiment.broker.name,
@@ -149,6 +157,11 @@ pub(super) fn notes(outcome: &Outcome) -> Vec<String> {
          {} received by subscribers, {} repeated by TCP.",
         outcome.written, outcome.acknowledged, outcome.received, outcome.repeated
     )];
+    if let Some(promised) = outcome.promised {
+        notes.push(format!(
+            "The manager promised {promised} flows their deadlines."
+        ));
+    }
     if !outcome.background.is_empty() {
         let all = outcome.background.iter();
         let all: Vec<String> = all
@@ -173,8 +186,8 @@ pub(super) fn notes(outcome: &Outcome) -> Vec<String> {
     if let Some(lateness) = outcome.lateness {
         notes.push(format!(
             "Messages were written late by {:.0} us at p99 and {:.0} us at most; that is no part \
-             of the delays.",
-            lateness.p99_us, lateness.max_us
+             of the delays. {} came later than their flow declares.",
+            lateness.p99_us, lateness.max_us, outcome.late
         ));
     }
     if let Some(processors) = outcome.processors {
@@ -185,8 +198,8 @@ pub(super) fn notes(outcome: &Outcome) -> Vec<String> {
     }
     if outcome.is_doubtful() {
         notes.push(
-            "**The machine was too busy:** programs waited for a processor, and the delays are \
-             not the network's."
+            "**The machine was too busy:** programs waited for a processor or published later \
+             than declared, and the delays are not the network's."
                 .to_owned(),
         );
     }

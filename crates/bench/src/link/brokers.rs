@@ -35,14 +35,23 @@ pub(super) struct Variant {
     own: &'static str,
 }
 
-/// Configurations that serve whoever connects, on port 1883 of every address.
-pub(crate) const PUNCTUAL_COMMON: &str = "[[listener]]\naddress = \"tcp://*:1883\"\nallow_anonymous = true\n\
-    [server]\nhttp = \"off\"\nsys_interval = \"off\"\nshards = 1\n\
-    [log]\nlevel = \"warn\"\n";
+/// A configuration that serves whoever connects, on a port of every address.
+pub(crate) fn punctual_common(port: u16) -> String {
+    format!(
+        "[[listener]]\naddress = \"tcp://*:{port}\"\nallow_anonymous = true\n\
+         [server]\nhttp = \"off\"\nsys_interval = \"off\"\nshards = 1\n\
+         [log]\nlevel = \"warn\"\n"
+    )
+}
 
-pub(crate) const MOSQUITTO_COMMON: &str = "listener 1883 0.0.0.0\nallow_anonymous true\npersistence false\n\
-    set_tcp_nodelay true\nmax_queued_messages 1000000\nmax_queued_bytes 0\n\
-    max_inflight_messages 0\nlog_dest stderr\nlog_type error\n";
+/// The same for Mosquitto.
+pub(crate) fn mosquitto_common(port: u16) -> String {
+    format!(
+        "listener {port} 0.0.0.0\nallow_anonymous true\npersistence false\n\
+         set_tcp_nodelay true\nmax_queued_messages 1000000\nmax_queued_bytes 0\n\
+         max_inflight_messages 0\nlog_dest stderr\nlog_type error\n"
+    )
+}
 
 const fn punctual(
     name: &'static str,
@@ -117,8 +126,8 @@ pub(super) struct Found {
 impl Variant {
     fn configuration(&self) -> String {
         let common = match self.peer {
-            "punctual" => PUNCTUAL_COMMON,
-            _ => MOSQUITTO_COMMON,
+            "punctual" => punctual_common(PORT),
+            _ => mosquitto_common(PORT),
         };
         format!("{common}{}", self.own)
     }

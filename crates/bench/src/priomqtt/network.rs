@@ -11,6 +11,8 @@
 //! last bit comes for free, so an idle path is faster than copper by the transmission time per
 //! hop, for every broker alike.
 
+use punctual_southbound::linux::queues;
+
 use super::cell::{BROKER, Station};
 use crate::error::Result;
 use crate::netns::{Namespace, Queue};
@@ -83,7 +85,11 @@ impl Network {
             for port in names {
                 match switches {
                     Switches::Fifo => switch.shape(port, RATE, Queue::Fifo)?,
-                    Switches::Priority => shape_by_mark(switch, port)?,
+                    Switches::Priority => {
+                        switch
+                            .feed("tc", &["-batch", "-"], &queues(port, RATE))
+                            .map(drop)?;
+                    }
                 }
             }
         }
@@ -98,35 +104,4 @@ impl Network {
     pub(crate) fn stations(&self) -> impl Iterator<Item = (Station, &Namespace)> {
         self.stations.iter().map(|(station, ns)| (*station, ns))
     }
-}
-
-/// Limits a switch's port to [`RATE`] and serves what waits there by eight strict priorities,
-/// those of the DiffServ class selectors: 7 first.
-fn shape_by_mark(switch: &Namespace, port: &str) -> Result<()> {
-    let on = format!("dev {port}");
-    // What bears no mark goes to class selector 0.
-    switch.tc(&format!("qdisc add {on} root handle 1: htb default 10"))?;
-    switch.tc(&format!(
-        "class add {on} parent 1: classid 1:1 htb rate {RATE}bit ceil {RATE}bit \
-         burst 3100 cburst 3100 quantum 1514 overhead 24"
-    ))?;
-    for selector in 0..8u32 {
-        let class = 0x10 + selector;
-        let order = 7 - selector;
-        // A class within its own rate is served before all that borrow, whatever their order:
-        // that rate has to be next to nothing.
-        switch.tc(&format!(
-            "class add {on} parent 1:1 classid 1:{class:x} htb rate 8kbit ceil {RATE}bit \
-             prio {order} burst 1600 cburst 3100 quantum 1514 overhead 24"
-        ))?;
-        switch.tc(&format!(
-            "qdisc add {on} parent 1:{class:x} pfifo limit 1000"
-        ))?;
-        switch.tc(&format!(
-            "filter add {on} parent 1: protocol ip prio 1 u32 \
-             match ip dsfield {:#x} 0xe0 flowid 1:{class:x}",
-            selector << 5
-        ))?;
-    }
-    Ok(())
 }

@@ -227,7 +227,7 @@ impl Session {
         let is_there = |stats: &FlowStats| place_of(stats) == place && rule_of(stats) == rule;
         if !reading.flows.0.iter().any(is_there) {
             let xid = self.xid();
-            out.push((xid, add(&place, &rule)));
+            out.push((xid, add(place, rule)));
         }
     }
 
@@ -318,7 +318,7 @@ impl Session {
             let rule = tables.enter(matching, entry, &mut mods);
             match found.remove(&place) {
                 Some(there) if there == rule => {}
-                _ => mods.push(add(&place, &rule)),
+                _ => mods.push(add(place, rule)),
             }
         }
         let work = render::flood(&plan.base);
@@ -333,12 +333,12 @@ impl Session {
         for (place, rule) in render::base_rules(&plan.base) {
             match found.remove(&place) {
                 Some(there) if there == rule => {}
-                _ => mods.push(add(&place, &rule)),
+                _ => mods.push(add(place, rule)),
             }
         }
         tables.base = plan.base.clone();
         for place in found.into_keys() {
-            mods.push(delete(&place));
+            mods.push(delete(place));
         }
         for work in there {
             if let Some((group, 0)) = tables.groups.get(&work).copied() {
@@ -373,14 +373,14 @@ impl Session {
                 Change::Set(matching, entry) => {
                     let old = self.tables.entries.remove(matching);
                     let rule = self.tables.enter(matching, entry, &mut mods);
-                    mods.push(add(&render::place(matching), &rule));
+                    mods.push(add(render::place(matching), rule));
                     if let Some(old) = old {
                         self.tables.leave(old, &mut mods);
                     }
                 }
                 Change::Unset(matching) => {
                     if let Some(old) = self.tables.entries.remove(matching) {
-                        mods.push(delete(&render::place(matching)));
+                        mods.push(delete(render::place(matching)));
                         self.tables.leave(old, &mut mods);
                     }
                 }
@@ -403,6 +403,16 @@ impl Session {
             out.push((xid, message));
         }
     }
+}
+
+/// The messages, with their numbers, that make a switch do what a plan says on
+/// which nothing of ours is yet; the last is a barrier. `meters` are those that
+/// it has.
+pub fn openflow_messages(plan: &SwitchPlan, meters: u32) -> Vec<(u32, Message)> {
+    let mut session = Session::new(meters, &mut Vec::new());
+    let mut messages = Vec::new();
+    session.reconcile(plan, 0, &mut messages);
+    messages
 }
 
 /// Messages in the order in which they are safe: groups and meters before the
@@ -554,11 +564,11 @@ impl Tables {
         for (place, rule) in render::base_rules(base) {
             gone.remove(&place);
             if old.get(&place) != Some(&rule) {
-                mods.push(add(&place, &rule));
+                mods.push(add(place, rule));
             }
         }
         for place in gone.into_keys() {
-            mods.push(delete(&place));
+            mods.push(delete(place));
         }
         self.base = base.clone();
     }
@@ -588,18 +598,13 @@ fn meter_of(instructions: &[Instruction]) -> Option<u32> {
         })
 }
 
-fn add(place: &Place, rule: &Rule) -> Message {
-    let flow = FlowMod::add(
-        place.table,
-        place.priority,
-        place.fields.clone(),
-        rule.instructions.clone(),
-    );
+fn add(place: Place, rule: Rule) -> Message {
+    let flow = FlowMod::add(place.table, place.priority, place.fields, rule.instructions);
     Message::FlowMod(flow.with_cookie(rule.cookie))
 }
 
-fn delete(place: &Place) -> Message {
-    let flow = FlowMod::delete_strict(place.table, place.priority, place.fields.clone());
+fn delete(place: Place) -> Message {
+    let flow = FlowMod::delete_strict(place.table, place.priority, place.fields);
     Message::FlowMod(FlowMod {
         cookie_mask: OURS_MASK,
         ..flow.with_cookie(Cookie(OURS))

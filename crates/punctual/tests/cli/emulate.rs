@@ -4,12 +4,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use punctual_bench::netns::Namespace;
+use punctual_testbed::Ovs;
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -60,6 +61,20 @@ fn greatest(results: &Value, figure: &str, least_priority: u64) -> u64 {
         .map(|path| path["delay"][figure].as_u64().unwrap())
         .max()
         .unwrap()
+}
+
+/// True, with the reason printed, where Mosquitto is not installed.
+fn mosquitto_is_missing() -> bool {
+    let found = Command::new("mosquitto").arg("-h").output();
+    let Err(error) = found else {
+        return false;
+    };
+    assert!(
+        std::env::var_os("PUNCTUAL_REQUIRE_MOSQUITTO").is_none(),
+        "PUNCTUAL_REQUIRE_MOSQUITTO is set, but mosquitto cannot be run: {error}"
+    );
+    eprintln!("skipped: mosquitto cannot be run: {error}");
+    true
 }
 
 fn is_tried_again(what: &str, attempt: u32) {
@@ -113,6 +128,26 @@ fn every_message_of_a_line_arrives_and_is_reported() {
 }
 
 #[test]
+fn open_vswitch_forwards_by_the_same_plan() {
+    if Namespace::is_missing() || Ovs::is_missing() {
+        return;
+    }
+    let _turn = turn();
+    let results = emulate("line", &["--driver", "openflow", "--duration", "1"]);
+    let outcome = &results["outcome"];
+    assert_eq!(outcome["written"], outcome["acknowledged"]);
+    for path in paths(&results) {
+        assert!(path["seen"].as_u64().unwrap() > 50, "{path}");
+    }
+    // What was not declared came, too.
+    let came = outcome["background"].as_array().unwrap();
+    assert!(
+        came.iter().all(|each| each[1].as_u64().unwrap() > 0),
+        "{came:?}"
+    );
+}
+
+#[test]
 fn urgent_messages_pass_a_port_that_is_asked_for_too_much() {
     if Namespace::is_missing() {
         return;
@@ -141,28 +176,34 @@ fn urgent_messages_pass_a_port_that_is_asked_for_too_much() {
 }
 
 #[test]
-fn fig2_with_mosquitto_keeps_its_bounds_and_needs_priorities_for_it() {
-    if Namespace::is_missing() {
+fn fig2_with_mosquitto_behind_the_manager_keeps_its_bounds_and_needs_priorities_for_it() {
+    if Namespace::is_missing() || mosquitto_is_missing() {
         return;
     }
     let _turn = turn();
-    let options = ["--broker", "mosquitto", "--duration", "3"];
+    let options = ["--broker", "mosquitto", "--manager", "--duration", "3"];
     for attempt in 1.. {
         let with = emulate("fig2-low", &options);
         let without = emulate("fig2-low", &[&options[..], &["--no-priorities"]].concat());
         assert_eq!(paths(&with).len(), 12);
+        assert_eq!(with["outcome"]["promised"], 12);
+        // A machine that is busy is late by itself once in a while.
+        let is_busy = with["doubtful"].as_bool().unwrap();
+        let enough: &[&str] = match is_busy {
+            false => &["kept"],
+            true => &["kept", "kept-at-p999"],
+        };
         let above: Vec<_> = paths(&with)
             .iter()
-            .filter(|path| !["kept", "kept-at-p999"].contains(&path["verdict"].as_str().unwrap()))
+            .filter(|path| !enough.contains(&path["verdict"].as_str().unwrap()))
             .map(|path| path["flow"].as_str().unwrap())
             .collect();
         let [on, off] = [&with, &without].map(|results| greatest(results, "p99", 0));
         if above.is_empty() && on < off {
             return;
         }
-        let idle = &with["outcome"]["processors"]["idle"];
         is_tried_again(
-            &format!("above their bounds: {above:?}; p99 {on} ns and {off} ns; idle {idle} %"),
+            &format!("above their bounds: {above:?}; p99 {on} ns and {off} ns; busy: {is_busy}"),
             attempt,
         );
     }
@@ -205,6 +246,7 @@ fn what_cannot_be_emulated_is_said_in_words() {
         &["--background = bulk:s1>s9:1Mbit", "\"s9\" is not among"],
     );
     run(["emulate", "nothing.toml"]).fails(2, &["nothing.toml cannot be read"]);
+    run(["emulate", "fig3", "--load", "low"]).fails(2, &["fig3", "fig2 and fig15"]);
 }
 
 /// Looks again and again until there is something.
