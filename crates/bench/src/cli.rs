@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::compare::CompareArgs;
-use crate::emulate::{Paper, PapersArgs};
+use crate::emulate::{Paper, PapersArgs, RecoveryArgs};
 use crate::error::{Error, Result};
 use crate::floor::Floor;
 use crate::link::LinkArgs;
@@ -34,6 +34,9 @@ pub enum BenchCommand {
     RtMqtt(PapersArgs),
     /// Repeat Figs. 16 to 18 of the MRT-MQTT paper inside an edge network, as `rt-mqtt` does
     MrtMqtt(PapersArgs),
+    /// How long a flow is interrupted when a link of its way fails, with Open vSwitch and our
+    /// controller. Takes root, for network namespaces
+    Recovery(RecoveryArgs),
     /// How long an urgent message waits behind bulk on a slow link, with and without what is to
     /// shorten that, and with Mosquitto. Takes root, for network namespaces
     Link(LinkArgs),
@@ -57,6 +60,7 @@ impl BenchCommand {
             Self::Priomqtt(args) => args.run(own_words, out),
             Self::RtMqtt(args) => args.run(Paper::RtMqtt, !own_words.is_empty(), out),
             Self::MrtMqtt(args) => args.run(Paper::MrtMqtt, !own_words.is_empty(), out),
+            Self::Recovery(args) => args.run(out),
             Self::Link(args) => args.run(own_words, out),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
         }

@@ -27,7 +27,7 @@ mod wire;
 
 pub use cli::{BenchCommand, FloorArgs, LoadArgs};
 pub use compare::CompareArgs;
-pub use emulate::{EmulateArgs, PapersArgs};
+pub use emulate::{EmulateArgs, PapersArgs, RecoveryArgs};
 pub use error::{Error, Result};
 pub use floor::{Floor, HIGH_WATER};
 pub use http::http_get;

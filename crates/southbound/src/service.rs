@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_controller::{Controller, Effect, Event, Notice, Settings, Speaks, port_state};
+use punctual_controller::{Controller, Effect, Event, Notice, Settings};
 use punctual_model::Nanos;
 use punctual_model::srt::Request;
 use serde::Serialize;
@@ -179,38 +179,15 @@ impl Service {
 
     fn event(&self, event: SwitchEvent) -> Event {
         let mut inner = self.observer.lock();
-        match event {
-            SwitchEvent::Up {
-                datapath,
-                meters,
-                ports,
-            } => {
-                inner.counts.switches_up += 1;
-                Event::Connected {
-                    datapath,
-                    speaks: Speaks::OpenFlow,
-                    meters,
-                    ports: ports.iter().filter_map(port_state).collect(),
-                }
-            }
-            SwitchEvent::Message {
-                datapath,
-                xid,
-                message,
-            } => {
-                inner.counts.received += 1;
-                Event::Message {
-                    datapath,
-                    xid,
-                    message,
-                }
-            }
+        match &event {
+            SwitchEvent::Up { .. } => inner.counts.switches_up += 1,
+            SwitchEvent::Message { .. } => inner.counts.received += 1,
             SwitchEvent::Down { datapath, why } => {
                 inner.counts.switches_down += 1;
                 tracing::warn!("switch {datapath:016x} is away: {why}");
-                Event::Disconnected { datapath }
             }
         }
+        event.into()
     }
 
     fn of_table(&mut self, first: Letter) {

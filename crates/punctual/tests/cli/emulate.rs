@@ -148,6 +148,27 @@ fn open_vswitch_forwards_by_the_same_plan() {
 }
 
 #[test]
+fn flows_survive_the_failure_of_a_link_on_their_way() {
+    if Namespace::is_missing() || Ovs::is_missing() {
+        return;
+    }
+    let _turn = turn();
+    let directory = tempdir().unwrap();
+    let json = directory.path().join("recovery.json");
+    let json = json.to_str().unwrap();
+    let run = run(["bench", "recovery", "--repeats", "1", "--json", json]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let results: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let series = results["series"].as_array().unwrap();
+    assert_eq!(series.len(), 3);
+    for each in series {
+        let outages = each["outages"].as_array().unwrap();
+        assert_eq!(outages.len(), 1);
+        assert!(outages[0]["gap"].as_u64().is_some(), "{each}");
+    }
+}
+
+#[test]
 fn urgent_messages_pass_a_port_that_is_asked_for_too_much() {
     if Namespace::is_missing() {
         return;

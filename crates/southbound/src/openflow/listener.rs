@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use punctual_controller::{Event, Speaks, port_state};
 use punctual_openflow::{Envelope, Message, PortDesc, Xid};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -71,6 +72,34 @@ pub enum SwitchEvent {
         /// Why, in plain words.
         why: String,
     },
+}
+
+impl From<SwitchEvent> for Event {
+    /// As a controller is told.
+    fn from(event: SwitchEvent) -> Self {
+        match event {
+            SwitchEvent::Up {
+                datapath,
+                meters,
+                ports,
+            } => Self::Connected {
+                datapath,
+                speaks: Speaks::OpenFlow,
+                meters,
+                ports: ports.iter().filter_map(port_state).collect(),
+            },
+            SwitchEvent::Message {
+                datapath,
+                xid,
+                message,
+            } => Self::Message {
+                datapath,
+                xid,
+                message,
+            },
+            SwitchEvent::Down { datapath, .. } => Self::Disconnected { datapath },
+        }
+    }
 }
 
 /// Sends to switches. Clones are the same.

@@ -1,0 +1,153 @@
+//! The project's controller at the switches of an emulated network, without a table of
+//! requirements: what is requested is told to it directly.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc as channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use punctual_controller::{Controller, Effect, Event, Settings};
+use punctual_model::Nanos;
+use punctual_southbound::openflow::{ListenOptions, Switches};
+use tokio::select;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::error::{Error, Result};
+use crate::netns::Namespace;
+
+/// Silence after which a switch is asked for a sign of life.
+const PROBE: Duration = Duration::from_secs(5);
+
+/// Longest wait for a tick, ns: a day.
+const MAX_WAIT: u64 = 86_400_000_000_000;
+
+/// A running controller. It ends with this value.
+pub(super) struct Control {
+    controller: Arc<Mutex<Controller>>,
+    events: Option<mpsc::UnboundedSender<Event>>,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Starts one that listens in `namespace`.
+    pub(super) fn start(namespace: &Namespace, settings: &Settings) -> Result<Self> {
+        let controller = Arc::new(Mutex::new(Controller::new(settings)));
+        let (events, told) = mpsc::unbounded_channel();
+        let (ready, listening) = channel::channel();
+        let (inside, own) = (namespace.clone(), controller.clone());
+        let thread = thread::spawn(move || {
+            // If it cannot be entered `ready` is gone, which is seen below.
+            let _ = inside.enter(|| serve(&own, told, &ready));
+        });
+        let failed = || Error::io("cannot start the controller");
+        let address = match listening.recv() {
+            Ok(address) => address.map_err(failed())?,
+            Err(_) => return Err(failed()(io::ErrorKind::Other.into())),
+        };
+        Ok(Self {
+            controller,
+            events: Some(events),
+            address,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where switches find it.
+    pub(super) fn target(&self) -> String {
+        format!("tcp:{}", self.address)
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        if let Some(events) = &self.events {
+            // If it has ended nothing will come of it, which is seen.
+            let _ = events.send(event);
+        }
+    }
+
+    /// Looks at the controller; it waits meanwhile.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
+        look(&lock(&self.controller))
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.events = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(controller: &Mutex<Controller>) -> MutexGuard<'_, Controller> {
+    controller.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Controls until nobody can tell it anything any more.
+fn serve(
+    controller: &Mutex<Controller>,
+    told: mpsc::UnboundedReceiver<Event>,
+    ready: &channel::Sender<io::Result<SocketAddr>>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let listen = ListenOptions {
+        address: (Ipv4Addr::LOCALHOST, 0).into(),
+        tls: None,
+        generation: 1,
+        probe_interval: PROBE,
+    };
+    let ended = runtime.and_then(|runtime| {
+        runtime.block_on(async {
+            let switches = Switches::listen(listen).await?;
+            // The one who started it waits for this.
+            let _ = ready.send(Ok(switches.address()));
+            control(controller, told, switches).await;
+            Ok(())
+        })
+    });
+    if let Err(error) = ended {
+        let _ = ready.send(Err(error));
+    }
+}
+
+async fn control(
+    controller: &Mutex<Controller>,
+    mut told: mpsc::UnboundedReceiver<Event>,
+    mut switches: Switches,
+) {
+    let started = Instant::now();
+    let sender = switches.sender();
+    let mut effects = Vec::new();
+    loop {
+        let tick = lock(controller).next_tick();
+        let alarm = started + Duration::from_nanos(tick.0.min(MAX_WAIT));
+        let event = select! {
+            event = switches.next() => event.map(Event::from),
+            event = told.recv() => event,
+            () = sleep_until(alarm) => Some(Event::Tick),
+        };
+        let Some(event) = event else {
+            return;
+        };
+        let now = Nanos(started.elapsed().as_nanos() as u64);
+        lock(controller).handle(event, now, &mut effects);
+        for effect in effects.drain(..) {
+            if let Effect::Send {
+                datapath,
+                xid,
+                message,
+            } = effect
+            {
+                // Of one that is not there any more the controller is told.
+                sender.send(datapath, xid, message);
+            }
+        }
+    }
+}
