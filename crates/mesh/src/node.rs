@@ -1,0 +1,797 @@
+//! One broker of the mesh: links, tree, table, and what happens to messages that
+//! were on their way when the tree changed.
+//!
+//! Nothing that was to go over a link is lost with it. While a link does not carry
+//! any more, what its neighbour wanted stays wanted, and the shell keeps what is
+//! meant for it, as for any session without connection. When those filters are
+//! advertised over another link, the shell is told to copy what it keeps to that
+//! one *before* newer messages go there ([`Output::Copy`]), so that the order is
+//! kept; a neighbour that has some of them already recognises them ([`crate::seen`]).
+//! After [`Settings::heal`] the old link's messages are given up, unless no link
+//! carries at all: then there is nowhere else to go yet.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use punctual_model::Nanos;
+
+use crate::id::{BrokerId, LinkId, Rank};
+use crate::rtt::{self, Rtt};
+use crate::strategy::Strategy;
+use crate::table::{Applied, Table};
+use crate::tree::{Advert, Edge, Tree, TreeOutput, TreeSettings, Why};
+use crate::wire::{BUCKETS, Hello, MAX_TRACE, Message, Open, Trace, Traced, VERSIONS, WireError};
+
+/// What a link is taken to cost before it was measured.
+const UNMEASURED: Nanos = Nanos::from_millis(10);
+
+/// Settings of a broker in the mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Its name.
+    pub id: BrokerId,
+    /// Different after every start.
+    pub instance: u64,
+    /// Its capacity, see [`crate::Weights`].
+    pub capacity: u64,
+    /// How it forwards.
+    pub strategy: Strategy,
+    /// Times and tolerances of the tree.
+    pub tree: TreeSettings,
+    /// Added to the round-trip time of each link, for the broker at its end.
+    pub hop: Nanos,
+    /// How long messages for a link that was lost wait for another way.
+    pub heal: Nanos,
+    /// Time in which changes of subscriptions gather after some were told.
+    pub batch: Nanos,
+    /// Filters in the table.
+    pub max_filters: usize,
+}
+
+impl Settings {
+    /// Ordinary settings for a broker of that name and capacity.
+    pub fn new(id: BrokerId, instance: u64, capacity: u64) -> Self {
+        Self {
+            id,
+            instance,
+            capacity,
+            strategy: Strategy::default(),
+            tree: TreeSettings::default(),
+            hop: Nanos(100_000),
+            heal: Nanos::from_secs(10),
+            batch: Nanos::from_millis(10),
+            max_filters: 1_000_000,
+        }
+    }
+}
+
+/// Why a connection does not become a link.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No common version.
+    #[error("speaks versions {} to {} of the mesh, this broker {} to {}", .0.0, .0.1, VERSIONS.start(), VERSIONS.end())]
+    Version((u8, u8)),
+    /// It has this broker's name, or is this broker.
+    #[error("has the same name as this broker: give each its own (mesh.id)")]
+    Name,
+    /// It forwards otherwise.
+    #[error(
+        "forwards by {theirs}, this broker by {ours}: all of a mesh need the same (mesh.strategy)"
+    )]
+    Strategy {
+        /// The neighbour's.
+        theirs: Strategy,
+        /// This broker's.
+        ours: Strategy,
+    },
+    /// There is another connection between the two.
+    #[error("is connected already")]
+    Parallel,
+    /// All link numbers are in use.
+    #[error("would be one neighbour too many: {} are allowed", LinkId::MAX)]
+    Full,
+}
+
+/// What a node asks its shell to do, or tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send the bytes to the neighbour, on [`crate::wire::TOPIC`].
+    Send(LinkId, Vec<u8>),
+    /// Close the connection of a link; it is down already.
+    Close(LinkId, String),
+    /// From now on messages go over the link, or are kept for it.
+    Carry(LinkId, bool),
+    /// The neighbour wants these as well, and those not any more.
+    Interest {
+        /// Which.
+        link: LinkId,
+        /// Topic filters.
+        add: Vec<Box<str>>,
+        /// Topic filters.
+        remove: Vec<Box<str>>,
+    },
+    /// Put what is kept for the first link before everything for the second.
+    Copy(LinkId, LinkId),
+    /// Nothing is kept any more for a neighbour whose link does not carry, and it
+    /// wants nothing.
+    Forget(BrokerId),
+    /// An answer to [`Node::trace`].
+    Traced(Traced),
+    /// Something for the log.
+    Event(Event),
+}
+
+/// Something worth a line in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A link to a neighbour is up.
+    LinkUp(BrokerId),
+    /// A link is down.
+    LinkDown(BrokerId, String),
+    /// Another root.
+    Root {
+        /// Before.
+        old: Rank,
+        /// Now.
+        new: Rank,
+        /// Cause.
+        why: Why,
+    },
+    /// Another parent.
+    Parent {
+        /// `None` for the root.
+        parent: Option<BrokerId>,
+        /// Cost of the way to the root in microseconds.
+        cost: u64,
+        /// Cause.
+        why: Why,
+    },
+    /// Messages over this link begin or end.
+    Edge(BrokerId, Edge),
+    /// A neighbour's subscriptions do not fit; it is sent everything.
+    TableFull(BrokerId),
+}
+
+#[derive(Debug)]
+struct Link {
+    peer: BrokerId,
+    instance: u64,
+    dialled: bool,
+    weight: f64,
+    rtt: Rtt,
+    /// The neighbour's clock in its last hello, and when that came.
+    echo: Option<(u64, Nanos)>,
+    edge: Edge,
+}
+
+/// What [`Node::status`] says of a link.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkStatus {
+    /// Its number.
+    pub link: LinkId,
+    /// The neighbour.
+    pub peer: BrokerId,
+    /// Whether this broker opened the connection.
+    pub dialled: bool,
+    /// What it is used for.
+    pub edge: Edge,
+    /// Smoothed round-trip time.
+    pub rtt: Option<Nanos>,
+    /// Cost in microseconds.
+    pub cost: u64,
+    /// Root that the neighbour offers, and its cost there.
+    pub offer: Option<(BrokerId, u64)>,
+    /// Filters it wants.
+    pub filters: usize,
+}
+
+/// State of a broker in the mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// Its name.
+    pub id: BrokerId,
+    /// Its capacity.
+    pub capacity: u64,
+    /// How it forwards.
+    pub strategy: Strategy,
+    /// The root.
+    pub root: Rank,
+    /// The root's epoch.
+    pub epoch: u64,
+    /// Cost of the way to the root in microseconds.
+    pub cost: u64,
+    /// Links of it.
+    pub hops: u16,
+    /// The parent, if there is one.
+    pub parent: Option<BrokerId>,
+    /// Whether it is root or its parent has accepted it.
+    pub attached: bool,
+    /// Links that are up.
+    pub links: Vec<LinkStatus>,
+    /// Filters in the table.
+    pub filters: usize,
+    /// Changes told to neighbours so far.
+    pub advertised: u64,
+    /// Neighbours that messages are kept for.
+    pub healing: Vec<BrokerId>,
+}
+
+/// A broker of the mesh.
+#[derive(Debug)]
+pub struct Node {
+    settings: Settings,
+    tree: Tree,
+    table: Table,
+    links: BTreeMap<LinkId, Link>,
+    /// Numbers given to neighbours; kept while something is kept for them.
+    numbers: BTreeMap<BrokerId, LinkId>,
+    /// Links that carried and do not any more, since when.
+    lost: BTreeMap<LinkId, Nanos>,
+    told_at: Nanos,
+    tell_at: Option<Nanos>,
+    traces: u64,
+    outputs: VecDeque<Output>,
+}
+
+impl Node {
+    /// A broker without neighbours.
+    pub fn new(settings: Settings, now: Nanos) -> Self {
+        let own = Rank {
+            capacity: settings.capacity,
+            id: settings.id.clone(),
+        };
+        Self {
+            tree: Tree::new(own, settings.tree, now),
+            table: Table::new(settings.max_filters),
+            settings,
+            links: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            told_at: Nanos(0),
+            tell_at: None,
+            traces: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// What this broker says first on a connection.
+    pub fn open(&self, dialled: bool) -> Open {
+        Open {
+            versions: (*VERSIONS.start(), *VERSIONS.end()),
+            id: self.settings.id.clone(),
+            instance: self.settings.instance,
+            strategy: self.settings.strategy,
+            dialled,
+        }
+    }
+
+    /// A connection to another broker is open, and it has said who it is. `weight`
+    /// scales its round-trip time (1 leaves it). An older connection to the same
+    /// broker is closed if this one replaces it.
+    ///
+    /// # Errors
+    /// The [`Refusal`], with which the connection is to be closed.
+    pub fn link_up(&mut self, peer: &Open, weight: f64, now: Nanos) -> Result<LinkId, Refusal> {
+        if peer.versions.0 > *VERSIONS.end() || peer.versions.1 < *VERSIONS.start() {
+            return Err(Refusal::Version(peer.versions));
+        }
+        if peer.id == self.settings.id {
+            return Err(Refusal::Name);
+        }
+        if peer.strategy != self.settings.strategy {
+            return Err(Refusal::Strategy {
+                theirs: peer.strategy,
+                ours: self.settings.strategy,
+            });
+        }
+        let dialled = !peer.dialled;
+        let link = self.number(&peer.id).ok_or(Refusal::Full)?;
+        if let Some(old) = self.links.get(&link) {
+            // If both opened one, that of the lower name stays. A second one from
+            // the same side, or after a restart, says that the first is dead.
+            let lower_dialled = (self.settings.id < peer.id) == dialled;
+            let same = old.instance == peer.instance && old.dialled != dialled;
+            if same && !lower_dialled {
+                return Err(Refusal::Parallel);
+            }
+            self.outputs
+                .push_back(Output::Close(link, "replaced by a newer connection".into()));
+            self.link_down(link, "replaced by a newer connection", now);
+        }
+        self.numbers.insert(peer.id.clone(), link);
+        self.links.insert(
+            link,
+            Link {
+                peer: peer.id.clone(),
+                instance: peer.instance,
+                dialled,
+                weight,
+                rtt: Rtt::default(),
+                echo: None,
+                edge: Edge::Spare,
+            },
+        );
+        self.outputs
+            .push_back(Output::Event(Event::LinkUp(peer.id.clone())));
+        let cost = rtt::cost(UNMEASURED, weight, self.settings.hop);
+        self.tree.link_up(link, peer.id.clone(), cost, now);
+        self.settle(now);
+        Ok(link)
+    }
+
+    /// After a start: what is kept for a neighbour from before, with the filters it
+    /// wanted then.
+    pub fn remember(&mut self, peer: &BrokerId, filters: Vec<Box<str>>, now: Nanos) {
+        if let Some(link) = self.number(peer) {
+            self.numbers.insert(peer.clone(), link);
+            self.table.apply(link, filters, Vec::new());
+            self.lost.insert(link, now);
+        }
+    }
+
+    /// The number of a neighbour, or a free one.
+    fn number(&self, peer: &BrokerId) -> Option<LinkId> {
+        if let Some(link) = self.numbers.get(peer) {
+            return Some(*link);
+        }
+        let used = |link: &LinkId| self.numbers.values().any(|other| other == link);
+        (0..LinkId::MAX).map(LinkId).find(|link| !used(link))
+    }
+
+    /// The connection of a link is gone.
+    pub fn link_down(&mut self, link: LinkId, why: &str, now: Nanos) {
+        let Some(gone) = self.links.get(&link) else {
+            return;
+        };
+        let event = Event::LinkDown(gone.peer.clone(), why.into());
+        self.outputs.push_back(Output::Event(event));
+        self.tree.link_down(link, now);
+        self.settle(now);
+        self.links.remove(&link);
+        self.release(link);
+    }
+
+    /// A message came from a neighbour.
+    ///
+    /// # Errors
+    /// What it is not; the link is down then, and its connection is to be closed.
+    pub fn receive(&mut self, link: LinkId, bytes: &[u8], now: Nanos) -> Result<(), WireError> {
+        if !self.links.contains_key(&link) {
+            return Ok(());
+        }
+        let handled = Message::decode(bytes).and_then(|message| self.handle(link, message, now));
+        if let Err(error) = &handled {
+            self.link_down(link, &error.to_string(), now);
+        }
+        handled
+    }
+
+    fn handle(&mut self, link: LinkId, message: Message, now: Nanos) -> Result<(), WireError> {
+        match message {
+            Message::Open(_) => return Err(WireError::Field("second open")),
+            Message::Hello(hello) => self.hello(link, hello, now),
+            Message::Filters { add, remove } => {
+                self.may_have_filters()?;
+                let applied = self.table.apply(link, add, remove);
+                self.wanted(link, applied);
+            }
+            Message::Digest(theirs) => {
+                self.may_have_filters()?;
+                let ours = self.table.digests_wanted_by(link);
+                let differ = (0..BUCKETS).filter(|i| theirs[*i] != ours[*i]);
+                let bits = differ.fold(0, |bits, i| bits | 1 << i);
+                if bits != 0 {
+                    self.send(link, &Message::Want(bits));
+                }
+            }
+            Message::Want(bits) => {
+                for index in (0..BUCKETS as u8).filter(|i| bits & 1 << i != 0) {
+                    let filters = self.table.told(link, index);
+                    self.send(link, &Message::Bucket { index, filters });
+                }
+            }
+            Message::Bucket { index, filters } => {
+                self.may_have_filters()?;
+                let applied = self.table.replace(link, index, filters);
+                self.wanted(link, applied);
+            }
+            Message::Trace(trace) => self.follow(Some(link), trace),
+            Message::Traced(traced) => self.traced(traced),
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    fn may_have_filters(&self) -> Result<(), WireError> {
+        match self.settings.strategy {
+            Strategy::SubscriptionTable => Ok(()),
+            _ => Err(WireError::Field("filters without a table")),
+        }
+    }
+
+    /// A client of this broker subscribed to a filter, which may be shared.
+    pub fn subscribe(&mut self, filter: &str, now: Nanos) {
+        self.table
+            .subscribe(punctual_codec::topic::split_share(filter).1);
+        self.settle(now);
+    }
+
+    /// A client of this broker does not want a filter any more.
+    pub fn unsubscribe(&mut self, filter: &str, now: Nanos) {
+        self.table
+            .unsubscribe(punctual_codec::topic::split_share(filter).1);
+        self.settle(now);
+    }
+
+    /// Another capacity.
+    pub fn set_capacity(&mut self, capacity: u64, now: Nanos) {
+        self.settings.capacity = capacity;
+        self.tree.set_capacity(capacity, now);
+        self.settle(now);
+    }
+
+    /// Follows a topic to everybody who would receive it; answers come as
+    /// [`Output::Traced`] with the number returned.
+    pub fn trace(&mut self, topic: &str, now: Nanos) -> u64 {
+        self.traces += 1;
+        let trace = Trace {
+            origin: self.settings.id.clone(),
+            number: self.traces,
+            topic: topic.into(),
+            path: Vec::new(),
+        };
+        self.follow(None, trace);
+        self.settle(now);
+        self.traces
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now: Nanos) {
+        self.tree.tick(now);
+        if self.may_give_up() {
+            let heal = self.settings.heal;
+            let over: Vec<LinkId> = self
+                .lost
+                .iter()
+                .filter(|(_, since)| **since + heal <= now)
+                .map(|(l, _)| *l)
+                .collect();
+            for link in over {
+                self.give_up(link);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// When [`Self::tick`] is due.
+    pub fn next_timeout(&self) -> Nanos {
+        let heals = self.may_give_up().then(|| self.lost.values().min());
+        let heals = heals.flatten().map(|since| *since + self.settings.heal);
+        heals
+            .into_iter()
+            .chain(self.tell_at)
+            .fold(self.tree.next_timeout(), Ord::min)
+    }
+
+    /// Whether messages that wait have had somewhere else to go.
+    fn may_give_up(&self) -> bool {
+        let carries = self.links.values().any(|link| link.edge.carries());
+        carries && self.tree.is_attached()
+    }
+
+    /// What is to be done, in this order.
+    pub fn take_outputs(&mut self) -> VecDeque<Output> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// The neighbour on a link.
+    pub fn peer(&self, link: LinkId) -> Option<&BrokerId> {
+        let up = self.links.get(&link).map(|link| &link.peer);
+        up.or_else(|| {
+            self.numbers
+                .iter()
+                .find(|(_, other)| **other == link)
+                .map(|(id, _)| id)
+        })
+    }
+
+    /// The table of subscriptions.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The tree.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// How things stand.
+    pub fn status(&self) -> Status {
+        let (cost, hops) = self.tree.way();
+        let parent = self
+            .tree
+            .parent()
+            .and_then(|(link, _)| self.peer(link).cloned());
+        let links = self.links.iter().map(|(id, link)| {
+            let (cost, offer) = self.tree.offer(*id).unwrap_or_default();
+            LinkStatus {
+                link: *id,
+                peer: link.peer.clone(),
+                dialled: link.dialled,
+                edge: link.edge,
+                rtt: link.rtt.smoothed(),
+                cost,
+                offer: offer.map(|(root, cost)| (root.id.clone(), cost)),
+                filters: self.table.count_wanted_by(*id),
+            }
+        });
+        Status {
+            id: self.settings.id.clone(),
+            capacity: self.settings.capacity,
+            strategy: self.settings.strategy,
+            root: self.tree.root().clone(),
+            epoch: self.tree.epoch(),
+            cost,
+            hops,
+            parent,
+            attached: self.tree.is_attached(),
+            links: links.collect(),
+            filters: self.table.len(),
+            advertised: self.table.advertised(),
+            healing: self
+                .lost
+                .keys()
+                .filter_map(|link| self.peer(*link).cloned())
+                .collect(),
+        }
+    }
+
+    fn send(&mut self, link: LinkId, message: &Message) {
+        self.outputs.push_back(Output::Send(link, message.encode()));
+    }
+
+    fn hello(&mut self, from: LinkId, hello: Hello, now: Nanos) {
+        let Some(link) = self.links.get_mut(&from) else {
+            return;
+        };
+        link.echo = Some((hello.sent, now));
+        if let Some((sent, ago)) = hello.echo
+            && let Some(rtt) = (now.0 / 1000).checked_sub(sent.saturating_add(ago))
+            && link
+                .rtt
+                .sample(Nanos(rtt * 1000), self.settings.tree.hysteresis)
+            && let Some(used) = link.rtt.used()
+        {
+            let cost = rtt::cost(used, link.weight, self.settings.hop);
+            self.tree.set_cost(from, cost, now);
+        }
+        self.tree.receive(from, hello.advert, now);
+    }
+
+    fn say_hello(&mut self, to: LinkId, advert: Advert, now: Nanos) {
+        let Some(link) = self.links.get(&to) else {
+            return;
+        };
+        let echo = link.echo.map(|(sent, at)| (sent, (now - at).0 / 1000));
+        let sent = now.0 / 1000;
+        self.send(to, &Message::Hello(Hello { advert, sent, echo }));
+    }
+
+    /// After any change: does what the tree asks, and tells what gathered.
+    fn settle(&mut self, now: Nanos) {
+        let mut silent = Vec::new();
+        loop {
+            let outputs = self.tree.take_outputs();
+            if outputs.is_empty() {
+                break;
+            }
+            for output in outputs {
+                match output {
+                    TreeOutput::Send(link, advert) => self.say_hello(link, advert, now),
+                    TreeOutput::Edge(link, edge) => self.edge(link, edge, now),
+                    TreeOutput::Silent(link) => {
+                        let why = "nothing was heard for three hello intervals";
+                        self.outputs.push_back(Output::Close(link, why.into()));
+                        if let Some(peer) = self.peer(link).cloned() {
+                            let event = Event::LinkDown(peer, why.into());
+                            self.outputs.push_back(Output::Event(event));
+                        }
+                        silent.push(link);
+                    }
+                    TreeOutput::Root { old, new, why } => {
+                        self.outputs
+                            .push_back(Output::Event(Event::Root { old, new, why }));
+                    }
+                    TreeOutput::Parent { link, cost, why } => {
+                        let parent = link.and_then(|link| self.peer(link).cloned());
+                        let event = Event::Parent { parent, cost, why };
+                        self.outputs.push_back(Output::Event(event));
+                    }
+                }
+            }
+        }
+        for link in silent {
+            self.links.remove(&link);
+            self.release(link);
+        }
+        self.tell(now);
+    }
+
+    /// A link carries messages from now on, or does not any more.
+    fn edge(&mut self, id: LinkId, edge: Edge, now: Nanos) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let event = Event::Edge(link.peer.clone(), edge);
+        self.outputs.push_back(Output::Event(event));
+        let before = std::mem::replace(&mut link.edge, edge);
+        match (before.carries(), edge.carries()) {
+            (false, true) => {
+                self.lost.remove(&id);
+                self.outputs.push_back(Output::Carry(id, true));
+                match self.settings.strategy {
+                    Strategy::SubscriptionTable => {
+                        self.tell(now);
+                        self.table.activate(id);
+                        let digests = self.table.digests_told(id);
+                        self.send(id, &Message::Digest(digests));
+                    }
+                    Strategy::Flooding | Strategy::RootRelay => {
+                        let applied = self.table.apply(id, vec!["#".into()], Vec::new());
+                        self.wanted(id, applied);
+                    }
+                }
+            }
+            (true, false) if !self.lost.contains_key(&id) => {
+                self.table.deactivate(id);
+                self.outputs.push_back(Output::Carry(id, false));
+                self.lost.insert(id, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A neighbour's wishes changed: what waits for lost ones goes first.
+    fn wanted(&mut self, link: LinkId, applied: Applied) {
+        if !applied.added.is_empty() {
+            let lost: Vec<LinkId> = self
+                .lost
+                .keys()
+                .copied()
+                .filter(|lost| *lost != link)
+                .collect();
+            for lost in lost {
+                let kept = self.table.wanted_by(lost);
+                let overlap = |new: &str| kept.iter().any(|old| overlaps(old, new));
+                if applied.added.iter().any(|new| overlap(new)) {
+                    self.outputs.push_back(Output::Copy(lost, link));
+                }
+            }
+        }
+        if self.table.is_overflown(link)
+            && let Some(peer) = self.peer(link).cloned()
+        {
+            self.outputs
+                .push_back(Output::Event(Event::TableFull(peer)));
+            let add = vec!["#".into()];
+            let remove = Vec::new();
+            self.outputs
+                .push_back(Output::Interest { link, add, remove });
+        }
+        let Applied {
+            added: add,
+            removed: remove,
+        } = applied;
+        if !add.is_empty() || !remove.is_empty() {
+            self.outputs
+                .push_back(Output::Interest { link, add, remove });
+        }
+    }
+
+    /// Nothing is kept for a link any more.
+    fn give_up(&mut self, link: LinkId) {
+        self.lost.remove(&link);
+        self.table.forget(link);
+        match self.links.get(&link) {
+            Some(up) => self.outputs.push_back(Output::Forget(up.peer.clone())),
+            None => self.release(link),
+        }
+    }
+
+    /// Lets a link's number be used again if nothing depends on it.
+    fn release(&mut self, link: LinkId) {
+        if self.links.contains_key(&link) || self.lost.contains_key(&link) {
+            return;
+        }
+        self.table.forget(link);
+        if let Some(peer) = self.peer(link).cloned() {
+            self.numbers.remove(&peer);
+            self.outputs.push_back(Output::Forget(peer));
+        }
+    }
+
+    /// Tells neighbours what changed in the table, now or after a while.
+    fn tell(&mut self, now: Nanos) {
+        if self.settings.strategy != Strategy::SubscriptionTable || !self.table.has_changes() {
+            return;
+        }
+        let due = self.told_at + self.settings.batch;
+        if now < due && self.told_at.0 > 0 {
+            self.tell_at = Some(due);
+            return;
+        }
+        self.tell_at = None;
+        self.told_at = now;
+        for change in self.table.changes() {
+            let (add, remove) = (change.add, change.remove);
+            self.send(change.link, &Message::Filters { add, remove });
+        }
+    }
+
+    /// Reports to who traces, and passes the trace on.
+    fn follow(&mut self, from: Option<LinkId>, mut trace: Trace) {
+        let id = self.settings.id.clone();
+        if trace.path.len() >= MAX_TRACE - 1 || trace.path.iter().any(|(passed, _)| *passed == id) {
+            return;
+        }
+        let (subscribed, links) = self.table.receivers(&trace.topic);
+        let mut path = trace.path.clone();
+        path.push((id.clone(), 0));
+        let traced = Traced {
+            number: trace.number,
+            left: path.len() as u8 - 1,
+            path,
+            subscribed,
+        };
+        self.traced(traced);
+        trace.path.push((id.clone(), 0));
+        for link in links {
+            let Some(next) = self.links.get(&link).filter(|link| link.edge.carries()) else {
+                continue;
+            };
+            if Some(link) == from {
+                continue;
+            }
+            if let Some((_, micros)) = trace.path.last_mut() {
+                *micros = next.rtt.smoothed().map_or(0, |rtt| rtt.0 / 1000);
+            }
+            self.send(link, &Message::Trace(trace.clone()));
+        }
+    }
+
+    /// Passes an answer back to who asked.
+    fn traced(&mut self, mut traced: Traced) {
+        let at = usize::from(traced.left);
+        if traced
+            .path
+            .get(at)
+            .is_none_or(|(id, _)| *id != self.settings.id)
+        {
+            return;
+        }
+        let Some(before) = at.checked_sub(1) else {
+            self.outputs.push_back(Output::Traced(traced));
+            return;
+        };
+        traced.left -= 1;
+        let next = traced
+            .path
+            .get(before)
+            .and_then(|(id, _)| self.numbers.get(id))
+            .copied();
+        if let Some(next) = next.filter(|link| self.links.contains_key(link)) {
+            self.send(next, &Message::Traced(traced));
+        }
+    }
+}
+
+/// Whether there are topics that both filters match.
+fn overlaps(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (a.split('/'), b.split('/'));
+    loop {
+        match (a.next(), b.next()) {
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (Some(x), Some(y)) if x == y || x == "+" || y == "+" => {}
+            _ => return false,
+        }
+    }
+}

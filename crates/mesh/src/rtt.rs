@@ -1,0 +1,104 @@
+//! What a link costs: its round-trip time, smoothed, and kept as long as it does
+//! not change for good, so that the tree does not follow noise.
+//!
+//! Smoothing is that of RFC 6298 (an eighth of each sample). The cost that the
+//! tree uses moves only when the smoothed value has left a band around it.
+
+use punctual_model::Nanos;
+
+/// Samples before the first cost is believed.
+const FIRST: u32 = 3;
+
+/// Round-trip time of one link.
+#[derive(Debug, Clone, Default)]
+pub struct Rtt {
+    smoothed: Option<u64>,
+    samples: u32,
+    used: Option<u64>,
+}
+
+impl Rtt {
+    /// Takes a sample in. Says whether [`Self::used`] changed: after the first
+    /// samples, and when the smoothed time left the band of `per_cent` around it.
+    pub fn sample(&mut self, rtt: Nanos, per_cent: u32) -> bool {
+        let smoothed = match self.smoothed {
+            None => rtt.0,
+            // The first samples contain connecting and starting: the least is
+            // nearest to the truth.
+            Some(before) if self.samples < FIRST => before.min(rtt.0),
+            Some(before) => before - before / 8 + rtt.0 / 8,
+        };
+        self.smoothed = Some(smoothed);
+        self.samples = self.samples.saturating_add(1);
+        if self.samples < FIRST {
+            return false;
+        }
+        let outside = self.used.is_none_or(|used| {
+            let band = used / 100 * u64::from(per_cent);
+            smoothed.abs_diff(used) > band
+        });
+        if outside {
+            self.used = Some(smoothed);
+        }
+        outside
+    }
+
+    /// Smoothed round-trip time, if there was a sample.
+    pub fn smoothed(&self) -> Option<Nanos> {
+        self.smoothed.map(Nanos)
+    }
+
+    /// The time that the cost is made of, if enough samples were seen.
+    pub fn used(&self) -> Option<Nanos> {
+        self.used.map(Nanos)
+    }
+}
+
+/// Cost of a link in microseconds: its time, scaled by the operator's weight (1
+/// leaves it, less attracts), and `hop` for the broker at its end; 1 at least.
+pub fn cost(rtt: Nanos, weight: f64, hop: Nanos) -> u64 {
+    let micros = (rtt.0 as f64 / 1e3 * weight.clamp(1e-3, 1e3)) as u64;
+    micros.saturating_add(hop.0 / 1000).clamp(1, MAX_COST)
+}
+
+/// The highest cost of a link: a bit more than an hour.
+pub const MAX_COST: u64 = 1 << 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_does_not_move_what_is_used() {
+        let mut rtt = Rtt::default();
+        let mut changes = 0;
+        for i in 0..1000u64 {
+            changes += u32::from(rtt.sample(Nanos(1_000_000 + i * 7919 % 400 * 1000), 25));
+        }
+        assert_eq!(changes, 1);
+        assert_eq!(rtt.used(), Some(Nanos(1_000_000)));
+        // A way that became slower for good is noticed.
+        for _ in 0..50 {
+            rtt.sample(Nanos(5_000_000), 25);
+        }
+        assert!(rtt.used().is_some_and(|used| used.0 > 3_900_000));
+        assert!(rtt.smoothed().is_some_and(|s| s.0 > 4_900_000));
+    }
+
+    #[test]
+    fn the_first_samples_count_for_little() {
+        let mut rtt = Rtt::default();
+        assert!(!rtt.sample(Nanos(90_000_000), 25));
+        assert!(!rtt.sample(Nanos(2_000_000), 25));
+        assert!(rtt.sample(Nanos(3_000_000), 25));
+        assert_eq!(rtt.used(), Some(Nanos(2_000_000)));
+    }
+
+    #[test]
+    fn costs_are_positive_and_bounded() {
+        assert_eq!(cost(Nanos(0), 1.0, Nanos(0)), 1);
+        assert_eq!(cost(Nanos::MAX, 1.0, Nanos::MAX), MAX_COST);
+        assert_eq!(cost(Nanos(1_800_000), 1.0, Nanos(100_000)), 1900);
+        assert_eq!(cost(Nanos(1_800_000), 0.5, Nanos(100_000)), 1000);
+    }
+}

@@ -1,0 +1,129 @@
+//! Messages that were here before, recognised by what they are called and never by
+//! what they contain.
+//!
+//! Every message is called by the broker instance that took it in (`origin`, never
+//! used again after a restart) and a number that counts up there. A bounded number
+//! of names is remembered, the oldest forgotten first. A name that is not
+//! remembered is new, with one exception: a message that is *sent again* after the
+//! tree healed, with a number at or below one forgotten of its origin, may be a
+//! repetition; the caller decides, by its quality of service.
+
+use std::collections::VecDeque;
+
+use hashbrown::{HashMap, HashSet};
+
+type Fast = foldhash::fast::RandomState;
+
+/// What a message is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// The broker instance that took it in from a client.
+    pub origin: u32,
+    /// Counts up there.
+    pub number: u32,
+}
+
+/// What is known of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was not here before.
+    New,
+    /// It was.
+    Seen,
+    /// It is sent again, and may have been here so long ago that it was forgotten.
+    Unknown,
+}
+
+/// The names that are remembered.
+#[derive(Debug)]
+pub struct Seen {
+    names: HashSet<Name, Fast>,
+    order: VecDeque<Name>,
+    /// Highest forgotten number of each origin.
+    forgotten: HashMap<u32, u32, Fast>,
+    max: usize,
+}
+
+impl Seen {
+    /// Remembers up to `max` names.
+    pub fn new(max: usize) -> Self {
+        Self {
+            names: HashSet::default(),
+            order: VecDeque::new(),
+            forgotten: HashMap::default(),
+            max: max.max(1),
+        }
+    }
+
+    /// Notes a message; with `again`, one that was sent over another link before.
+    pub fn note(&mut self, name: Name, again: bool) -> Verdict {
+        if self.names.contains(&name) {
+            return Verdict::Seen;
+        }
+        let forgotten = self.forgotten.get(&name.origin);
+        if again && forgotten.is_some_and(|forgotten| name.number <= *forgotten) {
+            return Verdict::Unknown;
+        }
+        if self.order.len() >= self.max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+            if self.forgotten.len() >= self.max {
+                self.forgotten.clear();
+            }
+            let forgotten = self.forgotten.entry(oldest.origin).or_insert(0);
+            *forgotten = oldest.number.max(*forgotten);
+        }
+        self.names.insert(name);
+        self.order.push_back(name);
+        Verdict::New
+    }
+
+    /// How many names are remembered.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(origin: u32, number: u32) -> Name {
+        Name { origin, number }
+    }
+
+    #[test]
+    fn names_are_seen_once_in_any_order() {
+        let mut seen = Seen::new(100);
+        for number in [5, 1, 9, 2] {
+            assert_eq!(seen.note(name(1, number), false), Verdict::New);
+            assert_eq!(seen.note(name(2, number), true), Verdict::New);
+        }
+        for number in [1, 2, 5, 9] {
+            assert_eq!(seen.note(name(1, number), false), Verdict::Seen);
+            assert_eq!(seen.note(name(2, number), true), Verdict::Seen);
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_says_so() {
+        let mut seen = Seen::new(3);
+        for number in 1..=10 {
+            assert_eq!(seen.note(name(7, number), false), Verdict::New);
+        }
+        assert_eq!(seen.len(), 3);
+        assert_eq!(seen.note(name(7, 10), true), Verdict::Seen);
+        assert_eq!(seen.note(name(7, 4), true), Verdict::Unknown);
+        // One that was not sent before is new whatever its number: it waited behind
+        // more urgent ones.
+        assert_eq!(seen.note(name(7, 4), false), Verdict::New);
+        assert_eq!(seen.note(name(8, 4), true), Verdict::New);
+        assert!(seen.forgotten.len() <= 3);
+    }
+}

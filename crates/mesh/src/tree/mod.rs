@@ -1,0 +1,703 @@
+//! One spanning tree over any graph of brokers: root, parents, and which links
+//! carry messages, as a state machine.
+//!
+//! **Ways.** Every broker tells each neighbour which root it believes in, at which
+//! cost it reaches it, and the root's epoch ([`Advert`], whole state each time, so a
+//! lost one is repaired by the next). It chooses the best root it is offered, then
+//! the least cost. Counting to infinity is excluded as in DUAL and Babel (RFC 8966):
+//! an offer may be *newly* chosen only if its epoch is newer than any this broker
+//! advertised for that root, or the epoch is the same and the offer's cost is below
+//! every cost this broker advertised in it. Along parents (epoch, least advertised
+//! cost) therefore strictly improves, nobody chooses who depends on it, and what is
+//! left of a root that died is used up after finitely many choices. A broker that
+//! is offered only ways it may not choose asks the root for a newer epoch
+//! (`seek`), so that it need not wait for the next hello.
+//!
+//! **Links.** Ways may be wrong for as long as news travel; links that carry messages
+//! must not form a circle even then. A link does when *both* ends hold it, and it is
+//! taken into use as ports are in RSTP (IEEE 802.1D-2004, proposal and agreement):
+//! 1. Who chooses a parent first lets go of all its children, then asks with an
+//!    attempt number never used before; until it is accepted it holds no link.
+//! 2. Who is root or accepted by its parent holds a child for an attempt it has not
+//!    answered yet, once, and says so.
+//! 3. On hearing that, and only if the attempt is its latest, the child holds the link.
+//!
+//! *Invariant: the links held by both ends are a forest, at every moment, whatever
+//! is lost, delayed or crashes.* Each broker has one parent, so a circle would be a
+//! directed one. Take its link that came into use last. It did by step 3, for an
+//! attempt is held once; at that moment the child held no link to a child of its own
+//! (step 1, and step 2 allows no new one before step 3), so no circle led through it.
+//!
+//! `explore` and the tests in `tests/` check this for every order of events in all
+//! small graphs, and on large ones at random.
+
+mod advert;
+#[cfg(test)]
+mod explore;
+
+pub use advert::{Advert, Seek};
+
+use std::collections::{BTreeMap, VecDeque};
+
+use punctual_model::Nanos;
+
+use crate::id::{BrokerId, LinkId, Rank};
+
+/// Roots that are remembered; the ones not heard of for longest are forgotten.
+const KNOWN: usize = 1024;
+
+/// Times and tolerances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeSettings {
+    /// Between two adverts on a link with nothing to say; 50 ms at least.
+    pub hello: Nanos,
+    /// By how many per cent another way must be better to be changed to.
+    pub hysteresis: u32,
+}
+
+impl Default for TreeSettings {
+    fn default() -> Self {
+        Self {
+            hello: Nanos::from_secs(2),
+            hysteresis: 25,
+        }
+    }
+}
+
+impl TreeSettings {
+    /// Silence after which a neighbour counts as lost.
+    pub fn patience(&self) -> Nanos {
+        Nanos(self.hello.0.saturating_mul(3))
+    }
+
+    /// Age at which what is said of a root is not believed any more. Above
+    /// [`Self::patience`], which notices every ordinary loss.
+    fn max_age(&self) -> Nanos {
+        Nanos(self.hello.0.saturating_mul(6))
+    }
+}
+
+/// What a link is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Edge {
+    /// A spare: carries no messages.
+    Spare,
+    /// Leads to the chosen parent, which has not accepted yet.
+    Joining,
+    /// Leads to the parent; carries messages.
+    Parent,
+    /// Leads to a child; carries messages.
+    Child,
+}
+
+impl Edge {
+    /// Whether messages go over the link.
+    pub fn carries(self) -> bool {
+        matches!(self, Self::Parent | Self::Child)
+    }
+}
+
+/// Why the root or the parent changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// A better root was heard of.
+    BetterRoot,
+    /// The way to the root got shorter by more than the tolerance.
+    ShorterWay,
+    /// The link to the parent is down.
+    ParentLost,
+    /// The parent does not reach the root any more, or only by ways that may not
+    /// be used before the root has said so.
+    WayLost,
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::BetterRoot => "a better root was heard of",
+            Self::ShorterWay => "a shorter way was found",
+            Self::ParentLost => "the link to the parent is down",
+            Self::WayLost => "the parent lost the root",
+        })
+    }
+}
+
+/// What the tree asks for, or tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TreeOutput {
+    /// Send to the neighbour.
+    Send(LinkId, Advert),
+    /// The link is used differently from now on.
+    Edge(LinkId, Edge),
+    /// Nothing was heard on the link for [`TreeSettings::patience`]: it is treated
+    /// as down, and to be closed.
+    Silent(LinkId),
+    /// The root changed.
+    Root {
+        /// Before.
+        old: Rank,
+        /// Now; this broker itself if it is alone or elects.
+        new: Rank,
+        /// Cause.
+        why: Why,
+    },
+    /// Another neighbour is the parent.
+    Parent {
+        /// Which; `None` for the root.
+        link: Option<LinkId>,
+        /// Cost of the way to the root in microseconds.
+        cost: u64,
+        /// Cause.
+        why: Why,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Offer {
+    root: Rank,
+    epoch: u64,
+    cost: u64,
+    hops: u16,
+    /// When the root said so, as far as known.
+    born: Nanos,
+}
+
+#[derive(Debug, Clone)]
+struct Neighbour {
+    id: BrokerId,
+    cost: u64,
+    offer: Option<Offer>,
+    seek: Option<Seek>,
+    /// Number of the last advert received, and of the last one sent.
+    received: u64,
+    sent: u64,
+    last: Option<Advert>,
+    heard: Nanos,
+    sent_at: Nanos,
+    /// The attempt with which it asks to be a child; 0 if it does not.
+    asks: u64,
+    /// The last attempt that was answered.
+    answered: u64,
+    /// Whether it is held as child.
+    held: bool,
+    edge: Edge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Parent {
+    link: LinkId,
+    attempt: u64,
+    accepted: bool,
+}
+
+/// The best (epoch, cost) ever advertised for a root.
+#[derive(Debug, Clone)]
+struct Known {
+    epoch: u64,
+    least: u64,
+    heard: Nanos,
+}
+
+/// The tree as one broker sees it.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    own: Rank,
+    settings: TreeSettings,
+    epoch: u64,
+    attempts: u64,
+    parent: Option<Parent>,
+    /// The way in use: root, its epoch, cost, links.
+    way: Offer,
+    links: BTreeMap<LinkId, Neighbour>,
+    known: BTreeMap<BrokerId, Known>,
+    seek: Option<Seek>,
+    hello_at: Nanos,
+    why: Why,
+    outputs: VecDeque<TreeOutput>,
+}
+
+impl Tree {
+    /// A broker that knows nobody yet, and so is root.
+    pub fn new(own: Rank, settings: TreeSettings, now: Nanos) -> Self {
+        let way = Offer {
+            root: own.clone(),
+            epoch: 1,
+            cost: 0,
+            hops: 0,
+            born: now,
+        };
+        Self {
+            own,
+            settings,
+            epoch: 1,
+            attempts: 0,
+            parent: None,
+            way,
+            links: BTreeMap::new(),
+            known: BTreeMap::new(),
+            seek: None,
+            hello_at: now + settings.hello,
+            why: Why::BetterRoot,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Replaces times and tolerances.
+    pub fn set_settings(&mut self, settings: TreeSettings, now: Nanos) {
+        self.settings = settings;
+        self.hello_at = self.hello_at.min(now + settings.hello);
+    }
+
+    /// Another capacity; announced as a new epoch.
+    pub fn set_capacity(&mut self, capacity: u64, now: Nanos) {
+        if self.own.capacity != capacity {
+            self.own.capacity = capacity;
+            self.epoch += 1;
+            self.settle(now);
+        }
+    }
+
+    /// A link to a neighbour came up, with a cost above 0. A link with that number
+    /// that was up before is replaced.
+    pub fn link_up(&mut self, link: LinkId, neighbour: BrokerId, cost: u64, now: Nanos) {
+        if self.links.contains_key(&link) {
+            self.link_down(link, now);
+        }
+        let neighbour = Neighbour {
+            id: neighbour,
+            cost: cost.max(1),
+            offer: None,
+            seek: None,
+            received: 0,
+            sent: 0,
+            last: None,
+            heard: now,
+            sent_at: now,
+            asks: 0,
+            answered: 0,
+            held: false,
+            edge: Edge::Spare,
+        };
+        self.links.insert(link, neighbour);
+        self.settle(now);
+    }
+
+    /// A link is down.
+    pub fn link_down(&mut self, link: LinkId, now: Nanos) {
+        let Some(neighbour) = self.links.remove(&link) else {
+            return;
+        };
+        if neighbour.edge != Edge::Spare {
+            self.outputs.push_back(TreeOutput::Edge(link, Edge::Spare));
+        }
+        if self.parent.as_ref().is_some_and(|p| p.link == link) {
+            self.why = Why::ParentLost;
+        }
+        self.settle(now);
+        self.why = Why::WayLost;
+    }
+
+    /// The cost of a link changed.
+    pub fn set_cost(&mut self, link: LinkId, cost: u64, now: Nanos) {
+        if let Some(neighbour) = self.links.get_mut(&link)
+            && neighbour.cost != cost.max(1)
+        {
+            neighbour.cost = cost.max(1);
+            self.settle(now);
+        }
+    }
+
+    /// An advert was received. One that was overtaken is ignored.
+    pub fn receive(&mut self, link: LinkId, advert: Advert, now: Nanos) {
+        let Some(neighbour) = self.links.get_mut(&link) else {
+            return;
+        };
+        neighbour.heard = now;
+        if advert.number <= neighbour.received {
+            return;
+        }
+        neighbour.received = advert.number;
+        neighbour.seek = advert.seek;
+        neighbour.asks = advert.asks;
+        if neighbour.held && advert.asks != neighbour.answered {
+            neighbour.held = false;
+        }
+        if advert.root.id == self.own.id && advert.epoch > self.epoch {
+            // What is left of this broker's life before its last start.
+            self.epoch = advert.epoch.saturating_add(1);
+        }
+        neighbour.offer = Some(Offer {
+            root: advert.root,
+            epoch: advert.epoch,
+            cost: advert.cost,
+            hops: advert.hops,
+            born: now - advert.age,
+        });
+        let mut refused = false;
+        if let Some(parent) = &mut self.parent
+            && parent.link == link
+            && advert.answered == parent.attempt
+        {
+            refused = !advert.held;
+            parent.accepted = advert.held;
+        }
+        if refused {
+            self.attempt(link);
+        }
+        self.settle(now);
+    }
+
+    /// Time passes: hellos, neighbours that fell silent, roots that did.
+    pub fn tick(&mut self, now: Nanos) {
+        let patience = self.settings.patience();
+        let silent: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, n)| n.heard + patience <= now)
+            .map(|(link, _)| *link)
+            .collect();
+        for link in silent {
+            self.outputs.push_back(TreeOutput::Silent(link));
+            self.link_down(link, now);
+        }
+        if now >= self.hello_at {
+            self.hello(now);
+        }
+        self.settle(now);
+    }
+
+    /// Says everything again on links that were quiet; the root begins an epoch.
+    fn hello(&mut self, now: Nanos) {
+        let hello = self.settings.hello;
+        self.hello_at = now + hello;
+        if self.is_root() {
+            self.epoch += 1;
+            self.way.epoch = self.epoch;
+            self.way.born = now;
+        }
+        for neighbour in self.links.values_mut() {
+            // The root's epoch passes every link once in this time; what has just
+            // been said need not be said again.
+            if neighbour.sent_at + Nanos(hello.0 / 2) <= now {
+                neighbour.last = None;
+            }
+        }
+    }
+
+    /// When [`Self::tick`] is due.
+    pub fn next_timeout(&self) -> Nanos {
+        let patience = self.settings.patience();
+        let silent = self.links.values().map(|n| n.heard + patience);
+        let old = (!self.is_root()).then(|| self.way.born + self.settings.max_age());
+        silent.chain(old).fold(self.hello_at, Ord::min)
+    }
+
+    /// What is to be done, in this order.
+    pub fn take_outputs(&mut self) -> VecDeque<TreeOutput> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// Whether this broker is root.
+    pub fn is_root(&self) -> bool {
+        self.parent.is_none()
+    }
+
+    /// The root, as far as known.
+    pub fn root(&self) -> &Rank {
+        &self.way.root
+    }
+
+    /// Epoch of the root that the way in use is known from.
+    pub fn epoch(&self) -> u64 {
+        self.way.epoch
+    }
+
+    /// Cost of the way to the root in microseconds, and its links.
+    pub fn way(&self) -> (u64, u16) {
+        (self.way.cost, self.way.hops)
+    }
+
+    /// The link to the parent, if there is one and whether it has accepted.
+    pub fn parent(&self) -> Option<(LinkId, bool)> {
+        self.parent.as_ref().map(|p| (p.link, p.accepted))
+    }
+
+    /// Whether this broker is root, or its parent has accepted it.
+    pub fn is_attached(&self) -> bool {
+        self.parent.as_ref().is_none_or(|parent| parent.accepted)
+    }
+
+    /// What a link is used for; `None` if it is not up.
+    pub fn edge(&self, link: LinkId) -> Option<Edge> {
+        Some(self.links.get(&link)?.edge)
+    }
+
+    /// Cost of a link, and the root and cost that its neighbour offers.
+    pub fn offer(&self, link: LinkId) -> Option<(u64, Option<(&Rank, u64)>)> {
+        let neighbour = self.links.get(&link)?;
+        let offer = neighbour.offer.as_ref();
+        Some((neighbour.cost, offer.map(|o| (&o.root, o.cost))))
+    }
+
+    /// After any change: chooses the way, answers who asks, and says what is new.
+    fn settle(&mut self, now: Nanos) {
+        self.bump_if_sought();
+        self.choose(now);
+        self.accept();
+        self.tell(now);
+    }
+
+    /// Begins an epoch if somebody needs one of this root.
+    fn bump_if_sought(&mut self) {
+        if !self.is_root() {
+            return;
+        }
+        let sought = |seek: &&Seek| seek.root == self.own.id;
+        let seeks = self.links.values().filter_map(|n| n.seek.as_ref());
+        if let Some(epoch) = seeks.filter(sought).map(|seek| seek.above).max()
+            && epoch >= self.epoch
+        {
+            self.epoch = epoch.saturating_add(1);
+        }
+    }
+
+    fn choose(&mut self, now: Nanos) {
+        let max_age = self.settings.max_age();
+        let incumbent = self.parent.as_ref().map(|parent| parent.link);
+        let mut best: Option<(LinkId, &Neighbour, &Offer)> = None;
+        let mut kept = None;
+        let mut missed: Option<(&Rank, u64)> = None;
+        for (link, neighbour) in &self.links {
+            let Some(offer) = &neighbour.offer else {
+                continue;
+            };
+            if !offer.root.is_better_than(&self.own)
+                || offer.root.id == self.own.id
+                || offer.born + max_age <= now
+            {
+                continue;
+            }
+            let is_incumbent = incumbent == Some(*link) && offer.root.id == self.way.root.id;
+            if !self.may_choose(offer, is_incumbent) {
+                let epoch = self.known.get(&offer.root.id).map_or(0, |k| k.epoch);
+                if missed.is_none_or(|(root, _)| offer.root.is_better_than(root)) {
+                    missed = Some((&offer.root, epoch));
+                }
+                continue;
+            }
+            if is_incumbent {
+                kept = Some((*link, neighbour, offer));
+            }
+            let key = |n: &Neighbour, o: &Offer| (o.cost.saturating_add(n.cost), n.id.clone());
+            let better = best.is_none_or(|(_, n, o)| {
+                offer
+                    .root
+                    .cmp(&o.root)
+                    .then_with(|| key(neighbour, offer).cmp(&key(n, o)))
+                    .is_lt()
+            });
+            if better {
+                best = Some((*link, neighbour, offer));
+            }
+        }
+        // The way in use stays unless another is clearly better.
+        if let (Some((_, n, o)), Some((_, nb, ob))) = (kept, best)
+            && o.root.id == ob.root.id
+        {
+            let (now, other) = (
+                o.cost.saturating_add(n.cost),
+                ob.cost.saturating_add(nb.cost),
+            );
+            let tolerated = now.saturating_mul(u64::from(100 - self.settings.hysteresis.min(99)));
+            let clearly = match self.settings.hysteresis {
+                0 => (other, &nb.id) < (now, &n.id),
+                _ => other.saturating_mul(100) < tolerated,
+            };
+            if !clearly {
+                best = kept;
+            }
+        }
+        let chosen = best.map(|(link, neighbour, offer)| {
+            let way = Offer {
+                cost: offer.cost.saturating_add(neighbour.cost),
+                hops: offer.hops.saturating_add(1),
+                ..offer.clone()
+            };
+            (link, way)
+        });
+        let root = chosen.as_ref().map_or(&self.own, |(_, way)| &way.root);
+        self.seek = missed
+            .filter(|(missed, _)| missed.is_better_than(root))
+            .map(|(missed, above)| Seek {
+                root: missed.id.clone(),
+                above,
+            });
+        self.take(chosen, now);
+    }
+
+    /// Whether an offer may be used without risking that its way leads back here.
+    fn may_choose(&self, offer: &Offer, is_incumbent: bool) -> bool {
+        let Some(known) = self.known.get(&offer.root.id) else {
+            return true;
+        };
+        match offer.epoch.cmp(&known.epoch) {
+            std::cmp::Ordering::Greater => true,
+            // Who was chosen by the rule may get worse: what counts is the least
+            // it ever said.
+            std::cmp::Ordering::Equal => is_incumbent || offer.cost < known.least,
+            std::cmp::Ordering::Less => false,
+        }
+    }
+
+    /// Takes a way, or becomes root.
+    fn take(&mut self, chosen: Option<(LinkId, Offer)>, now: Nanos) {
+        let old = self.way.root.clone();
+        let old_link = self.parent.as_ref().map(|parent| parent.link);
+        let link = chosen.as_ref().map(|(link, _)| *link);
+        match chosen {
+            Some((_, way)) => {
+                self.remember(&way, now);
+                self.way = way;
+            }
+            None => {
+                if old_link.is_some() {
+                    // Who depended on it before may choose it again at once.
+                    self.epoch += 1;
+                    self.hello_at = now + self.settings.hello;
+                }
+                self.way = Offer {
+                    root: self.own.clone(),
+                    epoch: self.epoch,
+                    cost: 0,
+                    hops: 0,
+                    born: now,
+                };
+            }
+        }
+        let why = match self.way.root.cmp(&old) {
+            std::cmp::Ordering::Less => Why::BetterRoot,
+            std::cmp::Ordering::Equal if self.why != Why::ParentLost => Why::ShorterWay,
+            _ => self.why,
+        };
+        if self.way.root.id != old.id {
+            let new = self.way.root.clone();
+            self.outputs.push_back(TreeOutput::Root { old, new, why });
+        }
+        if link == old_link {
+            return;
+        }
+        match link {
+            None => self.parent = None,
+            Some(link) => self.attempt(link),
+        }
+        let cost = self.way.cost;
+        self.outputs
+            .push_back(TreeOutput::Parent { link, cost, why });
+    }
+
+    /// Lets go of all children and asks to be taken as a child itself.
+    fn attempt(&mut self, link: LinkId) {
+        for neighbour in self.links.values_mut() {
+            neighbour.held = false;
+        }
+        self.attempts += 1;
+        self.parent = Some(Parent {
+            link,
+            attempt: self.attempts,
+            accepted: false,
+        });
+    }
+
+    /// Remembers what is about to be advertised.
+    fn remember(&mut self, way: &Offer, now: Nanos) {
+        if self.known.len() >= KNOWN && !self.known.contains_key(&way.root.id) {
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.heard);
+            if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
+                self.known.remove(&oldest);
+            }
+        }
+        let known = self.known.entry(way.root.id.clone()).or_insert(Known {
+            epoch: way.epoch,
+            least: way.cost,
+            heard: now,
+        });
+        known.heard = now;
+        if way.epoch > known.epoch {
+            (known.epoch, known.least) = (way.epoch, way.cost);
+        } else {
+            known.least = known.least.min(way.cost);
+        }
+    }
+
+    /// Holds the children that ask, once each attempt.
+    fn accept(&mut self) {
+        if !self.is_attached() {
+            return;
+        }
+        let parent = self.parent.as_ref().map(|parent| parent.link);
+        for (link, neighbour) in &mut self.links {
+            if neighbour.asks > neighbour.answered && parent != Some(*link) {
+                neighbour.answered = neighbour.asks;
+                neighbour.held = true;
+            }
+        }
+    }
+
+    /// Sends to every neighbour what it was not told yet, and reports edges.
+    fn tell(&mut self, now: Nanos) {
+        let parent = self.parent.clone();
+        let up = self.seek_for_parent();
+        for (link, neighbour) in &mut self.links {
+            let asked = parent.as_ref().filter(|parent| parent.link == *link);
+            let advert = Advert {
+                number: neighbour.sent,
+                root: self.way.root.clone(),
+                epoch: self.way.epoch,
+                cost: self.way.cost,
+                hops: self.way.hops,
+                age: now - self.way.born,
+                asks: asked.map_or(0, |parent| parent.attempt),
+                answered: neighbour.answered,
+                held: neighbour.held,
+                seek: match asked {
+                    Some(_) => up.clone().or_else(|| self.seek.clone()),
+                    None => self.seek.clone(),
+                },
+            };
+            let news = neighbour
+                .last
+                .as_ref()
+                .is_none_or(|last| !last.says_same(&advert));
+            if news {
+                neighbour.sent += 1;
+                neighbour.sent_at = now;
+                let advert = Advert {
+                    number: neighbour.sent,
+                    ..advert
+                };
+                neighbour.last = Some(advert.clone());
+                self.outputs.push_back(TreeOutput::Send(*link, advert));
+            }
+            let edge = match asked {
+                Some(Parent { accepted: true, .. }) => Edge::Parent,
+                Some(_) => Edge::Joining,
+                None if neighbour.held => Edge::Child,
+                None => Edge::Spare,
+            };
+            if edge != neighbour.edge {
+                neighbour.edge = edge;
+                self.outputs.push_back(TreeOutput::Edge(*link, edge));
+            }
+        }
+    }
+
+    /// What others seek of the root that this broker depends on: passed on.
+    fn seek_for_parent(&self) -> Option<Seek> {
+        let (root, epoch) = (&self.way.root.id, self.way.epoch);
+        let seeks = self.links.values().filter_map(|n| n.seek.as_ref());
+        seeks
+            .filter(|seek| seek.root == *root && seek.above >= epoch)
+            .max_by_key(|seek| seek.above)
+            .cloned()
+    }
+}

@@ -1,0 +1,628 @@
+//! What brokers say to each other, as bytes.
+//!
+//! Carried as payload of PUBLISH packets with QoS 0 on [`TOPIC`], on the ordinary
+//! MQTT 5 connection between two brokers; clients may neither publish nor subscribe
+//! there. The first message each way is [`Message::Open`], with the range of
+//! versions the sender speaks. Decoding is strict: one way to write each number
+//! (shortest), nothing behind the end, no unknown kinds or flags, every length
+//! within its bound; what does not decode ends the link.
+
+use punctual_codec::topic;
+use punctual_model::Nanos;
+
+use crate::id::{BrokerId, MAX_NAME, Rank};
+use crate::strategy::Strategy;
+use crate::tree::{Advert, Seek};
+
+/// Topic of all messages between brokers.
+pub const TOPIC: &str = "$mesh/1";
+/// Versions that this library speaks.
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=1;
+/// Parts that filters are divided into when tables are compared.
+pub const BUCKETS: usize = 64;
+/// Bytes of the longest message.
+pub const MAX_MESSAGE: usize = 1 << 20;
+/// Links of the longest way that a trace follows.
+pub const MAX_TRACE: usize = 255;
+
+/// One message between two brokers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// Who speaks, and what it can.
+    Open(Open),
+    /// State of the tree, and times from which the other end learns the round trip.
+    Hello(Hello),
+    /// Changes to what the sender wants to receive; additions first.
+    Filters {
+        /// Wanted from now on.
+        add: Vec<Box<str>>,
+        /// Not wanted any more.
+        remove: Vec<Box<str>>,
+    },
+    /// All that the sender wants, as a sum of [`crate::table::digest`] for each part.
+    Digest(Box<[u64; BUCKETS]>),
+    /// Parts of the receiver's filters, a bit each, that the sender has otherwise.
+    Want(u64),
+    /// All filters that the sender wants of one part, instead of those told before.
+    Bucket {
+        /// Which part, below [`BUCKETS`].
+        index: u8,
+        /// The filters.
+        filters: Vec<Box<str>>,
+    },
+    /// Asks everybody that a publication would reach to report.
+    Trace(Trace),
+    /// Answer to a trace, on its way back.
+    Traced(Traced),
+}
+
+/// The first message on a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    /// Lowest and highest version spoken.
+    pub versions: (u8, u8),
+    /// Who speaks.
+    pub id: BrokerId,
+    /// Different after every start of the sender.
+    pub instance: u64,
+    /// How it forwards; has to be the same in all of a mesh.
+    pub strategy: Strategy,
+    /// Whether the sender opened the connection.
+    pub dialled: bool,
+}
+
+/// State of the tree and times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// State of the tree.
+    pub advert: Advert,
+    /// The sender's clock when it sent this, in microseconds.
+    pub sent: u64,
+    /// `sent` of the last hello that the sender received, and for how many
+    /// microseconds it has had it.
+    pub echo: Option<(u64, u64)>,
+}
+
+/// Follows a topic through the tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    /// Who asks.
+    pub origin: BrokerId,
+    /// Chosen by who asks.
+    pub number: u64,
+    /// Topic name.
+    pub topic: Box<str>,
+    /// Brokers passed, the asking one first, each with the round-trip time in
+    /// microseconds of the link to the next.
+    pub path: Vec<(BrokerId, u64)>,
+}
+
+/// What one broker says to a [`Trace`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Traced {
+    /// Of the trace.
+    pub number: u64,
+    /// The way from who asked to who answers, as in [`Trace`]; the last time is 0.
+    pub path: Vec<(BrokerId, u64)>,
+    /// How much of the way back is left: the answer goes to `path[left - 1]`.
+    pub left: u8,
+    /// Whether its own clients have subscribed to the topic.
+    pub subscribed: bool,
+}
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// It ends too early.
+    #[error("message is incomplete")]
+    Incomplete,
+    /// Bytes follow its end.
+    #[error("bytes follow the end of the message")]
+    Trailing,
+    /// A kind that this version does not have.
+    #[error("message of unknown kind {0}")]
+    Kind(u8),
+    /// A field has a value that it must not have.
+    #[error("{0} is not valid")]
+    Field(&'static str),
+}
+
+impl Message {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        match self {
+            Self::Open(open) => {
+                out.byte(0);
+                out.byte(open.versions.0);
+                out.byte(open.versions.1);
+                out.id(&open.id);
+                out.number(open.instance);
+                out.byte(open.strategy as u8);
+                out.byte(u8::from(open.dialled));
+            }
+            Self::Hello(hello) => {
+                out.byte(1);
+                out.hello(hello);
+            }
+            Self::Filters { add, remove } => {
+                out.byte(2);
+                out.filters(add);
+                out.filters(remove);
+            }
+            Self::Digest(sums) => {
+                out.byte(3);
+                let used = sums.iter().enumerate().filter(|(_, sum)| **sum != 0);
+                out.number(used.clone().fold(0, |bits, (i, _)| bits | 1 << i));
+                for (_, sum) in used {
+                    out.0.extend_from_slice(&sum.to_be_bytes());
+                }
+            }
+            Self::Want(bits) => {
+                out.byte(4);
+                out.number(*bits);
+            }
+            Self::Bucket { index, filters } => {
+                out.byte(5);
+                out.byte(*index);
+                out.filters(filters);
+            }
+            Self::Trace(trace) => {
+                out.byte(6);
+                out.id(&trace.origin);
+                out.number(trace.number);
+                out.text(&trace.topic);
+                out.path(&trace.path);
+            }
+            Self::Traced(traced) => {
+                out.byte(7);
+                out.number(traced.number);
+                out.path(&traced.path);
+                out.byte(traced.left);
+                out.byte(u8::from(traced.subscribed));
+            }
+        }
+        out.0
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// See [`WireError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        if bytes.len() > MAX_MESSAGE {
+            return Err(WireError::Field("length"));
+        }
+        let mut from = Reader(bytes);
+        let message = match from.byte()? {
+            0 => {
+                let versions = (from.byte()?, from.byte()?);
+                if versions.0 == 0 || versions.0 > versions.1 {
+                    return Err(WireError::Field("versions"));
+                }
+                Self::Open(Open {
+                    versions,
+                    id: from.id()?,
+                    instance: from.number()?,
+                    strategy: Strategy::from_byte(from.byte()?)
+                        .ok_or(WireError::Field("strategy"))?,
+                    dialled: from.flag()?,
+                })
+            }
+            1 => Self::Hello(from.hello()?),
+            2 => Self::Filters {
+                add: from.filters()?,
+                remove: from.filters()?,
+            },
+            3 => {
+                let bits = from.number()?;
+                let mut sums = Box::new([0; BUCKETS]);
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    if bits & 1 << i != 0 {
+                        *sum = from.fixed()?;
+                        if *sum == 0 {
+                            return Err(WireError::Field("digest"));
+                        }
+                    }
+                }
+                Self::Digest(sums)
+            }
+            4 => Self::Want(from.number()?),
+            5 => {
+                let index = from.byte()?;
+                if usize::from(index) >= BUCKETS {
+                    return Err(WireError::Field("bucket"));
+                }
+                let filters = from.filters()?;
+                Self::Bucket { index, filters }
+            }
+            6 => Self::Trace(Trace {
+                origin: from.id()?,
+                number: from.number()?,
+                topic: from.topic()?,
+                path: from.path()?,
+            }),
+            7 => {
+                let number = from.number()?;
+                let path = from.path()?;
+                let left = from.byte()?;
+                if usize::from(left) >= path.len() {
+                    return Err(WireError::Field("path"));
+                }
+                let subscribed = from.flag()?;
+                Self::Traced(Traced {
+                    number,
+                    path,
+                    left,
+                    subscribed,
+                })
+            }
+            kind => return Err(WireError::Kind(kind)),
+        };
+        match from.0 {
+            [] => Ok(message),
+            _ => Err(WireError::Trailing),
+        }
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn byte(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+
+    /// Seven bits a byte, the lowest first.
+    fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.byte(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.byte(number as u8);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn id(&mut self, id: &BrokerId) {
+        self.text(id.as_str());
+    }
+
+    fn filters(&mut self, filters: &[Box<str>]) {
+        self.number(filters.len() as u64);
+        filters.iter().for_each(|filter| self.text(filter));
+    }
+
+    fn path(&mut self, path: &[(BrokerId, u64)]) {
+        self.number(path.len() as u64);
+        for (id, micros) in path {
+            self.id(id);
+            self.number(*micros);
+        }
+    }
+
+    fn hello(&mut self, hello: &Hello) {
+        let advert = &hello.advert;
+        let flags = u8::from(advert.held)
+            | u8::from(advert.seek.is_some()) << 1
+            | u8::from(hello.echo.is_some()) << 2;
+        self.byte(flags);
+        self.number(advert.number);
+        self.id(&advert.root.id);
+        self.number(advert.root.capacity);
+        self.number(advert.epoch);
+        self.number(advert.cost);
+        self.number(u64::from(advert.hops));
+        self.number(advert.age.0 / 1_000_000);
+        self.number(advert.asks);
+        self.number(advert.answered);
+        if let Some(seek) = &advert.seek {
+            self.id(&seek.root);
+            self.number(seek.above);
+        }
+        self.number(hello.sent);
+        if let Some((sent, ago)) = hello.echo {
+            self.number(sent);
+            self.number(ago);
+        }
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Result<u8, WireError> {
+        let (first, rest) = self.0.split_first().ok_or(WireError::Incomplete)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn flag(&mut self) -> Result<bool, WireError> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(WireError::Field("flag")),
+        }
+    }
+
+    fn fixed(&mut self) -> Result<u64, WireError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(WireError::Incomplete)?;
+        self.0 = rest;
+        Ok(u64::from_be_bytes(*bytes))
+    }
+
+    fn number(&mut self) -> Result<u64, WireError> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7F);
+            if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
+                return Err(WireError::Field("number"));
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(WireError::Field("number"))
+    }
+
+    /// A count of things that take at least `size` bytes each.
+    fn count(&mut self, size: usize) -> Result<usize, WireError> {
+        let count = self.number()?;
+        let left = (self.0.len() / size) as u64;
+        match count <= left {
+            true => Ok(count as usize),
+            false => Err(WireError::Incomplete),
+        }
+    }
+
+    fn text(&mut self) -> Result<&'a str, WireError> {
+        let length = self.count(1)?;
+        let (text, rest) = self.0.split_at(length);
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| WireError::Field("text"))
+    }
+
+    fn id(&mut self) -> Result<BrokerId, WireError> {
+        let name = self.text()?;
+        BrokerId::new(name).ok_or(WireError::Field("name"))
+    }
+
+    fn topic(&mut self) -> Result<Box<str>, WireError> {
+        let name = self.text()?;
+        topic::validate_name(name.as_bytes())
+            .map(Box::from)
+            .map_err(|_| WireError::Field("topic"))
+    }
+
+    fn filters(&mut self) -> Result<Vec<Box<str>>, WireError> {
+        let count = self.count(2)?;
+        let mut filters = Vec::with_capacity(count.min(4096));
+        for _ in 0..count {
+            let filter = self.text()?;
+            let plain = topic::validate_filter(filter).is_ok() && !filter.starts_with('$');
+            if !plain || filter.len() > usize::from(u16::MAX) {
+                return Err(WireError::Field("filter"));
+            }
+            filters.push(filter.into());
+        }
+        Ok(filters)
+    }
+
+    fn path(&mut self) -> Result<Vec<(BrokerId, u64)>, WireError> {
+        let count = self.count(3)?;
+        if !(1..=MAX_TRACE).contains(&count) {
+            return Err(WireError::Field("path"));
+        }
+        (0..count)
+            .map(|_| Ok((self.id()?, self.number()?)))
+            .collect()
+    }
+
+    fn hello(&mut self) -> Result<Hello, WireError> {
+        let flags = self.byte()?;
+        if flags & !7 != 0 {
+            return Err(WireError::Field("flags"));
+        }
+        let number = self.number()?;
+        let id = self.id()?;
+        let capacity = self.number()?;
+        let epoch = self.number()?;
+        let cost = self.number()?;
+        let hops = u16::try_from(self.number()?).map_err(|_| WireError::Field("hops"))?;
+        let age = self.number()?;
+        let age = age.checked_mul(1_000_000).ok_or(WireError::Field("age"))?;
+        let asks = self.number()?;
+        let answered = self.number()?;
+        let seek = match flags & 2 {
+            0 => None,
+            _ => Some(Seek {
+                root: self.id()?,
+                above: self.number()?,
+            }),
+        };
+        let advert = Advert {
+            number,
+            root: Rank { capacity, id },
+            epoch,
+            cost,
+            hops,
+            age: Nanos(age),
+            asks,
+            answered,
+            held: flags & 1 != 0,
+            seek,
+        };
+        let sent = self.number()?;
+        let echo = match flags & 4 {
+            0 => None,
+            _ => Some((self.number()?, self.number()?)),
+        };
+        Ok(Hello { advert, sent, echo })
+    }
+}
+
+const _: () = assert!(MAX_NAME < 0x80, "a name's length takes one byte");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::Strategy as Way;
+    use proptest::prelude::*;
+    use proptest::strategy::Strategy;
+
+    fn id() -> impl Strategy<Value = BrokerId> {
+        "[a-z][a-z0-9.-]{0,20}".prop_map(|name| BrokerId::new(&name).unwrap())
+    }
+
+    fn filters() -> impl Strategy<Value = Vec<Box<str>>> {
+        let filter = "([a-z]{1,5}|\\+)(/([a-z]{1,5}|\\+)){0,3}(/#)?";
+        proptest::collection::vec(filter.prop_map(|f| f.into_boxed_str()), 0..20)
+    }
+
+    fn path() -> impl Strategy<Value = Vec<(BrokerId, u64)>> {
+        proptest::collection::vec((id(), any::<u64>()), 1..6)
+    }
+
+    fn hello() -> impl Strategy<Value = Message> {
+        let seek = proptest::option::of((id(), any::<u64>()));
+        let numbers = any::<[u64; 6]>();
+        let echo = any::<Option<(u64, u64)>>();
+        (
+            id(),
+            numbers,
+            any::<u16>(),
+            0..1u64 << 40,
+            any::<bool>(),
+            seek,
+            echo,
+        )
+            .prop_map(
+                |(
+                    id,
+                    [number, capacity, epoch, cost, asks, answered],
+                    hops,
+                    age,
+                    held,
+                    seek,
+                    echo,
+                )| {
+                    let advert = Advert {
+                        number,
+                        root: Rank { capacity, id },
+                        epoch,
+                        cost,
+                        hops,
+                        age: Nanos::from_millis(age % 1_000_000),
+                        asks,
+                        answered,
+                        held,
+                        seek: seek.map(|(root, above)| Seek { root, above }),
+                    };
+                    Message::Hello(Hello {
+                        advert,
+                        sent: number ^ cost,
+                        echo,
+                    })
+                },
+            )
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let open =
+            (id(), 1..5u8, 0..3u8, any::<bool>()).prop_map(|(id, low, strategy, dialled)| {
+                Message::Open(Open {
+                    versions: (low, low + 1),
+                    id,
+                    instance: u64::from(low) << 60,
+                    strategy: Way::from_byte(strategy).unwrap(),
+                    dialled,
+                })
+            });
+        let traced =
+            (path(), any::<u64>(), any::<bool>()).prop_map(|(path, number, subscribed)| {
+                Message::Traced(Traced {
+                    number,
+                    left: path.len() as u8 - 1,
+                    path,
+                    subscribed,
+                })
+            });
+        let trace = (id(), any::<u64>(), path()).prop_map(|(origin, number, path)| {
+            Message::Trace(Trace {
+                origin,
+                number,
+                topic: "a/b".into(),
+                path,
+            })
+        });
+        prop_oneof![
+            open,
+            hello(),
+            (filters(), filters()).prop_map(|(add, remove)| Message::Filters { add, remove }),
+            proptest::collection::vec(0..3u64, BUCKETS)
+                .prop_map(|sums| Message::Digest(Box::new(sums.try_into().unwrap()))),
+            any::<u64>().prop_map(Message::Want),
+            (0..64u8, filters()).prop_map(|(index, filters)| Message::Bucket { index, filters }),
+            trace,
+            traced,
+        ]
+    }
+
+    proptest! {
+        /// What was written is read, in one way only.
+        #[test]
+        fn messages_survive(message in message()) {
+            let bytes = message.encode();
+            prop_assert_eq!(Message::decode(&bytes), Ok(message));
+            for end in 0..bytes.len() {
+                prop_assert!(Message::decode(&bytes[..end]).is_err());
+            }
+            let more = [&bytes[..], &[0]].concat();
+            prop_assert_eq!(Message::decode(&more), Err(WireError::Trailing));
+        }
+
+        /// Other bytes are refused, or are how the message is written.
+        #[test]
+        fn bytes_survive(message in message(), at in any::<prop::sample::Index>(), byte: u8) {
+            let mut bytes = message.encode();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            if let Ok(message) = Message::decode(&bytes) {
+                prop_assert_eq!(message.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_have_one_form() {
+        assert_eq!(
+            Message::decode(&[4, 0x80, 0]),
+            Err(WireError::Field("number"))
+        );
+        assert_eq!(Message::decode(&[4, 0]), Ok(Message::Want(0)));
+        let most = Message::Want(u64::MAX).encode();
+        assert_eq!(Message::decode(&most), Ok(Message::Want(u64::MAX)));
+        let mut more = most;
+        more[10] = 2;
+        assert_eq!(Message::decode(&more), Err(WireError::Field("number")));
+    }
+
+    #[test]
+    fn what_is_not_for_others_is_refused() {
+        for filter in ["$SYS/#", "$share/g/a", "a/#/b", ""] {
+            let add = vec![filter.into(), "padding".into()];
+            let remove = Vec::new();
+            let bytes = Message::Filters { add, remove }.encode();
+            assert_eq!(
+                Message::decode(&bytes),
+                Err(WireError::Field("filter")),
+                "{filter}"
+            );
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Large meshes under churn, from a seed: the tree always a forest, and one tree
+//! again soon; messages of QoS 1 and 2 arrive once, whatever happens to links, and to
+//! brokers that keep what they acknowledged.
+//!
+//! `PUNCTUAL_SEEDS=1000 cargo test -p punctual-mesh --release --test churn` runs
+//! more; `PUNCTUAL_SEED=7` runs one.
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+#[allow(unreachable_pub, reason = "shared by test programs")]
+mod world;
+
+use std::collections::BTreeMap;
+
+use punctual_mesh::Settings;
+use punctual_model::Nanos;
+use world::{Rng, World, graph};
+
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    let number = |key| {
+        std::env::var(key)
+            .ok()
+            .and_then(|value| value.parse::<u64>().ok())
+    };
+    if let Some(seed) = number("PUNCTUAL_SEED") {
+        return seed..seed + 1;
+    }
+    0..number("PUNCTUAL_SEEDS").unwrap_or(few)
+}
+
+fn settings(settings: &mut Settings) {
+    settings.tree.hello = Nanos::from_millis(200);
+    settings.heal = Nanos::from_secs(3600);
+}
+
+fn build(rng: &mut Rng, n: usize) -> World {
+    let capacities: Vec<u64> = (0..n).map(|_| rng.below(4) as u64).collect();
+    let more = rng.below(n * 2);
+    let edges = graph(rng, n, more);
+    World::new(&capacities, edges, settings)
+}
+
+/// What happens to links and brokers.
+fn fault(world: &mut World, rng: &mut Rng, crashes: bool) {
+    match rng.below(if crashes { 6 } else { 4 }) {
+        0 | 1 => {
+            let edge = rng.below(world.edges.len());
+            let silently = rng.chance(30);
+            world.cut(edge, silently);
+        }
+        2 | 3 => {
+            for edge in 0..world.edges.len() {
+                if rng.chance(50) {
+                    world.mend(edge);
+                }
+            }
+        }
+        4 => {
+            let n = rng.below(world.brokers.len());
+            world.crash(n);
+        }
+        _ => {
+            for n in 0..world.brokers.len() {
+                if rng.chance(50) {
+                    world.start(n);
+                }
+            }
+        }
+    }
+}
+
+fn heal(world: &mut World) {
+    (0..world.edges.len()).for_each(|edge| world.mend(edge));
+    (0..world.brokers.len()).for_each(|n| world.start(n));
+}
+
+#[test]
+fn large_meshes_become_one_tree() {
+    let mut times = Vec::new();
+    for seed in seeds(12) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed);
+        let n = 2 + rng.below(49);
+        let mut world = build(&mut rng, n);
+        times.push(world.settle(Nanos::from_secs(20)));
+        for _ in 0..10 {
+            fault(&mut world, &mut rng, true);
+            // Some faults while the last one is still being dealt with.
+            let pause = rng.below(300) as u64;
+            for _ in 0..pause / 5 {
+                world.run_for(5);
+                world.settled().unwrap();
+            }
+        }
+        heal(&mut world);
+        times.push(world.settle(Nanos::from_secs(20)));
+        // Once ways are measured, nothing moves any more.
+        world.run_for(10_000);
+        let before = world.held();
+        world.run_for(10_000);
+        assert!(world.settled().unwrap());
+        assert_eq!(before, world.held(), "seed {seed}");
+    }
+    times.sort_unstable();
+    let at = |per_cent: usize| times[(times.len() - 1) * per_cent / 100].0 / 1_000_000;
+    println!(
+        "convergence: p50 {} ms, p90 {} ms, max {} ms",
+        at(50),
+        at(90),
+        at(100)
+    );
+}
+
+#[test]
+fn messages_arrive_once() {
+    let (mut repeated, mut late, mut got) = (0, 0, 0);
+    for seed in seeds(12) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed ^ 0xF00D);
+        let n = 2 + rng.below(12);
+        let mut world = build(&mut rng, n);
+        let filters = ["a/+", "a/b", "c/#", "#", "d"];
+        let topics = ["a/b", "a/c", "c/d/e", "d"];
+        for n in 0..n {
+            for filter in filters {
+                if rng.chance(20) {
+                    world.subscribe(n, filter);
+                }
+            }
+        }
+        world.run_for(20);
+        world.settle(Nanos::from_secs(20));
+        // Subscriptions are told.
+        world.run_for(1000);
+        let mut published = Vec::new();
+        let crashes = seed % 2 == 1;
+        for round in 0..60 {
+            for _ in 0..5 {
+                let n = rng.below(n);
+                let topic = topics[rng.below(topics.len())];
+                if world.brokers[n].node.is_some() {
+                    published.push((world.publish(n, topic), topic));
+                }
+                world.run_for(rng.below(20) as u64);
+            }
+            if round % 4 == 3 {
+                fault(&mut world, &mut rng, crashes);
+            }
+        }
+        heal(&mut world);
+        world.run_for(300);
+        world.settle(Nanos::from_secs(20));
+        world.run_for(5000);
+        for (n, broker) in world.brokers.iter().enumerate() {
+            let mut counts: BTreeMap<_, u32> = BTreeMap::new();
+            let mut last: BTreeMap<(u32, &str), u32> = BTreeMap::new();
+            for (name, topic) in &broker.received {
+                *counts.entry((name.origin, name.number)).or_default() += 1;
+                let before = last.insert((name.origin, topic), name.number);
+                late += u64::from(before >= Some(name.number));
+            }
+            for (name, topic) in &published {
+                let wanted = broker
+                    .own
+                    .iter()
+                    .any(|f| punctual_codec::topic::matches(f, topic));
+                let got = counts
+                    .get(&(name.origin, name.number))
+                    .copied()
+                    .unwrap_or(0);
+                assert_eq!(
+                    got,
+                    u32::from(wanted),
+                    "seed {seed}: {n} and {name:?} on {topic}"
+                );
+            }
+            repeated += broker.repeated;
+            got += broker.received.len();
+        }
+    }
+    // A message that waits on its way while newer ones take another one is late.
+    println!("{got} deliveries, {late} after newer ones, {repeated} repetitions recognised");
+}
+
+#[test]
+fn a_quiet_tree_repeats_nothing_and_says_little() {
+    let mut rng = Rng(5);
+    let mut world = build(&mut rng, 5);
+    world.subscribe(0, "t");
+    world.subscribe(4, "t");
+    world.run_for(20);
+    world.settle(Nanos::from_secs(20));
+    world.run_for(2000);
+    let before = world.publishes;
+    for _ in 0..100 {
+        world.publish(2, "t");
+        world.publish(3, "nobody/wants/this");
+        world.run_for(10);
+    }
+    world.run_for(1000);
+    assert!(world.brokers.iter().all(|broker| broker.repeated == 0));
+    for n in [0, 4] {
+        assert_eq!(world.brokers[n].received.len(), 100);
+    }
+    // No more than the links of the tree for each that somebody wants.
+    let passed = world.publishes - before;
+    assert!((100..=400).contains(&passed), "{passed}");
+    let (bytes, links) = (world.control_bytes, world.edges.len() as u64);
+    world.run_for(60_000);
+    let rate = (world.control_bytes - bytes) / links / 60;
+    // At ten hellos a second there and back; by default there is one in two seconds.
+    println!("{rate} B/s on each link at a hello every 200 ms");
+    assert!(rate < 600, "{rate}");
+}
+
+#[test]
+fn a_new_topic_costs_one_advertisement_less_than_brokers() {
+    let mut rng = Rng(9);
+    for n in [2, 5, 20] {
+        let mut world = build(&mut rng, n);
+        world.run_for(20);
+        world.settle(Nanos::from_secs(20));
+        let told = |world: &World| -> u64 {
+            let nodes = world
+                .brokers
+                .iter()
+                .filter_map(|broker| broker.node.as_ref());
+            nodes.map(|node| node.status().advertised).sum()
+        };
+        world.run_for(2000);
+        let before = told(&world);
+        world.subscribe(n / 2, "new/topic");
+        world.run_for(2000);
+        assert_eq!(told(&world) - before, n as u64 - 1);
+        // A second subscriber elsewhere is told on the way to the first only.
+        world.subscribe(0, "new/topic");
+        world.run_for(2000);
+        let second = told(&world) - before - (n as u64 - 1);
+        assert!((1..n as u64).contains(&second), "{second}");
+        // What is covered is not told.
+        let before = told(&world);
+        world.subscribe(0, "new/#");
+        world.run_for(2000);
+        let covering = told(&world) - before;
+        world.subscribe(0, "new/other/topic");
+        world.run_for(2000);
+        assert_eq!(told(&world) - before, covering);
+    }
+}
