@@ -37,6 +37,9 @@ pub struct Image<C = Box<[u8]>> {
     removals: BTreeMap<u64, Box<str>>,
     /// Contents that came in this group.
     fresh: Vec<u64>,
+    /// A log is being read, in which what refers to a content may come long
+    /// after everything else that did is done with.
+    reading: bool,
     pub(crate) highest: Highest,
     entries: u64,
     live: u64,
@@ -145,6 +148,7 @@ impl<C> Default for Image<C> {
             removed: HashMap::new(),
             removals: BTreeMap::new(),
             fresh: Vec::new(),
+            reading: false,
             highest: Highest::default(),
             entries: 0,
             live: 0,
@@ -341,6 +345,21 @@ impl<C> Image<C> {
         }
     }
 
+    /// Keeps all contents until [`Image::end_reading`].
+    pub(crate) fn begin_reading(&mut self) {
+        self.reading = true;
+    }
+
+    /// Gives up the contents that nothing refers to.
+    pub(crate) fn end_reading(&mut self) {
+        self.reading = false;
+        let unused = self.messages.iter().filter(|(_, it)| it.refs == 0);
+        let unused: Vec<u64> = unused.map(|(number, _)| *number).collect();
+        for message in unused {
+            self.forget_message(message);
+        }
+    }
+
     fn put_session(&mut self, op: &SessionOp<'_>, mark: u32) {
         let state = self.sessions.entry(op.session).or_default();
         let new = Meta {
@@ -530,6 +549,9 @@ impl<C> Image<C> {
     }
 
     fn forget_message(&mut self, number: u64) {
+        if self.reading {
+            return;
+        }
         let message = self.messages.remove(&number);
         self.live -= message.map_or(0, |message| u64::from(message.size));
     }

@@ -17,6 +17,8 @@ mod image;
 mod log;
 mod medium;
 pub mod op;
+#[cfg(test)]
+mod script;
 mod store;
 #[cfg(feature = "disk")]
 mod writer;

@@ -16,6 +16,8 @@
 
 mod clean;
 mod segment;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::{io, iter};
@@ -128,7 +130,9 @@ impl<M: Medium> Log<M> {
             stats: StoreStats::default(),
             frame: Vec::new(),
         };
+        log.image.begin_reading();
         log.load(&numbers)?;
+        log.image.end_reading();
         log.report.unfinished = log.image.drop_unfinished();
         log.report.count(&log.image);
         Ok(log)
@@ -185,7 +189,14 @@ impl<M: Medium> Log<M> {
                 Opening::Header(next) if next.previous == number => Some(next.previous_end),
                 _ => None,
             });
-            if let Opening::Header(header) = opening {
+            // One whose first commit failed, and that could not be removed then.
+            let is_skipped = openings[at + 1..].iter().find_map(|(_, next)| match next {
+                Opening::Header(next) => Some(next.previous < number),
+                _ => None,
+            });
+            if let Opening::Header(header) = opening
+                && is_skipped != Some(true)
+            {
                 bytes.resize(size as usize, 0);
                 self.read(number, 0, &mut bytes)?;
                 self.report.bytes += size;
@@ -223,12 +234,15 @@ impl<M: Medium> Log<M> {
         let mut found = |found: Found<'_>| match found {
             Found::Commit(commit) => {
                 image.settle();
-                if commit != *sequence + 1 && !is_first {
+                if commit != sequence.wrapping_add(1) && !is_first {
                     report.damage(Damage {
                         segment: number,
                         offset: 0,
                         len: 0,
-                        what: format!("commits {} to {} are missing", *sequence + 1, commit - 1),
+                        what: format!(
+                            "commits after {} and before {commit} are missing",
+                            *sequence
+                        ),
                     });
                 }
                 is_first = false;
@@ -322,7 +336,10 @@ impl<M: Medium> Log<M> {
         if self.reserve.is_some() {
             return Ok(());
         }
-        let (segment, size) = (self.last_segment + 1, self.config.segment_bytes);
+        let (segment, size) = (
+            self.last_segment.saturating_add(1),
+            self.config.segment_bytes,
+        );
         self.create(segment, size)?;
         self.reserve = Some((segment, size));
         Ok(())
@@ -349,13 +366,19 @@ impl<M: Medium> Log<M> {
     /// segment it is, and from which byte.
     fn write_frame(&mut self, records: u32) -> Result<(u32, u64), StoreError> {
         let len = self.frame.len() as u64;
+        if len > u64::from(u32::MAX) {
+            return Err(StoreError::Full {
+                what: "a commit",
+                needed: len,
+            });
+        }
         if let Some(head) = self.segments.back_mut()
             && self.open
             && head.end + len <= head.size
         {
             let (number, at) = (head.header.segment, head.end);
             head.header
-                .seal(self.sequence + 1, &mut self.frame, records);
+                .seal(self.sequence.wrapping_add(1), &mut self.frame, records);
             let written = self.medium.write(number, at, &self.frame);
             if let Err(error) = written.and_then(|()| self.medium.sync(number)) {
                 // What is there now is not known: the next one goes elsewhere.
@@ -363,14 +386,14 @@ impl<M: Medium> Log<M> {
                 return Err(unwritable(number, &error));
             }
             head.end += len;
-            self.sequence += 1;
+            self.sequence = self.sequence.wrapping_add(1);
             return Ok((number, at));
         }
         let size = self.config.segment_bytes.max(START as u64 + len);
         let (number, size) = match self.reserve {
             Some((number, reserved)) if reserved >= size => (number, reserved),
             smaller => {
-                let number = self.last_segment + 1;
+                let number = self.last_segment.saturating_add(1);
                 self.create(number, size)?;
                 // Segments are used in the order of their numbers.
                 self.reserve = Some((number, size));
@@ -387,7 +410,7 @@ impl<M: Medium> Log<M> {
             previous: previous.map_or(0, |previous| previous.header.segment),
             previous_end: previous.map_or(0, |previous| previous.end),
         };
-        header.seal(self.sequence + 1, &mut self.frame, records);
+        header.seal(self.sequence.wrapping_add(1), &mut self.frame, records);
         let mut bytes = header.encode().to_vec();
         bytes.extend_from_slice(&self.frame);
         let written = self.medium.write(number, 0, &bytes);
@@ -402,7 +425,7 @@ impl<M: Medium> Log<M> {
             size,
             end: START as u64 + len,
         });
-        self.sequence += 1;
+        self.sequence = self.sequence.wrapping_add(1);
         Ok((number, START as u64))
     }
 

@@ -1,0 +1,493 @@
+//! A log against the model, on a disk that loses, tears, fails and fills.
+
+use std::collections::BTreeSet;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Simulated;
+use crate::script::Script;
+
+const CONFIG: LogConfig = LogConfig {
+    segment_bytes: 8 << 10,
+    max_bytes: 1 << 30,
+};
+
+fn open(disk: Simulated) -> Log<Simulated> {
+    Log::open(disk, CONFIG, 7).expect("a store")
+}
+
+/// What is kept, without what need not be exact: which numbers were used, and
+/// the next packet identifier where a message was sent and done with at once.
+fn kept(tell: impl FnOnce(&mut dyn FnMut(Op<'_>))) -> Vec<String> {
+    let mut ops = Vec::new();
+    tell(&mut |op| {
+        ops.push(match op {
+            Op::Highest(_) => return,
+            Op::Session(session) => {
+                let next_packet_id = 1;
+                format!(
+                    "{:?}",
+                    Op::Session(crate::op::SessionOp {
+                        next_packet_id,
+                        ..session
+                    })
+                )
+            }
+            op => format!("{op:?}"),
+        });
+    });
+    // A log tells contents as they lie.
+    ops.sort_unstable();
+    ops
+}
+
+fn of_image(image: &Image) -> Vec<String> {
+    kept(|tell| image.operations(tell))
+}
+
+fn of_log(log: &mut Log<Simulated>) -> Vec<String> {
+    kept(|tell| {
+        log.recover(tell).expect("it can be read");
+    })
+}
+
+/// What one has and the other has not, shortened.
+fn difference(log: &[String], model: &[String]) -> Vec<String> {
+    let missing = model.iter().filter(|it| !log.contains(it));
+    let surplus = log.iter().filter(|it| !model.contains(it));
+    let missing = missing.map(|it| format!("missing {it:.120}"));
+    let surplus = surplus.map(|it| format!("surplus {it:.120}"));
+    let double = log.len().abs_diff(model.len());
+    let double = (double > 0).then(|| format!("{double} more or fewer"));
+    missing.chain(surplus).chain(double).collect()
+}
+
+const NONE: [&str; 0] = [];
+
+/// The state after a crash, as a model that remembers nothing else.
+fn recovered(image: &Image) -> Image {
+    let mut image = image.clone();
+    image.drop_unfinished();
+    let mut all = Batch::new();
+    image.operations(&mut |op| all.push(&op));
+    let mut fresh = Image::default();
+    fresh.apply(&all);
+    fresh
+}
+
+/// A coin that is the same with the same seed.
+struct Coin(u64);
+
+impl Coin {
+    fn toss(&mut self) -> bool {
+        self.0 = mix(self.0.wrapping_add(0x9E37_79B9_7F4A_7C15));
+        self.0 & 1 == 0
+    }
+}
+
+fn groups() -> impl Strategy<Value = Vec<Vec<u64>>> {
+    vec(vec(any::<u64>(), 1..20), 1..60)
+}
+
+/// Follows a script, with a model beside.
+struct Run {
+    script: Script,
+    model: Image,
+    log: Option<Log<Simulated>>,
+}
+
+impl Run {
+    fn new() -> Self {
+        Self {
+            script: Script::default(),
+            model: Image::default(),
+            log: Some(open(Simulated::default())),
+        }
+    }
+
+    fn log(&mut self) -> &mut Log<Simulated> {
+        self.log.as_mut().expect("a log")
+    }
+
+    fn group(&mut self, draws: &[u64]) -> Batch {
+        let mut group = Batch::new();
+        for draw in draws {
+            self.script.say(*draw, &mut group);
+        }
+        group
+    }
+
+    /// The power fails, perhaps while a group is being committed.
+    fn crash(&mut self, coin: &mut Coin, uncertain: Option<&Batch>) {
+        let mut disk = self.log.take().expect("a log").into_medium();
+        disk.crash(|| coin.toss());
+        let mut log = open(disk);
+        assert_eq!(log.report().damages, []);
+        let now = of_log(&mut log);
+        let mut expected = recovered(&self.model);
+        if let Some(group) = uncertain
+            && now != of_image(&expected)
+        {
+            self.model.apply(group);
+            expected = recovered(&self.model);
+        }
+        assert_eq!(difference(&now, &of_image(&expected)), NONE);
+        self.script.crash(
+            expected.sessions.keys().copied().collect(),
+            expected
+                .sessions
+                .values()
+                .flat_map(|it| it.entries.keys().copied())
+                .collect::<BTreeSet<_>>(),
+        );
+        self.model = expected;
+        self.log = Some(log);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        max_shrink_iters: 300,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_is_committed_is_kept(groups in groups(), seed in any::<u64>()) {
+        let mut run = Run::new();
+        let mut coin = Coin(seed);
+        for (at, draws) in groups.iter().enumerate() {
+            let group = run.group(draws);
+            prop_assert_eq!(run.log().commit(&group), Ok(()));
+            run.model.apply(&group);
+            let kept = of_log(run.log());
+            prop_assert_eq!(difference(&kept, &of_image(&run.model)), NONE);
+            if at % 8 == 7 {
+                run.crash(&mut coin, None);
+            }
+            if at % 20 == 19 {
+                prop_assert_eq!(run.log().compact(), Ok(()));
+                let kept = of_log(run.log());
+                prop_assert_eq!(difference(&kept, &of_image(&run.model)), NONE);
+            }
+        }
+        run.crash(&mut coin, None);
+        // All that is done with is given back.
+        for _ in 0..3 {
+            let _ = run.log().compact();
+        }
+        let stats = run.log().stats();
+        prop_assert!(stats.disk_bytes <= 2 * stats.live_bytes + 4 * CONFIG.segment_bytes);
+        run.crash(&mut coin, None);
+    }
+
+    #[test]
+    fn what_failed_can_be_tried_again(
+        groups in groups(),
+        seed in any::<u64>(),
+        steps in vec(0u64..12, 60),
+    ) {
+        let mut run = Run::new();
+        let mut coin = Coin(seed);
+        for (at, (draws, steps)) in groups.iter().zip(steps).enumerate() {
+            let mut group = run.group(draws);
+            run.log().medium_mut().fail_after = Some(steps);
+            if run.log().commit(&group).is_err() {
+                run.log().medium_mut().fail_after = None;
+                // With what came since.
+                group.append(&run.group(&[3, 18, 40]));
+                prop_assert_eq!(run.log().commit(&group), Ok(()));
+            }
+            run.log().medium_mut().fail_after = None;
+            run.model.apply(&group);
+            let kept = of_log(run.log());
+            prop_assert_eq!(difference(&kept, &of_image(&run.model)), NONE);
+            if at % 4 == 3 {
+                run.crash(&mut coin, None);
+            }
+        }
+        run.crash(&mut coin, None);
+    }
+
+    #[test]
+    fn a_full_disk_refuses_whole_groups_until_there_is_room(
+        groups in groups(),
+        seed in any::<u64>(),
+        capacity in 2u64..8,
+    ) {
+        let mut run = Run::new();
+        let mut coin = Coin(seed);
+        run.log().medium_mut().capacity = Some(capacity * CONFIG.segment_bytes);
+        let mut refused = Batch::new();
+        for draws in &groups {
+            let group = run.group(draws);
+            refused.append(&group);
+            match run.log().commit(&refused) {
+                Ok(()) => {
+                    run.model.apply(&refused);
+                    refused.clear();
+                    let kept = of_log(run.log());
+                    prop_assert_eq!(difference(&kept, &of_image(&run.model)), NONE);
+                }
+                Err(error) => prop_assert!(matches!(error, StoreError::Full { .. }), "{error}"),
+            }
+            prop_assert!(run.log().medium().used() <= capacity * CONFIG.segment_bytes);
+        }
+        run.log().medium_mut().capacity = None;
+        prop_assert_eq!(run.log().commit(&refused), Ok(()));
+        run.model.apply(&refused);
+        run.crash(&mut coin, None);
+    }
+
+    #[test]
+    fn after_any_cut_of_the_end_a_prefix_of_the_commits_is_there(
+        groups in groups(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        // What is moved makes later commits necessary to read earlier ones.
+        let config = LogConfig {
+            segment_bytes: 1 << 20,
+            ..CONFIG
+        };
+        let mut run = Run::new();
+        run.log = Some(Log::open(Simulated::default(), config, 7).expect("a store"));
+        let mut states = vec![Vec::new()];
+        for draws in &groups {
+            let group = run.group(draws);
+            run.log().commit(&group).expect("room");
+            run.model.apply(&group);
+            states.push(of_image(&recovered(&run.model)));
+        }
+        let mut disk = run.log.take().expect("a log").into_medium();
+        let bytes = disk.safe_bytes(1).expect("a segment");
+        let written = bytes.iter().rposition(|it| *it != 0).expect("a commit");
+        let from = cut.index(written + 2);
+        bytes[from..].fill(0);
+        let mut log = open(disk);
+        let now = of_log(&mut log);
+        prop_assert!(states.contains(&now), "{} records", now.len());
+    }
+
+    #[test]
+    fn no_flipped_bit_passes_unnoticed(
+        groups in groups(),
+        segment in any::<prop::sample::Index>(),
+        bit in any::<prop::sample::Index>(),
+    ) {
+        let mut run = Run::new();
+        for draws in &groups {
+            let group = run.group(draws);
+            run.log().commit(&group).expect("room");
+        }
+        let mut disk = run.log.take().expect("a log").into_medium();
+        let before = of_log(&mut open(disk.clone()));
+        let segments: Vec<u32> = disk.segments().collect();
+        prop_assume!(!segments.is_empty());
+        let bytes = disk.safe_bytes(segments[segment.index(segments.len())]).expect("it is there");
+        let bit = bit.index(bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        match Log::open(disk, CONFIG, 7) {
+            Ok(mut log) => {
+                let after = of_log(&mut log);
+                let report = log.report();
+                let noticed = !report.damages.is_empty() || report.torn > 0;
+                prop_assert!(after == before || noticed);
+            }
+            Err(error) => prop_assert!(false, "{error}"),
+        }
+    }
+}
+
+fn sessions(log: &mut Log<Simulated>) -> Vec<u64> {
+    let mut found = Vec::new();
+    let tell = &mut |op: Op<'_>| {
+        if let Op::Session(op) = op {
+            found.push(op.session);
+        }
+    };
+    log.recover(tell).expect("it can be read");
+    found
+}
+
+fn with_sessions(count: u64) -> Log<Simulated> {
+    let mut log = open(Simulated::default());
+    for session in 1..=count {
+        let mut group = Batch::new();
+        group.push(&session_op(session));
+        log.commit(&group).expect("room");
+    }
+    log
+}
+
+fn session_op(session: u64) -> Op<'static> {
+    Op::Session(crate::op::SessionOp {
+        session,
+        client_id: "client",
+        user: None,
+        version: 5,
+        expiry: 60,
+        detached: None,
+        next_packet_id: 1,
+    })
+}
+
+#[test]
+fn one_damaged_record_costs_itself_and_is_named() {
+    let log = with_sessions(100);
+    let mut disk = log.into_medium();
+    let bytes = disk.safe_bytes(1).expect("a segment");
+    let client = { bytes.windows(6).enumerate() }.filter(|(_, it)| *it == b"client");
+    let (at, _) = { client }.nth(41).expect("the forty-second");
+    bytes[at] = b'k';
+    let mut log = open(disk);
+    let expected: Vec<u64> = (1..=100).filter(|it| *it != 42).collect();
+    assert_eq!(sessions(&mut log), expected);
+    let [damage] = &log.report().damages[..] else {
+        panic!("{:?}", log.report().damages);
+    };
+    assert_eq!(damage.segment, 1);
+    assert!((damage.offset..damage.offset + damage.len).contains(&(at as u64)));
+    assert_eq!(damage.what, "the checksum is wrong");
+}
+
+#[test]
+fn a_damaged_beginning_costs_one_commit() {
+    let log = with_sessions(10);
+    let mut disk = log.into_medium();
+    let bytes = disk.safe_bytes(1).expect("a segment");
+    let frames = { bytes.windows(4).enumerate() }.filter(|(_, it)| *it == [0xF5, b'p', b'c', 10]);
+    let (at, _) = { frames }.nth(4).expect("the fifth");
+    bytes[at + 5] ^= 1;
+    let mut log = open(disk);
+    // Its records can still be read.
+    assert_eq!(sessions(&mut log).len(), 10);
+    assert!(!log.report().damages.is_empty());
+}
+
+#[test]
+fn a_missing_segment_is_noticed() {
+    let log = with_sessions(1000);
+    let mut disk = log.into_medium();
+    let middle = { disk.segments() }.nth(2).expect("several segments");
+    disk.remove(middle).expect("it is there");
+    let log = open(disk);
+    let what = &log.report().damages[0].what;
+    assert!(what.contains("are missing"), "{what}");
+}
+
+#[test]
+fn a_later_format_is_refused() {
+    let mut disk = with_sessions(3).into_medium();
+    let bytes = disk.safe_bytes(1).expect("a segment");
+    for copy in [0, 512] {
+        bytes[copy + 8] = 9;
+        let checksum = crc32fast::hash(&bytes[copy..copy + 36]);
+        bytes[copy + 36..copy + 40].copy_from_slice(&checksum.to_le_bytes());
+    }
+    let refused = Log::open(disk, CONFIG, 7).err();
+    assert_eq!(refused, Some(StoreError::Newer { found: 9, known: 1 }));
+}
+
+#[test]
+fn a_payload_cannot_pass_for_a_commit() {
+    // Someone who has seen the files of another store publishes one of its
+    // commits, and this one is cut off in the middle of that.
+    let mut other = with_sessions(2).into_medium();
+    let stolen = other.safe_bytes(1).expect("a segment")[START..].to_vec();
+    let mut log = Log::open(Simulated::default(), CONFIG, 8).expect("a store");
+    let mut group = Batch::new();
+    group.push(&session_op(9));
+    log.commit(&group).expect("room");
+    group.clear();
+    group.push(&Op::Flow {
+        key: "k",
+        value: &stolen[..200],
+    });
+    log.commit(&group).expect("room");
+    let mut disk = log.into_medium();
+    let bytes = disk.safe_bytes(1).expect("a segment");
+    let end = bytes.iter().rposition(|it| *it != 0).expect("bytes");
+    bytes[end] = 0;
+    let mut log = Log::open(disk, CONFIG, 8).expect("a store");
+    assert_eq!(sessions(&mut log), [9]);
+    assert!(log.report().torn > 0);
+}
+
+#[test]
+fn numbers_are_remembered_when_all_is_gone() {
+    let mut log = with_sessions(300);
+    for session in 1..=300 {
+        let mut group = Batch::new();
+        group.push(&Op::SessionEnd { session });
+        log.commit(&group).expect("room");
+    }
+    log.compact().expect("room");
+    assert_eq!(log.segments.len(), 1);
+    let log = open(log.into_medium());
+    assert_eq!(log.report().sessions, 0);
+    assert_eq!(log.report().highest.session, 300);
+}
+
+#[test]
+fn a_bound_on_what_is_kept_holds_and_what_gives_back_passes() {
+    let config = LogConfig {
+        max_bytes: 1000,
+        ..CONFIG
+    };
+    let mut log = Log::open(Simulated::default(), config, 7).expect("a store");
+    let mut group = Batch::new();
+    let mut session = 0;
+    let refused = loop {
+        session += 1;
+        group.clear();
+        group.push(&session_op(session));
+        if let Err(error) = log.commit(&group) {
+            break error;
+        }
+    };
+    assert!(
+        matches!(
+            refused,
+            StoreError::Full {
+                what: "the store",
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    // With it what gives room back.
+    group.push(&Op::SessionEnd { session: 1 });
+    group.push(&Op::SessionEnd { session: 2 });
+    log.commit(&group).expect("room");
+    assert!(session > 10 && log.stats().sessions == session - 2);
+}
+
+#[test]
+fn what_begins_and_ends_at_once_is_not_written() {
+    let mut log = open(Simulated::default());
+    let mut group = Batch::new();
+    group.push(&session_op(1));
+    log.commit(&group).expect("room");
+    let before = log.stats();
+    let mut script = Script::default();
+    group.clear();
+    script.say(0, &mut group);
+    // One message for one session, and its end.
+    script.say(6 + (1 << 8), &mut group);
+    let published = group.iter().filter(|op| !matches!(op, Op::Session(_)));
+    let mut group: Batch = published.collect();
+    let entry = group.iter().find_map(|op| match op {
+        Op::Entry(op) => Some(op.entry),
+        _ => None,
+    });
+    group.push(&Op::Done {
+        session: 1,
+        entry: entry.expect("an entry"),
+    });
+    log.commit(&group).expect("room");
+    let after = log.stats();
+    assert_eq!(after.written_bytes, before.written_bytes);
+    assert_eq!((after.entries, after.messages), (0, 0));
+}
