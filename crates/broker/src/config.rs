@@ -4,6 +4,7 @@
 use crate::Nanos;
 use crate::admission::Admission;
 use crate::egress::{Discipline, LaneLimits, Shares};
+use crate::journal::DurabilityPolicy;
 use crate::urgency::UrgencyRule;
 
 /// Settings of a broker. All sizes are bytes.
@@ -57,6 +58,8 @@ pub struct Config {
     /// message that asks for real time goes into lane 0. It cannot be changed
     /// while the broker runs.
     pub admission: Option<Admission>,
+    /// What survives the process where there is a store.
+    pub durability: DurabilityPolicy,
     /// Version string for `$SYS/broker/version`.
     pub version: String,
 }
@@ -189,6 +192,7 @@ impl Default for Config {
             lanes: LaneLimits::default(),
             rules: Vec::new(),
             admission: None,
+            durability: DurabilityPolicy::default(),
             version: concat!("punctual ", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }

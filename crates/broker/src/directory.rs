@@ -35,6 +35,8 @@ pub(crate) struct SessionHandle {
     pub(crate) reserved_bytes: AtomicUsize,
     /// Whether publishers on other shards are to hold back.
     pub(crate) congested: AtomicBool,
+    /// Whether the store has it.
+    durable: AtomicBool,
     permissions: RwLock<Option<Arc<dyn Permissions>>>,
 }
 
@@ -44,6 +46,16 @@ impl SessionHandle {
             Some(permissions) => permissions.may_receive(topic),
             None => true,
         }
+    }
+
+    /// Whether what it keeps is stored.
+    #[inline]
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_durable(&self, durable: bool) {
+        self.durable.store(durable, Ordering::Release);
     }
 
     pub(crate) fn set_permissions(&self, permissions: Option<Arc<dyn Permissions>>) {
@@ -88,7 +100,10 @@ pub struct Directory {
     retained: RwLock<Retained>,
     homes: Mutex<HashMap<Arc<str>, u16, foldhash::quality::RandomState>>,
     access: RwLock<Option<Arc<dyn AccessControl>>>,
-    next_number: AtomicU64,
+    pub(crate) next_number: AtomicU64,
+    /// Of messages and entries in the store.
+    pub(crate) next_message: AtomicU64,
+    pub(crate) next_entry: AtomicU64,
     pub(crate) sessions: AtomicUsize,
     pub(crate) subscriptions: AtomicUsize,
     pub(crate) queued_bytes: AtomicUsize,
@@ -110,6 +125,8 @@ impl Directory {
             homes: Mutex::default(),
             access: RwLock::default(),
             next_number: AtomicU64::new(1),
+            next_message: AtomicU64::new(1),
+            next_entry: AtomicU64::new(1),
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
             queued_bytes: AtomicUsize::new(0),
@@ -203,6 +220,15 @@ impl Directory {
         self.retained_mut().remove(topic)
     }
 
+    /// Takes the topics that have no retained message any more although the
+    /// store knows one, with the version of that.
+    pub(crate) fn take_unretained(&self) -> Vec<(Box<str>, u64)> {
+        if !self.retained().has_gone() {
+            return Vec::new();
+        }
+        self.retained_mut().take_gone()
+    }
+
     pub(crate) fn retained(&self) -> RwLockReadGuard<'_, Retained> {
         read(&self.retained)
     }
@@ -268,10 +294,22 @@ impl Directory {
 
     /// Makes the handle of a session whose identifier was claimed.
     pub(crate) fn handle(&self, client_id: &Arc<str>, shard: u16, slot: u32) -> Arc<SessionHandle> {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        self.handle_of(client_id, shard, slot, number)
+    }
+
+    /// The same for a session that has a number already.
+    pub(crate) fn handle_of(
+        &self,
+        client_id: &Arc<str>,
+        shard: u16,
+        slot: u32,
+        number: u64,
+    ) -> Arc<SessionHandle> {
         Arc::new(SessionHandle {
             shard,
             slot,
-            number: self.next_number.fetch_add(1, Ordering::Relaxed),
+            number,
             client_id: client_id.clone(),
             connected: AtomicBool::new(false),
             queued: AtomicU32::new(0),
@@ -279,6 +317,7 @@ impl Directory {
             reserved: AtomicU32::new(0),
             reserved_bytes: AtomicUsize::new(0),
             congested: AtomicBool::new(false),
+            durable: AtomicBool::new(false),
             permissions: RwLock::new(None),
         })
     }

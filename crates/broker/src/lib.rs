@@ -24,6 +24,7 @@ mod directory;
 mod egress;
 mod hub;
 mod index;
+mod journal;
 mod message;
 mod retained;
 mod room;
@@ -54,6 +55,10 @@ pub use egress::{
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo,
+};
+pub use journal::{
+    Durability, DurabilityPolicy, DurabilityRule, Operations, RestoredSession, Restorer,
+    StoreTrouble,
 };
 pub use message::Message;
 pub use punctual_model::Nanos;

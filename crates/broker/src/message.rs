@@ -74,6 +74,8 @@ pub struct Message {
     pub retain: bool,
     /// The admitted flow that it is of.
     pub(crate) watch: Option<Arc<Watch>>,
+    /// Its number in the store; 0 for none.
+    pub(crate) stored: u64,
 }
 
 /// Bytes before a message where it is kept: the counters of [`Arc`].
@@ -89,6 +91,7 @@ pub(crate) struct Traits {
     pub(crate) publisher: u64,
     pub(crate) stamp: Stamp,
     pub(crate) watch: Option<Arc<Watch>>,
+    pub(crate) stored: u64,
 }
 
 impl Message {
@@ -119,6 +122,7 @@ impl Message {
             publisher,
             stamp: Stamp::PLAIN,
             watch: None,
+            stored: 0,
         })
     }
 
@@ -131,6 +135,7 @@ impl Message {
             publisher,
             stamp,
             watch,
+            stored,
         } = traits;
         let data = [parts.topic, parts.properties, parts.payload].concat();
         Arc::new(Self {
@@ -143,6 +148,7 @@ impl Message {
             publisher,
             stamp,
             watch,
+            stored,
         })
     }
 
@@ -169,6 +175,7 @@ impl Message {
             publisher: 0,
             stamp: Stamp::PLAIN,
             watch: None,
+            stored: 0,
         };
         Self::from_parts(&parts, traits)
     }
@@ -301,6 +308,7 @@ impl Messages {
                 message.publisher = traits.publisher;
                 message.stamp = traits.stamp;
                 message.watch = traits.watch;
+                message.stored = traits.stored;
                 let arc = arc.clone();
                 self.list.rotate_left(1);
                 self.last_pause = 0;

@@ -19,6 +19,11 @@ pub(crate) struct Retained {
     messages: BTreeMap<Box<str>, Arc<Message>>,
     bytes: usize,
     expiries: BinaryHeap<Reverse<(Nanos, Box<str>)>>,
+    /// Of the last change that a store is told.
+    version: u64,
+    /// Topics that have no message any more although the store knows one, with
+    /// the version of that.
+    gone: Vec<(Box<str>, u64)>,
 }
 
 /// One piece of a scan.
@@ -62,7 +67,7 @@ impl Retained {
     /// [MQTT-3.3.1-6].
     pub(crate) fn set(&mut self, message: Arc<Message>) {
         if message.payload().is_empty() {
-            self.remove(message.topic());
+            self.clear(message.topic());
             return;
         }
         self.bytes += message.size();
@@ -75,7 +80,18 @@ impl Retained {
         }
     }
 
+    /// Removes what a topic has, for another reason than a publication.
     pub(crate) fn remove(&mut self, topic: &str) -> bool {
+        let stored = self.is_stored(topic);
+        let removed = self.clear(topic);
+        if stored {
+            let version = self.next_version();
+            self.gone.push((topic.into(), version));
+        }
+        removed
+    }
+
+    fn clear(&mut self, topic: &str) -> bool {
         match self.messages.remove(topic) {
             Some(old) => {
                 self.bytes -= old.size();
@@ -83,6 +99,36 @@ impl Retained {
             }
             None => false,
         }
+    }
+
+    /// The message of a topic.
+    pub(crate) fn get(&self, topic: &str) -> Option<Arc<Message>> {
+        self.messages.get(topic).cloned()
+    }
+
+    /// Whether the store may know a message of the topic.
+    pub(crate) fn is_stored(&self, topic: &str) -> bool {
+        self.messages.get(topic).is_some_and(|m| m.stored != 0)
+    }
+
+    /// Of the next change that a store is told.
+    pub(crate) fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    /// Goes on after a restart.
+    pub(crate) fn raise_version(&mut self, version: u64) {
+        self.version = self.version.max(version);
+    }
+
+    /// Takes the removals that no publication told.
+    pub(crate) fn take_gone(&mut self) -> Vec<(Box<str>, u64)> {
+        std::mem::take(&mut self.gone)
+    }
+
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
     }
 
     /// Removes what has expired; at most `SCAN` a call.

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::directory::{Directory, SessionHandle};
 use crate::index::{Generation, Subscriber, generation_slot};
+use crate::journal::{self, Durability, DurabilityRule};
 use crate::urgency::{self, UrgencyRule};
 
 /// One receiver of a message.
@@ -129,6 +130,8 @@ pub(crate) struct Route {
     /// Urgency of messages whose publisher states none. Boxed: few topics have
     /// one.
     pub(crate) rule: Option<Box<UrgencyRule>>,
+    /// What is promised about its messages, if the topic decides that.
+    pub(crate) durability: Option<Durability>,
 }
 
 impl Route {
@@ -157,10 +160,15 @@ pub(crate) struct RouteCache {
     /// Number of the first route here; numbers are never used twice.
     first: u64,
     rules: Vec<UrgencyRule>,
+    durability: Vec<DurabilityRule>,
 }
 
 impl RouteCache {
-    pub(crate) fn new(capacity: usize, rules: Vec<UrgencyRule>) -> Self {
+    pub(crate) fn new(
+        capacity: usize,
+        rules: Vec<UrgencyRule>,
+        durability: Vec<DurabilityRule>,
+    ) -> Self {
         Self {
             routes: Vec::new(),
             table: HashTable::new(),
@@ -169,13 +177,15 @@ impl RouteCache {
             weight: 0,
             first: 1,
             rules,
+            durability,
         }
     }
 
     /// Replaces the rules; known topics are looked up again.
-    pub(crate) fn set_rules(&mut self, rules: Vec<UrgencyRule>) {
-        if self.rules != rules {
-            self.rules = rules;
+    pub(crate) fn set_rules(&mut self, rules: &[UrgencyRule], durability: &[DurabilityRule]) {
+        if self.rules != rules || self.durability != durability {
+            self.rules = rules.to_vec();
+            self.durability = durability.to_vec();
             self.start_again();
         }
     }
@@ -247,6 +257,7 @@ impl RouteCache {
             generation,
             matched: Arc::new(matched),
             rule: urgency::of_topic(&self.rules, topic).map(|rule| Box::new(rule.clone())),
+            durability: journal::of_topic(&self.durability, topic),
         };
         self.weight += route.weight();
         self.routes.push(route);

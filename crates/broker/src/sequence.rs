@@ -27,6 +27,17 @@ pub(crate) struct Number {
 }
 
 impl Number {
+    /// Source and count.
+    pub(crate) fn parts(self) -> (u32, u32) {
+        (self.source.get(), self.count)
+    }
+
+    /// The inverse of [`Self::parts`].
+    pub(crate) fn from_parts((source, count): (u32, u32)) -> Option<Self> {
+        let source = NonZeroU32::new(source)?;
+        Some(Self { source, count })
+    }
+
     fn value(self) -> ([u8; LONGEST], usize) {
         let mut value = [0; LONGEST];
         let mut left = &mut value[..];

@@ -6,12 +6,13 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hashbrown::{HashSet, HashTable};
+use hashbrown::{HashMap, HashTable};
 use punctual_codec::{QoS, SubscribeOptions};
 
 use crate::admission::Flows;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Lane, Rank};
+use crate::journal::Durability;
 use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
 use crate::{Message, Nanos};
@@ -28,6 +29,8 @@ pub(crate) struct Delivery {
     pub(crate) retain: bool,
     /// If the subscriber asked for it.
     pub(crate) number: Option<Number>,
+    /// Number of the entry in the store; 0 for none.
+    pub(crate) entry: u64,
 }
 
 /// How far the handshake of a message in flight is.
@@ -51,6 +54,14 @@ pub(crate) struct Inflight {
     pub(crate) packet_id: u16,
     pub(crate) step: Step,
     pub(crate) delivery: Option<Box<Delivery>>,
+}
+
+impl Inflight {
+    /// Number of the entry in the store; 0 for none.
+    #[inline]
+    pub(crate) fn entry(&self) -> u64 {
+        self.delivery.as_ref().map_or(0, |delivery| delivery.entry)
+    }
 }
 
 /// Messages in flight, in the order of their packet identifiers, which are
@@ -133,21 +144,73 @@ impl Window {
     }
 
     /// Takes the step from `from` to `to` for an identifier; `Done` frees it.
-    /// False if no message with that identifier waits for that step.
+    /// Returns the number of its entry in the store, 0 for none; `None` if no
+    /// message with that identifier waits for that step.
     #[inline]
-    pub(crate) fn advance(&mut self, packet_id: u16, from: Step, to: Step) -> bool {
+    pub(crate) fn advance(&mut self, packet_id: u16, from: Step, to: Step) -> Option<u64> {
         match self.find(packet_id) {
-            Some(entry) if entry.step == from => {
-                entry.step = to;
-                entry.delivery = None;
+            Some(inflight) if inflight.step == from => {
+                let entry = inflight.entry();
+                inflight.step = to;
+                // Until it is done, what is stored is known by its number.
+                if to == Step::Done || entry == 0 {
+                    inflight.delivery = None;
+                }
                 if to == Step::Done {
                     self.open -= 1;
                     self.sent_open -= 1;
                     self.forget_done();
                 }
-                true
+                Some(entry)
             }
-            _ => false,
+            _ => None,
+        }
+    }
+
+    /// The message with that identifier that was sent, or is about to be, on the
+    /// current connection.
+    pub(crate) fn in_flight(&mut self, packet_id: u16) -> Option<&Inflight> {
+        self.find(packet_id).map(|inflight| &*inflight)
+    }
+
+    /// The identifier that the next message gets.
+    pub(crate) fn next_id(&self) -> u16 {
+        self.next_id
+    }
+
+    /// What was in flight before a restart, to be sent again: in the order of
+    /// the identifiers, up to the one before `next_id`. Those in between are
+    /// done.
+    pub(crate) fn restore(next_id: u16, mut inflight: Vec<Inflight>) -> Self {
+        let next_id = next_id.max(1);
+        // How long ago it was given; all are different.
+        let age = |id: u16| (u32::from(next_id) + PACKET_IDS - 1 - u32::from(id)) % PACKET_IDS;
+        inflight.sort_by_key(|inflight| std::cmp::Reverse(age(inflight.packet_id)));
+        let open = inflight.len() as u32;
+        let mut entries = VecDeque::new();
+        let mut inflight = inflight.into_iter().peekable();
+        if let Some(first) = inflight.peek() {
+            let mut packet_id = first.packet_id;
+            while packet_id != next_id || entries.is_empty() {
+                let own = inflight.next_if(|inflight| inflight.packet_id == packet_id);
+                entries.push_back(own.unwrap_or(Inflight {
+                    packet_id,
+                    step: Step::Done,
+                    delivery: None,
+                }));
+                packet_id = if packet_id == u16::MAX {
+                    1
+                } else {
+                    packet_id + 1
+                };
+            }
+        }
+        Self {
+            entries,
+            next_id,
+            open,
+            sent: 0,
+            sent_open: 0,
         }
     }
 
@@ -324,16 +387,22 @@ impl Queue {
         }
     }
 
-    /// Removes what has expired; returns how many messages and bytes, and when
-    /// the next expires.
-    pub(crate) fn sweep(&mut self, now: Nanos) -> (usize, usize, Nanos) {
+    /// Removes what has expired and tells `gone` the numbers of the entries in
+    /// the store; returns how many messages and bytes, and when the next expires.
+    pub(crate) fn sweep(&mut self, now: Nanos, mut gone: impl FnMut(u64)) -> (usize, usize, Nanos) {
         let before = (self.len(), self.bytes());
         let mut next = Nanos::MAX;
         if let Some(waiting) = &mut self.0 {
-            let keep = |delivery: &Delivery| !delivery.message.is_expired(now);
-            waiting.plain.retain(keep);
+            let mut keep = |delivery: &Delivery| {
+                let keep = !delivery.message.is_expired(now);
+                if !keep {
+                    gone(delivery.entry);
+                }
+                keep
+            };
+            waiting.plain.retain(&mut keep);
             for lane in waiting.urgent.iter_mut().flat_map(|lanes| lanes.iter_mut()) {
-                lane.retain(keep);
+                lane.retain(&mut keep);
             }
             let (mut bytes, mut unacknowledged) = (0, 0);
             let urgent = waiting.urgent().flat_map(Lane::iter);
@@ -359,6 +428,8 @@ pub(crate) struct Subscription {
     pub(crate) id: u32,
     /// Its messages are numbered.
     pub(crate) numbered: bool,
+    /// Messages of admitted flows go to it with the plain ones.
+    pub(crate) demoted: bool,
 }
 
 /// Retained messages that are still to be sent for a new subscription.
@@ -440,8 +511,9 @@ pub(crate) struct Session {
     pub(crate) queue: Queue,
     pub(crate) subscriptions: Vec<Subscription>,
     pub(crate) replays: Replays,
-    /// QoS 2 identifiers received and not yet released.
-    pub(crate) incoming: Option<Box<HashSet<u16, foldhash::fast::RandomState>>>,
+    /// QoS 2 identifiers received and not yet released, with the ticket of what
+    /// is stored of them; 0 for nothing.
+    pub(crate) incoming: Option<Box<HashMap<u16, u64, foldhash::fast::RandomState>>>,
     pub(crate) will: Option<Box<Will>>,
     pub(crate) username: Option<Arc<str>>,
     /// When the queue is next swept; `MAX` if it need not be.
@@ -450,6 +522,14 @@ pub(crate) struct Session {
     pub(crate) classes: u8,
     /// Whether whoever admits flows knows of it.
     pub(crate) asked: bool,
+    /// Whether the store has it.
+    pub(crate) durable: bool,
+    /// Ticket of what says that it exists.
+    pub(crate) created: u64,
+    /// The store does not know what it is now.
+    pub(crate) stale: bool,
+    /// What is promised about what its client publishes.
+    pub(crate) durability: Durability,
     /// Flows that its client publishes.
     pub(crate) flows: Option<Box<Flows>>,
     /// Numbers of what it is sent, since a subscription asked for them.
@@ -473,6 +553,10 @@ impl Session {
             sweep_at: Nanos::MAX,
             classes: crate::urgency::ALL_CLASSES,
             asked: false,
+            durable: false,
+            created: 0,
+            stale: false,
+            durability: Durability::None,
             flows: None,
             sequences: None,
         }
@@ -565,11 +649,11 @@ mod tests {
             if open.len() > 10 {
                 // The third is acknowledged before the first.
                 let id = open.remove(2).unwrap();
-                assert!(window.advance(id, Step::Ack, Step::Done));
-                assert!(!window.advance(id, Step::Ack, Step::Done));
+                assert!(window.advance(id, Step::Ack, Step::Done).is_some());
+                assert!(window.advance(id, Step::Ack, Step::Done).is_none());
                 let id = open.pop_front().unwrap();
                 assert_ne!(id, 0);
-                assert!(window.advance(id, Step::Ack, Step::Done));
+                assert!(window.advance(id, Step::Ack, Step::Done).is_some());
             }
             assert_eq!(window.open() as usize, open.len());
         }
@@ -582,21 +666,59 @@ mod tests {
         let ids: Vec<u16> = (0..5)
             .map(|_| window.push(QoS::ExactlyOnce, None))
             .collect();
-        assert!(window.advance(ids[1], Step::Rec, Step::Comp));
-        assert!(window.advance(ids[2], Step::Rec, Step::Comp));
-        assert!(window.advance(ids[2], Step::Comp, Step::Done));
+        assert!(window.advance(ids[1], Step::Rec, Step::Comp).is_some());
+        assert!(window.advance(ids[2], Step::Rec, Step::Comp).is_some());
+        assert!(window.advance(ids[2], Step::Comp, Step::Done).is_some());
         window.rewind();
         assert!(!window.has_room(10));
-        assert!(!window.advance(ids[0], Step::Rec, Step::Comp));
+        assert!(window.advance(ids[0], Step::Rec, Step::Comp).is_none());
         assert_eq!(window.next_resend(2).unwrap().packet_id, ids[0]);
         let second = window.next_resend(2).unwrap();
         assert_eq!((second.packet_id, second.step), (ids[1], Step::Comp));
         assert!(window.next_resend(2).is_none());
-        assert!(window.advance(ids[1], Step::Comp, Step::Done));
+        assert!(window.advance(ids[1], Step::Comp, Step::Done).is_some());
         assert_eq!(window.next_resend(2).unwrap().packet_id, ids[3]);
         assert!(window.next_resend(2).is_none());
         assert_eq!(window.next_resend(3).unwrap().packet_id, ids[4]);
         assert!(!window.is_rewound());
         assert!(window.has_room(10));
+    }
+
+    #[test]
+    fn a_restored_window_goes_on_where_it_was() {
+        let inflight = |packet_id, step| Inflight {
+            packet_id,
+            step,
+            delivery: None,
+        };
+        // The identifiers wrap, and one in between is done.
+        let kept = vec![
+            inflight(2, Step::Ack),
+            inflight(u16::MAX, Step::Comp),
+            inflight(u16::MAX - 2, Step::Rec),
+        ];
+        let mut window = Window::restore(3, kept);
+        assert_eq!((window.open(), window.next_id()), (3, 3));
+        assert!(window.is_rewound() && !window.has_room(10));
+        let mut again = Vec::new();
+        while let Some(next) = window.next_resend(10) {
+            again.push((next.packet_id, next.step));
+        }
+        assert_eq!(
+            again,
+            [
+                (u16::MAX - 2, Step::Rec),
+                (u16::MAX, Step::Comp),
+                (2, Step::Ack)
+            ]
+        );
+        assert!(window.has_room(10));
+        assert_eq!(window.push(QoS::AtLeastOnce, None), 3);
+        assert_eq!(window.advance(2, Step::Ack, Step::Done), Some(0));
+        assert_eq!(window.advance(1, Step::Ack, Step::Done), None);
+        // Nothing in flight: only the identifiers go on.
+        let mut window = Window::restore(7, Vec::new());
+        assert!(window.has_room(1) && !window.is_rewound());
+        assert_eq!(window.push(QoS::AtLeastOnce, None), 7);
     }
 }

@@ -135,6 +135,10 @@ counters! {
     dropped_offline,
     /// Dropped: waiting in a session that ended.
     dropped_session_ended,
+    /// Refused: nothing can be stored now.
+    refused_store,
+    /// Times that a publisher waited for commits.
+    store_pauses,
     /// Refused: the publisher lacks the right (QoS 0: dropped).
     refused_not_authorized,
     /// Refused: a receiver's queue was full.

@@ -21,11 +21,11 @@ mod udp;
 mod worker;
 
 pub use acceptor::{AcceptPolicy, ListenerPolicy};
-pub use mailbox::Identity;
+pub use mailbox::{Identity, StoreNews};
 pub use quic::{QuicCounters, QuicOptions};
 pub use server::{
-    AdmissionDesk, Authenticator, Counters, Handle, ListenerOptions, Server, ServerOptions,
-    StartError,
+    AdmissionDesk, Authenticator, Counters, Handle, ListenerOptions, Recover, Server,
+    ServerOptions, StartError, StoreDesk, StoreOptions,
 };
 pub use tcp::TcpOptions;
 pub use udp::{UdpCounters, UdpOptions};

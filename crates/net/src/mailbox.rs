@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use mio::Waker;
-use punctual_broker::{AuthAnswer, Class, ConnId, ConnMeta, Nanos, RemoteMessage, Shard};
+use punctual_broker::{
+    AuthAnswer, Class, ConnId, ConnMeta, Nanos, RemoteMessage, Shard, StoreTrouble,
+};
 
 use crate::layer::Layer;
 use crate::quic::QuicMail;
@@ -26,12 +28,23 @@ pub(crate) enum Mail {
     Authenticated(ConnId, AuthAnswer),
     /// Something to do with the broker, from the management side.
     Call(Call),
+    /// What has become of operations that were handed to the store.
+    Stored(StoreNews),
     /// About a connection whose datagrams and session are on different shards.
     Udp(UdpMail),
     /// About a QUIC connection.
     Quic(QuicMail),
     /// End all connections, flush, and return.
     ShutDown,
+}
+
+/// What a store tells a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreNews {
+    /// Operations up to this ticket are safe.
+    Committed(u64),
+    /// Some could not be committed; it is tried again.
+    Failed(StoreTrouble),
 }
 
 /// Work for a shard's thread.

@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use punctual_broker::{
     AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, Directory, Event,
-    Nanos, Shard,
+    Nanos, Operations, RestoredSession, Restorer, Shard,
 };
 use punctual_codec::ReasonCode;
+use punctual_store::Op;
 
 use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
-use crate::mailbox::{Mail, Mailbox};
+use crate::mailbox::{Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
 use crate::quic::{Opened as OpenedQuic, Quic, QuicCounters, QuicOptions, UnderWay};
 use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
@@ -46,6 +47,26 @@ pub trait AdmissionDesk: Send + Sync {
     /// must not block, nor lose anything. Answers go by [`Handle::call`].
     fn ask(&self, shard: u16, request: AdmissionRequest);
 }
+
+/// Takes what is to survive and makes it safe, on a thread of its own. News go by
+/// [`Handle::store`].
+pub trait StoreDesk: Send + Sync {
+    /// Takes the operations of one turn of a shard. Called on that shard's
+    /// thread: it must not block, nor lose anything.
+    fn post(&self, shard: u16, operations: Operations);
+}
+
+/// What survives the process.
+pub struct StoreOptions {
+    /// Tells what is stored to whom it is given; called once, before any client
+    /// is served. From its return on, what is posted to `desk` is kept.
+    pub recover: Recover,
+    /// Keeps what happens from then on.
+    pub desk: Arc<dyn StoreDesk>,
+}
+
+/// See [`StoreOptions::recover`].
+pub type Recover = Box<dyn FnOnce(&mut dyn FnMut(&Op<'_>)) -> Result<(), String>>;
 
 /// A listener to open.
 #[derive(Debug, Clone)]
@@ -89,6 +110,8 @@ pub struct ServerOptions {
     pub access: Option<Arc<dyn AccessControl>>,
     /// Who admits flows; needed where the broker's settings have admission.
     pub admission: Option<Arc<dyn AdmissionDesk>>,
+    /// What survives the process; `None`: nothing.
+    pub store: Option<StoreOptions>,
 }
 
 /// Counters of the shell.
@@ -145,6 +168,9 @@ pub enum StartError {
         /// What to do.
         remedy: &'static str,
     },
+    /// What is stored cannot be read.
+    #[error("{0}")]
+    Store(String),
     /// The system refused a thread, or epoll.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -269,12 +295,23 @@ impl Server {
         let credit = Credit::new(shards);
         let under_way = UnderWay::new(shards);
 
+        let mut states: Vec<Shard> = (0..shards)
+            .map(|index| Shard::new(directory.clone(), index, config.clone(), clock.now()))
+            .collect();
+        let store = match options.store {
+            Some(store) => {
+                restore(&mut states, &directory, &clock, store.recover)
+                    .map_err(StartError::Store)?;
+                Some(store.desk)
+            }
+            None => None,
+        };
         let (prepared, preparations) = sync_channel(usize::from(shards));
         let mut workers = Vec::new();
-        for (index, poll) in polls.into_iter().enumerate() {
+        for (index, (poll, shard)) in polls.into_iter().zip(states).enumerate() {
             let worker = Worker {
                 index: index as u16,
-                shard: Shard::new(directory.clone(), index as u16, config.clone(), clock.now()),
+                shard,
                 // The first shard takes all of them.
                 udp: Udp::new(
                     std::mem::take(&mut datagrams),
@@ -301,6 +338,7 @@ impl Server {
                 authentications: authentications.clone(),
                 events: event_sender.clone(),
                 admission: options.admission.clone(),
+                store: store.clone(),
                 max_unread: options.max_receive_bytes / usize::from(shards),
                 shutdown_timeout: options.shutdown_timeout,
                 tcp: options.tcp,
@@ -489,12 +527,46 @@ impl Handle {
         self.mailboxes.len()
     }
 
+    /// Tells a shard what has become of operations that it handed to the store;
+    /// commits in their order.
+    pub fn store(&self, shard: u16, news: StoreNews) {
+        if let Some(mailbox) = self.mailboxes.get(usize::from(shard)) {
+            mailbox.post(Mail::Stored(news));
+        }
+    }
+
     /// Runs `call` on a shard's thread. It has to be short: messages wait.
     pub fn call(&self, shard: usize, call: impl FnOnce(&mut Shard, Nanos) + Send + 'static) {
         if let Some(mailbox) = self.mailboxes.get(shard) {
             mailbox.post(Mail::Call(Box::new(call)));
         }
     }
+}
+
+/// Makes sessions and retained messages what they were.
+fn restore(
+    shards: &mut [Shard],
+    directory: &Arc<Directory>,
+    clock: &Clock,
+    recover: Recover,
+) -> Result<(), String> {
+    let now = clock.now();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+    let wall = wall.map_or(0, |wall| u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX));
+    let wall = wall.saturating_sub(now.0);
+    for shard in shards.iter_mut() {
+        shard.attach_store(wall);
+    }
+    let mut restorer = Restorer::new(directory.clone(), wall);
+    let mut place = |session: RestoredSession| {
+        let home = session.number() % shards.len() as u64;
+        if !shards[home as usize].restore(session, now) {
+            tracing::error!("the store has two sessions of one client: one is left out");
+        }
+    };
+    recover(&mut |op| restorer.take(op).into_iter().for_each(&mut place))?;
+    restorer.finish().into_iter().for_each(&mut place);
+    Ok(())
 }
 
 /// Opens a listener. Its answers to connections (SYN/ACK), and the connections

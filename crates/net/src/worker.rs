@@ -26,12 +26,12 @@ use crate::acceptor::Shared;
 use crate::alarm::{ALARM, Alarm};
 use crate::layer::{Layer, Received as LayerReceived};
 use crate::load::Load;
-use crate::mailbox::{Connection, Identity, Mail, Mailbox};
+use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
 use crate::marking::Marking;
 use crate::quic::{QUIC, Quic};
 use crate::tcp::takes_more;
 use crate::udp::{UDP, Udp};
-use crate::{AdmissionDesk, Counters, TcpOptions};
+use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
 
 /// Shared read buffer: how much is read from one socket in one turn.
 const READ: usize = 256 << 10;
@@ -144,6 +144,7 @@ pub(crate) struct Worker {
     pub(crate) authentications: SyncSender<(u16, Box<AuthRequest>)>,
     pub(crate) events: SyncSender<Event>,
     pub(crate) admission: Option<Arc<dyn AdmissionDesk>>,
+    pub(crate) store: Option<Arc<dyn StoreDesk>>,
     pub(crate) max_unread: usize,
     pub(crate) shutdown_timeout: Nanos,
     pub(crate) tcp: TcpOptions,
@@ -270,6 +271,7 @@ impl Worker {
             self.flush(&mut state, now);
             // Flushing may have let publishers go on, or ended connections.
             self.act(&mut state, now);
+            self.keep();
             self.post();
             if !state.lingering.is_empty() && now >= next_linger_check.min(now + LINGER) {
                 state.drop_lingering(now);
@@ -292,6 +294,17 @@ impl Worker {
     fn directory_is_final(&mut self) {
         let now = self.clock.now();
         self.shard.tick(now + Nanos::from_secs(1));
+        self.keep();
+    }
+
+    /// Hands what is to survive to the store.
+    #[inline]
+    fn keep(&mut self) {
+        if let Some(store) = &self.store
+            && let Some(operations) = self.shard.take_operations()
+        {
+            store.post(self.index, operations);
+        }
     }
 
     /// When the next turn is due, should no socket ask for one earlier.
@@ -385,6 +398,8 @@ impl Worker {
             Mail::Messages(messages) => self.shard.remote(messages.into_iter(), now),
             Mail::Authenticated(id, answer) => self.shard.authenticated(id, answer, now),
             Mail::Call(call) => call(&mut self.shard, now),
+            Mail::Stored(StoreNews::Committed(ticket)) => self.shard.committed(ticket, now),
+            Mail::Stored(StoreNews::Failed(trouble)) => self.shard.store_failed(trouble, now),
             Mail::Udp(mail) => self.udp_mail(state, mail, now),
             Mail::Quic(mail) => self.quic_mail(state, mail, now),
             Mail::ShutDown => return true,

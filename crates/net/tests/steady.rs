@@ -106,6 +106,7 @@ fn server() -> Server {
         authentication_threads: 1,
         authenticator: None,
         admission: None,
+        store: None,
         access: None,
     });
     let server = server.unwrap();

@@ -72,6 +72,7 @@ impl Serve {
             authentication_threads: 1,
             authenticator: None,
             admission: None,
+            store: None,
             access: None,
         })
         .unwrap();

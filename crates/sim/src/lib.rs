@@ -6,6 +6,7 @@
 //! all that they see against [`model`], a naive second opinion on what MQTT
 //! means. [`network`] is about networks of links instead. A seed determines everything; a failing seed is a bug report.
 
+mod keeper;
 pub mod model;
 pub mod network;
 pub mod random;

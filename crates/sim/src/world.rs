@@ -13,11 +13,13 @@ use std::sync::Arc;
 
 use punctual_broker::{
     AdmissionRequest, AuthAnswer, AuthRequest, Config, ConnId, ConnMeta, Directory, Event, Flow,
-    Nanos, Output, RemoteMessage, Scope, Shard, Stats,
+    Nanos, Output, RemoteMessage, RestoredSession, Restorer, Scope, Shard, Stats, StoreTrouble,
 };
 
 use punctual_codec::{Split, split};
+use punctual_store::Store as _;
 
+use crate::keeper::{Keeper, News};
 use crate::rng::Rng;
 
 /// A network connection between a client and the broker.
@@ -116,6 +118,10 @@ enum Happening {
     Mail(u16, Vec<RemoteMessage>),
     Answer(LinkId, AuthAnswer),
     Call(u16, ShardCall),
+    /// The commit that is under way ends.
+    Commit,
+    /// A shard hears of a commit.
+    News(u16, News),
 }
 
 #[derive(Debug)]
@@ -195,6 +201,8 @@ pub struct World {
     authenticator: Option<Authenticator>,
     desk: Option<Desk>,
     nonce: u128,
+    config: Arc<Config>,
+    keeper: Option<Keeper>,
 }
 
 impl World {
@@ -210,6 +218,8 @@ impl World {
             shards: (0..count)
                 .map(|index| Shard::new(directory.clone(), index, config.clone(), now))
                 .collect(),
+            config,
+            keeper: None,
             directory,
             links: Vec::new(),
             conns: HashMap::new(),
@@ -225,6 +235,73 @@ impl World {
             authenticator: None,
             desk: None,
             nonce: 0,
+        }
+    }
+
+    /// A broker with a store whose commits take up to `delay`.
+    pub fn with_store(config: Config, shards: u16, seed: u64, delay: Nanos) -> Self {
+        let mut world = Self::new(config, shards, seed);
+        let keeper = Keeper::new(world.directory.shards(), delay);
+        for shard in &mut world.shards {
+            shard.attach_store(keeper.wall);
+        }
+        world.keeper = Some(keeper);
+        world
+    }
+
+    /// The broker's process ends without warning, and another one starts with
+    /// what the store has. All connections break.
+    ///
+    /// # Panics
+    /// Without a store.
+    pub fn crash(&mut self) {
+        let survives = self.rng.chance(50);
+        let Some(keeper) = &mut self.keeper else {
+            panic!("a broker without store crashes only once");
+        };
+        keeper.crash(survives);
+        self.queue.clear();
+        self.posting.fill(false);
+        self.conns.clear();
+        self.outputs.clear();
+        self.dirty.clear();
+        for link in &mut self.links {
+            link.cut = true;
+            link.conn = None;
+            link.unread.clear();
+        }
+        let count = self.directory.shards();
+        self.directory = Directory::new(count);
+        let (config, now) = (&self.config, self.now);
+        self.shards = (0..count)
+            .map(|index| Shard::new(self.directory.clone(), index, config.clone(), now))
+            .collect();
+        let mut restorer = Restorer::new(self.directory.clone(), keeper.wall);
+        for shard in &mut self.shards {
+            shard.attach_store(keeper.wall);
+        }
+        let shards = &mut self.shards;
+        let mut restore = |session: RestoredSession| {
+            let home = session.number() % u64::from(count);
+            assert!(
+                shards[home as usize].restore(session, now),
+                "two sessions of one client in the store"
+            );
+        };
+        let recovered = keeper.store().recover(&mut |op| {
+            restorer.take(&op).into_iter().for_each(&mut restore);
+        });
+        assert!(recovered.is_ok(), "memory can always be read");
+        restorer.finish().into_iter().for_each(&mut restore);
+        for shard in 0..count {
+            self.settle(shard);
+        }
+    }
+
+    /// Whether commits fail, and how. They are tried again.
+    pub fn set_store_trouble(&mut self, trouble: Option<StoreTrouble>) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.failing = trouble;
         }
     }
 
@@ -501,6 +578,15 @@ impl World {
                 self.shards[usize::from(to)].remote(messages.into_iter(), self.now);
                 self.settle(to);
             }
+            Happening::Commit => self.commit(),
+            Happening::News(to, news) => {
+                let (shard, now) = (&mut self.shards[usize::from(to)], self.now);
+                match news {
+                    News::Committed(ticket) => shard.committed(ticket, now),
+                    News::Failed(trouble) => shard.store_failed(trouble, now),
+                }
+                self.settle(to);
+            }
             Happening::Call(shard, call) => {
                 (call.0)(&mut self.shards[usize::from(shard)], self.now);
                 self.settle(shard);
@@ -608,6 +694,12 @@ impl World {
                 break;
             }
         }
+        if let Some(keeper) = &mut self.keeper
+            && let Some(operations) = self.shards[at].take_operations()
+            && keeper.post(shard, operations)
+        {
+            self.schedule_commit();
+        }
         for other in 0..self.shards.len() as u16 {
             let pair = self.pair(shard, other);
             if other != shard && self.shards[at].has_outbox(other) && !self.posting[pair] {
@@ -615,6 +707,33 @@ impl World {
                 let when = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
                 self.schedule(when, Happening::Post(shard, other));
             }
+        }
+    }
+
+    fn schedule_commit(&mut self) {
+        let longest = self.keeper.as_ref().map_or(0, |keeper| keeper.delay.0);
+        let at = self.now + Nanos(self.rng.below(longest + 1));
+        self.schedule(at, Happening::Commit);
+    }
+
+    fn commit(&mut self) {
+        let Some(keeper) = &mut self.keeper else {
+            return;
+        };
+        let news = keeper.end();
+        let again = keeper.begin();
+        for (shard, news) in news {
+            let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
+            let Some(keeper) = &mut self.keeper else {
+                return;
+            };
+            let last = &mut keeper.last[usize::from(shard)];
+            *last = (self.now + delay).max(*last);
+            let at = *last;
+            self.schedule(at, Happening::News(shard, news));
+        }
+        if again {
+            self.schedule_commit();
         }
     }
 

@@ -211,7 +211,7 @@ impl<T> Lane<T> {
     }
 
     /// Removes the entries that are not to be kept.
-    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         for slot in 0..self.slots.len() {
             let (order, value) = &self.slots[slot];
             if value.as_ref().is_some_and(|value| !keep(value)) {

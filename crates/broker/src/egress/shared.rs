@@ -196,6 +196,8 @@ impl Seat<'_> {
                 qos: receiver.qos,
                 retain: receiver.retain,
                 number: receiver.number,
+                // In the window, which has it in flight.
+                entry: 0,
             },
             packet_id: receiver.packet_id,
             since: common.since,
@@ -307,6 +309,7 @@ mod tests {
                 qos: message.qos,
                 retain: false,
                 number: None,
+                entry: 0,
             };
             let entry = Entry {
                 delivery,
@@ -407,6 +410,7 @@ mod tests {
                         publisher: 1,
                         stamp,
                         watch: None,
+                        stored: 0,
                     };
                     let message = Message::from_parts(&parts, traits);
                     // Not in the order of slots, as sessions are not either.

@@ -194,12 +194,17 @@ pub(crate) enum Remote {
         message: Arc<Message>,
         targets: Arc<[Target]>,
         promised: bool,
+        /// Numbers of their entries in the store, 0 for none; `None` if there are
+        /// none at all.
+        entries: Option<Box<[u64]>>,
     },
     /// Deliver to the one member of a shared subscription that was chosen.
     Share {
         message: Arc<Message>,
         target: Target,
         promised: bool,
+        /// Number of its entry in the store; 0 for none.
+        entry: u64,
     },
     /// A congested receiver has caught up, or nobody waits for it any more.
     Relief,

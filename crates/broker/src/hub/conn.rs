@@ -10,6 +10,7 @@ use crate::Nanos;
 use crate::access::Permissions;
 use crate::admission::SubscriptionDecision;
 use crate::egress::{Class, Egress, Encoding};
+use crate::journal::Durability;
 use punctual_model::Requirements;
 
 use crate::urgency::UrgencyRights;
@@ -66,6 +67,12 @@ pub(crate) struct Conn {
     /// Route of the last publication, and whether it was allowed.
     pub(crate) route: u64,
     pub(crate) route_allowed: bool,
+    /// What is promised about what it publishes.
+    pub(crate) durability: Durability,
+    /// Acknowledgements to it that wait for commits.
+    pub(crate) held: u32,
+    /// Whether nothing is sent to it until its session is committed.
+    pub(crate) corked: bool,
     /// Whether CONNECT stated requirements for all publications, or the session
     /// has flows.
     pub(crate) states: bool,
@@ -110,6 +117,15 @@ impl Conn {
         Encoding {
             v5: self.v5(),
             max_packet: self.max_packet,
+        }
+    }
+
+    /// Of the connection in that slot.
+    #[inline]
+    pub(crate) fn id(&self, slot: u32) -> ConnId {
+        ConnId {
+            slot,
+            generation: self.generation,
         }
     }
 

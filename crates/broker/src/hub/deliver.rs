@@ -8,6 +8,7 @@ use punctual_codec::QoS;
 use super::{Conn, Hub};
 use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
+use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
 use crate::room::takes_at_once;
 use crate::route::Target;
@@ -51,6 +52,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) reserved: usize,
     /// Made when someone has to keep the message.
     pub(crate) message: Option<Arc<Message>>,
+    /// How it is stored.
+    pub(crate) keeping: Keeping,
 }
 
 impl Publication<'_> {
@@ -67,6 +70,7 @@ impl Publication<'_> {
             promise: Promise::None,
             reserved: 0,
             message: Some(message.clone()),
+            keeping: Keeping::NOT,
         }
     }
 
@@ -80,6 +84,7 @@ impl Publication<'_> {
             stamp,
             watch,
             message,
+            keeping,
             ..
         } = self;
         message
@@ -91,6 +96,7 @@ impl Publication<'_> {
                     publisher: *publisher,
                     stamp: *stamp,
                     watch: watch.clone(),
+                    stored: keeping.message,
                 };
                 messages.make(parts, traits)
             })
@@ -157,6 +163,7 @@ impl Hub {
                 qos,
                 retain,
                 number,
+                entry: 0,
             };
             self.push_urgent(slot, delivery, 0, now);
             return None;
@@ -227,16 +234,26 @@ impl Hub {
             stamp: Stamp::PLAIN,
             watch: None,
             message: None,
+            keeping: Keeping {
+                // With another stamp it is another message for the store.
+                written: false,
+                ..match publication.keeping.entry {
+                    0 => self.keeping(publication.keeping.durability, true),
+                    _ => publication.keeping,
+                }
+            },
             ..*publication
         };
         let congested = self.deliver(&mut plain, target, now);
         (publication.promise, publication.reserved) = (plain.promise, plain.reserved);
+        publication.keeping.entry = plain.keeping.entry;
+        publication.keeping.awaited |= plain.keeping.awaited;
         congested
     }
 
     /// Adds a message to the urgent lanes of a connection.
     #[inline(never)]
-    pub(super) fn push_urgent(
+    pub(crate) fn push_urgent(
         &mut self,
         slot: u32,
         delivery: Delivery,
@@ -350,6 +367,14 @@ impl Hub {
             && let Some(conn) = self.conns.get_mut(slot)
             && takes_at_once(session, conn, send_buffer)
         {
+            let reception = Reception {
+                qos,
+                retain,
+                number,
+                subscription_ids: target.ids(),
+            };
+            let (journal, directory) = (&mut self.journal, &self.directory);
+            let entry = Journal::keep(journal, directory, publication, session, reception);
             let delivery = match session.is_transient() {
                 true => None,
                 false => Some(Box::new(Delivery {
@@ -358,9 +383,20 @@ impl Hub {
                     qos,
                     retain,
                     number,
+                    entry,
                 })),
             };
             let packet_id = session.window.push(qos, delivery);
+            let flight = Flight {
+                entry,
+                packet_id,
+                qos,
+                class,
+            };
+            if Journal::sent(journal, session, conn.id(slot), flight) {
+                self.stats.inflight_messages += 1;
+                return None;
+            }
             let form = Form {
                 v5: conn.version.is_v5(),
                 dup: false,
@@ -381,6 +417,7 @@ impl Hub {
                 let first = first_step(qos);
                 session.window.advance(packet_id, first, Step::Done);
                 self.stats.dropped_too_large += 1;
+                Journal::done(journal, session, entry);
             }
             return None;
         }
@@ -402,17 +439,36 @@ impl Hub {
             && let Some(slot) = session.conn
             && let Some(session) = self.sessions.get_mut(target.slot)
         {
+            let reception = Reception {
+                qos,
+                retain,
+                number,
+                subscription_ids: target.ids(),
+            };
+            let (journal, directory) = (&mut self.journal, &self.directory);
+            let entry = Journal::keep(journal, directory, publication, session, reception);
             let delivery = Delivery {
                 message: publication.message(&mut self.messages),
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
                 number,
+                entry,
             };
             let kept = (!session.is_transient()).then(|| Box::new(delivery.clone()));
             let packet_id = session.window.push(qos, kept);
             self.stats.inflight_messages += 1;
-            self.push_urgent(slot, delivery, packet_id, now);
+            let class = publication.stamp.class();
+            let flight = Flight {
+                entry,
+                packet_id,
+                qos,
+                class,
+            };
+            let conn = self.conns.get(slot)?;
+            if !Journal::sent(journal, session, conn.id(slot), flight) {
+                self.push_urgent(slot, delivery, packet_id, now);
+            }
             return None;
         }
         self.enqueue(publication, target, qos, retain, number, now)
@@ -455,6 +511,7 @@ impl Hub {
                         && let Some(session) = self.sessions.get_mut(target.slot)
                         && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
                     {
+                        Journal::done(&mut self.journal, session, oldest.entry);
                         self.forget_queued(1, oldest.message.size());
                         self.stats.dropped_queue_full += 1;
                     }
@@ -481,12 +538,31 @@ impl Hub {
                 }
             }
         }
+        let session = self.sessions.get_mut(target.slot)?;
+        let reception = Reception {
+            qos,
+            retain,
+            number,
+            subscription_ids: target.ids(),
+        };
+        let entry = match qos {
+            // What nobody acknowledges is not promised.
+            QoS::AtMostOnce => 0,
+            _ => Journal::keep(
+                &mut self.journal,
+                &self.directory,
+                publication,
+                session,
+                reception,
+            ),
+        };
         let delivery = Delivery {
             message: publication.message(&mut self.messages),
             subscription_ids: target.subscription_ids.clone(),
             qos,
             retain,
             number,
+            entry,
         };
         let expires = delivery.message.expires;
         let reserved = if promised {
@@ -568,7 +644,7 @@ pub(crate) fn count_publish(stats: &mut Stats, qos: QoS, payload: usize) {
 /// Appends a PUBLISH, with a topic alias if the client takes them; false if it
 /// is too large for the client.
 #[inline]
-pub(super) fn put_publish(
+pub(crate) fn put_publish(
     conn: &mut Conn,
     pool: &mut Pool,
     parts: &Parts<'_>,

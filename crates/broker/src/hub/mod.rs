@@ -19,6 +19,7 @@ use punctual_codec::{Ack, Disconnect, Packet, PacketType, PropertyBuf, PropertyI
 
 use crate::directory::Directory;
 use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
+use crate::journal::Journal;
 use crate::message::Messages;
 use crate::session::{Names, Session, Step, Will};
 use crate::slab::Slab;
@@ -72,6 +73,8 @@ pub(crate) struct Hub {
     pub(crate) stats_shared: bool,
     pub(crate) queue_full_reported: Nanos,
     pub(crate) urgency_reported: Nanos,
+    /// With a store.
+    pub(crate) journal: Option<Box<Journal>>,
 }
 
 impl Hub {
@@ -189,11 +192,12 @@ impl Hub {
         }
         for Dropped { packet_id, qos } in self.dropped.drain(..) {
             if let Some(session) = self.sessions.get_mut(session)
-                && session
+                && let Some(entry) = session
                     .window
                     .advance(packet_id, first_step(qos), Step::Done)
             {
                 self.stats.inflight_messages -= 1;
+                Journal::done(&mut self.journal, session, entry);
             }
         }
         if self.sessions.get(session).is_some_and(Self::has_backlog) {
@@ -216,6 +220,9 @@ impl Hub {
             &mut self.stats,
             now,
         );
+        if conn.corked {
+            tail.clear();
+        }
         if let Some(extra) = &conn.extra {
             tail.extend_from_slice(&extra.farewell);
         }
@@ -275,8 +282,9 @@ impl Hub {
             slot: session_slot,
             epoch: session.epoch,
         };
-        self.timers
-            .arm(now + Nanos::from_secs(u64::from(delay)), timer);
+        let due = now + Nanos::from_secs(u64::from(delay));
+        self.timers.arm(due, timer);
+        self.store_will(session_slot, Some(due));
         None
     }
 

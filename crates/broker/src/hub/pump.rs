@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
 
-use super::{Conn, Hub, count_publish, first_step, put_publish};
+use super::{Conn, ConnId, Hub, count_publish, first_step, put_publish};
 use crate::egress::{Class, Entry, LaneLimits, Pool, Seat};
 use crate::index::delivered_qos;
+use crate::journal::{Flight, Journal, Reception};
 use crate::message::Form;
 use crate::session::{Delivery, Session, Step};
 use crate::timers::Timer;
@@ -39,6 +40,12 @@ impl Hub {
             let Some(entry) = session.window.next_resend(conn.receive_max) else {
                 break;
             };
+            if let Some(journal) = &mut self.journal
+                && entry.step != Step::Ack
+                && journal.hold_again(conn.id(slot), entry.packet_id, entry.entry())
+            {
+                continue;
+            }
             sent = true;
             self.stats.packets_sent += 1;
             match (&entry.delivery, entry.step) {
@@ -57,8 +64,9 @@ impl Hub {
                     if put_publish(conn, &mut self.pool, &parts, form, Class::Normal) {
                         self.stats.publishes_resent += 1;
                     } else {
-                        let (id, step) = (entry.packet_id, entry.step);
+                        let (id, step, stored) = (entry.packet_id, entry.step, entry.entry());
                         session.window.advance(id, step, Step::Done);
+                        Journal::done(&mut self.journal, session, stored);
                         self.stats.inflight_messages -= 1;
                         self.stats.dropped_too_large += 1;
                     }
@@ -132,12 +140,28 @@ impl Hub {
                 }
                 false => None,
             };
+            let entry = match qos {
+                QoS::AtMostOnce => 0,
+                _ => Journal::keep_retained(
+                    &mut self.journal,
+                    &self.directory,
+                    &message,
+                    session,
+                    Reception {
+                        qos,
+                        retain: true,
+                        number,
+                        subscription_ids: ids.as_deref().unwrap_or(&[]),
+                    },
+                ),
+            };
             let delivery = Delivery {
                 message,
                 subscription_ids: ids,
                 qos,
                 retain: true,
                 number,
+                entry,
             };
             // Not urgent any more, whatever it was when it was published.
             let mut outlet = Outlet {
@@ -145,6 +169,8 @@ impl Hub {
                 seat: self.shared.seat(slot),
                 pool: &mut self.pool,
                 stats: &mut self.stats,
+                journal: &mut self.journal,
+                conn: conn.id(slot),
             };
             sent |= send_delivery(delivery, Class::Normal, session, conn, &mut outlet, now);
         }
@@ -164,6 +190,7 @@ impl Hub {
                 taken_bytes += delivery.message.size();
                 if delivery.message.is_expired(now) {
                     self.stats.dropped_expired += 1;
+                    Journal::done(&mut self.journal, session, delivery.entry);
                     continue;
                 }
                 let class = delivery.message.stamp.class();
@@ -172,6 +199,8 @@ impl Hub {
                     seat: self.shared.seat(slot),
                     pool: &mut self.pool,
                     stats: &mut self.stats,
+                    journal: &mut self.journal,
+                    conn: conn.id(slot),
                 };
                 if send_delivery(delivery, class, session, conn, &mut outlet, now) {
                     sent = true;
@@ -200,7 +229,8 @@ impl Hub {
     }
 }
 
-/// Sends a message that was queued or retained; false if it was dropped.
+/// Sends a message that was queued or retained; false if it was dropped or has to
+/// wait until its packet identifier is on disk.
 fn send_delivery(
     delivery: Delivery,
     class: Class,
@@ -209,7 +239,7 @@ fn send_delivery(
     parts: &mut Outlet<'_>,
     now: Nanos,
 ) -> bool {
-    let qos = delivery.qos;
+    let (qos, stored) = (delivery.qos, delivery.entry);
     let packet_id = match qos {
         QoS::AtMostOnce => 0,
         _ => {
@@ -218,6 +248,15 @@ fn send_delivery(
             session.window.push(qos, kept)
         }
     };
+    let flight = Flight {
+        entry: stored,
+        packet_id,
+        qos,
+        class,
+    };
+    if Journal::sent(parts.journal, session, parts.conn, flight) {
+        return false;
+    }
     if class.is_urgent() {
         let entry = Entry {
             delivery,
@@ -256,6 +295,7 @@ fn send_delivery(
             session
                 .window
                 .advance(packet_id, first_step(qos), Step::Done);
+            Journal::done(parts.journal, session, stored);
             stats.inflight_messages -= 1;
         }
         stats.dropped_too_large += 1;
@@ -269,4 +309,6 @@ struct Outlet<'a> {
     seat: Seat<'a>,
     pool: &'a mut Pool,
     stats: &'a mut Stats,
+    journal: &'a mut Option<Box<Journal>>,
+    conn: ConnId,
 }

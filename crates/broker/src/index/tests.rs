@@ -178,7 +178,7 @@ proptest! {
         capacity in prop::sample::select(vec![1usize, 2, 1000]),
     ) {
         let directory = Directory::new(3);
-        let mut cache = RouteCache::new(capacity, Vec::new());
+        let mut cache = RouteCache::new(capacity, Vec::new(), Vec::new());
         let mut clients: Vec<(Arc<SessionHandle>, Wishes)> = (0..6u32)
             .map(|n| {
                 let id = Arc::from(format!("c{n}"));
@@ -249,7 +249,7 @@ fn the_cache_is_bounded_in_bytes() {
             .index_mut()
             .subscribe("#", subscriber, &directory.generations);
     }
-    let mut cache = RouteCache::new(1000, Vec::new());
+    let mut cache = RouteCache::new(1000, Vec::new(), Vec::new());
     for n in 0..2000 {
         let topic = format!("t/{}", n % 700);
         if cache.find(topic.as_bytes(), 0, &directory).is_none() {

@@ -16,6 +16,7 @@ use crate::answers::{Notification, as_carried, best_effort, violation};
 use crate::egress::Stamp;
 use crate::hub::{Conn, ConnId, Hub, Output};
 use crate::index::Subscriber;
+use crate::journal::Durability;
 use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::{Message, Nanos};
@@ -379,6 +380,6 @@ impl Shard {
             now,
             0,
         );
-        self.publish_message(&message, now);
+        self.publish_message(&message, Durability::None, now);
     }
 }

@@ -16,6 +16,7 @@ use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
 use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
+use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::session::Session;
 use crate::timers::Timer;
@@ -309,7 +310,19 @@ impl Shard {
             .map(|will| make_will(&will, &config))
             .transpose()?;
 
+        let listener = self.hub.conn(id).map_or(0, |conn| conn.meta.listener);
+        let durability = match self.hub.journal {
+            Some(_) => config.durability.of_listener(listener),
+            None => Durability::None,
+        };
+        let durable = durability > Durability::None && wish.session_expiry > 0;
         let existing = self.hub.session_named(&client_id);
+        if let Some(trouble) = self.hub.store_trouble()
+            && durable
+            && (connect.clean_start || !existing.is_some_and(|slot| self.hub.is_safe(slot)))
+        {
+            return Err(Refusal::new(trouble.reason(), trouble.why()));
+        }
         if let Some(slot) = existing {
             self.take_over(slot, connect.clean_start, now);
         }
@@ -342,9 +355,17 @@ impl Shard {
         let hub = &mut self.hub;
         let permissions = hub.directory.permissions(username.as_deref(), &client_id);
         let epoch = hub.epoch();
+        if session_present && wish.session_expiry == 0 {
+            hub.store_session_end(slot);
+        }
         let Some(session) = hub.sessions.get_mut(slot) else {
             return Ok(());
         };
+        if !session_present {
+            session.durable = durable;
+            session.handle.set_durable(durable);
+        }
+        session.durability = durability;
         session.conn = Some(id.slot);
         session.epoch = epoch;
         session.expiry = wish.session_expiry;
@@ -370,6 +391,7 @@ impl Shard {
         }
         conn.session = slot;
         conn.number = number;
+        conn.durability = durability;
         conn.permissions = permissions;
         conn.connected_at = now;
         conn.keep_alive = wish.keep_alive;
@@ -427,6 +449,7 @@ impl Shard {
             properties: properties.as_properties(),
         };
         hub.send(id.slot, &Packet::ConnAck(connack));
+        hub.store_connected(id.slot, slot, !session_present, now);
         if config.admission.is_some() {
             if let Some(conn) = hub.conns.get_mut(id.slot) {
                 conn.paused += 1;

@@ -145,6 +145,7 @@ impl Shard {
         }
         hub.stats.clients_connected -= 1;
         let epoch = hub.epoch();
+        let mut will_gone = false;
         let Some(session) = hub.sessions.get_mut(session_slot) else {
             return;
         };
@@ -153,8 +154,8 @@ impl Shard {
         session.handle.connected.store(false, Ordering::Release);
         session.handle.congested.store(false, Ordering::Release);
         session.window.rewind();
-        if !with_will {
-            session.will = None;
+        if !with_will && session.will.take().is_some() {
+            will_gone = true;
         }
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
         hub.outputs.push(Output::Event(Event::Disconnected {
@@ -165,10 +166,15 @@ impl Shard {
             self.end_session(session_slot, now);
             return;
         }
+        hub.store_session(session_slot, now);
         if let Some(will) = hub.will_of(session_slot, now) {
+            will_gone = true;
             self.publish_will(session_slot, &will, now);
         }
         let hub = &mut self.hub;
+        if will_gone {
+            hub.store_no_will(session_slot);
+        }
         if expiry != u32::MAX {
             let timer = Timer::SessionExpiry {
                 slot: session_slot,
@@ -230,11 +236,13 @@ impl Shard {
             .and_then(|session| session.will.take());
         if let Some(will) = will {
             self.publish_will(slot, &will, now);
+            self.hub.store_no_will(slot);
         }
     }
 
     fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
         let topic = will.message.topic();
+        let durability = self.durability_of_will(session, topic);
         let permissions = self.hub.sessions.get(session).and_then(|session| {
             self.hub
                 .directory
@@ -260,7 +268,7 @@ impl Shard {
         let message = will.message.published_at(now, stamp);
         self.hub.stats.refused_urgency += u64::from(asked.refused);
         if allowed {
-            self.publish_message(&message, now);
+            self.publish_message(&message, durability, now);
         } else {
             self.hub.stats.refused_not_authorized += 1;
         }
@@ -279,6 +287,7 @@ impl Shard {
             self.publish_will(slot, &will, now);
         }
         let hub = &mut self.hub;
+        hub.store_session_end(slot);
         if hub.sessions.get(slot).is_some_and(|session| session.asked) {
             hub.ask(slot, Ask::Ended);
         }

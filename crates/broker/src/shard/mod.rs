@@ -5,6 +5,7 @@ mod connect;
 mod inspect;
 mod lifecycle;
 mod publish;
+mod store;
 mod subscribe;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
@@ -25,6 +26,7 @@ use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
     State,
 };
+use crate::journal::{Durability, Journal};
 use crate::message::Messages;
 use crate::route::RouteCache;
 use crate::session::{Names, Step};
@@ -129,7 +131,11 @@ impl Shard {
             _ => None,
         };
         Self {
-            routes: RouteCache::new(config.limits.topic_cache, config.rules.clone()),
+            routes: RouteCache::new(
+                config.limits.topic_cache,
+                config.rules.clone(),
+                config.durability.rules.clone(),
+            ),
             hub: Hub {
                 index,
                 directory,
@@ -155,6 +161,7 @@ impl Shard {
                 stats_shared: true,
                 queue_full_reported: Nanos(0),
                 urgency_reported: Nanos(0),
+                journal: None,
             },
             sys,
             alias_topic: Vec::new(),
@@ -165,7 +172,8 @@ impl Shard {
     /// Replaces the settings. Bounds apply to what comes; nothing that exists
     /// is cut.
     pub fn set_config(&mut self, config: Arc<Config>) {
-        self.routes.set_rules(config.rules.clone());
+        let durability = &config.durability.rules;
+        self.routes.set_rules(&config.rules, durability);
         self.hub.config = config;
     }
 
@@ -198,6 +206,9 @@ impl Shard {
             max_packet: u32::MAX,
             route: 0,
             route_allowed: false,
+            durability: Durability::None,
+            held: 0,
+            corked: false,
             states: false,
             alias_max: 0,
             out: Egress::default(),
@@ -473,7 +484,8 @@ impl Shard {
         };
         // An unknown identifier is ignored: it may be a late answer to
         // something an earlier connection sent.
-        if session.window.advance(packet_id, step, Step::Done) {
+        if let Some(entry) = session.window.advance(packet_id, step, Step::Done) {
+            Journal::done(&mut hub.journal, session, entry);
             hub.stats.inflight_messages -= 1;
             if Hub::has_backlog(session) {
                 hub.pump(slot, now);
@@ -496,16 +508,20 @@ impl Shard {
             self.complete(id, ack.packet_id, Step::Rec, now);
             return;
         }
-        let known = session.window.advance(ack.packet_id, Step::Rec, Step::Comp)
-            || session
-                .window
-                .advance(ack.packet_id, Step::Comp, Step::Comp);
-        let reason = if known || !v5 {
+        let window = &mut session.window;
+        let entry = window
+            .advance(ack.packet_id, Step::Rec, Step::Comp)
+            .or_else(|| window.advance(ack.packet_id, Step::Comp, Step::Comp));
+        let reason = if entry.is_some() || !v5 {
             ReasonCode::Success
         } else {
             ReasonCode::PacketIdentifierNotFound
         };
-        hub.send_ack(id.slot, PacketType::PubRel, ack.packet_id, reason);
+        let after = match &mut hub.journal {
+            Some(journal) => journal.step(session, entry.unwrap_or(0)),
+            None => None,
+        };
+        hub.answer(id.slot, PacketType::PubRel, ack.packet_id, reason, after);
     }
 
     fn pubrel(&mut self, id: ConnId, ack: Ack<'_>) {
@@ -514,11 +530,8 @@ impl Shard {
             return;
         };
         let (slot, v5) = (conn.session, conn.v5());
-        let known = hub
-            .sessions
-            .get_mut(slot)
-            .and_then(|session| session.incoming.as_mut())
-            .is_some_and(|incoming| incoming.remove(&ack.packet_id));
+        let after = hub.forget_received(slot, ack.packet_id);
+        let known = after.is_some();
         if known && let Some(conn) = hub.conns.get_mut(id.slot) {
             conn.unreleased = conn.unreleased.saturating_sub(1);
         }
@@ -527,7 +540,7 @@ impl Shard {
         } else {
             ReasonCode::PacketIdentifierNotFound
         };
-        hub.send_ack(id.slot, PacketType::PubComp, ack.packet_id, reason);
+        hub.answer(id.slot, PacketType::PubComp, ack.packet_id, reason, after);
     }
 
     /// Bytes were written. `n` counts from the start of [`Self::pending`].
@@ -579,7 +592,9 @@ impl Shard {
     ) -> usize {
         self.hub.plan(id.slot, scope, now);
         match self.hub.conns.get(id.slot) {
-            Some(conn) if conn.generation == id.generation => conn.out.slices(scope, slices),
+            Some(conn) if conn.generation == id.generation && !conn.corked => {
+                conn.out.slices(scope, slices)
+            }
             _ => 0,
         }
     }
@@ -596,7 +611,7 @@ impl Shard {
 
     /// Rank of what a connection is to be sent next; `None` if nothing waits.
     pub fn rank(&mut self, id: ConnId) -> Option<Rank> {
-        self.hub.conn(id)?.out.rank()
+        self.hub.conn(id).filter(|conn| !conn.corked)?.out.rank()
     }
 
     /// For transports that carry datagrams: moves whole packets, together at
@@ -612,7 +627,7 @@ impl Shard {
     ) -> Option<Class> {
         let from = out.len();
         loop {
-            self.hub.conn(id)?;
+            self.hub.conn(id).filter(|conn| !conn.corked)?;
             self.hub.plan(id.slot, Scope::All, now);
             let hub = &mut self.hub;
             let conn = hub.conns.get_mut(id.slot)?;
@@ -639,7 +654,9 @@ impl Shard {
                 && conn.generation == id.generation
             {
                 conn.urgent = false;
-                if let Some(rank) = conn.out.rank() {
+                if !conn.corked
+                    && let Some(rank) = conn.out.rank()
+                {
                     hub.ranked.push((rank, hub.ranked.len(), id));
                 }
             }
@@ -707,16 +724,19 @@ impl Shard {
                     message,
                     targets,
                     promised,
+                    entries,
                 } => {
-                    for target in targets.iter() {
-                        self.deliver_remote(&message, target, promised, now);
+                    for (at, target) in targets.iter().enumerate() {
+                        let entry = entries.as_ref().map_or(0, |entries| entries[at]);
+                        self.deliver_remote(&message, target, promised, entry, now);
                     }
                 }
                 Remote::Share {
                     message,
                     target,
                     promised,
-                } => self.deliver_remote(&message, &target, promised, now),
+                    entry,
+                } => self.deliver_remote(&message, &target, promised, entry, now),
                 Remote::Relief => {
                     let waiters = std::mem::take(&mut self.hub.remote_waiters);
                     self.hub.resume(waiters);
@@ -881,7 +901,16 @@ impl Shard {
         else {
             return;
         };
-        let (messages, bytes, next) = session.queue.sweep(now);
+        let (queue, number) = (&mut session.queue, session.handle.number);
+        let durable = session.durable;
+        let (messages, bytes, next) = queue.sweep(now, |entry| {
+            if let Some(journal) = &mut hub.journal
+                && durable
+                && entry != 0
+            {
+                journal.dropped(number, entry);
+            }
+        });
         session.share_queue_len();
         session.sweep_at = Nanos::MAX;
         if session.sweep_by(next) {
@@ -906,7 +935,7 @@ impl Shard {
         if let Some(mut sys) = self.sys.take() {
             let config = self.hub.config.clone();
             for message in sys.collect(&self.hub.directory, &config, now) {
-                self.publish_message(&message, now);
+                self.publish_message(&message, Durability::None, now);
             }
             self.sys = Some(sys);
         }
@@ -917,10 +946,12 @@ impl Shard {
         message: &Arc<crate::Message>,
         target: &crate::route::Target,
         promised: bool,
+        entry: u64,
         now: Nanos,
     ) {
         let hub = &mut self.hub;
         let mut publication = crate::hub::Publication::from_message(message, now);
+        publication.keeping.entry = entry;
         if promised {
             publication.promise = Promise::Made;
         }
@@ -933,6 +964,12 @@ impl Shard {
         }
         let _ = hub.deliver(&mut publication, target, now);
         hub.release(publication.reserved);
+        // It was not kept after all.
+        if publication.keeping.entry != 0
+            && let Some(journal) = &mut hub.journal
+        {
+            journal.dropped(target.session.number, publication.keeping.entry);
+        }
     }
 
     /// Authentication Method and Data of an AUTH packet.

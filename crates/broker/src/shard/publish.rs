@@ -15,6 +15,7 @@ use super::{Fail, Next, Shard};
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
+use crate::journal::{Durability, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
@@ -150,6 +151,7 @@ impl Shard {
                     .is_none_or(|permissions| permissions.may_publish(topic_name));
         }
         let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
+        let durability = conn.durability;
         let unreleased = conn.unreleased;
         let rule = routes.get(route).rule.as_deref();
         let stated = (states || rule.is_some()).then_some(Stated {
@@ -177,13 +179,9 @@ impl Shard {
                     .get_mut(session_slot)
                     .map(|session| session.incoming.get_or_insert_default());
                 if let Some(incoming) = incoming {
-                    if incoming.contains(&raw.packet_id) {
-                        hub.send_ack(
-                            id.slot,
-                            PacketType::PubRec,
-                            raw.packet_id,
-                            ReasonCode::Success,
-                        );
+                    if let Some(ticket) = incoming.get(&raw.packet_id) {
+                        let (kind, ticket) = (PacketType::PubRec, Some(*ticket));
+                        hub.answer(id.slot, kind, raw.packet_id, ReasonCode::Success, ticket);
                         return Ok(Next::Packet);
                     }
                     if v5 && unreleased >= hub.config.limits.receive_maximum {
@@ -204,6 +202,7 @@ impl Shard {
                 &raw,
                 session_slot,
                 ReasonCode::NotAuthorized,
+                false,
             ));
         }
 
@@ -231,10 +230,13 @@ impl Shard {
                         session_slot,
                         reason,
                         &answer,
+                        false,
                     ));
                 }
             }
         }
+        let durability = routes.get(route).durability.unwrap_or(durability);
+        let keeping = hub.keeping(durability, raw.retain || raw.qos != QoS::AtMostOnce);
         let mut publication = Publication {
             parts: Parts {
                 topic: topic_bytes,
@@ -254,6 +256,7 @@ impl Shard {
             promise: Promise::None,
             reserved: 0,
             message: None,
+            keeping,
         };
         // Held until the message is stored, so that who subscribes meanwhile on
         // another shard is either found as a receiver or finds it retained.
@@ -270,6 +273,9 @@ impl Shard {
             };
         }
         let matched = &routes.get(route).matched;
+        if let Some(trouble) = hub.trouble_for(matched, &publication) {
+            return refuse_unstored(hub, id, &raw, trouble);
+        }
         if raw.payload.len() >= crate::egress::SHARE_FROM && !matched.is_empty() {
             publication.parts.shared =
                 Some(bytes::Bytes::copy_from_slice(publication.parts.payload));
@@ -279,7 +285,11 @@ impl Shard {
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
         if let Some(retained) = &mut retained {
-            retained.set(publication.message(&mut hub.messages).to_be_retained());
+            retain(hub, retained, &mut publication);
+        }
+        let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
+        if publication.keeping.awaited {
+            hub.pace(id, stamp.class());
         }
         if raw.qos == QoS::AtMostOnce {
             return Ok(pause_or_go_on(hub, id));
@@ -297,9 +307,10 @@ impl Shard {
                 session_slot,
                 reason,
                 &answer,
+                awaited,
             ));
         }
-        Ok(acknowledge(hub, id, &raw, session_slot, reason))
+        Ok(acknowledge(hub, id, &raw, session_slot, reason, awaited))
     }
 
     /// Delivers the plain publications (QoS 0, not retained, no properties) at
@@ -373,13 +384,24 @@ impl Shard {
     }
 
     /// Publishes a message that no client waits for an answer to.
-    pub(super) fn publish_message(&mut self, message: &Arc<Message>, now: Nanos) {
+    pub(super) fn publish_message(
+        &mut self,
+        message: &Arc<Message>,
+        durability: Durability,
+        now: Nanos,
+    ) {
         let Self { hub, routes, .. } = self;
         let mut publication = Publication::from_message(message, now);
+        publication.keeping = hub.keeping(durability, true);
+        if publication.keeping.message != 0 {
+            // Made again, with its number.
+            publication.message = None;
+        }
         if message.retain {
-            let mut retained = hub.directory.retained_mut();
+            let directory = hub.directory.clone();
+            let mut retained = directory.retained_mut();
             if has_retained_room(hub, &retained, &publication) {
-                retained.set(message.to_be_retained());
+                retain(hub, &mut retained, &mut publication);
             } else {
                 hub.stats.refused_retained_full += 1;
             }
@@ -532,6 +554,17 @@ impl Extent {
     }
 }
 
+/// Makes a publication what its topic retains.
+fn retain(hub: &mut Hub, retained: &mut Retained, publication: &mut Publication<'_>) {
+    let message = publication.message(&mut hub.messages).to_be_retained();
+    if let Some(journal) = &mut hub.journal {
+        let before = retained.is_stored(message.topic());
+        let version = retained.next_version();
+        journal.retain(publication, version, before);
+    }
+    retained.set(message);
+}
+
 fn has_retained_room(hub: &Hub, retained: &Retained, publication: &Publication<'_>) -> bool {
     let limits = &hub.config.limits;
     publication.parts.payload.is_empty()
@@ -550,27 +583,29 @@ fn acknowledge(
     raw: &RawPublish<'_>,
     session: u32,
     reason: ReasonCode,
+    awaited: bool,
 ) -> Next {
-    match raw.qos {
-        QoS::AtMostOnce => {}
-        QoS::AtLeastOnce => hub.send_ack(id.slot, PacketType::PubAck, raw.packet_id, reason),
+    let kind = match raw.qos {
+        QoS::AtMostOnce => return pause_or_go_on(hub, id),
+        QoS::AtLeastOnce => PacketType::PubAck,
         QoS::ExactlyOnce => {
             let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
             // A refusal in MQTT 5 ends the handshake; before, PUBREL follows.
             if !reason.is_error() || !v5 {
-                await_release(hub, id, raw.packet_id, session);
+                await_release(hub, id, raw.packet_id, session, awaited);
             }
-            hub.send_ack(id.slot, PacketType::PubRec, raw.packet_id, reason);
+            PacketType::PubRec
         }
-    }
+    };
+    let after = hub.ticket_if(awaited);
+    hub.answer(id.slot, kind, raw.packet_id, reason, after);
     pause_or_go_on(hub, id)
 }
 
-/// Notes a QoS 2 message until its PUBREL comes.
-fn await_release(hub: &mut Hub, id: ConnId, packet_id: u16, session: u32) {
-    if let Some(session) = hub.sessions.get_mut(session) {
-        session.incoming.get_or_insert_default().insert(packet_id);
-    }
+/// Notes a QoS 2 message until its PUBREL comes; in the store too where the
+/// message is.
+fn await_release(hub: &mut Hub, id: ConnId, packet_id: u16, session: u32, stored: bool) {
+    hub.note_received(session, packet_id, stored);
     if let Some(conn) = hub.conns.get_mut(id.slot) {
         conn.unreleased = conn.unreleased.saturating_add(1);
     }
@@ -585,6 +620,7 @@ fn acknowledge_with(
     session: u32,
     reason: ReasonCode,
     answer: &Answer,
+    awaited: bool,
 ) -> Next {
     let mut properties = PropertyBuf::new();
     let told = hub.conns.get(id.slot).is_some_and(|conn| {
@@ -598,10 +634,10 @@ fn acknowledge_with(
         QoS::AtMostOnce => return pause_or_go_on(hub, id),
     };
     if !told {
-        return acknowledge(hub, id, raw, session, reason);
+        return acknowledge(hub, id, raw, session, reason, awaited);
     }
     if kind == PacketType::PubRec && !reason.is_error() {
-        await_release(hub, id, raw.packet_id, session);
+        await_release(hub, id, raw.packet_id, session, awaited);
     }
     let ack = Ack {
         packet_id: raw.packet_id,
@@ -612,7 +648,9 @@ fn acknowledge_with(
         PacketType::PubAck => Packet::PubAck(ack),
         _ => Packet::PubRec(ack),
     };
-    hub.send(id.slot, &packet);
+    let about = (kind, raw.packet_id, !reason.is_error());
+    let after = hub.ticket_if(awaited);
+    hub.answer_with(id.slot, &packet, about, after);
     pause_or_go_on(hub, id)
 }
 
@@ -642,9 +680,30 @@ fn refuse(
             raw,
             session,
             ReasonCode::QuotaExceeded,
+            false,
         ));
     }
     Err(Fail::new(ReasonCode::QuotaExceeded, why))
+}
+
+/// Refuses a message that cannot be stored now; otherwise like [`refuse`].
+#[cold]
+fn refuse_unstored(
+    hub: &mut Hub,
+    id: ConnId,
+    raw: &RawPublish<'_>,
+    trouble: StoreTrouble,
+) -> Result<Next, Fail> {
+    if !hub.conns.get(id.slot).is_some_and(|conn| conn.v5()) {
+        hub.stats.refused_store += 1;
+        return Err(Fail::new(trouble.reason(), trouble.why()));
+    }
+    let kind = match raw.qos {
+        QoS::ExactlyOnce => PacketType::PubRec,
+        _ => PacketType::PubAck,
+    };
+    hub.send_refusal(id.slot, kind, raw.packet_id, trouble);
+    Ok(pause_or_go_on(hub, id))
 }
 
 /// Delivers to all receivers of a topic. With `refusable`, nobody gets a
@@ -703,6 +762,7 @@ fn deliver_all(
             }
         } else {
             let congested = targets.iter().any(is_congested);
+            let entries = hub.keep_elsewhere(publication, targets);
             let message = publication.message(&mut hub.messages);
             let targets = targets.clone();
             post(
@@ -712,6 +772,7 @@ fn deliver_all(
                     message,
                     targets,
                     promised: publication.promise == Promise::Made,
+                    entries,
                 },
                 publisher,
                 congested,
@@ -726,6 +787,7 @@ fn deliver_all(
                 hub.wait_for(publisher, receiver);
             }
         } else {
+            let entries = hub.keep_elsewhere(publication, std::slice::from_ref(member));
             let message = publication.message(&mut hub.messages);
             let target = member.clone();
             let congested = is_congested(member);
@@ -736,6 +798,7 @@ fn deliver_all(
                     message,
                     target,
                     promised: publication.promise == Promise::Made,
+                    entry: entries.map_or(0, |entries| entries[0]),
                 },
                 publisher,
                 congested,

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
-    Packet, PropertyBuf, PropertyId, QoS, ReasonCode, SubAck, Subscribe, SubscribeOptions,
-    UnsubAck, Unsubscribe, topic,
+    Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode, SubAck, Subscribe,
+    SubscribeOptions, UnsubAck, Unsubscribe, topic,
 };
 
 use super::publish::report_urgency;
@@ -140,7 +140,9 @@ impl Shard {
             properties: properties.as_properties(),
             reasons: &reasons,
         };
-        hub.send(id.slot, &Packet::SubAck(ack));
+        let about = (PacketType::SubAck, packet.packet_id, true);
+        let after = hub.ticket_of(slot);
+        hub.answer_with(id.slot, &Packet::SubAck(ack), about, after);
         hub.pump(slot, now);
         Ok(Next::Packet)
     }
@@ -164,6 +166,10 @@ impl Shard {
                 Some(at) => {
                     session.subscriptions.swap_remove(at);
                     session.replays.remove(filter);
+                    hub.store_unsubscription(session_slot, filter);
+                    let Some(session) = hub.sessions.get(session_slot) else {
+                        return;
+                    };
                     hub.directory.index_mut().unsubscribe(
                         filter,
                         &session.handle,
@@ -182,7 +188,9 @@ impl Shard {
             properties: Default::default(),
             reasons: &reasons,
         };
-        hub.send(id.slot, &Packet::UnsubAck(ack));
+        let about = (PacketType::UnsubAck, packet.packet_id, true);
+        let after = hub.ticket_of(session_slot);
+        hub.answer_with(id.slot, &Packet::UnsubAck(ack), about, after);
         if hub.config.admission.is_some() {
             let filters = packet.filters().map(Box::from).collect();
             hub.ask(session_slot, Ask::Unsubscribed { filters });
@@ -215,6 +223,11 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
     let Some(session) = hub.sessions.get(session) else {
         return Err(ReasonCode::UnspecifiedError);
     };
+    if session.durable
+        && let Some(trouble) = hub.store_trouble()
+    {
+        return Err(trouble.reason());
+    }
     let known = session.subscriptions.iter().any(|s| *s.filter == *filter);
     if !known
         && (session.subscriptions.len() >= limits.max_subscriptions_per_session
@@ -270,7 +283,10 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         .find(|s| *s.filter == *filter);
     let new = known.is_none();
     match known {
-        Some(known) => (known.options, known.id, known.numbered) = (options, id, numbered),
+        Some(known) => {
+            (known.options, known.id) = (options, id);
+            (known.numbered, known.demoted) = (numbered, demoted);
+        }
         None => {
             if session.subscriptions.is_empty() {
                 session.subscriptions.reserve_exact(1);
@@ -280,6 +296,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 options,
                 id,
                 numbered,
+                demoted,
             });
             hub.directory.subscriptions.fetch_add(1, Ordering::Relaxed);
             hub.stats.subscriptions += 1;
@@ -294,6 +311,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
     if replay && share.is_none() {
         start_replay(session, plain, options, id, numbered);
     }
+    hub.store_subscription(slot, filter);
     match options.qos {
         QoS::AtMostOnce => ReasonCode::Success,
         QoS::AtLeastOnce => ReasonCode::GrantedQos1,

@@ -41,6 +41,7 @@ fn server() -> Server {
         authentication_threads: 1,
         authenticator: None,
         admission: None,
+        store: None,
         access: None,
     })
     .unwrap()

@@ -81,6 +81,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         authenticator,
         access,
         admission: office.as_ref().map(admission::Opening::desk),
+        store: None,
     })?;
     if office.is_some() && shards > 1 {
         tracing::warn!(

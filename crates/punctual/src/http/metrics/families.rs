@@ -224,6 +224,18 @@ const FAMILIES: &[Family] = &[
         One("publisher_pauses"),
     ),
     family(
+        "punctual_store_refused_total",
+        Counter,
+        "Messages refused because nothing could be stored.",
+        One("refused_store"),
+    ),
+    family(
+        "punctual_store_pauses_total",
+        Counter,
+        "Times a publisher waited because its messages were not stored as fast as they came.",
+        One("store_pauses"),
+    ),
+    family(
         "punctual_slow_consumers_total",
         Counter,
         "Times a receiver was declared slow.",

@@ -1,0 +1,412 @@
+//! What is stored of messages: content once, an entry for every session that
+//! keeps it, and how far its handshake is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::QoS;
+use punctual_store::Op;
+use punctual_store::op::{Content, EntryOp};
+
+use super::{Durability, Journal, StoreTrouble};
+use crate::egress::Class;
+use crate::hub::{ConnId, Hub, Publication};
+use crate::index::delivered_qos;
+use crate::route::{Matched, Target};
+use crate::sequence::Number;
+use crate::session::Session;
+use crate::{Directory, Message, Nanos};
+
+/// How a publication is stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeping {
+    pub(crate) durability: Durability,
+    /// Number of the message in the store; 0 for none.
+    pub(crate) message: u64,
+    /// Whether its content was emitted.
+    pub(crate) written: bool,
+    /// Whether anything was emitted that its publisher waits for.
+    pub(crate) awaited: bool,
+    /// Number of the entry that the publisher's shard has emitted for the only
+    /// receiver of this copy; 0 for none.
+    pub(crate) entry: u64,
+}
+
+impl Keeping {
+    /// Of what is not stored.
+    pub(crate) const NOT: Self = Self {
+        durability: Durability::None,
+        message: 0,
+        written: false,
+        awaited: false,
+        entry: 0,
+    };
+
+    /// Of a new publication with that durability.
+    pub(crate) fn new(durability: Durability, directory: &Directory) -> Self {
+        match durability {
+            Durability::None => Self::NOT,
+            Durability::Batched | Durability::Sync => Self {
+                durability,
+                message: directory.next_message.fetch_add(1, Ordering::Relaxed),
+                ..Self::NOT
+            },
+        }
+    }
+}
+
+/// How a session receives a message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reception<'a> {
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) number: Option<Number>,
+    pub(crate) subscription_ids: &'a [u32],
+}
+
+impl Journal {
+    /// Emits that a session keeps a message; returns the number of the entry, 0
+    /// if it is not stored.
+    #[inline]
+    pub(crate) fn keep(
+        journal: &mut Option<Box<Self>>,
+        directory: &Directory,
+        publication: &mut Publication<'_>,
+        session: &mut Session,
+        reception: Reception<'_>,
+    ) -> u64 {
+        match journal {
+            None => 0,
+            Some(journal) => journal.keep_here(directory, publication, session, reception),
+        }
+    }
+
+    #[inline(never)]
+    fn keep_here(
+        &mut self,
+        directory: &Directory,
+        publication: &mut Publication<'_>,
+        session: &mut Session,
+        reception: Reception<'_>,
+    ) -> u64 {
+        // Its publisher's shard has emitted it already.
+        let entry = std::mem::take(&mut publication.keeping.entry);
+        if entry != 0 || !session.durable {
+            return entry;
+        }
+        self.entry(directory, publication, session.handle.number, reception)
+    }
+
+    /// Emits an entry for a session, and the content before the first.
+    fn entry(
+        &mut self,
+        directory: &Directory,
+        publication: &mut Publication<'_>,
+        session: u64,
+        reception: Reception<'_>,
+    ) -> u64 {
+        if publication.keeping.message == 0 || self.trouble().is_some() {
+            return 0;
+        }
+        self.write(publication);
+        let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
+        let message = publication.keeping.message;
+        self.emit_entry(session, entry, message, reception);
+        entry
+    }
+
+    fn emit_entry(&mut self, session: u64, entry: u64, message: u64, reception: Reception<'_>) {
+        self.emit(&Op::Entry(EntryOp {
+            session,
+            entry,
+            message,
+            qos: reception.qos as u8,
+            retain: reception.retain,
+            subscription_ids: reception.subscription_ids.into(),
+            number: reception.number.map(Number::parts),
+        }));
+    }
+
+    /// Emits the content of a publication, once; its publisher waits for it.
+    pub(crate) fn write(&mut self, publication: &mut Publication<'_>) {
+        publication.keeping.awaited = true;
+        self.sync |= publication.keeping.durability == Durability::Sync;
+        if std::mem::replace(&mut publication.keeping.written, true) {
+            return;
+        }
+        let parts = &publication.parts;
+        let stamp = self.offset.stamp(publication.stamp);
+        let content = Content {
+            topic: topic_of(publication),
+            payload: parts.payload,
+            properties: parts.properties,
+            publisher: publication.publisher,
+            qos: publication.qos as u8,
+            retain: publication.retain,
+            expires: self.offset.deadline(publication.expires),
+            stamp: stamp.bytes(),
+        };
+        self.emit(&Op::Message {
+            message: publication.keeping.message,
+            content,
+        });
+    }
+
+    /// Emits an entry for a retained message that a session is sent because it
+    /// subscribed; its content is there already.
+    pub(crate) fn keep_retained(
+        journal: &mut Option<Box<Self>>,
+        directory: &Directory,
+        message: &Message,
+        session: &Session,
+        reception: Reception<'_>,
+    ) -> u64 {
+        let Some(journal) = journal else {
+            return 0;
+        };
+        if !session.durable || message.stored == 0 || journal.trouble().is_some() {
+            return 0;
+        }
+        let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
+        journal.emit_entry(session.handle.number, entry, message.stored, reception);
+        entry
+    }
+
+    /// Emits the packet identifier of a message in flight. True if its PUBLISH
+    /// is held until that is committed: another identifier after a crash would
+    /// be another message for the receiver.
+    #[inline]
+    pub(crate) fn sent(
+        journal: &mut Option<Box<Self>>,
+        session: &Session,
+        conn: ConnId,
+        flight: Flight,
+    ) -> bool {
+        let Flight {
+            entry,
+            packet_id,
+            qos,
+            class,
+        } = flight;
+        let Some(journal) = journal else {
+            return false;
+        };
+        if entry == 0 {
+            return false;
+        }
+        journal.emit(&Op::Sent {
+            session: session.handle.number,
+            entry,
+            packet_id,
+        });
+        if qos == QoS::ExactlyOnce {
+            journal.hold_publish(conn, packet_id, class);
+        }
+        qos == QoS::ExactlyOnce
+    }
+
+    /// Emits that the receiver has a QoS 2 message; returns the ticket that its
+    /// PUBREL waits for.
+    pub(crate) fn step(&mut self, session: &Session, entry: u64) -> Option<u64> {
+        if entry == 0 || !session.durable {
+            return None;
+        }
+        let session = session.handle.number;
+        self.emit(&Op::Step { session, entry });
+        Some(self.latest())
+    }
+
+    /// Emits that a session has done with an entry.
+    #[inline]
+    pub(crate) fn done(journal: &mut Option<Box<Self>>, session: &Session, entry: u64) {
+        if entry != 0
+            && session.durable
+            && let Some(journal) = journal
+        {
+            journal.dropped(session.handle.number, entry);
+        }
+    }
+
+    /// Emits that nobody keeps an entry.
+    pub(crate) fn dropped(&mut self, session: u64, entry: u64) {
+        self.emit(&Op::Done { session, entry });
+    }
+
+    /// Emits what a topic retains now: `publication`, or nothing. `version` says
+    /// which came last, `before` whether something of it may be stored.
+    pub(crate) fn retain(&mut self, publication: &mut Publication<'_>, version: u64, before: bool) {
+        let topic = topic_of(publication);
+        if publication.parts.payload.is_empty() || publication.keeping.message == 0 {
+            if before {
+                publication.keeping.awaited = true;
+                self.emit_gone(topic, version);
+            }
+            return;
+        }
+        if self.trouble().is_some() {
+            self.stale_topics.insert(topic.into());
+            return;
+        }
+        self.write(publication);
+        self.emit(&Op::Retain {
+            topic: topic_of(publication),
+            message: publication.keeping.message,
+            version,
+        });
+    }
+
+    pub(crate) fn emit_gone(&mut self, topic: &str, version: u64) {
+        self.emit(&Op::RetainGone { topic, version });
+    }
+}
+
+/// Whether something of a publication would have to be stored.
+fn is_to_be_stored(matched: &Matched, publication: &Publication<'_>) -> bool {
+    if publication.keeping.message == 0 || publication.qos == QoS::AtMostOnce {
+        return false;
+    }
+    let plain = matched
+        .shards
+        .iter()
+        .flat_map(|(_, targets)| targets.iter());
+    let members = matched.groups.iter().flat_map(|group| group.members.iter());
+    publication.retain
+        || plain.chain(members).any(|target| {
+            let own = target.no_local && target.session.number == publication.publisher;
+            target.qos != QoS::AtMostOnce && !own && target.session.is_durable()
+        })
+}
+
+/// Routed topics are valid.
+fn topic_of<'a>(publication: &Publication<'a>) -> &'a str {
+    std::str::from_utf8(publication.parts.topic).unwrap_or_default()
+}
+
+/// A message that gets a packet identifier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    pub(crate) entry: u64,
+    pub(crate) packet_id: u16,
+    pub(crate) qos: QoS,
+    pub(crate) class: Class,
+}
+
+impl Hub {
+    /// What the answer to a publication waits for.
+    #[inline]
+    pub(crate) fn ticket_if(&self, awaited: bool) -> Option<u64> {
+        match &self.journal {
+            Some(journal) if awaited => Some(journal.latest()),
+            _ => None,
+        }
+    }
+
+    /// Why a publication has to be refused: it cannot be stored now as it would
+    /// have to be.
+    #[inline]
+    pub(crate) fn trouble_for(
+        &self,
+        matched: &Matched,
+        publication: &Publication<'_>,
+    ) -> Option<StoreTrouble> {
+        let trouble = self.journal.as_ref()?.trouble()?;
+        is_to_be_stored(matched, publication).then_some(trouble)
+    }
+
+    /// What is promised about a publication, of which a rule or its publisher's
+    /// listener says `durability`.
+    #[inline]
+    pub(crate) fn keeping(&self, durability: Durability, needed: bool) -> Keeping {
+        match &self.journal {
+            Some(_) if needed => Keeping::new(durability, &self.directory),
+            _ => Keeping::NOT,
+        }
+    }
+
+    /// Emits entries for those of another shard's receivers whose sessions
+    /// survive; `None` if there is none.
+    pub(crate) fn keep_elsewhere(
+        &mut self,
+        publication: &mut Publication<'_>,
+        targets: &[Target],
+    ) -> Option<Box<[u64]>> {
+        let journal = self.journal.as_mut()?;
+        if publication.keeping.message == 0 {
+            return None;
+        }
+        let entries: Box<[u64]> = targets
+            .iter()
+            .map(|target| {
+                let own = target.no_local && target.session.number == publication.publisher;
+                let reception = Reception {
+                    qos: delivered_qos(publication.qos, target.qos),
+                    retain: publication.retain && target.retain_as_published,
+                    number: None,
+                    subscription_ids: target.ids(),
+                };
+                if own || reception.qos == QoS::AtMostOnce || !target.session.is_durable() {
+                    return 0;
+                }
+                let session = target.session.number;
+                journal.entry(&self.directory, publication, session, reception)
+            })
+            .collect();
+        entries.iter().any(|entry| *entry != 0).then_some(entries)
+    }
+
+    /// Forgets that a QoS 2 message came; returns the ticket of what says so, 0
+    /// if nothing is stored of it, `None` if it is not known.
+    pub(crate) fn forget_received(&mut self, session: u32, packet_id: u16) -> Option<u64> {
+        let session = self.sessions.get_mut(session)?;
+        let ticket = session.incoming.as_mut()?.remove(&packet_id)?;
+        if ticket == 0 {
+            return Some(0);
+        }
+        let journal = self.journal.as_mut()?;
+        let session = session.handle.number;
+        journal.emit(&Op::Released { session, packet_id });
+        Some(journal.latest())
+    }
+
+    /// Notes that a QoS 2 message came; with `stored` in the store too.
+    pub(crate) fn note_received(&mut self, session: u32, packet_id: u16, stored: bool) {
+        let Some(session) = self.sessions.get_mut(session) else {
+            return;
+        };
+        let ticket = match &mut self.journal {
+            Some(journal) if stored && session.durable => {
+                journal.emit(&Op::Received {
+                    session: session.handle.number,
+                    packet_id,
+                });
+                journal.latest()
+            }
+            _ => 0,
+        };
+        let incoming = session.incoming.get_or_insert_default();
+        incoming.insert(packet_id, ticket);
+    }
+
+    /// Emits that a topic has no retained message any more, unless it has.
+    pub(crate) fn emit_retained_changes(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            for (topic, version) in self.directory.take_unretained() {
+                journal.emit_gone(&topic, version);
+            }
+        }
+    }
+
+    /// Stores a retained message that could not be stored when it came.
+    pub(super) fn store_retained(&mut self, message: &Arc<Message>, version: u64) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let mut publication = Publication::from_message(message, Nanos(0));
+        publication.keeping = Keeping {
+            durability: Durability::Batched,
+            message: message.stored,
+            ..Keeping::NOT
+        };
+        journal.retain(&mut publication, version, false);
+    }
+}

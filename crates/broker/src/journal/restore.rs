@@ -1,0 +1,387 @@
+//! What a store hands over becomes sessions, queues and retained messages again.
+//!
+//! Invariant: a restored shard goes on as the one that was lost would have after
+//! it lost all connections, when it was told to restore; times go on while the
+//! broker is down.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hashbrown::HashMap;
+use punctual_codec::{QoS, SubscribeOptions, Version, topic};
+use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
+use punctual_store::{Op, Wall};
+
+use super::sessions::{DEMOTED, NUMBERED};
+use super::wall::Offset;
+use super::{Durability, Journal};
+use crate::hub::{Hub, first_step};
+use crate::index::Subscriber;
+use crate::message::{Parts, Traits};
+use crate::sequence::{Number, Sequences};
+use crate::session::{Delivery, Inflight, Session, Step, Subscription, Will, Window};
+use crate::timers::Timer;
+use crate::{Directory, Message, Nanos};
+
+/// Puts together what a store tells when it recovers, for all shards of a broker.
+///
+/// Numbers, contents and retained messages come first, then one session after
+/// the other.
+#[derive(Debug)]
+pub struct Restorer {
+    offset: Offset,
+    directory: Arc<Directory>,
+    messages: HashMap<u64, Arc<Message>, foldhash::fast::RandomState>,
+    session: Option<RestoredSession>,
+}
+
+/// A session as it was.
+#[derive(Debug)]
+pub struct RestoredSession {
+    number: u64,
+    client_id: Arc<str>,
+    user: Option<Arc<str>>,
+    expiry: u32,
+    detached: Option<Wall>,
+    next_packet_id: u16,
+    subscriptions: Vec<Subscription>,
+    classes: Option<u8>,
+    received: Vec<u16>,
+    /// And when it is to be published, if that is known.
+    will: Option<(Will, Option<Wall>)>,
+    entries: Vec<RestoredEntry>,
+}
+
+#[derive(Debug)]
+struct RestoredEntry {
+    delivery: Delivery,
+    /// The packet identifier that it was sent with, and whether PUBREC came.
+    sent: Option<(u16, bool)>,
+}
+
+impl Restorer {
+    /// For the shards of `directory`; `wall` as in
+    /// [`crate::Shard::attach_store`].
+    pub fn new(directory: Arc<Directory>, wall: u64) -> Self {
+        Self {
+            offset: Offset(wall),
+            directory,
+            messages: HashMap::default(),
+            session: None,
+        }
+    }
+
+    /// Takes the next operation. Returns a session when the next one begins.
+    pub fn take(&mut self, op: &Op<'_>) -> Option<RestoredSession> {
+        match op {
+            Op::Highest(highest) => self.directory.resume(*highest),
+            Op::Message { message, content } => {
+                let made = self.message(*message, content);
+                self.messages.insert(*message, made);
+            }
+            Op::Retain {
+                message, version, ..
+            } => {
+                if let Some(message) = self.messages.get(message) {
+                    let mut retained = self.directory.retained_mut();
+                    retained.raise_version(*version);
+                    retained.set(message.to_be_retained());
+                }
+            }
+            Op::Session(session) => return self.session.replace(RestoredSession::new(session)),
+            _ => self.detail(op),
+        }
+        None
+    }
+
+    /// The last session.
+    pub fn finish(self) -> Option<RestoredSession> {
+        self.session
+    }
+
+    fn message(&self, number: u64, content: &Content<'_>) -> Arc<Message> {
+        let parts = Parts {
+            topic: content.topic.as_bytes(),
+            properties: content.properties,
+            expiry: None,
+            payload: content.payload,
+            shared: None,
+        };
+        let traits = Traits {
+            qos: qos(content.qos),
+            retain: content.retain,
+            expires: self.offset.nanos_or_never(content.expires),
+            publisher: content.publisher,
+            stamp: self.offset.stamp_from(content.stamp),
+            watch: None,
+            stored: number,
+        };
+        Message::from_parts(&parts, traits)
+    }
+
+    /// What belongs to the session that was begun.
+    fn detail(&mut self, op: &Op<'_>) {
+        let Some(own) = &mut self.session else {
+            return;
+        };
+        match op {
+            Op::Subscription(it) if it.session == own.number => own.subscribe(it),
+            Op::Received { session, packet_id } if *session == own.number => {
+                own.received.push(*packet_id);
+            }
+            Op::Will(will) if will.session == own.number => {
+                let content = &will.content;
+                let message = Message::will(
+                    content.topic,
+                    content.properties,
+                    content.payload,
+                    qos(content.qos),
+                    content.retain,
+                    will.expiry,
+                );
+                let delay = will.delay;
+                own.will = Some((Will { message, delay }, will.due));
+            }
+            Op::Entry(entry) if entry.session == own.number => {
+                // What only waits for PUBCOMP needs no content.
+                let message = match self.messages.get(&entry.message) {
+                    Some(message) => message.clone(),
+                    None => self.empty(),
+                };
+                let ids: Vec<u32> = entry.subscription_ids.iter().collect();
+                if let Some(own) = &mut self.session {
+                    own.entries.push(RestoredEntry {
+                        delivery: Delivery {
+                            message,
+                            subscription_ids: (!ids.is_empty()).then(|| ids.into()),
+                            qos: qos(entry.qos),
+                            retain: entry.retain,
+                            number: entry.number.and_then(Number::from_parts),
+                            entry: entry.entry,
+                        },
+                        sent: None,
+                    });
+                }
+            }
+            Op::Inflight {
+                session,
+                entry,
+                packet_id,
+                step,
+            } if *session == own.number => {
+                if let Some(last) = own.entries.last_mut()
+                    && last.delivery.entry == *entry
+                {
+                    last.sent = Some((*packet_id, *step));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn empty(&self) -> Arc<Message> {
+        let content = Content {
+            topic: "",
+            properties: &[],
+            payload: &[],
+            publisher: 0,
+            qos: 0,
+            retain: false,
+            expires: None,
+            stamp: &[],
+        };
+        self.message(0, &content)
+    }
+}
+
+impl RestoredSession {
+    fn new(session: &SessionOp<'_>) -> Self {
+        Self {
+            number: session.session,
+            client_id: session.client_id.into(),
+            user: session.user.map(Into::into),
+            expiry: session.expiry,
+            detached: session.detached,
+            next_packet_id: session.next_packet_id,
+            subscriptions: Vec::new(),
+            classes: None,
+            received: Vec::new(),
+            will: None,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Its number, which says as well as any other which shard it is for.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn subscribe(&mut self, subscription: &SubscriptionOp<'_>) {
+        let options = SubscribeOptions::from_byte(subscription.options, Version::V5);
+        // One that is not valid was not stored by a broker.
+        let (Ok(options), Ok(())) = (options, topic::validate_filter(subscription.filter)) else {
+            return;
+        };
+        let flags = subscription.properties.first().copied().unwrap_or(0);
+        self.classes = subscription.properties.get(1).copied().or(self.classes);
+        self.subscriptions.push(Subscription {
+            filter: subscription.filter.into(),
+            options,
+            id: subscription.id.unwrap_or(0),
+            numbered: flags & NUMBERED != 0,
+            demoted: flags & DEMOTED != 0,
+        });
+    }
+}
+
+impl Directory {
+    /// Numbers that were used before are not used again.
+    fn resume(&self, highest: Highest) {
+        let raise = |next: &AtomicU64, highest: u64| {
+            next.fetch_max(highest.saturating_add(1), Ordering::Relaxed);
+        };
+        raise(&self.next_number, highest.session);
+        raise(&self.next_message, highest.message);
+        raise(&self.next_entry, highest.entry);
+        self.retained_mut().raise_version(highest.version);
+    }
+}
+
+impl Hub {
+    /// Makes a session as it was; its connection, if it had one, was lost now.
+    /// False if its client has one already.
+    pub(crate) fn restore(&mut self, restored: RestoredSession, now: Nanos) -> bool {
+        let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
+            return false;
+        };
+        let (directory, index) = (self.directory.clone(), self.index);
+        let client_id = &restored.client_id;
+        if self.session_named(client_id).is_some()
+            || directory.claim(client_id, index, usize::MAX).is_err()
+        {
+            return false;
+        }
+        let slot = self.sessions.insert_with(|slot| {
+            Session::new(directory.handle_of(client_id, index, slot, restored.number))
+        });
+        self.names.insert(&self.sessions, slot);
+        let epoch = self.epoch();
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return false;
+        };
+        let permissions = directory.permissions(restored.user.as_deref(), client_id);
+        session.handle.set_permissions(permissions);
+        session.handle.set_durable(true);
+        session.durable = true;
+        session.durability = self.config.durability.default.max(Durability::Batched);
+        session.epoch = epoch;
+        session.expiry = restored.expiry;
+        session.username = restored.user;
+        session.classes = restored.classes.unwrap_or(session.classes);
+        if !restored.received.is_empty() {
+            let received = restored.received.into_iter();
+            let received = received.map(|id| (id, Journal::BEFORE)).collect();
+            session.incoming = Some(Box::new(received));
+        }
+        let mut inflight = Vec::new();
+        for RestoredEntry { delivery, sent } in restored.entries {
+            let (packet_id, step) = match sent {
+                None => {
+                    session.queue.push(delivery);
+                    continue;
+                }
+                Some((packet_id, true)) => (packet_id, Step::Comp),
+                Some((packet_id, false)) => (packet_id, first_step(delivery.qos)),
+            };
+            inflight.push(Inflight {
+                packet_id,
+                step,
+                delivery: Some(Box::new(delivery)),
+            });
+        }
+        self.stats.inflight_messages += inflight.len() as u64;
+        session.window = Window::restore(restored.next_packet_id, inflight);
+        session.share_queue_len();
+        let bytes = session.queue.bytes();
+        self.stats.queued_messages += session.queue.len() as u64;
+        self.stats.queued_bytes += bytes as u64;
+        directory.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // What waits may expire; a first sweep finds out when.
+        if !session.queue.is_empty() && session.sweep_by(now) {
+            let timer = Timer::Sweep { slot, epoch };
+            self.timers.arm(session.sweep_at, timer);
+        }
+        if session.expiry != u32::MAX {
+            let left = Nanos::from_secs(u64::from(session.expiry));
+            let end = match restored.detached {
+                Some(since) => offset.nanos(since.saturating_add(left.0)),
+                None => now + left,
+            };
+            let timer = Timer::SessionExpiry { slot, epoch };
+            self.timers.arm(end.max(now), timer);
+        }
+        self.restore_subscriptions(slot, restored.subscriptions);
+        if let Some((will, due)) = restored.will {
+            self.restore_will(slot, will, due, now);
+        }
+        if restored.detached.is_none() {
+            self.store_session(slot, now);
+        }
+        true
+    }
+
+    fn restore_subscriptions(&mut self, slot: u32, subscriptions: Vec<Subscription>) {
+        let wall = self.journal.as_ref().map_or(0, |journal| journal.offset.0);
+        let directory = self.directory.clone();
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let count = subscriptions.len();
+        let mut index = directory.index_mut();
+        for subscription in &subscriptions {
+            if subscription.numbered && session.sequences.is_none() {
+                // Not what it was before the restart.
+                let seed = wall ^ wall >> 32 ^ session.handle.number.rotate_left(16);
+                session.sequences = Some(Box::new(Sequences::new(seed as u32)));
+            }
+            let subscriber = Subscriber {
+                session: session.handle.clone(),
+                options: subscription.options,
+                id: subscription.id,
+                demoted: subscription.demoted,
+                numbered: subscription.numbered,
+            };
+            let filter = &subscription.filter;
+            index.subscribe(filter, subscriber, &directory.generations);
+            let shared = filter.starts_with(topic::SHARE_PREFIX);
+            self.stats.shared_subscriptions += u64::from(shared);
+        }
+        session.subscriptions = subscriptions;
+        directory.subscriptions.fetch_add(count, Ordering::Relaxed);
+        self.stats.subscriptions += count as u64;
+    }
+
+    fn restore_will(&mut self, slot: u32, will: Will, due: Option<Wall>, now: Nanos) {
+        let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let delay = Nanos::from_secs(u64::from(will.delay.min(session.expiry)));
+        session.will = Some(Box::new(will));
+        let timer = Timer::Will {
+            slot,
+            epoch: session.epoch,
+        };
+        let at = due.map_or(now + delay, |due| offset.nanos(due));
+        self.timers.arm(at.max(now), timer);
+        if due.is_none() {
+            self.store_will(slot, Some(at));
+        }
+    }
+}
+
+fn qos(bits: u8) -> QoS {
+    QoS::from_bits(bits).unwrap_or_default()
+}

@@ -1,0 +1,245 @@
+//! What is stored of sessions beside their messages: who they are, what they
+//! subscribe to, what they leave behind.
+
+use punctual_codec::Version;
+use punctual_store::Op;
+use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
+
+use super::{Journal, StoreTrouble};
+use crate::Nanos;
+use crate::hub::Hub;
+use crate::session::{Session, Subscription, Will};
+
+/// Bits of the first byte of what is stored of a subscription beside its
+/// options; the second has the classes that the session takes.
+pub(super) const NUMBERED: u8 = 1;
+pub(super) const DEMOTED: u8 = 2;
+
+impl Journal {
+    fn session(&mut self, session: &Session, version: Version, detached: Option<Nanos>) {
+        self.emit(&Op::Session(SessionOp {
+            session: session.handle.number,
+            client_id: &session.handle.client_id,
+            user: session.username.as_deref(),
+            version: if version.is_v5() { 5 } else { 4 },
+            expiry: session.expiry,
+            detached: detached.map(|at| self.offset.wall(at)),
+            next_packet_id: session.window.next_id(),
+        }));
+    }
+
+    /// Notes that a session has changed while nothing can be stored: clients that
+    /// come and go are not to fill the memory.
+    fn defer(&mut self, session: &mut Session, slot: u32) {
+        if !std::mem::replace(&mut session.stale, true) {
+            self.stale_sessions.push(slot);
+        }
+    }
+
+    fn subscription(&mut self, session: &Session, subscription: &Subscription) {
+        let Subscription {
+            filter,
+            options,
+            id,
+            numbered,
+            demoted,
+        } = subscription;
+        let flags = if *numbered { NUMBERED } else { 0 } | if *demoted { DEMOTED } else { 0 };
+        self.emit(&Op::Subscription(SubscriptionOp {
+            session: session.handle.number,
+            filter,
+            options: options.byte(),
+            id: (*id != 0).then_some(*id),
+            properties: &[flags, session.classes],
+        }));
+    }
+
+    fn will(&mut self, session: u64, will: &Will, due: Option<Nanos>) {
+        let message = &will.message;
+        // An interval until it is published.
+        let interval = (message.expires < Nanos::MAX).then(|| message.expires.as_secs() as u32);
+        self.emit(&Op::Will(WillOp {
+            session,
+            delay: will.delay,
+            due: due.map(|at| self.offset.wall(at)),
+            expiry: interval,
+            content: Content {
+                topic: message.topic(),
+                payload: message.payload(),
+                properties: message.properties().as_bytes(),
+                publisher: session,
+                qos: message.qos as u8,
+                retain: message.retain,
+                expires: None,
+                stamp: &[],
+            },
+        }));
+    }
+}
+
+impl Hub {
+    /// Emits who a session is, and since when it is not connected.
+    pub(crate) fn store_session(&mut self, slot: u32, now: Nanos) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
+            return;
+        };
+        if journal.trouble().is_some() {
+            journal.defer(session, slot);
+            return;
+        }
+        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        let version = conn.map_or(Version::V5, |conn| conn.version);
+        let detached = session.conn.is_none().then_some(now);
+        journal.session(session, version, detached);
+    }
+
+    /// Emits what CONNECT has changed of a session. CONNACK, and all that follows,
+    /// waits until that is committed; while commits fail, only what depends on
+    /// them waits.
+    pub(crate) fn store_connected(&mut self, conn: u32, slot: u32, new: bool, now: Nanos) {
+        let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
+            return;
+        };
+        let has_will = session.will.is_some();
+        self.store_session(slot, now);
+        if let (true, Some(session), Some(journal)) =
+            (new, self.sessions.get_mut(slot), &self.journal)
+        {
+            session.created = journal.latest();
+        }
+        match has_will {
+            true => self.store_will(slot, None),
+            false if !new => self.store_no_will(slot),
+            false => {}
+        }
+        if let Some(journal) = &self.journal
+            && !journal.is_failing()
+        {
+            let ticket = journal.latest();
+            let new = !self.is_safe(slot);
+            self.cork(conn, ticket, new);
+        }
+    }
+
+    /// Whether a session that is to survive would survive now.
+    pub(crate) fn is_safe(&self, slot: u32) -> bool {
+        let (Some(session), Some(journal)) = (self.sessions.get(slot), &self.journal) else {
+            return false;
+        };
+        !session.durable || journal.is_committed(session.created)
+    }
+
+    /// Why nothing can be stored at the moment.
+    pub(crate) fn store_trouble(&self) -> Option<StoreTrouble> {
+        self.journal.as_ref()?.trouble()
+    }
+
+    /// Emits that a session has ended, or does not survive any more.
+    pub(crate) fn store_session_end(&mut self, slot: u32) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if let Some(session) = self.sessions.get_mut(slot)
+            && std::mem::take(&mut session.durable)
+        {
+            session.handle.set_durable(false);
+            let session = session.handle.number;
+            journal.emit(&Op::SessionEnd { session });
+        }
+    }
+
+    /// Emits what a session is to leave behind, and when if that is known.
+    pub(crate) fn store_will(&mut self, slot: u32, due: Option<Nanos>) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
+            return;
+        };
+        if journal.trouble().is_some() {
+            journal.defer(session, slot);
+        } else if let Some(will) = &session.will {
+            journal.will(session.handle.number, will, due);
+        }
+    }
+
+    /// Emits that a session leaves nothing behind any more.
+    pub(crate) fn store_no_will(&mut self, slot: u32) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if let Some(session) = self.sessions.get(slot).filter(|s| s.durable) {
+            let session = session.handle.number;
+            journal.emit(&Op::WillGone { session });
+        }
+    }
+
+    /// Emits a subscription of a session.
+    pub(crate) fn store_subscription(&mut self, slot: u32, filter: &str) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if let Some(session) = self.sessions.get(slot).filter(|s| s.durable)
+            && let Some(known) = session.subscriptions.iter().find(|s| *s.filter == *filter)
+        {
+            journal.subscription(session, known);
+        }
+    }
+
+    /// Emits that a session has given up a subscription.
+    pub(crate) fn store_unsubscription(&mut self, slot: u32, filter: &str) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if let Some(session) = self.sessions.get(slot).filter(|s| s.durable) {
+            let session = session.handle.number;
+            journal.emit(&Op::Unsubscription { session, filter });
+        }
+    }
+
+    /// The ticket that an answer about a session's own state waits for.
+    pub(crate) fn ticket_of(&self, slot: u32) -> Option<u64> {
+        let journal = self.journal.as_ref()?;
+        let durable = self.sessions.get(slot)?.durable;
+        durable.then(|| journal.latest())
+    }
+
+    /// Something can be stored again: what changed meanwhile.
+    pub(super) fn catch_up(&mut self, now: Nanos) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let (sessions, topics) = (
+            std::mem::take(&mut journal.stale_sessions),
+            std::mem::take(&mut journal.stale_topics),
+        );
+        for slot in sessions {
+            if let Some(session) = self.sessions.get_mut(slot)
+                && std::mem::take(&mut session.stale)
+            {
+                let has_will = session.will.is_some();
+                self.store_session(slot, now);
+                match has_will {
+                    true => self.store_will(slot, None),
+                    false => self.store_no_will(slot),
+                }
+            }
+        }
+        if topics.is_empty() {
+            return;
+        }
+        let directory = self.directory.clone();
+        let mut retained = directory.retained_mut();
+        for topic in topics {
+            if let Some(message) = retained.get(&topic)
+                && message.stored != 0
+            {
+                let version = retained.next_version();
+                self.store_retained(&message, version);
+            }
+        }
+    }
+}

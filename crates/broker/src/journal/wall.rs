@@ -1,0 +1,161 @@
+//! The broker's times as times of the wall clock, which go on while the broker
+//! is down.
+
+use punctual_store::Wall;
+
+use crate::Nanos;
+use crate::egress::{Class, Rank, Stamp};
+
+/// Bits of a real-time key that hold a time, below the priority.
+const TIME_BITS: u32 = 61;
+const TIME: u64 = (1 << TIME_BITS) - 1;
+
+/// Wall-clock time at the zero of the broker's clock, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Offset(pub(crate) u64);
+
+impl Offset {
+    pub(crate) fn wall(self, at: Nanos) -> Wall {
+        at.0.saturating_add(self.0)
+    }
+
+    /// `None` where there is no time.
+    pub(crate) fn deadline(self, at: Nanos) -> Option<Wall> {
+        (at < Nanos::MAX).then(|| self.wall(at))
+    }
+
+    /// What was before the start is the zero of the clock.
+    pub(crate) fn nanos(self, wall: Wall) -> Nanos {
+        Nanos(wall.saturating_sub(self.0))
+    }
+
+    pub(crate) fn nanos_or_never(self, wall: Option<Wall>) -> Nanos {
+        wall.map_or(Nanos::MAX, |wall| self.nanos(wall))
+    }
+}
+
+/// A [`Stamp`] as it is stored: independent of the discipline and of the clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoredStamp {
+    bytes: [u8; Self::LEN],
+    len: usize,
+}
+
+impl StoredStamp {
+    /// Class, flags, priority, key, deadline.
+    const LEN: usize = 3 + 8 + 8;
+    const DROP_LATE: u8 = 1;
+
+    /// Nothing for a plain message.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Offset {
+    /// As it is stored.
+    pub(crate) fn stamp(self, stamp: Stamp) -> StoredStamp {
+        let mut stored = StoredStamp {
+            bytes: [0; StoredStamp::LEN],
+            len: 0,
+        };
+        if stamp == Stamp::PLAIN {
+            return stored;
+        }
+        let key = stamp.rank.key;
+        let (priority, key) = match stamp.class() {
+            // What is below the priority is a time of the broker's clock, or
+            // its largest for none.
+            Class::RealTime if key & TIME == TIME => ((key >> TIME_BITS) as u8, u64::MAX),
+            Class::RealTime => ((key >> TIME_BITS) as u8, self.wall(Nanos(key & TIME))),
+            _ => (0, key),
+        };
+        let deadline = self.deadline(stamp.deadline).unwrap_or(u64::MAX);
+        stored.bytes[0] = stamp.class() as u8;
+        stored.bytes[1] = if stamp.drop_late {
+            StoredStamp::DROP_LATE
+        } else {
+            0
+        };
+        stored.bytes[2] = priority;
+        stored.bytes[3..11].copy_from_slice(&key.to_le_bytes());
+        stored.bytes[11..].copy_from_slice(&deadline.to_le_bytes());
+        stored.len = StoredStamp::LEN;
+        stored
+    }
+
+    /// The inverse of [`Self::stamp`]; what is not one is plain.
+    pub(crate) fn stamp_from(self, bytes: &[u8]) -> Stamp {
+        let Some((&[class, flags, priority], rest)) = bytes.split_first_chunk() else {
+            return Stamp::PLAIN;
+        };
+        let (Some((key, rest)), Some(class)) = (
+            rest.split_first_chunk(),
+            Class::ALL.get(usize::from(class)).copied(),
+        ) else {
+            return Stamp::PLAIN;
+        };
+        let Some(deadline) = rest.first_chunk() else {
+            return Stamp::PLAIN;
+        };
+        let (key, deadline) = (u64::from_le_bytes(*key), u64::from_le_bytes(*deadline));
+        let key = match class {
+            Class::RealTime => {
+                let at = if key == u64::MAX {
+                    TIME
+                } else {
+                    self.nanos(key).0.min(TIME)
+                };
+                u64::from(priority & 7) << TIME_BITS | at
+            }
+            _ => key,
+        };
+        Stamp {
+            rank: Rank { class, key },
+            deadline: self.nanos_or_never((deadline < u64::MAX).then_some(deadline)),
+            drop_late: flags & StoredStamp::DROP_LATE != 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const START: u64 = 1_700_000_000_000_000_000;
+
+    proptest! {
+        /// After an hour down, times are what they were, and the order too.
+        #[test]
+        fn stamps_survive(
+            class in 0..4usize, priority in 0..8u64, at in 1..1u64 << 50, deadline in 1..1u64 << 50,
+            drop_late: bool, none: bool,
+        ) {
+            let class = Class::ALL[class];
+            let at = if none { TIME } else { at };
+            let key = match class {
+                Class::RealTime => priority << TIME_BITS | at,
+                Class::Priority => at,
+                Class::Normal | Class::Bulk => 0,
+            };
+            let stamp = Stamp {
+                rank: Rank { class, key },
+                deadline: if none { Nanos::MAX } else { Nanos(deadline) },
+                drop_late,
+            };
+            let (before, after) = (Offset(START), Offset(START - 3_600_000_000_000));
+            let stored = before.stamp(stamp);
+            prop_assert_eq!(before.stamp_from(stored.bytes()), stamp);
+            let later = after.stamp_from(stored.bytes());
+            let again = after.stamp(later);
+            prop_assert_eq!(again.bytes(), stored.bytes());
+            prop_assert_eq!(later.rank.class, class);
+        }
+
+        #[test]
+        fn any_bytes_are_a_stamp(bytes: Vec<u8>) {
+            let _ = Offset(START).stamp_from(&bytes);
+        }
+    }
+}

@@ -1,0 +1,663 @@
+//! Nothing acknowledged is lost: clients with sessions that survive, a broker
+//! that crashes at any moment, and a store whose commits take time and fail.
+//!
+//! Clients are told what is safe by the broker's acknowledgements alone, and keep
+//! their own state over crashes, as the specification asks of them. In the end,
+//! when all is quiet: every acknowledged message has come to everyone who was
+//! subscribed before, a QoS 2 message once, in order by publisher, topic and QoS;
+//! retained messages are the last acknowledged ones or later ones.
+//!
+//! `PUNCTUAL_SEEDS=100000` runs that many, from `PUNCTUAL_FROM` on;
+//! `PUNCTUAL_SEED=7` only that one.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use punctual_broker::{Config, Durability, DurabilityRule, Enqueue, Nanos, StoreTrouble};
+use punctual_codec::{
+    Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
+    ReasonCode, Subscribe, SubscribeOptions, Version,
+};
+use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, Rng, World};
+
+const TOPICS: u64 = 4;
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// A message by its publisher and number.
+type Key = (usize, u32);
+
+/// What a client knows of a message that it publishes.
+#[derive(Debug, Clone)]
+struct Sent {
+    topic: String,
+    qos: QoS,
+    retain: bool,
+    /// Priority that is stated.
+    urgent: bool,
+    packet_id: u16,
+    /// PUBREC came.
+    received: bool,
+    acknowledged: bool,
+    refused: bool,
+    /// When it was published and when acknowledged, as steps of the story.
+    issued: u64,
+    at: u64,
+}
+
+/// A client and its session state.
+struct Client {
+    name: String,
+    subscriber: bool,
+    link: Option<(LinkId, Decoder)>,
+    connected: bool,
+    /// The broker has said that the session exists.
+    session: bool,
+    /// Time of SUBACK.
+    subscribed: Option<u64>,
+    /// SUBSCRIBE is under way.
+    subscribing: bool,
+    packet_id: u16,
+    sent: Vec<Sent>,
+    /// Numbers of those that are not complete, in order.
+    open: Vec<u32>,
+    /// QoS 2 identifiers whose PUBREL has not come, and the message.
+    pending: HashMap<u16, Key>,
+    /// How often each message came.
+    got: BTreeMap<Key, u32>,
+    /// The last that came, by publisher, topic and QoS.
+    order: HashMap<(usize, String, QoS), u32>,
+    /// What it was sent because a topic retains it.
+    retained: BTreeMap<String, Key>,
+}
+
+impl Client {
+    fn new(n: usize, subscriber: bool) -> Self {
+        Self {
+            name: format!("c{n}"),
+            subscriber,
+            link: None,
+            connected: false,
+            session: false,
+            subscribed: None,
+            subscribing: false,
+            packet_id: 0,
+            sent: Vec::new(),
+            open: Vec::new(),
+            pending: HashMap::new(),
+            got: BTreeMap::new(),
+            order: HashMap::new(),
+            retained: BTreeMap::new(),
+        }
+    }
+}
+
+fn key(payload: &[u8]) -> Key {
+    let text = std::str::from_utf8(payload).unwrap();
+    let (publisher, number) = text.split_once('/').unwrap();
+    (publisher.parse().unwrap(), number.parse().unwrap())
+}
+
+struct Story {
+    rng: Rng,
+    world: World,
+    clients: Vec<Client>,
+    /// Counts what happens.
+    step: u64,
+    crashes: u32,
+    lines: Vec<String>,
+    versions: Version,
+}
+
+impl Story {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut config = Config {
+            sys_interval: None,
+            ..Config::default()
+        };
+        config.limits.max_inflight = *rng.pick(&[1, 3, 20, 1000]);
+        config.limits.send_buffer = *rng.pick(&[300, 1 << 20]);
+        config.durability.max_uncommitted = *rng.pick(&[200, 1 << 20]);
+        config.lanes.enqueue = *rng.pick(&[Enqueue::PerReceiver, Enqueue::Shared]);
+        if rng.chance(20) {
+            config.durability.default = Durability::Sync;
+            config.durability.rules = vec![DurabilityRule {
+                filter: "t/+".into(),
+                durability: Durability::Batched,
+            }];
+        }
+        let shards = rng.within(1..=3) as u16;
+        let delay = Nanos(*rng.pick(&[1_000, 1_000_000, 30_000_000]));
+        let mut world = World::with_store(config, shards, rng.any(), delay);
+        world.set_mail_delay(Nanos(*rng.pick(&[10, 20_000, 2_000_000])));
+        let versions = *rng.pick(&[Version::V5, Version::V5, Version::V311]);
+        let publishers = rng.within(1..=3);
+        let subscribers = rng.within(1..=4);
+        let client = |n: u64| Client::new(n as usize, n >= publishers);
+        Self {
+            clients: (0..publishers + subscribers).map(client).collect(),
+            rng,
+            world,
+            step: 0,
+            crashes: 0,
+            lines: Vec::new(),
+            versions,
+        }
+    }
+
+    fn tell(&mut self, line: String) {
+        self.lines.push(format!("{:?} {line}", self.world.now()));
+    }
+
+    fn write(&mut self, at: usize, packet: &Packet<'_>) {
+        let mut bytes = Vec::new();
+        packet.encode(self.versions, &mut bytes).unwrap();
+        if let Some((link, _)) = &self.clients[at].link {
+            self.world.write(*link, &bytes);
+        }
+    }
+
+    fn connect(&mut self, at: usize) {
+        let profile = LinkProfile {
+            latency: Nanos(*self.rng.pick(&[10_000, 1_000_000])),
+            jitter: Nanos(100_000),
+            piece: *self.rng.pick(&[0, 7]),
+            ..LinkProfile::default()
+        };
+        let link = self.world.connect(profile);
+        let decoder = Decoder::new(self.versions, u32::MAX, 0);
+        let client = &mut self.clients[at];
+        (client.link, client.connected) = (Some((link, decoder)), false);
+        client.subscribing = false;
+        let name = client.name.clone();
+        let mut properties = PropertyBuf::new();
+        if self.versions.is_v5() {
+            properties.push_number(PropertyId::SessionExpiryInterval, 100_000);
+        }
+        let connect = Connect {
+            version: self.versions,
+            clean_start: false,
+            keep_alive: 0,
+            client_id: &name,
+            will: None,
+            username: None,
+            password: None,
+            properties: properties.as_properties(),
+        };
+        self.tell(format!("{name} connects"));
+        self.write(at, &Packet::Connect(connect));
+    }
+
+    fn disconnect(&mut self, at: usize) {
+        if let Some((link, _)) = self.clients[at].link.take() {
+            let noticed = Nanos(self.rng.below(50_000_000));
+            self.world.cut(link, Some(noticed));
+            self.clients[at].connected = false;
+            self.tell(format!("c{at} is cut off"));
+        }
+    }
+
+    /// Sends SUBSCRIBE, which replaces nothing: each client does it until it is
+    /// acknowledged.
+    fn subscribe(&mut self, at: usize) {
+        let qos = if at.is_multiple_of(3) {
+            QoS::AtLeastOnce
+        } else {
+            QoS::ExactlyOnce
+        };
+        let options = SubscribeOptions {
+            qos,
+            ..SubscribeOptions::default()
+        };
+        let packet_id = self.next_packet_id(at);
+        self.clients[at].subscribing = true;
+        let mut bytes = Vec::new();
+        let filters = [("t/#", options)];
+        let (version, none) = (self.versions, Properties::EMPTY);
+        Subscribe::put(packet_id, none, &filters, version, &mut bytes).unwrap();
+        if let Some((link, _)) = &self.clients[at].link {
+            self.world.write(*link, &bytes);
+        }
+        self.tell(format!("c{at} subscribes"));
+    }
+
+    fn next_packet_id(&mut self, at: usize) -> u16 {
+        let client = &mut self.clients[at];
+        client.packet_id = client.packet_id % 60_000 + 1;
+        client.packet_id
+    }
+
+    fn publish(&mut self, at: usize) {
+        let topic = format!("t/{}", self.rng.below(TOPICS));
+        let qos = match self.rng.chance(50) {
+            true => QoS::AtLeastOnce,
+            false => QoS::ExactlyOnce,
+        };
+        let retain = self.rng.chance(20);
+        let urgent = self.versions.is_v5() && self.rng.chance(20);
+        let packet_id = self.next_packet_id(at);
+        self.step += 1;
+        let client = &mut self.clients[at];
+        let number = client.sent.len() as u32;
+        client.open.push(number);
+        client.sent.push(Sent {
+            topic,
+            qos,
+            retain,
+            urgent,
+            packet_id,
+            received: false,
+            acknowledged: false,
+            refused: false,
+            issued: self.step,
+            at: 0,
+        });
+        self.transmit(at, number, false);
+    }
+
+    fn transmit(&mut self, at: usize, number: u32, dup: bool) {
+        let sent = self.clients[at].sent[number as usize].clone();
+        let payload = format!("{at}/{number}");
+        let mut properties = PropertyBuf::new();
+        if sent.urgent {
+            properties.push_user("priority", "1").unwrap();
+        }
+        let publish = Publish {
+            dup,
+            qos: sent.qos,
+            retain: sent.retain,
+            topic: &sent.topic,
+            packet_id: sent.packet_id,
+            properties: properties.as_properties(),
+            payload: payload.as_bytes(),
+        };
+        self.tell(format!(
+            "c{at} publishes {number} on {} qos {:?} id {} dup {dup} retain {}",
+            sent.topic, sent.qos, sent.packet_id, sent.retain
+        ));
+        self.write(at, &Packet::Publish(publish));
+    }
+
+    fn ack(&mut self, at: usize, kind: PacketType, packet_id: u16) {
+        let ack = Ack::new(packet_id, ReasonCode::Success);
+        let packet = match kind {
+            PacketType::PubAck => Packet::PubAck(ack),
+            PacketType::PubRec => Packet::PubRec(ack),
+            PacketType::PubRel => Packet::PubRel(ack),
+            _ => Packet::PubComp(ack),
+        };
+        self.write(at, &packet);
+    }
+
+    /// Lets clients read what has arrived.
+    fn read(&mut self) -> Result<(), String> {
+        for at in 0..self.clients.len() {
+            while let Some((link, decoder)) = &mut self.clients[at].link {
+                self.world.take_received(*link, decoder.buffer());
+                match decoder.next_packet() {
+                    Ok(Some(packet)) => self.handle(at, packet)?,
+                    Ok(None) => {
+                        let ended = self.world.is_ended(*link);
+                        if ended && !self.world.has_received(*link) {
+                            let client = &mut self.clients[at];
+                            (client.link, client.connected) = (None, false);
+                        }
+                        break;
+                    }
+                    Err(why) => return Err(format!("c{at}: {why}")),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, at: usize, packet: Incoming) -> Result<(), String> {
+        self.step += 1;
+        match packet {
+            Incoming::ConnAck {
+                session_present,
+                reason,
+                ..
+            } => {
+                self.tell(format!("c{at}: CONNACK {reason:?} {session_present}"));
+                if reason.is_error() {
+                    self.clients[at].link = None;
+                    return Ok(());
+                }
+                let client = &mut self.clients[at];
+                if client.session && !session_present {
+                    return Err(format!("c{at}: its session was lost"));
+                }
+                (client.session, client.connected) = (true, true);
+                if session_present {
+                    // Again what is not complete, in order.
+                    for number in client.open.clone() {
+                        let sent = &self.clients[at].sent[number as usize];
+                        if sent.received {
+                            self.ack(at, PacketType::PubRel, sent.packet_id);
+                        } else {
+                            self.transmit(at, number, true);
+                        }
+                    }
+                }
+            }
+            Incoming::Reasons {
+                kind: PacketType::SubAck,
+                reasons,
+                ..
+            } => {
+                let client = &mut self.clients[at];
+                client.subscribing = false;
+                if reasons[0] < 0x80 && client.subscribed.is_none() {
+                    client.subscribed = Some(self.step);
+                    self.tell(format!("c{at}: SUBACK"));
+                }
+            }
+            Incoming::Ack {
+                kind,
+                packet_id,
+                reason,
+            } => self.handle_ack(at, kind, packet_id, reason)?,
+            Incoming::Publish(delivered) => self.handle_publish(at, &delivered)?,
+            Incoming::Disconnect { reason } => self.tell(format!("c{at}: DISCONNECT {reason:?}")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn handle_ack(
+        &mut self,
+        at: usize,
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) -> Result<(), String> {
+        self.tell(format!("c{at}: {kind:?} {packet_id} {reason:?}"));
+        if kind == PacketType::PubRel {
+            self.clients[at].pending.remove(&packet_id);
+            self.ack(at, PacketType::PubComp, packet_id);
+            return Ok(());
+        }
+        let step = self.step;
+        let client = &mut self.clients[at];
+        let open = client.open.iter().position(|number| {
+            let sent = &client.sent[*number as usize];
+            sent.packet_id == packet_id
+                && (kind == PacketType::PubAck) == (sent.qos == QoS::AtLeastOnce)
+        });
+        let Some(open) = open else {
+            return Err(format!("c{at}: {kind:?} {packet_id} for nothing"));
+        };
+        let sent = &mut client.sent[client.open[open] as usize];
+        if reason.is_error() && kind != PacketType::PubComp {
+            sent.refused = true;
+            client.open.remove(open);
+            return Ok(());
+        }
+        if kind != PacketType::PubComp && !sent.acknowledged {
+            (sent.acknowledged, sent.at) = (true, step);
+        }
+        match kind {
+            PacketType::PubRec => {
+                sent.received = true;
+                self.ack(at, PacketType::PubRel, packet_id);
+            }
+            _ => {
+                client.open.remove(open);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_publish(&mut self, at: usize, delivered: &Delivered) -> Result<(), String> {
+        let key = key(&delivered.payload.0);
+        let id = delivered.packet_id;
+        self.tell(format!("c{at}: gets {key:?} id {id} dup {}", delivered.dup));
+        let client = &mut self.clients[at];
+        let mut new = true;
+        if delivered.qos == QoS::ExactlyOnce {
+            match client.pending.insert(id, key) {
+                Some(before) if before != key => {
+                    return Err(format!(
+                        "c{at}: {key:?} came with identifier {id}, which {before:?} has"
+                    ));
+                }
+                before => new = before.is_none(),
+            }
+        }
+        if delivered.retain {
+            client.retained.insert(delivered.topic.clone(), key);
+        }
+        if new && !delivered.retain {
+            let times = client.got.entry(key).or_default();
+            *times += 1;
+            if *times > 1 && delivered.qos == QoS::ExactlyOnce {
+                return Err(format!("c{at}: {key:?} came twice"));
+            }
+            let sent = &self.clients[key.0].sent[key.1 as usize];
+            // What states a priority overtakes, and is not compared.
+            if *self.clients[at].got.get(&key).unwrap() == 1 && !sent.urgent {
+                let place = (key.0, delivered.topic.clone(), sent.qos);
+                let last = self.clients[at].order.insert(place, key.1);
+                if last.is_some_and(|last| last > key.1) {
+                    return Err(format!("c{at}: {key:?} after {last:?}"));
+                }
+            }
+        }
+        match delivered.qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => self.ack(at, PacketType::PubAck, id),
+            QoS::ExactlyOnce => self.ack(at, PacketType::PubRec, id),
+        }
+        Ok(())
+    }
+
+    fn run_for(&mut self, time: Nanos) -> Result<(), String> {
+        let until = self.world.now() + time;
+        while self.world.step(until) {
+            self.read()?;
+        }
+        self.read()
+    }
+
+    fn act(&mut self) {
+        let at = self.rng.below(self.clients.len() as u64) as usize;
+        if self.rng.chance(3) {
+            self.crashes += 1;
+            self.tell("the broker crashes".into());
+            self.world.crash();
+            return;
+        }
+        if self.rng.chance(2) {
+            let trouble = *self.rng.pick(&[
+                None,
+                None,
+                Some(StoreTrouble::Full),
+                Some(StoreTrouble::Failed),
+            ]);
+            self.tell(format!("the store: {trouble:?}"));
+            self.world.set_store_trouble(trouble);
+        }
+        let client = &self.clients[at];
+        if client.link.is_none() {
+            self.connect(at);
+        } else if self.rng.chance(6) {
+            self.disconnect(at);
+        } else if client.connected {
+            if client.subscriber && client.subscribed.is_none() && !client.subscribing {
+                self.subscribe(at);
+            } else if !client.subscriber && client.open.len() < 50 {
+                for _ in 0..self.rng.within(1..=5) {
+                    self.publish(at);
+                }
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.clients.iter().all(|client| {
+            client.connected
+                && client.open.is_empty()
+                && client.pending.is_empty()
+                && client.subscriber == client.subscribed.is_some()
+        })
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        for _ in 0..self.rng.within(50..=400) {
+            self.act();
+            let time = *self.rng.pick(&[0, 1_000, 100_000, 5_000_000, 40_000_000]);
+            self.run_for(Nanos(time))?;
+        }
+        self.tell("all is to become quiet".into());
+        self.world.set_store_trouble(None);
+        for _ in 0..200 {
+            for at in 0..self.clients.len() {
+                let client = &self.clients[at];
+                if client.link.is_none() {
+                    self.connect(at);
+                } else if client.connected
+                    && client.subscriber
+                    && client.subscribed.is_none()
+                    && !client.subscribing
+                {
+                    self.subscribe(at);
+                }
+            }
+            self.run_for(SECOND)?;
+            if self.is_quiet() {
+                break;
+            }
+        }
+        if !self.is_quiet() {
+            return Err("it never becomes quiet".into());
+        }
+        // Until nothing comes any more.
+        let mut before = 0;
+        while std::mem::replace(&mut before, self.step) != self.step {
+            self.run_for(SECOND)?;
+        }
+        self.check()?;
+        // What is retained, someone new finds out.
+        let fresh = self.clients.len();
+        self.clients.push(Client::new(fresh, true));
+        self.connect(fresh);
+        self.run_for(SECOND)?;
+        self.subscribe(fresh);
+        self.run_for(SECOND)?;
+        self.check_retained(fresh)
+    }
+
+    fn check_retained(&self, fresh: usize) -> Result<(), String> {
+        let retained = &self.clients[fresh].retained;
+        for topic in (0..TOPICS).map(|topic| format!("t/{topic}")) {
+            let all = self.clients.iter().flat_map(|client| &client.sent);
+            let mut safe = all.filter(|sent| {
+                sent.topic == topic && sent.retain && sent.acknowledged && !sent.refused
+            });
+            match retained.get(&topic) {
+                None if safe.next().is_some() => {
+                    return Err(format!("nothing is retained on {topic}"));
+                }
+                None => {}
+                Some((publisher, number)) => {
+                    let found = &self.clients[*publisher].sent[*number as usize];
+                    // Who was never told may have come at any time.
+                    let known = found.acknowledged && !found.refused;
+                    if known && let Some(later) = safe.find(|sent| sent.issued > found.at) {
+                        return Err(format!("{topic} retains {found:?}, not {later:?}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        for (at, client) in self.clients.iter().enumerate() {
+            let Some(subscribed) = client.subscribed else {
+                continue;
+            };
+            for (publisher, other) in self.clients.iter().enumerate() {
+                for (number, sent) in other.sent.iter().enumerate() {
+                    let key = (publisher, number as u32);
+                    let due = sent.acknowledged && !sent.refused && sent.issued > subscribed;
+                    if due && !client.got.contains_key(&key) {
+                        return Err(format!("c{at}: {key:?} never came"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(seed: u64) -> Result<u32, String> {
+    let mut story = Story::new(seed);
+    match story.run() {
+        Ok(()) => Ok(story.crashes),
+        Err(why) => {
+            let lines: usize = number("PUNCTUAL_STORY").map_or(0, |n| n as usize);
+            let from = story.lines.len().saturating_sub(lines);
+            Err(format!(
+                "seed {seed}: {why}\n{}\nPUNCTUAL_SEED={seed} PUNCTUAL_STORY=200 cargo test -p punctual-sim \
+                 --test durable",
+                story.lines[from..].join("\n")
+            ))
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost() {
+    if let Some(seed) = number("PUNCTUAL_SEED") {
+        match run(seed) {
+            Ok(crashes) => println!("{crashes} crashes"),
+            Err(why) => panic!("{why}"),
+        }
+        return;
+    }
+    let seeds = number("PUNCTUAL_SEEDS").unwrap_or(300);
+    let first = number("PUNCTUAL_FROM").unwrap_or(0);
+    let end = first.saturating_add(seeds);
+    let next = AtomicU64::new(first);
+    let crashes = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= end {
+                            return None;
+                        }
+                        match run(seed) {
+                            Ok(more) => crashes.fetch_add(u64::from(more), Ordering::Relaxed),
+                            Err(why) => {
+                                next.store(end, Ordering::Relaxed);
+                                return Some(why);
+                            }
+                        };
+                    }
+                })
+            })
+            .collect();
+        let workers = workers.into_iter();
+        workers.filter_map(|it| it.join().unwrap()).collect()
+    });
+    if let Some(why) = failures.first() {
+        panic!("{why}");
+    }
+    let crashes = crashes.into_inner();
+    println!("{seeds} seeds, {crashes} crashes");
+    assert!(
+        crashes > seeds,
+        "hardly any crashes: the stories prove nothing"
+    );
+}
