@@ -91,6 +91,10 @@ impl Journal {
     ) -> u64 {
         // Its publisher's shard has emitted it already.
         let entry = std::mem::take(&mut publication.keeping.entry);
+        if entry != 0 && !session.durable {
+            self.dropped(session.handle.number, entry);
+            return 0;
+        }
         if entry != 0 || !session.durable {
             return entry;
         }

@@ -113,3 +113,6 @@ impl Shard {
             .unwrap_or(Durability::None)
     }
 }
+
+#[cfg(test)]
+mod tests;

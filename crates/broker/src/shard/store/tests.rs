@@ -1,0 +1,238 @@
+//! What is emitted, what waits for it, and that a restored shard goes on.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use punctual_codec::{
+    Ack, Connect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode, Split,
+    Subscribe, SubscribeOptions, Version, split,
+};
+use punctual_store::{Memory, Op, Store as _};
+
+use crate::journal::{Restorer, StoreTrouble};
+use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Scope, Shard};
+
+const NOW: Nanos = Nanos::from_secs(1);
+const WALL: u64 = 1_700_000_000_000_000_000;
+
+fn shard() -> Shard {
+    let config = Config {
+        sys_interval: None,
+        ..Config::default()
+    };
+    let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), NOW);
+    shard.attach_store(WALL);
+    shard
+}
+
+/// The kinds of the packets that leave to a connection now.
+fn leaving(shard: &mut Shard, id: ConnId) -> Vec<PacketType> {
+    let mut bytes = Vec::new();
+    loop {
+        let mut slices = [IoSlice::new(&[]); 8];
+        let filled = shard.pending(id, Scope::All, NOW, &mut slices);
+        let before = bytes.len();
+        for slice in &slices[..filled] {
+            bytes.extend_from_slice(slice);
+        }
+        if bytes.len() == before {
+            break;
+        }
+        let sent = bytes.len() - before;
+        shard.sent(id, sent, NOW);
+    }
+    let mut kinds = Vec::new();
+    let mut rest = &bytes[..];
+    while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
+        kinds.push(frame.kind);
+        rest = &rest[frame.bytes.len()..];
+    }
+    kinds
+}
+
+fn tell(shard: &mut Shard, id: ConnId, packet: &Packet<'_>) {
+    let mut bytes = Vec::new();
+    packet.encode(Version::V5, &mut bytes).unwrap();
+    let received = shard.receive(id, &bytes, NOW);
+    assert_eq!(received.consumed, bytes.len());
+}
+
+fn connect(shard: &mut Shard, client_id: &str, expiry: u32) -> ConnId {
+    let meta = ConnMeta {
+        peer: None,
+        listener: 0,
+        allow_anonymous: true,
+        identity: None,
+        refuse: None,
+        nonce: [7; 16],
+    };
+    let id = shard.open(meta, NOW);
+    let mut properties = PropertyBuf::new();
+    properties.push_number(PropertyId::SessionExpiryInterval, expiry);
+    tell(
+        shard,
+        id,
+        &Packet::Connect(Connect {
+            version: Version::V5,
+            clean_start: false,
+            keep_alive: 0,
+            client_id,
+            will: None,
+            username: None,
+            password: None,
+            properties: properties.as_properties(),
+        }),
+    );
+    id
+}
+
+fn subscribe(shard: &mut Shard, id: ConnId, qos: QoS) {
+    let options = SubscribeOptions {
+        qos,
+        ..SubscribeOptions::default()
+    };
+    let mut bytes = Vec::new();
+    let none = PropertyBuf::new();
+    let filters = [("t", options)];
+    Subscribe::put(1, none.as_properties(), &filters, Version::V5, &mut bytes).unwrap();
+    assert_eq!(shard.receive(id, &bytes, NOW).consumed, bytes.len());
+}
+
+fn publish(shard: &mut Shard, id: ConnId, qos: QoS, packet_id: u16) {
+    let none = PropertyBuf::new();
+    tell(
+        shard,
+        id,
+        &Packet::Publish(Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic: "t",
+            packet_id,
+            properties: none.as_properties(),
+            payload: b"x",
+        }),
+    );
+}
+
+/// Commits what was emitted; returns what that was.
+fn commit(shard: &mut Shard, store: &mut Memory) -> Vec<String> {
+    let Some(operations) = shard.take_operations() else {
+        return Vec::new();
+    };
+    let ops = operations
+        .batch
+        .iter()
+        .map(|op| format!("{op:?}"))
+        .collect();
+    store.commit(&operations.batch).unwrap();
+    shard.committed(operations.ticket, NOW);
+    ops
+}
+
+#[test]
+fn what_survives_waits_for_its_commit_and_nothing_else_does() {
+    use PacketType::{ConnAck, PubAck, SubAck};
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = connect(&mut shard, "kept", 100);
+    let publisher = connect(&mut shard, "publisher", 0);
+    assert_eq!(leaving(&mut shard, kept), []);
+    assert_eq!(leaving(&mut shard, publisher), [ConnAck]);
+    // Nobody is there to keep it.
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    assert_eq!(leaving(&mut shard, publisher), [PubAck]);
+    commit(&mut shard, &mut store);
+    assert_eq!(leaving(&mut shard, kept), [ConnAck]);
+    subscribe(&mut shard, kept, QoS::AtLeastOnce);
+    assert_eq!(leaving(&mut shard, kept), []);
+    commit(&mut shard, &mut store);
+    assert_eq!(leaving(&mut shard, kept), [SubAck]);
+    // The delivery does not wait, the acknowledgement does.
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
+    assert_eq!(leaving(&mut shard, publisher), []);
+    let ops = commit(&mut shard, &mut store);
+    assert_eq!(ops.len(), 3, "message, entry, sent: {ops:?}");
+    assert_eq!(leaving(&mut shard, publisher), [PubAck]);
+    assert!(!shard.has_operations());
+    // QoS 0 is nothing to be stored.
+    publish(&mut shard, publisher, QoS::AtMostOnce, 0);
+    assert!(!shard.has_operations());
+}
+
+#[test]
+fn identifiers_of_qos_2_are_safe_before_they_are_seen() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = connect(&mut shard, "kept", 100);
+    subscribe(&mut shard, kept, QoS::ExactlyOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    commit(&mut shard, &mut store);
+    leaving(&mut shard, kept);
+    publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
+    assert_eq!(leaving(&mut shard, kept), []);
+    commit(&mut shard, &mut store);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
+    let received = Ack::new(1, ReasonCode::Success);
+    tell(&mut shard, kept, &Packet::PubRec(received));
+    assert_eq!(leaving(&mut shard, kept), []);
+    commit(&mut shard, &mut store);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::PubRel]);
+    // What remains after a crash is PUBREL, with the same identifier.
+    let mut again = self::shard();
+    let mut restorer = Restorer::new(again.hub.directory.clone(), WALL);
+    let mut restored = Vec::new();
+    store
+        .recover(&mut |op: Op<'_>| restored.extend(restorer.take(&op)))
+        .unwrap();
+    restored.extend(restorer.finish());
+    assert_eq!(restored.len(), 1);
+    for session in restored {
+        assert!(again.restore(session, NOW));
+    }
+    let kept = connect(&mut again, "kept", 100);
+    assert_eq!(leaving(&mut again, kept), []);
+    commit(&mut again, &mut store);
+    assert_eq!(
+        leaving(&mut again, kept),
+        [PacketType::ConnAck, PacketType::PubRel]
+    );
+    tell(&mut again, kept, &Packet::PubComp(received));
+    let ops = commit(&mut again, &mut store);
+    assert!(ops[0].starts_with("Done"), "{ops:?}");
+    // And the next message gets the next identifier.
+    let session = again.hub.session_named("kept").unwrap();
+    assert_eq!(again.hub.sessions.get(session).unwrap().window.next_id(), 2);
+}
+
+#[test]
+fn while_commits_fail_only_what_has_to_be_stored_is_refused() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = connect(&mut shard, "kept", 100);
+    subscribe(&mut shard, kept, QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    commit(&mut shard, &mut store);
+    leaving(&mut shard, kept);
+    leaving(&mut shard, publisher);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    let failed = shard.take_operations().unwrap();
+    shard.store_failed(StoreTrouble::Full, NOW);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+    assert_eq!(shard.stats().refused_store, 1);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
+    assert_eq!(shard.stats().refused_store, 2);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
+    publish(&mut shard, publisher, QoS::AtMostOnce, 0);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
+    // A session that exists comes back, a new one has to wait.
+    let kept = connect(&mut shard, "kept", 100);
+    assert_eq!(leaving(&mut shard, kept)[0], PacketType::ConnAck);
+    connect(&mut shard, "new", 100);
+    assert_eq!(shard.stats().refused_connects, 1);
+    store.commit(&failed.batch).unwrap();
+    shard.committed(failed.ticket, NOW);
+    leaving(&mut shard, publisher);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 3);
+    assert_eq!(leaving(&mut shard, publisher), []);
+    commit(&mut shard, &mut store);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+}
