@@ -14,6 +14,7 @@ mod pubsub;
 mod serve;
 mod sidecar;
 mod simulate;
+mod store;
 mod top;
 
 use std::error::Error;
@@ -51,6 +52,9 @@ enum Command {
     Manager(Box<manager::Arguments>),
     /// Add, change and remove users in a password file.
     Passwd(passwd::Arguments),
+    /// Look into the directory in which a broker keeps what must survive it.
+    #[command(subcommand)]
+    Store(store::Command),
     /// Bound the worst-case response times of the flows of a network.
     Analyze(analyze::Arguments),
     /// Answer whether flows can be added to a network so that all keep their
@@ -90,6 +94,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Sidecar(arguments) => sidecar::run(&arguments),
         Command::Manager(arguments) => manager::run(*arguments),
         Command::Passwd(arguments) => passwd::run(&arguments),
+        Command::Store(command) => store::run(command),
         Command::Analyze(arguments) => return analyze::run(&arguments),
         Command::Admit(arguments) => return admit::run(&arguments),
         Command::Simulate(arguments) => return simulate::run(&arguments),

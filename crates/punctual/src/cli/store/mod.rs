@@ -1,0 +1,217 @@
+//! `punctual store`: looks into the directory in which a broker keeps what must
+//! survive it.
+//!
+//! `check`, `stats` and `export` only read, and work while a broker writes: they
+//! see what was safe at one moment. `import` and `compact` need the directory
+//! for themselves.
+
+mod lines;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _, StoreStats};
+
+use self::lines::Line;
+use super::{Failure, print};
+
+/// Operations of a commit of `import`.
+const GROUP: usize = 10_000;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Read everything and say what is damaged. Fails if something is.
+    Check(Place),
+    /// Say how much there is.
+    Stats(Place),
+    /// Write everything as lines of JSON to standard output: a backup, also of a
+    /// store in use.
+    Export(Place),
+    /// Fill a new store from lines of JSON.
+    Import {
+        #[command(flatten)]
+        place: Place,
+        /// The lines; - for standard input.
+        file: PathBuf,
+    },
+    /// Give back all the room that can be given back.
+    Compact(Place),
+}
+
+/// Which store.
+#[derive(Debug, Args)]
+pub(super) struct Place {
+    /// The directory, as the broker was given it.
+    directory: PathBuf,
+}
+
+pub(super) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Check(Place { directory }) => check(&directory),
+        Command::Stats(Place { directory }) => print(&describe(&read(&directory)?.stats())),
+        Command::Export(Place { directory }) => export(&directory),
+        Command::Import { place, file } => import(&place.directory, &file),
+        Command::Compact(Place { directory }) => compact(&directory),
+    }
+}
+
+/// Opens a store to read it.
+fn read(directory: &Path) -> Result<Log<Files>, Failure> {
+    let mut files = Files::read_only(directory)?;
+    if files.list()?.is_empty() {
+        return Err(nothing(directory));
+    }
+    open(files)
+}
+
+/// Opens a store to write to it.
+fn open(files: Files) -> Result<Log<Files>, Failure> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed)?;
+    let seed = u64::from_le_bytes(seed);
+    Ok(Log::open(files, LogConfig::default(), seed)?)
+}
+
+fn nothing(directory: &Path) -> Failure {
+    format!("{} has no store", directory.display()).into()
+}
+
+fn check(directory: &Path) -> Result<(), Failure> {
+    let mut log = read(directory)?;
+    let report = log.recover(&mut |_| {})?;
+    let mut text = format!(
+        "{} commits in {} bytes: {} sessions, {} queued messages, {} retained messages, {} flows\n",
+        report.commits,
+        report.bytes,
+        report.sessions,
+        report.entries,
+        report.retained,
+        report.flows,
+    );
+    if report.torn > 0 {
+        text += &format!(
+            "{} bytes of a commit that was not complete are left out; it was not confirmed\n",
+            report.torn
+        );
+    }
+    if report.unfinished > 0 {
+        text += &format!(
+            "{} things without what belongs to them are left out; they were not confirmed\n",
+            report.unfinished
+        );
+    }
+    for damage in &report.damages {
+        text += &format!("{damage}\n");
+    }
+    print(&text)?;
+    match report.damages.len() as u64 + report.more_damages {
+        0 => Ok(()),
+        count => {
+            Err(format!("{count} places are damaged; the broker goes on with the rest").into())
+        }
+    }
+}
+
+fn describe(stats: &StoreStats) -> String {
+    let lines = [
+        ("sessions", stats.sessions),
+        ("queued_messages", stats.entries),
+        ("contents", stats.messages),
+        ("retained_messages", stats.retained),
+        ("flows", stats.flows),
+        ("needed_bytes", stats.live_bytes),
+        ("disk_bytes", stats.disk_bytes),
+    ];
+    let lines = lines.map(|(name, value)| format!("{name} {value}\n"));
+    lines.concat()
+}
+
+fn export(directory: &Path) -> Result<(), Failure> {
+    let mut log = read(directory)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut failed = None;
+    let report = log.recover(&mut |op| {
+        if failed.is_none()
+            && let Some(line) = Line::of(&op)
+            && let Err(error) = put_line(&mut out, &line)
+        {
+            failed = Some(error);
+        }
+    })?;
+    if let Some(error) = failed.or(out.flush().err()) {
+        return match error.kind() {
+            io::ErrorKind::BrokenPipe => Ok(()),
+            _ => Err(format!("standard output cannot be written: {error}").into()),
+        };
+    }
+    match report.damages.len() as u64 + report.more_damages {
+        0 => Ok(()),
+        count => Err(format!(
+            "{count} places are damaged and left out; punctual store check names them"
+        )
+        .into()),
+    }
+}
+
+fn put_line(out: &mut impl Write, line: &Line) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, line)?;
+    out.write_all(b"\n")
+}
+
+fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
+    let lines: Box<dyn BufRead> = if file == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        let opened = File::open(file);
+        let opened = opened.map_err(|error| format!("{}: {error}", file.display()))?;
+        Box::new(BufReader::new(opened))
+    };
+    let mut files = Files::open(directory)?;
+    if !files.list()?.is_empty() {
+        return Err(format!(
+            "{} has a store already; name a new directory",
+            directory.display()
+        )
+        .into());
+    }
+    let mut log = open(files)?;
+    // A content stays only with what refers to it, so contents come last.
+    let (mut group, mut contents) = (Batch::new(), vec![Batch::new()]);
+    for (at, line) in lines.lines().enumerate() {
+        let line = line.map_err(|error| format!("{}: {error}", file.display()))?;
+        let line: Line = serde_json::from_str(&line)
+            .map_err(|error| format!("{}, line {}: {error}", file.display(), at + 1))?;
+        if let Line::Message { .. } = line {
+            if contents.last().is_none_or(|batch| batch.len() >= GROUP) {
+                contents.push(Batch::new());
+            }
+            if let Some(batch) = contents.last_mut() {
+                line.put(batch);
+            }
+            continue;
+        }
+        line.put(&mut group);
+        if group.len() >= GROUP {
+            log.commit(&group)?;
+            group.clear();
+        }
+    }
+    log.commit(&group)?;
+    for batch in &contents {
+        log.commit(batch)?;
+    }
+    print(&describe(&log.stats()))
+}
+
+fn compact(directory: &Path) -> Result<(), Failure> {
+    if Files::read_only(directory)?.list()?.is_empty() {
+        return Err(nothing(directory));
+    }
+    let mut log = open(Files::open(directory)?)?;
+    let before = log.stats().disk_bytes;
+    log.compact()?;
+    let after = log.stats().disk_bytes;
+    print(&format!("{before} bytes before, {after} bytes now\n"))
+}
