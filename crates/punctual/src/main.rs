@@ -12,6 +12,7 @@ mod http;
 mod logging;
 mod proxy;
 mod serve;
+mod store;
 
 use std::process::ExitCode;
 

@@ -436,8 +436,11 @@ impl Story {
                 return Err(format!("c{at}: {key:?} came twice"));
             }
             let sent = &self.clients[key.0].sent[key.1 as usize];
-            // What states a priority overtakes, and is not compared.
-            if *self.clients[at].got.get(&key).unwrap() == 1 && !sent.urgent {
+            // What states a priority overtakes, and is not compared; nor is what was
+            // published before the subscription, and perhaps again after it.
+            let client = &self.clients[at];
+            let compared = client.subscribed.is_some_and(|since| sent.issued > since);
+            if *client.got.get(&key).unwrap() == 1 && !sent.urgent && compared {
                 let place = (key.0, delivered.topic.clone(), sent.qos);
                 let last = self.clients[at].order.insert(place, key.1);
                 if last.is_some_and(|last| last > key.1) {

@@ -28,8 +28,8 @@ pub(super) struct Arguments {
     /// Address of the HTTP interface, or off [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS|off", value_parser = readable::<Switch<SocketAddr>>)]
     http: Option<String>,
-    /// Reserved: directory for what is to outlive a restart. This version stores
-    /// nothing, and warns.
+    /// Keep sessions, the messages that wait for them, and retained messages in
+    /// DIR, over restarts and crashes.
     #[arg(long, value_name = "DIR", value_parser = readable::<PathBuf>)]
     data: Option<String>,
     /// Read the configuration from FILE (TOML).

@@ -55,24 +55,15 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
             }
         }
     }
-    if let Some(path) = &config.server.data {
-        if path.exists() && !path.is_dir() {
-            problems.push(unusable(
-                path,
-                "server.data",
-                "this is not a directory".into(),
-                "name a directory",
-            ));
-        }
-        // Whoever sets it relies on something that is not there.
-        warnings.push(unusable(
+    if let Some(path) = &config.server.data
+        && path.exists()
+        && !path.is_dir()
+    {
+        problems.push(unusable(
             path,
             "server.data",
-            "this version stores nothing: sessions, retained messages and messages that wait end \
-             with the process"
-                .into(),
-            "leave server.data and --data out, and have publishers retain their messages again \
-             after a restart",
+            "this is not a directory".into(),
+            "name a directory",
         ));
     }
     problems.into_result()?;

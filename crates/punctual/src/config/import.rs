@@ -183,7 +183,7 @@ impl Importer {
             }
             "persistence" => {
                 if boolean()? {
-                    return Err(options::NOTHING_IS_STORED.into());
+                    return Err(options::STORED_ELSEWHERE.into());
                 }
             }
             _ => return self.listeners.line(line),

@@ -12,6 +12,7 @@ use punctual_manager::PlaceRule;
 use punctual_net::marking::{Dscp, MOST_PRIORITY};
 
 use super::address::{ListenAddress, Transport};
+use super::durability::DurableRule;
 use super::rule::Rule;
 use super::schema::section;
 use super::units::{Rate, Size};
@@ -180,6 +181,18 @@ words! {
     }
 }
 
+words! {
+    /// What is promised about what a client is told is safe.
+    Durable {
+        /// Nothing: it ends with the process.
+        None = "none",
+        /// It is on disk, with others.
+        Batched = "batched",
+        /// It is on disk, as soon as it can be.
+        Sync = "sync",
+    }
+}
+
 section! {
     /// One address on which clients may connect. Repeat `[[listener]]` for each.
     Listener ["listener"] {
@@ -198,6 +211,9 @@ section! {
         /// Largest number of clients that are connected here at one time.
         max_connections: Limit<u32> = Limit::Unlimited, in 1 => 16_000_000,
             since "0.1", Reload;
+        /// Instead of store.durability, for sessions that are made here and for what
+        /// is published here: "none", "batched" or "sync".
+        durability: Option<Durable> = None, example "\"sync\"", since "0.4", Restart;
         /// Who may connect without a user name. "auto": clients on this machine
         /// as long as auth.password_file is not set, and nobody once it is.
         /// "loopback": clients on this machine. true: everybody. false: nobody.
@@ -277,9 +293,9 @@ section! {
         /// section realtime says. Without the privilege a warning is logged and work
         /// goes on.
         realtime: bool = false, since "0.1", Restart;
-        /// Reserved: the directory for what is to outlive a restart. This version
-        /// stores nothing, makes no directory, and warns when the key is set:
-        /// sessions, retained messages and messages that wait end with the process.
+        /// Directory for what is to outlive the process: sessions, messages that
+        /// wait for them, retained messages (section store). It is made if there is
+        /// none, and belongs to one broker. Without it nothing outlives the process.
         data: Option<PathBuf> = None, example "\"/var/lib/punctual\"", since "0.1", Restart;
         /// Address of the HTTP interface (/healthz, /readyz, /metrics, /api/v1).
         /// It asks for no password: keep it on an address that only
@@ -646,6 +662,31 @@ section! {
         /// How long after a restart flows are kept for clients that have not
         /// connected again.
         keep: Duration = seconds(300), in seconds(1) => days(365), since "0.3", Restart;
+    }
+}
+
+section! {
+    /// What survives the process, in the directory server.data (--data). Without
+    /// one nothing does. See docs/store.md.
+    Store ["store"] {
+        /// What is promised about sessions that outlive their connections, messages
+        /// with QoS 1 and 2 for them, and retained messages. "batched": they are
+        /// acknowledged when they are on disk, many with one write. "sync": the
+        /// same, and no write waits for more. "none": they end with the process.
+        durability: Durable = Durable::Batched, since "0.4", Reload;
+        /// The same for messages by topic; the first rule whose filter matches
+        /// applies: "log/#: none", "order/#: sync".
+        rules: Vec<DurableRule> = Vec::new(), since "0.4", Reload;
+        /// How long a write waits for more.
+        group_delay: Duration = millis(1), in micros(0) => seconds(1), since "0.4", Restart;
+        /// Bytes after which it does not wait. Publishers of messages that are
+        /// stored wait when so much of one thread is not on disk.
+        group_bytes: Size = Size::mib(1), in Size::kib(4) => Size::gib(1), since "0.4", Restart;
+        /// Largest size of what is stored. Past it, and when the disk is full,
+        /// messages that would have to be stored are refused (reason 0x97, Quota
+        /// exceeded; before MQTT 5 the connection ends). The disk may take twice as
+        /// much for a while.
+        max_bytes: Size = Size::gib(8), in Size::mib(1) => MUCH, since "0.4", Restart;
     }
 }
 

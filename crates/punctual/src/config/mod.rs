@@ -9,6 +9,7 @@ mod address;
 mod arguments;
 mod check;
 mod document;
+mod durability;
 mod environment;
 mod import;
 mod include;
@@ -32,7 +33,7 @@ use self::document::{Content, Node, Table};
 pub(crate) use self::import::import;
 pub(crate) use self::keys::{
     Admission, Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mqtt,
-    Queue, Realtime, Server, Tcp,
+    Queue, Realtime, Server, Store, Tcp,
 };
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
@@ -65,6 +66,8 @@ pub(crate) struct Config {
     pub(crate) egress: Egress,
     /// Which deadlines are promised.
     pub(crate) admission: Admission,
+    /// What survives the process.
+    pub(crate) store: Store,
     /// The log.
     pub(crate) log: Log,
 }
@@ -83,6 +86,7 @@ impl Default for Config {
             tcp: Tcp::default(),
             marking: Marking::default(),
             realtime: Realtime::default(),
+            store: Store::default(),
             log: Log::default(),
         }
     }
@@ -171,6 +175,7 @@ impl Config {
         entries.extend(of(&self.tcp, Tcp::NAME));
         entries.extend(of(&self.marking, Marking::NAME));
         entries.extend(of(&self.realtime, Realtime::NAME));
+        entries.extend(of(&self.store, Store::NAME));
         entries.extend(of(&self.log, Log::NAME));
         entries
     }
@@ -195,6 +200,7 @@ impl Config {
             tcp: section(&mut table, reader),
             marking: section(&mut table, reader),
             realtime: section(&mut table, reader),
+            store: section(&mut table, reader),
             log: section(&mut table, reader),
         };
         for (key, node) in table {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use punctual_broker::{
-    Admission as BrokerAdmission, Class, Config as Broker, Discipline, Enqueue, LaneLimits,
-    Limits as BrokerLimits, Nanos, Overflow, Policing, QueueFull, Shares, UrgencyRule,
+    Admission as BrokerAdmission, Class, Config as Broker, Discipline, DurabilityPolicy, Enqueue,
+    LaneLimits, Limits as BrokerLimits, Nanos, Overflow, Policing, QueueFull, Shares, UrgencyRule,
 };
 use punctual_manager::{Service, Settings, Star};
 use punctual_model::network::Document;
@@ -15,6 +15,7 @@ use punctual_net::{QuicOptions, TcpOptions, UdpOptions};
 
 use super::Config;
 use super::address::Transport;
+use super::durability::DurableRule;
 use super::keys::{
     Cookie, EgressEnqueue, EgressOverflow, EgressPolicy, Listener, PolicingAction, Rejected, Seal,
     TlsVersion, WhenFull,
@@ -128,7 +129,26 @@ impl Config {
                 },
                 max_flows_per_session: number(self.admission.max_flows_per_session.into()),
             }),
+            durability: self.durability(),
             ..Broker::default()
+        }
+    }
+
+    /// What survives the process, where there is a store.
+    fn durability(&self) -> DurabilityPolicy {
+        let own = self.listeners.iter().any(|it| it.durability.is_some());
+        let listeners = self.listeners.iter().filter(|_| own);
+        DurabilityPolicy {
+            default: self.store.durability.into(),
+            // One for each socket that is opened.
+            listeners: listeners
+                .flat_map(|listener| {
+                    let sockets = listener.address.resolve().map_or(1, |all| all.len());
+                    std::iter::repeat_n(listener.durability.map(Into::into), sockets)
+                })
+                .collect(),
+            rules: self.store.rules.iter().map(DurableRule::rule).collect(),
+            max_uncommitted: number(self.store.group_bytes.0),
         }
     }
 

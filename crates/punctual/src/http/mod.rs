@@ -23,6 +23,7 @@ mod routes;
 mod server;
 mod shards;
 mod stats;
+mod store;
 mod subscriptions;
 
 use std::io;
@@ -44,6 +45,7 @@ use self::shards::Shards;
 use crate::admission::Office;
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::store::Keeper;
 
 /// What requests are answered from.
 struct App {
@@ -58,6 +60,8 @@ struct App {
     listeners: Vec<String>,
     /// Where flows are admitted, if they are.
     office: Option<Office>,
+    /// The store, if there is one.
+    keeper: Option<Keeper>,
     /// What each shard counted when it was last asked: what is shown of a
     /// shard that does not answer, so that counters never step back.
     counted: RwLock<Vec<Stats>>,
@@ -121,6 +125,7 @@ impl Opened {
         listeners: Vec<String>,
         config: &Config,
         office: Option<Office>,
+        keeper: Option<Keeper>,
     ) -> Result<Http, Failure> {
         let shards = Shards::new(server.handle());
         let app = Arc::new(App {
@@ -133,6 +138,7 @@ impl Opened {
             realtime: server.realtime().cloned(),
             listeners,
             office,
+            keeper,
             config: RwLock::new(Values::started(config)),
             hosts: Arc::new(Hosts::new(
                 config.server.http_names.as_deref().unwrap_or_default(),

@@ -166,6 +166,10 @@ pub(super) async fn delete(
     if !app.directory.remove_retained(&topic) {
         return Err(unknown(&topic));
     }
+    if app.keeper.is_some() {
+        // A shard that sleeps would not tell the store.
+        let _ = app.shards.ask_all(|_, _| ()).await;
+    }
     tracing::info!(%topic, "retained message removed over HTTP");
     Ok(Json(Removed { topic }))
 }

@@ -10,7 +10,8 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::error::ApiError;
 use super::{
-    App, clients, config, flows, guard, health, metrics, openapi, retained, stats, subscriptions,
+    App, clients, config, flows, guard, health, metrics, openapi, retained, stats, store,
+    subscriptions,
 };
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
@@ -37,6 +38,7 @@ fn routes() -> Vec<Route> {
         ("/api/v1/flows", get(flows::list).post(flows::create)),
         ("/api/v1/flows/{*id}", get(flows::get).delete(flows::delete)),
         ("/api/v1/network", get(flows::network)),
+        ("/api/v1/store", get(store::get)),
         ("/api/v1/what-if", post(flows::what_if)),
     ]
 }

@@ -10,6 +10,7 @@ use axum::http::Uri;
 use punctual_broker::{FlowSight, Stats};
 use punctual_codec::{PacketType, ReasonCode};
 use punctual_net::realtime::RealtimeStatus;
+use punctual_store::WriterStats;
 use serde::Serialize;
 
 use super::App;
@@ -41,6 +42,8 @@ pub(super) struct Snapshot {
     pub(super) admission: Option<Numbers>,
     /// The first admitted flows by name.
     pub(super) flows: Vec<FlowSight>,
+    /// Of the store, if there is one.
+    pub(super) store: Option<WriterStats>,
     /// Since the start.
     pub(super) uptime_seconds: u64,
 }
@@ -127,6 +130,7 @@ impl Snapshot {
             realtime: app.realtime.as_ref().map(Realtime::from),
             admission: app.office.as_ref().map(Numbers::now),
             flows: app.directory.flows(FLOWS_SHOWN),
+            store: app.keeper.as_ref().and_then(|keeper| keeper.stats()),
             uptime_seconds: app.started.elapsed().as_secs(),
         }
     }

@@ -54,7 +54,7 @@ fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
     let urls = vec![format!("tcp://{}", server.addresses()[0])];
     (
         opened
-            .start(server, urls, &Config::default(), None)
+            .start(server, urls, &Config::default(), None, None)
             .unwrap(),
         address,
     )

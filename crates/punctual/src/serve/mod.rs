@@ -26,6 +26,7 @@ use crate::cli::Failure;
 use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch, nanos};
 use crate::http::{Http, Opened};
 use crate::logging::Logging;
+use crate::store::Keeper;
 
 /// Where the configuration came from, to read it again.
 pub(crate) struct Source {
@@ -67,6 +68,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         std::iter::repeat_n(listener.address.transport, sockets)
     });
     let office = admission::Opening::open(&config, schemes)?;
+    let (keeper, store) = Keeper::open(&config)?.unzip();
     let mut server = Server::start(ServerOptions {
         listeners,
         broker: config.broker(),
@@ -81,8 +83,11 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         authenticator,
         access,
         admission: office.as_ref().map(admission::Opening::desk),
-        store: None,
+        store,
     })?;
+    if let Some(keeper) = &keeper {
+        keeper.start(server.handle());
+    }
     if office.is_some() && shards > 1 {
         tracing::warn!(
             "admission counts with one thread that serves clients, and there are {shards}: bounds \
@@ -105,7 +110,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let http = http
         .map(|http| {
             let office = office.as_ref().map(|(office, _)| office.clone());
-            http.start(&server, urls, &config, office)
+            http.start(&server, urls, &config, office, keeper.clone())
         })
         .transpose()?;
     for listener in &config.listeners {
@@ -139,6 +144,9 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         http.shutting_down();
     }
     server.shut_down();
+    if let Some(keeper) = &keeper {
+        keeper.close();
+    }
     if let Some(http) = http {
         http.stop();
     }

@@ -14,5 +14,6 @@ mod client;
 mod clock;
 mod descriptors;
 mod half_open;
+mod kill;
 mod log;
 mod never_reads;

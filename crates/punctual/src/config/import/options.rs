@@ -32,8 +32,8 @@ const PSK: &str = "there is no TLS with pre-shared keys; use certificates";
 const CIPHERS: &str = "ciphers are those that rustls considers secure, and cannot be chosen";
 const NOTHING: &str = "it has no counterpart";
 const JOURNAL: &str = "the log goes to standard error, with the time";
-pub(super) const NOTHING_IS_STORED: &str = "this version stores nothing: sessions, retained messages \
-    and messages that wait end with the process";
+pub(super) const STORED_ELSEWHERE: &str = "what is to survive is kept with server.data (--data), in a \
+    directory of its own; what Mosquitto has stored is not read";
 const IDS: &str = "the server chooses by itself the ids that it gives";
 const NOT_NEEDED: &str = "it is not needed";
 
@@ -82,8 +82,8 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("auth_plugin", None(PLUGIN)),
     ("auth_plugin_deny_special_chars", None(PLUGIN)),
     ("auto_id_prefix", None(IDS)),
-    ("autosave_interval", None(NOTHING_IS_STORED)),
-    ("autosave_on_changes", None(NOTHING_IS_STORED)),
+    ("autosave_interval", None(STORED_ELSEWHERE)),
+    ("autosave_on_changes", None(STORED_ELSEWHERE)),
     ("bind_address", Special),
     (
         "bind_interface",
@@ -200,7 +200,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
         "persistence_file",
         None("Mosquitto's file is not read, and nothing is stored in place of it"),
     ),
-    ("persistence_location", None(NOTHING_IS_STORED)),
+    ("persistence_location", None(STORED_ELSEWHERE)),
     (
         "persistent_client_expiration",
         Key("limits", "max_session_expiry", expiry),

@@ -121,13 +121,13 @@ fn the_log_and_persistence_are_translated() {
          persistence true\npersistence_location /var/lib/mosquitto/\n",
     );
     assert_eq!(config.log.level, LogLevel::Info);
-    // It would be a promise that is not kept.
+    // What is there is of another format.
     assert_eq!(config.server.data, None);
     let [first, second] = &notes[..] else {
         panic!("{notes:?}");
     };
     assert!(first.starts_with("m.conf:5: persistence true: "), "{first}");
-    assert!(first.contains("end with the process"), "{first}");
+    assert!(first.contains("server.data"), "{first}");
     assert!(
         second.starts_with("m.conf:6: persistence_location"),
         "{second}"

@@ -92,6 +92,7 @@ const FAMILIES: &[Family] = &[
                 ("not_authorized", "refused_not_authorized"),
                 ("queue_full", "refused_queue_full"),
                 ("retained_full", "refused_retained_full"),
+                ("store", "refused_store"),
             ],
         ),
     ),
@@ -222,12 +223,6 @@ const FAMILIES: &[Family] = &[
         Counter,
         "Times a receiver held back those that publish to it.",
         One("publisher_pauses"),
-    ),
-    family(
-        "punctual_store_refused_total",
-        Counter,
-        "Messages refused because nothing could be stored.",
-        One("refused_store"),
     ),
     family(
         "punctual_store_pauses_total",

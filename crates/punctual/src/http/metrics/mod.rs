@@ -8,6 +8,7 @@ mod classes;
 mod exposition;
 mod families;
 mod flows;
+mod store;
 
 use std::sync::Arc;
 
@@ -76,6 +77,9 @@ fn write(snapshot: &Snapshot) -> String {
     if let Some(numbers) = &snapshot.admission {
         admission(numbers, &mut out);
         flows::write(&snapshot.flows, &mut out);
+    }
+    if let Some(stats) = &snapshot.store {
+        store::write(stats, &mut out);
     }
     network(&snapshot.network, &mut out);
     if let Some(status) = &snapshot.realtime {

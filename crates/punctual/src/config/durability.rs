@@ -1,0 +1,113 @@
+//! What survives the process, by topic: `log/#: none`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use punctual_broker::{Durability, DurabilityRule};
+use punctual_codec::topic;
+
+use super::keys::Durable;
+use super::value::{Scalar, Setting, Unreadable, quote_all};
+
+/// What is promised about the messages on some topics.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DurableRule {
+    filter: Box<str>,
+    durable: Durable,
+}
+
+impl DurableRule {
+    /// What the broker makes of it.
+    pub(crate) fn rule(&self) -> DurabilityRule {
+        DurabilityRule {
+            filter: self.filter.to_string(),
+            durability: self.durable.into(),
+        }
+    }
+}
+
+impl From<Durable> for Durability {
+    fn from(durable: Durable) -> Self {
+        match durable {
+            Durable::None => Self::None,
+            Durable::Batched => Self::Batched,
+            Durable::Sync => Self::Sync,
+        }
+    }
+}
+
+impl FromStr for DurableRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A filter may have colons.
+        let (filter, durable) = text
+            .rsplit_once(':')
+            .ok_or("a rule is a topic filter, a colon and none, batched or sync")?;
+        let (filter, durable) = (filter.trim(), durable.trim());
+        topic::validate_filter(filter).map_err(|_| format!("{filter:?} is no topic filter"))?;
+        let durable = Durable::read(&Scalar::Untyped(durable.into()))
+            .map_err(|_| format!("{durable:?} is not none, batched or sync"))?;
+        Ok(Self {
+            filter: filter.into(),
+            durable,
+        })
+    }
+}
+
+impl fmt::Display for DurableRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self.durable {
+            Durable::None => "none",
+            Durable::Batched => "batched",
+            Durable::Sync => "sync",
+        };
+        write!(f, "{}: {word}", self.filter)
+    }
+}
+
+impl Setting for Vec<DurableRule> {
+    fn expects() -> String {
+        "a list of rules such as [\"log/#: none\", \"order/#: sync\"]".into()
+    }
+
+    /// The environment separates rules by semicolons.
+    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
+        let texts = match scalar {
+            Scalar::List(items) => items.clone(),
+            Scalar::Untyped(text) => text.split(';').map(|item| item.trim().into()).collect(),
+            _ => return Err(Unreadable::Kind),
+        };
+        let rule = |text: &String| {
+            let wrong = |why: String| Unreadable::Because(format!("{text:?}: {why}"));
+            text.parse().map_err(wrong)
+        };
+        texts.iter().map(rule).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        let texts: Vec<String> = self.iter().map(DurableRule::to_string).collect();
+        Some(quote_all(&texts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_shown() {
+        for (text, durability) in [
+            ("log/#: none", Durability::None),
+            ("a:b/+: batched", Durability::Batched),
+            ("order/#: sync", Durability::Sync),
+        ] {
+            let rule: DurableRule = text.parse().unwrap();
+            assert_eq!(rule.to_string(), text);
+            assert_eq!(rule.rule().durability, durability);
+        }
+        for wrong in ["log/#", "log/#: maybe", "a#b: none"] {
+            assert!(wrong.parse::<DurableRule>().is_err(), "{wrong}");
+        }
+    }
+}

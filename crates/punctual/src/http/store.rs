@@ -1,0 +1,112 @@
+//! `GET /api/v1/store`: what survives the process, and how writing it fares.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use punctual_store::{Histogram, WriterStats};
+use serde::Serialize;
+
+use super::App;
+use super::error::ApiError;
+use super::query::Query;
+
+/// The answer.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    /// Why writing fails now, if it does.
+    failing: Option<String>,
+    sessions: u64,
+    /// Messages that wait for sessions.
+    entries: u64,
+    /// Contents of messages.
+    messages: u64,
+    retained: u64,
+    /// Bytes that the state needs, and that it takes on the disk.
+    live_bytes: u64,
+    disk_bytes: u64,
+    commits: u64,
+    failures: u64,
+    operations: u64,
+    /// Those that had to be written: others ended within their group.
+    written_operations: u64,
+    written_bytes: u64,
+    /// Bytes written again to give back room.
+    moved_bytes: u64,
+    /// Bytes that wait for a commit.
+    waiting_bytes: usize,
+    commit_seconds: Times,
+    /// From the end of a shard's turn to the commit.
+    wait_seconds: Times,
+}
+
+/// Durations, rounded up to powers of two of a nanosecond.
+#[derive(Serialize)]
+pub(super) struct Times {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}
+
+pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Answer>, ApiError> {
+    Query::new(&uri).finish()?;
+    let stats = app.keeper.as_ref().and_then(|keeper| keeper.stats());
+    let stats = stats.ok_or_else(|| {
+        ApiError::new(
+            StatusCode::CONFLICT,
+            "the broker has no store",
+            "start it with --data DIR (server.data)",
+        )
+    })?;
+    Ok(Json(Answer::from(&stats)))
+}
+
+impl From<&WriterStats> for Answer {
+    fn from(stats: &WriterStats) -> Self {
+        let store = &stats.store;
+        Self {
+            failing: stats.failing.as_ref().map(ToString::to_string),
+            sessions: store.sessions,
+            entries: store.entries,
+            messages: store.messages,
+            retained: store.retained,
+            live_bytes: store.live_bytes,
+            disk_bytes: store.disk_bytes,
+            commits: store.commits,
+            failures: stats.failures,
+            operations: store.operations,
+            written_operations: store.written_operations,
+            written_bytes: store.written_bytes,
+            moved_bytes: store.moved_bytes,
+            waiting_bytes: stats.waiting_bytes,
+            commit_seconds: Times::of(&stats.commit_nanos),
+            wait_seconds: Times::of(&stats.wait_nanos),
+        }
+    }
+}
+
+impl Times {
+    fn of(nanos: &Histogram) -> Self {
+        let count = nanos.count();
+        let at = |per_cent: u64| {
+            let rank = (count * per_cent).div_ceil(100);
+            let mut seen = 0;
+            let bucket = nanos.buckets.iter().position(|n| {
+                seen += n;
+                seen >= rank
+            });
+            bucket.map_or(0.0, |bucket| seconds(Histogram::upper(bucket)))
+        };
+        Self {
+            mean: seconds(nanos.sum) / count.max(1) as f64,
+            p50: at(50),
+            p99: at(99),
+        }
+    }
+}
+
+/// Of nanoseconds.
+pub(super) fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}

@@ -1,0 +1,167 @@
+//! The broker's store: opened before anything is served, told to the shards, and
+//! written by a thread of its own.
+//!
+//! Invariant: what a shard hands over reaches the writer in its order, and news
+//! come back in that order; nothing on a shard's thread waits for the disk.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use punctual_broker::{Operations, StoreTrouble};
+use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
+use punctual_store::{
+    Files, Log, LogConfig, Op, Outcome, Poster, Store as _, StoreError, Writer, WriterConfig,
+    WriterStats,
+};
+
+use crate::cli::Failure;
+use crate::config::Config;
+
+/// The store of a running broker.
+#[derive(Clone)]
+pub(crate) struct Keeper(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    poster: OnceLock<Poster>,
+    writer: Mutex<Option<Writer<Log<Files>>>>,
+    /// Whom to tell of commits, once there is someone.
+    handle: OnceLock<Handle>,
+}
+
+impl StoreDesk for Keeper {
+    fn post(&self, shard: u16, operations: Operations) {
+        if let Some(poster) = self.0.poster.get() {
+            let Operations {
+                ticket,
+                batch,
+                sync,
+            } = operations;
+            poster.post(shard, ticket, batch, sync);
+        }
+    }
+}
+
+impl Keeper {
+    /// Opens the store in the directory of the configuration, if there is one.
+    /// What it has is told when the server starts.
+    pub(crate) fn open(config: &Config) -> Result<Option<(Self, StoreOptions)>, Failure> {
+        let Some(place) = &config.server.data else {
+            return Ok(None);
+        };
+        let keys = &config.store;
+        let log = Log::open(
+            Files::open(place).map_err(|error| wrong(place, &error))?,
+            LogConfig {
+                max_bytes: keys.max_bytes.0,
+                ..LogConfig::default()
+            },
+            seed(),
+        )
+        .map_err(|error| wrong(place, &error))?;
+        let writing = WriterConfig {
+            group_delay: keys.group_delay,
+            group_bytes: usize::try_from(keys.group_bytes.0).unwrap_or(usize::MAX),
+            ..WriterConfig::default()
+        };
+        let keeper = Self(Arc::default());
+        let (own, place) = (keeper.clone(), place.clone());
+        let options = StoreOptions {
+            recover: Box::new(move |tell| own.recover(&place, log, writing, tell)),
+            desk: Arc::new(keeper.clone()),
+        };
+        Ok(Some((keeper, options)))
+    }
+
+    /// Tells what is stored, and starts to write.
+    fn recover(
+        &self,
+        place: &Path,
+        mut log: Log<Files>,
+        config: WriterConfig,
+        tell: &mut dyn FnMut(&Op<'_>),
+    ) -> Result<(), String> {
+        let report = log
+            .recover(&mut |op| tell(&op))
+            .map_err(|error| format!("server.data = {place:?}: {error}"))?;
+        tracing::info!(
+            sessions = report.sessions,
+            messages = report.messages,
+            retained = report.retained,
+            "restored from {}",
+            place.display()
+        );
+        for damage in &report.damages {
+            tracing::error!("{}: {damage}; it is left out", place.display());
+        }
+        if report.more_damages > 0 {
+            tracing::error!("{}: {} more", place.display(), report.more_damages);
+        }
+        let shared = Arc::downgrade(&self.0);
+        let tell = move |shard, outcome| {
+            if let Some(shared) = shared.upgrade() {
+                shared.handle.wait().store(shard, news(outcome));
+            }
+        };
+        let writer = Writer::spawn(log, config, tell).map_err(|error| error.to_string())?;
+        let _ = self.0.poster.set(writer.poster());
+        *self.0.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(writer);
+        Ok(())
+    }
+
+    /// Shards are told what becomes of what they hand over from now on.
+    pub(crate) fn start(&self, handle: Handle) {
+        let _ = self.0.handle.set(handle);
+    }
+
+    /// What the writer has done.
+    pub(crate) fn stats(&self) -> Option<WriterStats> {
+        self.0.poster.get().map(Poster::stats)
+    }
+
+    /// Writes what waits; nothing may be handed over any more.
+    pub(crate) fn close(&self) {
+        let writer = self
+            .0
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(writer) = writer {
+            let _ = writer.close();
+        }
+    }
+}
+
+fn news(outcome: Outcome) -> StoreNews {
+    match outcome {
+        Outcome::Committed(ticket) => StoreNews::Committed(ticket),
+        Outcome::Failed { ticket, error } => {
+            tracing::error!(
+                ticket,
+                "the store cannot be written: {error}; it is tried again"
+            );
+            StoreNews::Failed(match error {
+                StoreError::Full { .. } => StoreTrouble::Full,
+                _ => StoreTrouble::Failed,
+            })
+        }
+    }
+}
+
+fn wrong(place: &Path, error: &StoreError) -> Failure {
+    format!("server.data = {place:?}: {error}").into()
+}
+
+/// Differs from start to start, and clients do not know it.
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u64::from_le_bytes(bytes),
+        Err(_) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            now.map_or(0, |now| now.as_nanos() as u64)
+        }
+    }
+}
