@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use punctual_client::{Backoff, Client, Config, Endpoint, Event, Message, Options, Scheme, Token};
-use punctual_codec::{PropertyBuf, PropertyId, QoS, SubscribeOptions};
+use punctual_codec::{PropertyBuf, PropertyId, QoS, ReasonCode, SubscribeOptions};
 
 use crate::broker::PATIENCE;
 
@@ -136,7 +136,11 @@ fn publish(port: u16, publisher: usize, stop: &AtomicBool) -> Told {
         // What else there is to say are broken connections.
         if let Ok(Some(Event::Published { token, reason, .. })) = client.next(Some(LOOK)) {
             let message = open.remove(&token).unwrap();
-            assert!(!reason.is_error(), "{message:?}: {reason}");
+            // PUBREL came twice: the broker was killed after it had released the
+            // message, and before it could say so.
+            let released =
+                message.1 == QoS::ExactlyOnce && reason == ReasonCode::PacketIdentifierNotFound;
+            assert!(released || !reason.is_error(), "{message:?}: {reason}");
             safe.push(message);
         }
     }
