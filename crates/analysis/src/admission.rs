@@ -253,7 +253,7 @@ impl Admission {
     /// by the last analysis that was made; those of these classes first.
     fn late(&self, first: &[ClassId]) -> Vec<Late> {
         let mut late = self.any_late();
-        late.sort_by_key(|late| !first.contains(&late.class));
+        late.sort_by_key(|late| (!self.is_hopeless(late), !first.contains(&late.class)));
         late
     }
 
@@ -268,7 +268,9 @@ impl Admission {
                 late.retain(|late| self.overload(late.leaf).is_some());
                 return late;
             }
-            let whole = self.may_analyse_all();
+            // Who takes too long alone is late by every analysis.
+            let hopeless = late.iter().any(|late| self.is_hopeless(late));
+            let whole = !hopeless && self.may_analyse_all();
             let mut scratch = Scratch::new(self.effort);
             let mut limits = self.levels.limits.clone();
             let reach = |late: &[Late], neighbours: bool| match neighbours {
@@ -276,7 +278,7 @@ impl Admission {
                 false => self.alone(late),
             };
             // All of it gives at least what the neighbours give.
-            for neighbours in [Some(false), (!whole).then_some(true)]
+            for neighbours in [Some(false), (!whole && !hopeless).then_some(true)]
                 .into_iter()
                 .flatten()
             {
@@ -349,6 +351,21 @@ impl Admission {
         late
     }
 
+    /// Whether a message that is released as late as it may be comes too late
+    /// even if nothing is in its way.
+    fn is_hopeless(&self, late: &Late) -> bool {
+        let class = &self.system.classes[late.class];
+        let stage = &self.system.stages[late.leaf];
+        let sent = stage.cost.saturating_mul(class.frames);
+        let times = [
+            class.jitter,
+            stage.earliest,
+            sent,
+            self.system.ports[stage.port].prop,
+        ];
+        times.into_iter().fold(0, u64::saturating_add) > class.deadline
+    }
+
     /// The stages on the ways to late destinations.
     fn alone(&self, late: &[Late]) -> BTreeSet<StageId> {
         let paths = late.iter().flat_map(|late| self.system.path(late.leaf));
@@ -410,7 +427,8 @@ impl Admission {
         let flow = new.map(|index| &flows[index]).or_else(known);
         let path = self.system.classes[late.class].leaves.iter();
         let topology = &self.network.topology;
-        Refusal::late(
+        let hopeless = self.is_hopeless(late);
+        let refusal = Refusal::late(
             flow,
             path.clone()
                 .position(|leaf| *leaf == late.leaf)
@@ -420,7 +438,11 @@ impl Admission {
                 .map(|overload| overload.named(topology)),
             new.is_some(),
             others,
-        )
+        );
+        Refusal {
+            hopeless,
+            ..refusal
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Refusal {
     pub reason: Reason,
     /// Flows unlike it that could miss theirs, too, as far as was looked.
     pub others: u64,
+    /// It would be late at any priority, and with nobody else in the network.
+    pub hopeless: bool,
 }
 
 /// What stands against a flow.
@@ -55,6 +57,7 @@ impl Refusal {
             new: true,
             reason: Reason::Taken,
             others: 0,
+            hopeless: false,
         }
     }
 
@@ -79,6 +82,7 @@ impl Refusal {
             new,
             reason,
             others,
+            hopeless: false,
         }
     }
 }

@@ -704,6 +704,7 @@ impl Manager {
             let own = refusal.new;
             // Of a link without time somebody has no bound in any order.
             let stop = request.requirements.priority.is_some()
+                || refusal.hopeless
                 || matches!(refusal.reason, Reason::Overload { .. } | Reason::Taken)
                 || *up.get_or_insert(own) != own;
             if first.is_none() {
