@@ -74,6 +74,10 @@ pub(crate) struct Port {
     since: Nanos,
     /// It leads to no switch.
     pub(crate) edge: bool,
+    /// A probe came through since it is up: it leads to a switch, also when no
+    /// more come. Taken for the way to hosts, it would close a ring of frames
+    /// for all when they come again.
+    inner: bool,
 }
 
 impl Port {
@@ -262,6 +266,7 @@ impl Topology {
             Some(port) => {
                 if state.up && !port.state.up {
                     port.since = now;
+                    port.inner = false;
                 }
                 port.state = state;
             }
@@ -271,6 +276,7 @@ impl Topology {
                     silent: false,
                     since: now,
                     edge: false,
+                    inner: false,
                 };
                 switch.ports.insert(end.port, port);
             }
@@ -371,9 +377,11 @@ impl Topology {
             }
         }
         for end in [from, to] {
-            if let Some(port) = self.port_mut(end)
-                && std::mem::take(&mut port.edge)
-            {
+            let Some(port) = self.port_mut(end) else {
+                continue;
+            };
+            port.inner = true;
+            if std::mem::take(&mut port.edge) {
                 changes.push(Change::Edge);
             }
         }
@@ -420,7 +428,8 @@ impl Topology {
                     datapath: *datapath,
                     port: *number,
                 };
-                let edge = port.state.up && !linked.contains(&end) && now - port.since >= settle;
+                let is_inner = port.inner || linked.contains(&end);
+                let edge = port.state.up && !is_inner && now - port.since >= settle;
                 if edge && !port.edge {
                     port.edge = true;
                     edges += 1;
@@ -550,5 +559,44 @@ impl Topology {
                 )
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_led_to_a_switch_is_not_taken_for_one_of_hosts_until_it_was_down() {
+        let mut topology = Topology::new(&Settings::default());
+        let mut changes = Vec::new();
+        let state = |up| PortState {
+            number: 1,
+            name: "p1".into(),
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            up,
+            rate_bps: 0,
+        };
+        let ends = [1, 2].map(|datapath| End { datapath, port: 1 });
+        for end in ends {
+            topology.connected(end.datapath, vec![state(true)], Nanos(0), &mut changes);
+        }
+        let [a, b] = ends;
+        topology.probed(a, b, Nanos(0), &mut changes);
+        topology.probed(b, a, Nanos(0), &mut changes);
+        topology.liveness(a, false, &mut changes);
+        assert_eq!(topology.links().count(), 0);
+        topology.tick(Nanos::from_secs(9), &mut changes);
+        topology.liveness(a, true, &mut changes);
+        let is_edge = |topology: &Topology| {
+            ends.map(|end| topology.port_of(end).is_some_and(|port| port.edge))
+        };
+        assert_eq!(is_edge(&topology), [false, false]);
+        // Somebody plugged in something else.
+        for up in [false, true] {
+            topology.port(b.datapath, state(up), Nanos::from_secs(10), &mut changes);
+        }
+        topology.tick(Nanos::from_secs(19), &mut changes);
+        assert_eq!(is_edge(&topology), [false, true]);
     }
 }
