@@ -57,8 +57,10 @@ const PORT: u16 = 5000;
 /// A sender that was late may catch up; it is policed beyond that.
 const JITTER: Duration = Duration::from_millis(5);
 const DEADLINE: Duration = Duration::from_millis(50);
-/// What a cut may last, and what is waited after it.
+/// What a cut lasts.
 const OUTAGE: Duration = Duration::from_millis(700);
+/// What is waited after all links are there again.
+const REST: Duration = Duration::from_secs(1);
 /// Longest wait for the network to be as it shall be.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
@@ -457,9 +459,10 @@ impl<'a> Plant<'a> {
             let end = sys::real_time_ns();
             self.cut(ends, false)?;
             cuts.push((begin, end));
-            // Probes have to come first.
-            thread::sleep(OUTAGE);
+            // Probes have to come first, and BFD speaks slowly at first.
             self.settle("the link did not come back")?;
+            thread::sleep(REST);
+            self.settle("the network did not come to rest")?;
         }
         Ok(cuts)
     }
