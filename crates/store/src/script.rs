@@ -30,9 +30,17 @@ impl Script {
     }
 
     /// What was under way between shards is gone with them.
-    pub(crate) fn crash(&mut self, sessions: BTreeSet<u64>, entries: BTreeSet<u64>) {
+    pub(crate) fn crash(
+        &mut self,
+        sessions: BTreeSet<u64>,
+        entries: BTreeSet<u64>,
+        messages: BTreeSet<u64>,
+    ) {
         self.late.clear();
         self.stale.clear();
+        // A number that was lost never comes again.
+        self.retained
+            .retain(|(_, message)| messages.contains(message));
         self.sessions.retain(|session| sessions.contains(session));
         self.entries.retain(|(entry, ..)| entries.contains(entry));
     }

@@ -214,6 +214,7 @@ impl<M: Medium> Log<M> {
             } else if opening == Opening::Unknown {
                 self.report.torn += START as u64;
             }
+            self.open = false;
             self.segments
                 .push_back(Segment::without_commits(number, size));
         }
@@ -227,10 +228,10 @@ impl<M: Medium> Log<M> {
             image,
             report,
             sequence,
-            segments,
+            open,
             ..
         } = self;
-        let mut is_first = segments.is_empty();
+        let mut is_first = report.commits == 0;
         let mut found = |found: Found<'_>| match found {
             Found::Commit(commit) => {
                 image.settle();
@@ -270,6 +271,9 @@ impl<M: Medium> Log<M> {
         };
         image.settle();
         report.torn += torn;
+        // After a clean end the last segment goes on; a full disk may have no
+        // room for another.
+        *open = torn == 0;
         at as u64
     }
 

@@ -141,6 +141,7 @@ impl Run {
                 .values()
                 .flat_map(|it| it.entries.keys().copied())
                 .collect::<BTreeSet<_>>(),
+            expected.messages.keys().copied().collect(),
         );
         self.model = expected;
         self.log = Some(log);

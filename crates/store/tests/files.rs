@@ -1,0 +1,264 @@
+//! A log on real files: locks, damage, a full file system, reading while it is
+//! written.
+#![allow(clippy::unwrap_used, reason = "tests may unwrap")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use punctual_store::op::{Content, EntryOp, Ids, SessionOp};
+use punctual_store::{Batch, Files, Log, LogConfig, Op, Store as _, StoreError};
+
+const CONFIG: LogConfig = LogConfig {
+    segment_bytes: 64 << 10,
+    max_bytes: 1 << 30,
+};
+
+fn open(place: &Path) -> Log<Files> {
+    Log::open(Files::open(place).unwrap(), CONFIG, 1).unwrap()
+}
+
+fn session(session: u64) -> Batch {
+    let op = Op::Session(SessionOp {
+        session,
+        client_id: "client",
+        user: None,
+        version: 5,
+        expiry: 60,
+        detached: None,
+        next_packet_id: 1,
+    });
+    [op].into_iter().collect()
+}
+
+fn message(message: u64, payload: &[u8]) -> Batch {
+    let content = Content {
+        topic: "t",
+        properties: &[],
+        payload,
+        publisher: 1,
+        qos: 1,
+        retain: false,
+        expires: None,
+        stamp: &[],
+    };
+    let entry = EntryOp {
+        session: 1,
+        entry: message,
+        message,
+        qos: 1,
+        retain: false,
+        subscription_ids: Ids::NONE,
+        number: None,
+    };
+    [Op::Message { message, content }, Op::Entry(entry)]
+        .into_iter()
+        .collect()
+}
+
+fn done(entry: u64) -> Batch {
+    [Op::Done { session: 1, entry }].into_iter().collect()
+}
+
+fn joined(batches: impl Iterator<Item = Batch>) -> Batch {
+    let mut all = Batch::new();
+    batches.for_each(|batch| all.append(&batch));
+    all
+}
+
+fn told(log: &mut Log<Files>) -> Vec<String> {
+    let mut told = Vec::new();
+    log.recover(&mut |op| told.push(format!("{op:?}"))).unwrap();
+    told
+}
+
+fn segments(place: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(place)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "segment"))
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_was_committed_is_there_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("made").join("with its parents");
+    let mut log = open(&place);
+    log.commit(&session(1)).unwrap();
+    // More than one segment, most of it done with.
+    for first in (0..1000).step_by(20) {
+        let mut group = Batch::new();
+        for number in first + 1..=first + 20 {
+            group.append(&message(number, &[7; 1000]));
+            if number > 40 {
+                group.append(&done(number - 40));
+            }
+        }
+        log.commit(&group).unwrap();
+    }
+    let before = told(&mut log);
+    let stats = log.stats();
+    assert!(stats.disk_bytes < 10 * CONFIG.segment_bytes, "{stats:?}");
+    drop(log);
+    let mut log = open(&place);
+    assert_eq!(log.report().damages, []);
+    assert_eq!(told(&mut log), before);
+    log.compact().unwrap();
+    assert_eq!(told(&mut log), before);
+    assert!(segments(&place).len() <= 2);
+}
+
+#[test]
+fn a_second_process_is_refused_and_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let refused = Files::open(dir.path()).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            StoreError::Locked {
+                process: Some(_),
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    assert!(
+        refused
+            .to_string()
+            .contains(&std::process::id().to_string())
+    );
+    drop(log);
+    open(dir.path());
+}
+
+#[test]
+fn a_store_in_use_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path());
+    log.commit(&session(1)).unwrap();
+    for first in (0..500).step_by(20) {
+        let messages = (first + 1..=first + 20).map(|number| message(number, &[7; 1000]));
+        log.commit(&joined(messages)).unwrap();
+    }
+    let before = told(&mut log);
+    let files = Files::read_only(dir.path()).unwrap();
+    let mut copy = Log::open(files, CONFIG, 2).unwrap();
+    // It goes on, and gives back all the segments that were there.
+    log.commit(&joined((1..=500).map(done))).unwrap();
+    log.compact().unwrap();
+    assert_eq!(told(&mut copy), before);
+    let refused = copy.commit(&session(2)).unwrap_err();
+    assert!(matches!(refused, StoreError::Io { .. }), "{refused}");
+}
+
+#[test]
+fn a_file_that_lost_its_end_loses_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path());
+    for number in 1..=100 {
+        log.commit(&session(number)).unwrap();
+    }
+    let end = log.stats().written_bytes;
+    drop(log);
+    let file = segments(dir.path()).remove(0);
+    let file = fs::OpenOptions::new().write(true).open(file).unwrap();
+    file.set_len(1024 + end / 2).unwrap();
+    let mut log = open(dir.path());
+    let kept = log.report().sessions;
+    assert!((10..100).contains(&kept), "{kept}");
+    // It can be used as before.
+    log.commit(&session(1000)).unwrap();
+    drop(log);
+    let log = open(dir.path());
+    assert_eq!(log.report().sessions, kept + 1);
+    assert_eq!(log.report().damages, []);
+}
+
+#[test]
+fn something_else_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for number in 1..3 {
+        let file = dir.path().join(format!("{number:010}.segment"));
+        fs::write(file, b"a file of somebody else").unwrap();
+    }
+    let refused = Log::open(Files::open(dir.path()).unwrap(), CONFIG, 1).unwrap_err();
+    assert!(matches!(refused, StoreError::Foreign(_)), "{refused}");
+    let kept = fs::read(&segments(dir.path())[0]).unwrap();
+    assert_eq!(kept, b"a file of somebody else");
+}
+
+/// A file system of one MiB, while it lasts.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+            .arg(dir.path())
+            .stderr(std::process::Stdio::null())
+            .status();
+        mount
+            .is_ok_and(|status| status.success())
+            .then_some(Self(dir))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let umount = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(self.0.path())
+            .status();
+        assert!(std::thread::panicking() || umount.unwrap().success());
+    }
+}
+
+#[test]
+fn a_full_file_system_refuses_and_recovers() {
+    let Some(small) = Small::mount() else {
+        let required = std::env::var_os("PUNCTUAL_REQUIRE_NETNS").is_some_and(|it| it == "1");
+        assert!(!required, "a file system cannot be mounted");
+        eprintln!("skipped: a file system cannot be mounted without being root");
+        return;
+    };
+    let place = small.0.path().join("store");
+    let mut log = open(&place);
+    log.commit(&session(1)).unwrap();
+    let mut number = 0;
+    let refused = loop {
+        number += 1;
+        if let Err(error) = log.commit(&message(number, &[7; 1000])) {
+            break error;
+        }
+    };
+    assert!(
+        matches!(
+            refused,
+            StoreError::Full {
+                what: "the disk",
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    assert!(number > 300, "{number}");
+    let before = told(&mut log);
+    // Nothing of what was refused is there, also not after a restart.
+    drop(log);
+    let mut log = open(&place);
+    assert_eq!(told(&mut log), before);
+    assert_eq!(log.report().entries, number - 1);
+    // What is done with makes room.
+    log.commit(&joined((1..number).map(done))).unwrap();
+    let mut tries = 0;
+    while let Err(error) = log.commit(&message(number, &[7; 1000])) {
+        tries += 1;
+        assert!(tries < 10, "{error}");
+    }
+    drop(log);
+    assert_eq!(open(&place).report().entries, 1);
+}
