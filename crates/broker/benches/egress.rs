@@ -130,6 +130,7 @@ impl Broker {
         let mut connect = |name: &str| {
             let meta = ConnMeta {
                 peer: None,
+                local: None,
                 listener: 0,
                 allow_anonymous: true,
                 identity: None,

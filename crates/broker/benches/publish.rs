@@ -43,6 +43,7 @@ impl Broker {
         let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), now);
         let meta = ConnMeta {
             peer: None,
+            local: None,
             listener: 0,
             allow_anonymous: true,
             identity: None,

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use punctual_codec::QoS;
 use punctual_model::{Answer, Grant, MessageSize, Meter, Requirements, Status};
 
 use crate::Nanos;
@@ -59,6 +60,9 @@ pub struct Asker {
     pub username: Option<Arc<str>>,
     /// Peer, while connected and if it has an address.
     pub peer: Option<SocketAddr>,
+    /// Address of the broker that it has connected to, while connected and if
+    /// it is known.
+    pub local: Option<SocketAddr>,
     /// Listener, while connected.
     pub listener: Option<u16>,
     /// What its user may have, while connected.
@@ -93,6 +97,8 @@ pub enum Ask {
         payload: u32,
         /// Bytes of the properties.
         properties: u32,
+        /// Of the message that asks.
+        qos: QoS,
     },
     /// To be answered with [`crate::Shard::decide_subscription`].
     Subscribe {
@@ -209,7 +215,13 @@ impl FlowState {
 
     /// It is asked about. A change that is rejected leaves what was admitted, so
     /// the grant stays in force until the answer comes.
-    pub fn ask(&mut self, topic: &str, wanted: Requirements, size: MessageSize) -> Ask {
+    pub fn ask(
+        &mut self,
+        topic: &str,
+        wanted: Requirements,
+        size: MessageSize,
+        qos: QoS,
+    ) -> Ask {
         let before = self.decision.take().and_then(|decision| decision.grant);
         self.decision = before.map(|grant| FlowDecision {
             answer: Answer::default(),
@@ -224,6 +236,7 @@ impl FlowState {
             requirements: wanted,
             payload: self.size.payload,
             properties: self.size.properties,
+            qos,
         }
     }
 

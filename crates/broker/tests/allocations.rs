@@ -155,6 +155,7 @@ impl Shell {
     fn connect(&mut self, connect: &Connect<'_>) -> ConnId {
         let meta = ConnMeta {
             peer: None,
+            local: None,
             listener: 0,
             allow_anonymous: true,
             identity: None,

@@ -9,6 +9,7 @@ const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c";
 fn open(shard: &mut Shard, now: Nanos) -> ConnId {
     let meta = ConnMeta {
         peer: None,
+        local: None,
         listener: 0,
         allow_anonymous: true,
         identity: None,

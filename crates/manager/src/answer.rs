@@ -70,6 +70,7 @@ impl Manager {
                 requirements,
                 payload,
                 properties,
+                ..
             } => {
                 let publication = Publication {
                     topic: &topic,

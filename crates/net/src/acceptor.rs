@@ -206,6 +206,7 @@ impl Acceptor {
         }
         let meta = ConnMeta {
             peer: Some(peer),
+            local: stream.local_addr().ok(),
             listener: listener as u16,
             allow_anonymous,
             identity: None,

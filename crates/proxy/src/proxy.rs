@@ -134,12 +134,17 @@ impl Proxy {
         self.stats
     }
 
-    /// A client has connected from that address to the listener with that
-    /// number, and there is a connection to the broker for it.
-    pub fn open(&mut self, address: Option<SocketAddr>, listener: u16) -> ConnId {
+    /// A client has connected from that address to that local one, of the
+    /// listener with that number, and there is a connection to the broker for it.
+    pub fn open(
+        &mut self,
+        address: Option<SocketAddr>,
+        local: Option<SocketAddr>,
+        listener: u16,
+    ) -> ConnId {
         let conn = ConnId::from_number(self.opened);
         self.relays
-            .insert(self.opened, Relay::new(conn, address, listener));
+            .insert(self.opened, Relay::new(conn, address, local, listener));
         self.opened += 1;
         self.stats.connections += 1;
         conn
@@ -459,6 +464,7 @@ impl Proxy {
             session: session.number,
             username: session.username,
             peer: None,
+            local: None,
             listener: None,
             quota: FlowQuota::default(),
         };

@@ -146,6 +146,7 @@ impl Peer {
 pub(crate) struct Relay {
     pub(crate) id: ConnId,
     pub(crate) address: Option<SocketAddr>,
+    pub(crate) local: Option<SocketAddr>,
     pub(crate) listener: u16,
     pub(crate) up: Stream,
     pub(crate) down: Stream,
@@ -158,10 +159,16 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    pub(crate) fn new(id: ConnId, address: Option<SocketAddr>, listener: u16) -> Self {
+    pub(crate) fn new(
+        id: ConnId,
+        address: Option<SocketAddr>,
+        local: Option<SocketAddr>,
+        listener: u16,
+    ) -> Self {
         Self {
             id,
             address,
+            local,
             listener,
             up: Stream::default(),
             down: Stream::default(),
@@ -201,6 +208,7 @@ impl Relay {
             session: peer.session,
             username: peer.username.clone(),
             peer: self.address,
+            local: self.local,
             listener: Some(self.listener),
             quota: quota.unwrap_or(FlowQuota::default()),
         };

@@ -100,7 +100,7 @@ impl Bench {
     /// Connected.
     fn with(config: Config, version: Version, stated: &[(&str, &str)]) -> Self {
         let mut proxy = Proxy::new(config);
-        let conn = proxy.open(None, 0);
+        let conn = proxy.open(None, None, 0);
         let mut bench = Self {
             proxy,
             conn,
@@ -345,7 +345,7 @@ fn connect_states_for_all_and_is_told_what_is_wrong() {
     assert!(requirements_in(&bench.asks()).is_real_time());
 
     let mut proxy = Proxy::new(Config::default());
-    let conn = proxy.open(None, 0);
+    let conn = proxy.open(None, None, 0);
     let bad = user(&[("rt-deadline", "soon")]);
     proxy.client_sent(conn, &connect(Version::V5, bad.as_properties()), NOW);
     let connack = Packet::ConnAck(ConnAck {
@@ -366,7 +366,7 @@ fn topic_aliases_are_followed() {
     let mut connack = PropertyBuf::new();
     connack.push_number(PropertyId::TopicAliasMaximum, 2);
     let mut proxy = Proxy::new(Config::default());
-    bench.conn = proxy.open(None, 0);
+    bench.conn = proxy.open(None, None, 0);
     bench.proxy = proxy;
     bench.client(&connect(Version::V5, Properties::EMPTY));
     bench.receive(&Packet::ConnAck(ConnAck {
@@ -627,7 +627,7 @@ fn sessions_end_with_their_connection_or_when_they_expire() {
 fn a_client_that_is_taken_over_leaves_its_session_to_the_other() {
     let mut bench = Bench::new(Config::default(), Version::V5);
     let first = bench.conn;
-    bench.conn = bench.proxy.open(None, 0);
+    bench.conn = bench.proxy.open(None, None, 0);
     bench.client(&connect(Version::V5, Properties::EMPTY));
     bench.receive(&Packet::ConnAck(ConnAck {
         session_present: true,
@@ -650,7 +650,7 @@ fn what_is_not_mqtt_passes() {
         b"\x00\xFF",
     ] {
         let mut proxy = Proxy::new(Config::default());
-        let conn = proxy.open(None, 0);
+        let conn = proxy.open(None, None, 0);
         proxy.client_sent(conn, &start[..1], NOW);
         proxy.client_sent(conn, &start[1..], NOW);
         proxy.client_sent(conn, b"more", NOW);
@@ -743,7 +743,7 @@ fn a_client_without_a_word_for_it_is_not_told() {
     quiet.push_number(PropertyId::RequestProblemInformation, 0);
     let mut bench = Bench::new(Config::default(), Version::V5);
     let mut proxy = Proxy::new(Config::default());
-    bench.conn = proxy.open(None, 0);
+    bench.conn = proxy.open(None, None, 0);
     bench.proxy = proxy;
     bench.client(&connect(Version::V5, quiet.as_properties()));
     bench.receive(&Packet::ConnAck(ConnAck {

@@ -433,7 +433,7 @@ impl Peer {
         let flow = self.flows.entry(topic.clone());
         let flow = flow.or_insert_with(|| Flow::new(wanted));
         flow.overdue = false;
-        Some(flow.state.ask(topic, wanted, message.size))
+        Some(flow.state.ask(topic, wanted, message.size, message.raw.qos))
     }
 }
 

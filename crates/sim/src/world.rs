@@ -363,6 +363,7 @@ impl World {
         self.nonce += 1;
         let meta = ConnMeta {
             peer: None,
+            local: None,
             listener: 0,
             allow_anonymous: true,
             identity: None,

@@ -408,6 +408,7 @@ impl World {
                     Event::Opened(peer) => {
                         let meta = ConnMeta {
                             peer: self.endpoint.path(peer).map(|path| path.remote),
+                            local: None,
                             listener: 0,
                             allow_anonymous: true,
                             identity: None,

@@ -38,6 +38,8 @@ impl ConnId {
 pub struct ConnMeta {
     /// Peer, if it has an address.
     pub peer: Option<SocketAddr>,
+    /// Address of this machine that the peer has connected to, if known.
+    pub local: Option<SocketAddr>,
     /// Which listener accepted it.
     pub listener: u16,
     /// Whether a client without user name is let in.

@@ -119,7 +119,7 @@ pub(super) fn must_wait(
     let flow = flows
         .entry(topic.into())
         .or_insert_with(|| Flow::new(wanted));
-    let ask = flow.state.ask(topic, wanted, size);
+    let ask = flow.state.ask(topic, wanted, size, qos);
     let waits = qos != QoS::AtMostOnce;
     flow.waiting = waits.then_some(id);
     conn.states = true;
@@ -228,6 +228,7 @@ impl Hub {
             session: session.handle.number,
             username: session.username.clone(),
             peer: conn.and_then(|conn| conn.meta.peer),
+            local: conn.and_then(|conn| conn.meta.local),
             listener: conn.map(|conn| conn.meta.listener),
         };
         self.outputs

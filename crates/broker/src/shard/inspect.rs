@@ -201,6 +201,7 @@ mod tests {
         for n in 0..clients {
             let meta = ConnMeta {
                 peer: None,
+                local: None,
                 listener: 0,
                 allow_anonymous: true,
                 identity: None,

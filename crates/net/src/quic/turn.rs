@@ -198,6 +198,7 @@ impl Worker {
             return;
         }
         let peer = incoming.remote_address();
+        let local = output.sockets().destination(incoming.local_ip());
         let settings = listener.settings(&policy);
         let instant = self.clock.instant(now);
         let accepted = listener
@@ -229,6 +230,7 @@ impl Worker {
         let link = Link::new(listener.index, connection, policy.identity, unproven);
         let meta = ConnMeta {
             peer: Some(peer),
+            local,
             listener: listener.index,
             allow_anonymous: policy
                 .allow_anonymous

@@ -116,6 +116,15 @@ impl Sockets {
             .ok_or_else(|| io::Error::other("a UDP socket without IP address"))
     }
 
+    /// The address that a datagram came to, of which `told` is known.
+    pub(crate) fn destination(&self, told: Option<IpAddr>) -> Option<SocketAddr> {
+        let mut address = self.local_addr().ok()?;
+        if let Some(told) = told {
+            address.set_ip(told);
+        }
+        (!address.ip().is_unspecified()).then_some(address)
+    }
+
     /// The socket that sends a class.
     pub(crate) fn of(&self, class: usize) -> &Socket {
         &self.sockets[class]

@@ -116,6 +116,7 @@ impl Worker {
         drop(policies);
         let meta = ConnMeta {
             peer: Some(path.remote),
+            local: listener.sockets.destination(path.local),
             listener: listener.index,
             allow_anonymous: policy
                 .allow_anonymous

@@ -304,7 +304,7 @@ impl Shell {
         let upstream = self.connect()?;
         let to = client.local_addr()?;
         let listener = u16::try_from(at).unwrap_or(u16::MAX);
-        let id = self.proxy.open(Some(address), listener);
+        let id = self.proxy.open(Some(address), Some(to), listener);
         let mut conn = Conn::new(client, upstream, layer);
         let tokens = self.first + 2 * id.number() as usize;
         if let Err(error) = conn.register(self.poll.registry(), tokens) {

@@ -266,6 +266,7 @@ impl Story {
         peer.refuse = *self.rng.pick(&[None, None, Some(true), Some(false)]);
         let meta = ConnMeta {
             peer: Some(SocketAddr::new(address(host), 1000 + n as u16)),
+            local: None,
             listener: 0,
             allow_anonymous: true,
             identity: None,
