@@ -215,13 +215,7 @@ impl FlowState {
 
     /// It is asked about. A change that is rejected leaves what was admitted, so
     /// the grant stays in force until the answer comes.
-    pub fn ask(
-        &mut self,
-        topic: &str,
-        wanted: Requirements,
-        size: MessageSize,
-        qos: QoS,
-    ) -> Ask {
+    pub fn ask(&mut self, topic: &str, wanted: Requirements, size: MessageSize, qos: QoS) -> Ask {
         let before = self.decision.take().and_then(|decision| decision.grant);
         self.decision = before.map(|grant| FlowDecision {
             answer: Answer::default(),

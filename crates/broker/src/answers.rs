@@ -14,6 +14,18 @@ pub fn best_effort(reason: String) -> Answer {
     }
 }
 
+/// What a receiver is told that is served in another way now: without a
+/// `reason` it has what it asked for.
+pub fn to_receiver(served: bool, reason: &str) -> Answer {
+    match served && reason.is_empty() {
+        true => Answer {
+            status: Some(Status::Admitted),
+            ..Answer::default()
+        },
+        false => best_effort(reason.to_owned()),
+    }
+}
+
 /// The answer as a client gets it: what is rejected and carried all the same,
 /// because messages are not refused, is best effort.
 pub fn as_carried(answer: &Answer, refuse: bool) -> Answer {

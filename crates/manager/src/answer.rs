@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use punctual_broker::{
-    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, SubscriptionDecision,
+    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, FlowQuota,
+    SubscriptionDecision,
 };
 use punctual_model::Requirements;
 use punctual_model::wire::Transport;
@@ -77,10 +78,7 @@ impl Manager {
                     requirements,
                     payload,
                     properties,
-                    quota: Quota {
-                        max_flows: asker.quota.max_flows,
-                        max_bandwidth: asker.quota.max_bandwidth,
-                    },
+                    quota: asker.quota.into(),
                 };
                 let decision = self.publish(&client, publication);
                 Some(Reply::Flow {
@@ -117,13 +115,22 @@ impl Manager {
 }
 
 impl Client {
-    fn asking(asker: &Asker, transport: Transport) -> Self {
+    pub(crate) fn asking(asker: &Asker, transport: Transport) -> Self {
         Self {
             id: asker.client_id.clone(),
             session: asker.session,
             user: asker.username.clone(),
             address: asker.peer.as_ref().map(SocketAddr::ip),
             transport,
+        }
+    }
+}
+
+impl From<FlowQuota> for Quota {
+    fn from(quota: FlowQuota) -> Self {
+        Self {
+            max_flows: quota.max_flows,
+            max_bandwidth: quota.max_bandwidth,
         }
     }
 }

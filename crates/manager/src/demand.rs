@@ -6,6 +6,7 @@ use punctual_model::network::MAX_TIME;
 use punctual_model::wire::{Carriage, Frames, frames, publish_bytes};
 use punctual_model::{Requirements, deadline_monotonic};
 
+use crate::manager::Publication;
 use crate::settings::Settings;
 
 /// Millionths.
@@ -34,6 +35,25 @@ pub(crate) struct Sizes {
     pub(crate) properties: u32,
     /// The largest payload seen.
     pub(crate) payload: u32,
+}
+
+impl Sizes {
+    /// Those of a publication, and the largest of a flow that is known with
+    /// what it declared.
+    pub(crate) fn of(publication: &Publication<'_>, known: Option<(Self, Option<u32>)>) -> Self {
+        let mut sizes = Self {
+            topic: publication.topic.len(),
+            properties: publication.properties,
+            payload: publication.payload,
+        };
+        if let Some((known, declared)) = known {
+            sizes.properties = sizes.properties.max(known.properties);
+            if declared.is_none() {
+                sizes.payload = sizes.payload.max(known.payload);
+            }
+        }
+        sizes
+    }
 }
 
 impl Demand {
@@ -95,6 +115,13 @@ impl Demand {
             packet,
             wire_bytes,
         })
+    }
+
+    /// Bits per second on the wire with messages of these frames.
+    pub(crate) fn bandwidth(&self, message: Frames) -> u64 {
+        let bits = u128::from(message.bytes) * u128::from(message.count) * 8_000_000_000;
+        let period = u128::from(self.declared_period_ns.max(1));
+        u64::try_from(bits.div_ceil(period)).unwrap_or(u64::MAX)
     }
 
     /// The frames of a message, carried in any of these ways.

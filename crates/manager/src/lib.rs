@@ -16,6 +16,7 @@
 
 mod answer;
 mod demand;
+mod envoy;
 mod gate;
 mod manager;
 mod map;
@@ -25,6 +26,7 @@ mod settings;
 mod tests;
 
 pub use answer::Reply;
+pub use envoy::{Ends, Envoy, Table};
 pub use manager::{
     Change, Client, Decision, FlowView, Manager, Publication, Quota, ReceiverView, SavedClient,
     SavedFlow, SavedSubscription, State, StateError, Subscribed, Subscription, Verdict,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use punctual_analysis::Reason;
 use punctual_codec::topic;
 use punctual_model::network::{Flow, NetworkError};
-use punctual_model::wire::Transport;
+use punctual_model::wire::{Carriage, Transport};
 use punctual_model::{Answer, Grant, Requirements, Status};
 
 use crate::demand::{Demand, Sizes};
@@ -39,6 +39,19 @@ pub struct Client {
     pub transport: Transport,
 }
 
+impl Client {
+    /// How its packets travel in frames with a payload of `mtu` bytes.
+    pub(crate) fn carriage(&self, mtu: u32) -> Carriage {
+        Carriage {
+            transport: self.transport,
+            ipv6: self
+                .address
+                .is_some_and(|address| address.to_canonical().is_ipv6()),
+            mtu,
+        }
+    }
+}
+
 /// A publication that states requirements, or for which a rule does.
 #[derive(Debug, Clone, Copy)]
 pub struct Publication<'a> {
@@ -61,6 +74,23 @@ pub struct Quota {
     pub max_flows: Option<u32>,
     /// Bits per second on the wire.
     pub max_bandwidth: Option<u64>,
+}
+
+impl Quota {
+    /// Whether `name` may have that many flows with that many bits per second.
+    pub(crate) fn check(&self, name: &str, flows: u64, bandwidth: u64) -> Result<(), String> {
+        if let Some(most) = self.max_flows.filter(|most| flows > u64::from(*most)) {
+            return Err(format!(
+                "{name} may have {most} flows and has as many (max-flows)"
+            ));
+        }
+        if let Some(most) = self.max_bandwidth.filter(|most| bandwidth > *most) {
+            return Err(format!(
+                "{name} may use {most} bit/s and would use {bandwidth} bit/s (max-bandwidth)"
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// What became of a flow.
@@ -103,6 +133,30 @@ pub struct Subscribed {
     pub answer: Option<Answer>,
 }
 
+impl Subscribed {
+    /// With what was decided about each filter, why, and the largest bound of
+    /// what the client receives by them, ns.
+    pub(crate) fn of(verdicts: Vec<Verdict>, reasons: &[String], bound: Option<u64>) -> Self {
+        let worst = |verdict| verdicts.contains(&verdict);
+        let status = if worst(Verdict::Refused) {
+            Some(Status::Rejected)
+        } else if worst(Verdict::BestEffort) {
+            Some(Status::BestEffort)
+        } else {
+            bound.map(|_| Status::Admitted)
+        };
+        let answer = status.map(|status| Answer {
+            status: Some(status),
+            bound: bound
+                .filter(|_| status == Status::Admitted)
+                .map(std::time::Duration::from_nanos),
+            reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
+            flow: None,
+        });
+        Self { verdicts, answer }
+    }
+}
+
 /// What an event means for someone else than who caused it.
 #[allow(clippy::large_enum_variant, reason = "few are made, and none is kept")]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +186,7 @@ pub enum Change {
         filter: Arc<str>,
         /// Whether messages of admitted flows keep their deadlines to it.
         served: bool,
-        /// Why.
+        /// Why; empty: it has what it asked for.
         reason: String,
     },
 }
@@ -303,18 +357,9 @@ impl Manager {
             ..
         } = publication;
         let name = Name::new(&client.id, topic);
-        let mut sizes = Sizes {
-            topic: topic.len(),
-            properties: publication.properties,
-            payload: publication.payload,
-        };
-        if let Some(known) = self.flows.get(&name.id) {
-            sizes.payload = sizes.payload.max(known.sizes.payload);
-            sizes.properties = sizes.properties.max(known.sizes.properties);
-            if known.requirements.size.is_some() {
-                sizes.payload = publication.payload;
-            }
-        }
+        let known = self.flows.get(&name.id);
+        let known_sizes = known.map(|known| (known.sizes, known.requirements.size));
+        let sizes = Sizes::of(&publication, known_sizes);
         let request = Request {
             requirements,
             sizes,
@@ -360,23 +405,7 @@ impl Manager {
             reasons.extend(reason);
         }
         let bound = self.bound_to(&client.id, subscriptions);
-        let worst = |verdict| verdicts.contains(&verdict);
-        let status = if worst(Verdict::Refused) {
-            Some(Status::Rejected)
-        } else if worst(Verdict::BestEffort) {
-            Some(Status::BestEffort)
-        } else {
-            bound.map(|_| Status::Admitted)
-        };
-        let answer = status.map(|status| Answer {
-            status: Some(status),
-            bound: bound
-                .filter(|_| status == Status::Admitted)
-                .map(std::time::Duration::from_nanos),
-            reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
-            flow: None,
-        });
-        Subscribed { verdicts, answer }
+        Subscribed::of(verdicts, &reasons, bound)
     }
 
     /// A client has given up filters.
@@ -764,18 +793,7 @@ impl Manager {
                 sum = sum.saturating_add(record.bandwidth);
             }
         }
-        let name = own.unwrap_or_default();
-        if let Some(most) = quota.max_flows.filter(|most| flows > u64::from(*most)) {
-            return Err(format!(
-                "{name} may have {most} flows and has as many (max-flows)"
-            ));
-        }
-        if let Some(most) = quota.max_bandwidth.filter(|most| sum > *most) {
-            return Err(format!(
-                "{name} may use {most} bit/s and would use {sum} bit/s (max-bandwidth)"
-            ));
-        }
-        Ok(())
+        quota.check(&own.unwrap_or_default(), flows, sum)
     }
 
     /// Notes a flow that the gate has let in; its bound.
@@ -1069,7 +1087,7 @@ fn worst(bounds: &[u64]) -> u64 {
     bounds.iter().copied().max().unwrap_or(0)
 }
 
-fn refusal(why: String) -> Decision {
+pub(crate) fn refusal(why: String) -> Decision {
     Decision {
         answer: Answer {
             status: Some(Status::Rejected),
@@ -1082,6 +1100,6 @@ fn refusal(why: String) -> Decision {
 
 /// A flow's name: its topic, `@`, its publisher. A client identifier's own `@`
 /// is written `%40`, so that no two flows have one name.
-fn flow_id(topic: &str, client: &str) -> Arc<str> {
+pub(crate) fn flow_id(topic: &str, client: &str) -> Arc<str> {
     format!("{topic}@{}", client.replace('@', "%40")).into()
 }

@@ -324,9 +324,16 @@ impl Proxy {
     }
 
     /// A receiver is served in another way than it was told.
-    pub fn decide_receiver(&mut self, client_id: &str, session: u64, filter: &str, reason: &str) {
+    pub fn decide_receiver(
+        &mut self,
+        client_id: &str,
+        session: u64,
+        filter: &str,
+        served: bool,
+        reason: &str,
+    ) {
         if self.connected(client_id, session).is_some() {
-            let answer = answers::best_effort(reason.to_owned());
+            let answer = answers::to_receiver(served, reason);
             self.publish_answer(client_id, filter, &answer);
         }
     }

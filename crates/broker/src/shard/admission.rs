@@ -12,7 +12,7 @@ use crate::admission::{
     Admission, AdmissionRequest, Ask, Asker, Flow, FlowDecision, FlowInfo, Policing,
     SubscriptionDecision,
 };
-use crate::answers::{Notification, as_carried, best_effort, violation};
+use crate::answers::{Notification, as_carried, best_effort, to_receiver, violation};
 use crate::egress::Stamp;
 use crate::hub::{Conn, ConnId, Hub, Output};
 use crate::index::Subscriber;
@@ -352,7 +352,7 @@ impl Shard {
         };
         let (index, generations) = (&hub.directory, &hub.directory.generations);
         index.index_mut().subscribe(filter, subscriber, generations);
-        let answer = best_effort(reason.to_owned());
+        let answer = to_receiver(served, reason);
         self.publish_answer(client_id, filter, &answer, now);
     }
 

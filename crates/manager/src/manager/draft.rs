@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use punctual_codec::topic;
 use punctual_model::network::{Flow, FlowEntry};
-use punctual_model::wire::Carriage;
+use punctual_model::wire::Frames;
 
-use super::{Client, Known, Manager, Name};
+use super::{Known, Manager, Name};
 use crate::demand::Demand;
 
 /// A flow that may be admitted, and to whom it goes.
@@ -25,8 +25,10 @@ pub(super) struct Draft {
 impl Draft {
     /// Bits per second on the wire.
     pub(super) fn bandwidth(&self, demand: &Demand) -> u64 {
-        let bits = u128::from(self.frame_bytes) * u128::from(self.flow.frames) * 8_000_000_000;
-        u64::try_from(bits.div_ceil(u128::from(demand.declared_period_ns))).unwrap_or(u64::MAX)
+        demand.bandwidth(Frames {
+            count: self.flow.frames,
+            bytes: self.frame_bytes,
+        })
     }
 
     /// By how much messages may arrive at the broker too early, if they are at
@@ -52,7 +54,7 @@ impl Manager {
         let publisher = self.clients.get(client).ok_or("the client is unknown")?;
         let node = publisher.place.as_ref().map_err(String::clone)?;
         let up = self.up(node)?;
-        let mut carriages = vec![self.carriage(&publisher.client)];
+        let mut carriages = vec![publisher.client.carriage(self.settings.mtu)];
         let (mut receivers, mut local, mut paths) = (Vec::new(), Vec::new(), Vec::new());
         let mut deadline = demand.deadline_ns;
         let mut copies = 0;
@@ -67,7 +69,7 @@ impl Manager {
             if let Some(own) = own.filter(|_| with_deadlines) {
                 deadline = deadline.min(own);
             }
-            carriages.push(self.carriage(&known.client));
+            carriages.push(known.client.carriage(self.settings.mtu));
             if *node == self.settings.broker {
                 local.push(receiver.clone());
                 continue;
@@ -134,16 +136,6 @@ impl Manager {
         self.map
             .up_from(node)
             .ok_or_else(|| format!("no way leads from {node} to the broker"))
-    }
-
-    fn carriage(&self, client: &Client) -> Carriage {
-        Carriage {
-            transport: client.transport,
-            ipv6: client
-                .address
-                .is_some_and(|address| address.to_canonical().is_ipv6()),
-            mtu: self.settings.mtu,
-        }
     }
 }
 

@@ -67,6 +67,8 @@ struct Desk {
     generation: u64,
     /// What was last decided, by flow.
     channels: BTreeMap<String, Channel>,
+    /// What the controller says to requests that it cannot decide yet, by flow.
+    pending: BTreeMap<String, Channel>,
     waiting: BTreeMap<String, Vec<(u64, oneshot::Sender<Channel>)>>,
     /// Decisions that nobody waited for.
     news: BTreeMap<String, Channel>,
@@ -97,6 +99,7 @@ impl ManagerSide {
             replica: Replica::new(REQUEST),
             generation: started,
             channels: BTreeMap::new(),
+            pending: BTreeMap::new(),
             waiting: BTreeMap::new(),
             news: BTreeMap::new(),
             bell: news.clone(),
@@ -133,31 +136,20 @@ impl ManagerSide {
     }
 
     /// Asks for a channel, or for another one in its place, and waits for the
-    /// decision. The manager's name and the generation are filled in here.
-    /// Without a decision in time the channel is `best-effort` and says why; the
-    /// request stays, and the decision comes by [`next_change`](Self::next_change).
+    /// decision: [`begin`](Self::begin) and [`Asking::decided`].
     pub async fn ask(&self, request: Request) -> Channel {
-        let flow = request.flow.clone();
-        let (request, decided) = match self.shared.lock().ask(request) {
-            Ok(asked) => asked,
-            Err(channel) => return *channel,
-        };
+        self.begin(request).decided().await
+    }
+
+    /// Asks for a channel, or for another one in its place. The manager's name
+    /// and the generation are filled in here.
+    pub fn begin(&self, request: Request) -> Asking {
+        let asked = self.shared.lock().ask(request);
         self.shared.wake();
-        match timeout(self.decision, decided).await {
-            Ok(Ok(channel)) => channel,
-            _ => {
-                let mut desk = self.shared.lock();
-                desk.forget_waiter(&flow, request.generation);
-                let why = match &desk.away {
-                    Some(why) => format!("the database of requirements is away ({why})"),
-                    None => format!("the controller has not decided within {:?}", self.decision),
-                };
-                Channel::of(
-                    &request,
-                    State::BestEffort,
-                    format!("{why}; the request stays"),
-                )
-            }
+        Asking {
+            shared: self.shared.clone(),
+            patience: self.decision,
+            asked,
         }
     }
 
@@ -168,6 +160,7 @@ impl ManagerSide {
         desk.replica.want(key, None);
         desk.channels.remove(flow);
         desk.news.remove(flow);
+        desk.pending.remove(flow);
         drop(desk);
         self.shared.wake();
     }
@@ -202,6 +195,50 @@ impl ManagerSide {
     /// Connections to the database that were made so far.
     pub fn connections(&self) -> u64 {
         self.client.connections()
+    }
+}
+
+/// A request that is being decided.
+#[derive(Debug)]
+pub struct Asking {
+    shared: Arc<Shared<Desk>>,
+    patience: Duration,
+    asked: Result<Asked, Box<Channel>>,
+}
+
+impl Asking {
+    /// The generation of the request, which the decision names.
+    pub fn generation(&self) -> u64 {
+        match &self.asked {
+            Ok((request, _)) => request.generation,
+            Err(channel) => channel.generation,
+        }
+    }
+
+    /// The decision. Without one in time the channel is `best-effort` and says
+    /// why; the request stays, and the decision comes by
+    /// [`ManagerSide::next_change`].
+    pub async fn decided(self) -> Channel {
+        let (request, decided) = match self.asked {
+            Ok(asked) => asked,
+            Err(channel) => return *channel,
+        };
+        if let Ok(Ok(channel)) = timeout(self.patience, decided).await {
+            return channel;
+        }
+        let mut desk = self.shared.lock();
+        desk.forget_waiter(&request.flow, request.generation);
+        let pending = desk.pending.get(&request.flow);
+        let pending = pending.filter(|channel| channel.answers(&request));
+        let why = match (&desk.away, pending) {
+            (Some(why), _) => format!("the database of requirements is away ({why})"),
+            (None, Some(channel)) => format!("the controller waits: {}", channel.reason),
+            (None, None) => {
+                format!("the controller has not decided within {:?}", self.patience)
+            }
+        };
+        let reason = format!("{why}; the request stays");
+        Channel::of(&request, State::BestEffort, reason)
     }
 }
 
@@ -254,9 +291,14 @@ impl Desk {
         let wanted = self.replica.wanted(&self.key(&channel.flow));
         let current =
             wanted.is_some_and(|row| row.integer("generation") == channel.generation as i64);
-        if channel.state == State::Pending || (wanted.is_some() && !current) {
+        if wanted.is_some() && !current {
             return;
         }
+        if channel.state == State::Pending {
+            self.pending.insert(channel.flow.clone(), channel);
+            return;
+        }
+        self.pending.remove(&channel.flow);
         let mut told = false;
         for (generation, sender) in self.waiting.remove(&channel.flow).into_iter().flatten() {
             let channel = match generation == channel.generation {
@@ -308,7 +350,13 @@ impl Party for Desk {
     }
 
     fn status(&mut self, status: Result<(), String>) {
-        self.away = status.err();
+        let away = status.err();
+        match (&self.away, &away) {
+            (Some(_), None) => tracing::info!("the database of requirements is there"),
+            (None, Some(why)) => tracing::warn!("the database of requirements is away: {why}"),
+            _ => {}
+        }
+        self.away = away;
     }
 
     fn refused(&mut self, key: &Key, why: &str) {

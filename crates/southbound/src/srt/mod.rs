@@ -21,7 +21,7 @@ pub mod rows;
 mod step;
 
 pub use controller::{ControllerOptions, ControllerSide, Inbox, Letter};
-pub use manager::{ManagerOptions, ManagerSide};
+pub use manager::{Asking, ManagerOptions, ManagerSide};
 pub use rights::rights;
 
 /// Name of the database.

@@ -1,0 +1,137 @@
+//! The envoy's side of the desk: what shards and proxies ask, and what they are
+//! answered when the network has decided.
+
+use std::sync::Arc;
+
+use punctual_broker::{AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, SubscriptionDecision};
+use punctual_model::srt::{Peer, Protocol};
+use punctual_model::wire::Transport;
+
+use super::{Ends, Envoy};
+use crate::answer::Reply;
+use crate::manager::{Client, Publication, Subscribed, Subscription};
+
+/// A SUBSCRIBE that waits, and who is to be told.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    from: u16,
+    conn: ConnId,
+    client: Client,
+    filters: Vec<Box<str>>,
+}
+
+impl Waiting {
+    fn reply(self, subscribed: Subscribed) -> (u16, Reply) {
+        let verdicts = subscribed.verdicts.into_iter().map(FilterVerdict::from);
+        let decision = SubscriptionDecision {
+            verdicts: self.filters.into_iter().zip(verdicts).collect(),
+            answer: subscribed.answer,
+        };
+        let reply = Reply::Subscription {
+            conn: self.conn,
+            client: self.client,
+            decision,
+        };
+        (self.from, reply)
+    }
+}
+
+impl Envoy {
+    /// Takes a question of `from`, a shard or a proxy. What can be answered is
+    /// among the [replies](Self::take_replies); what becomes of a flow that the
+    /// network is asked for, among the changes. The transport is that of the
+    /// listener that the asker names.
+    pub fn answer(&mut self, from: u16, request: AdmissionRequest, transport: Transport) {
+        let AdmissionRequest { asker, ask } = request;
+        let client = Client::asking(&asker, transport);
+        let ends = ends(&asker, transport);
+        match ask {
+            Ask::Connected { conn } => {
+                self.connected(&client, ends);
+                self.replies.push((from, Reply::GoOn { conn }));
+            }
+            Ask::Ended => self.ended(&client.id, client.session),
+            Ask::Unsubscribed { filters } => {
+                self.unsubscribe(&client.id, client.session, &filters);
+            }
+            Ask::Publish {
+                topic,
+                requirements,
+                payload,
+                properties,
+                qos,
+            } => {
+                let publication = Publication {
+                    topic: &topic,
+                    requirements,
+                    payload,
+                    properties,
+                    quota: asker.quota.into(),
+                };
+                if let Some(decision) = self.publish(&client, ends, publication, qos) {
+                    let reply = Reply::Flow {
+                        client,
+                        topic,
+                        requirements,
+                        decision,
+                    };
+                    self.replies.push((from, reply));
+                }
+            }
+            Ask::Subscribe {
+                conn,
+                filters,
+                requirements,
+            } => {
+                let subscriptions = filters.iter().map(|filter| Subscription {
+                    filter: Arc::from(&**filter),
+                    requirements,
+                });
+                let subscriptions: Vec<_> = subscriptions.collect();
+                let result = self.subscribe(&client, ends, &subscriptions);
+                let waiting = Waiting {
+                    from,
+                    conn,
+                    client,
+                    filters,
+                };
+                match result {
+                    Ok(subscribed) => self.replies.push(waiting.reply(subscribed)),
+                    Err(number) => {
+                        self.waiting.insert(number, waiting);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers for those who asked by [`answer`](Self::answer), with who asked. To
+    /// be handed out after the changes.
+    pub fn take_replies(&mut self) -> Vec<(u16, Reply)> {
+        for (number, subscribed) in self.take_subscribed() {
+            if let Some(waiting) = self.waiting.remove(&number) {
+                self.replies.push(waiting.reply(subscribed));
+            }
+        }
+        std::mem::take(&mut self.replies)
+    }
+}
+
+/// The ends of an asker's connection, if both are known.
+fn ends(asker: &Asker, transport: Transport) -> Option<Ends> {
+    let protocol = match transport {
+        Transport::Udp | Transport::Quic => Protocol::Udp,
+        Transport::Tcp | Transport::Tls | Transport::WebSocket | Transport::SecureWebSocket => {
+            Protocol::Tcp
+        }
+    };
+    let peer = |address: std::net::SocketAddr| Peer {
+        protocol,
+        address: address.ip().to_canonical(),
+        port: Some(address.port()),
+    };
+    Some(Ends {
+        client: peer(asker.peer?),
+        broker: peer(asker.local?),
+    })
+}

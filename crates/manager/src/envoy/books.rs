@@ -1,0 +1,182 @@
+//! Who is there, what belongs to whom, and what there is to see.
+
+use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+
+use punctual_model::srt::Peer;
+
+use super::row::{bandwidth, grant_of};
+use super::{Ends, Envoy, Known, Record, Service};
+use crate::manager::{Client, FlowView, ReceiverView};
+
+impl Envoy {
+    /// Notes who and where a client is. False if a newer session has its
+    /// identifier.
+    pub(super) fn meet(&mut self, client: &Client, ends: Option<Ends>) -> bool {
+        if let Some(known) = self.clients.get(&client.id) {
+            let (old, new) = (known.client.session, client.session);
+            if old != 0 && new != 0 && old != new {
+                if new < old {
+                    return false;
+                }
+                self.end(&client.id);
+            }
+        }
+        let known = self
+            .clients
+            .entry(client.id.clone())
+            .or_insert_with(|| Known {
+                client: client.clone(),
+                ends,
+                subscriptions: Vec::new(),
+                flows: BTreeSet::new(),
+            });
+        known.client = client.clone();
+        // Where it was counts until it is somewhere else.
+        let ends = ends.or(known.ends);
+        if std::mem::replace(&mut known.ends, ends) != ends {
+            self.moved(&client.id);
+        }
+        true
+    }
+
+    /// A client is somewhere else now, perhaps only at another port.
+    fn moved(&mut self, client: &Arc<str>) {
+        let Some(known) = self.clients.get(client) else {
+            return;
+        };
+        let served = known.subscriptions.iter();
+        let filters: Vec<Arc<str>> = served
+            .filter(|subscriber| subscriber.service == Service::Served)
+            .map(|subscriber| subscriber.subscription.filter.clone())
+            .collect();
+        for id in known.flows.clone() {
+            self.renew(&id);
+        }
+        for filter in filters {
+            self.join(client, &filter, None);
+        }
+    }
+
+    /// A session is over.
+    pub(super) fn end(&mut self, client: &str) {
+        let Some(known) = self.clients.get_mut(client) else {
+            return;
+        };
+        known.client.session = 0;
+        let flows = std::mem::take(&mut known.flows);
+        let subscriptions = std::mem::take(&mut known.subscriptions);
+        for id in &flows {
+            self.off_the_network(id);
+            if let Some(record) = self.flows.remove(id)
+                && let Some(join) = record.join
+            {
+                self.settle(join, id);
+            }
+        }
+        let filters: Vec<_> = subscriptions
+            .iter()
+            .map(|s| s.subscription.filter.clone())
+            .collect();
+        for id in self.flows_matching(&filters) {
+            self.renew(&id);
+        }
+        self.forget_if_idle(client);
+    }
+
+    /// Clients that have nothing are not kept in mind.
+    pub(super) fn forget_if_idle(&mut self, client: &str) {
+        let idle = self
+            .clients
+            .get(client)
+            .is_some_and(|known| known.flows.is_empty() && known.subscriptions.is_empty());
+        if idle {
+            self.clients.remove(client);
+        }
+    }
+
+    /// Whether the owner of a flow may have it beside its others.
+    pub(super) fn check_quota(&self, id: &str, own: u64) -> Result<(), String> {
+        let Some(asking) = self.flows.get(id) else {
+            return Ok(());
+        };
+        let owner = |client: &str| {
+            let known = self.clients.get(client)?;
+            Some(known.client.user.clone().unwrap_or_else(|| client.into()))
+        };
+        let name = owner(&asking.client);
+        let (mut flows, mut sum) = (1_u64, own);
+        for (other, record) in &self.flows {
+            if **other != *id && owner(&record.client) == name {
+                flows += 1;
+                sum = sum.saturating_add(record.bandwidth());
+            }
+        }
+        asking.quota.check(&name.unwrap_or_default(), flows, sum)
+    }
+
+    /// The flows that are admitted, after the name `after`, sorted by name.
+    pub fn views<'a>(&'a self, after: Option<&'a str>) -> impl Iterator<Item = FlowView> + 'a {
+        let start = after.map_or(Unbounded, Excluded);
+        let flows = self.flows.range::<str, _>((start, Unbounded));
+        flows.filter_map(|(id, record)| self.view_of(id, record))
+    }
+
+    /// An admitted flow by its name.
+    pub fn view(&self, id: &str) -> Option<FlowView> {
+        self.view_of(id, self.flows.get(id)?)
+    }
+
+    fn view_of(&self, id: &str, record: &Record) -> Option<FlowView> {
+        let held = record.held.as_ref()?;
+        let channel = &held.channel;
+        let demand = &held.terms.demand;
+        Some(FlowView {
+            id: id.to_owned(),
+            client: record.client.to_string(),
+            topic: record.topic.to_string(),
+            requirements: held.terms.requirements.to_string(),
+            priority: grant_of(held).priority,
+            period_ns: demand.declared_period_ns,
+            jitter_ns: demand.jitter_ns,
+            deadline_ns: demand.deadline_ns,
+            bound_ns: channel.bound_ns().unwrap_or(0),
+            bandwidth_bps: record.bandwidth(),
+            fixed: false,
+            receivers: channel
+                .bounds_ns
+                .iter()
+                .map(|(peer, bound)| ReceiverView {
+                    client: self.client_at(peer),
+                    bound_ns: *bound,
+                })
+                .collect(),
+        })
+    }
+
+    /// The client at an end, or the end where it is not known any more.
+    fn client_at(&self, peer: &Peer) -> String {
+        let at = |known: &&Known| known.ends.is_some_and(|ends| ends.client == *peer);
+        let known = self.clients.values().find(at);
+        known.map_or_else(|| peer.to_string(), |known| known.client.id.to_string())
+    }
+
+    /// Largest bound of the admitted flows that a client receives by filters, ns.
+    pub(super) fn bound_to(&self, client: &str, filters: &[&Arc<str>]) -> Option<u64> {
+        let peer = self.clients.get(client)?.ends?.client;
+        let flows = self.flows_matching(filters).into_iter();
+        flows
+            .filter_map(|id| self.flows.get(&id)?.held.as_ref())
+            .filter_map(|held| held.channel.bounds_ns.get(&peer).copied())
+            .max()
+    }
+}
+
+impl Record {
+    /// Bits per second on the wire.
+    fn bandwidth(&self) -> u64 {
+        let row = self.row.as_ref();
+        row.map_or(0, |(row, _)| bandwidth(row, &self.terms.demand))
+    }
+}
