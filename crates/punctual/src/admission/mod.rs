@@ -1,5 +1,6 @@
 //! The office where flows are admitted: between those who ask, the shards of the
-//! broker or the proxy before another one, and the manager, which decides.
+//! broker or the proxy before another one, and who decides, the manager here or
+//! through the requirements table the controller of the network.
 //!
 //! Who asks posts questions and news into a channel and never waits. One thread
 //! takes them in order, as many as there are at once, asks the manager, writes
@@ -9,8 +10,10 @@
 //! connection, one for each flow that QoS 0 messages ask for, an end for each
 //! session.
 
+mod desk;
 mod file;
 mod shards;
+mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,10 +22,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_broker::AdmissionRequest;
-use punctual_manager::{Change, Client, Manager, Reply};
+use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Reply};
+use punctual_model::srt::Channel;
 use punctual_model::wire::Transport;
 use punctual_net::AdmissionDesk;
 
+use self::desk::Desk;
 use self::file::Kept;
 use crate::cli::Failure;
 use crate::config::{Config, Transport as Scheme};
@@ -34,24 +39,41 @@ const TICK: Duration = Duration::from_millis(500);
 /// Rejected flows that are looked at again at once.
 const RECONSIDERED: usize = 16;
 
+/// What the office's thread is brought.
+enum Post {
+    /// A shard asks.
+    Asked(u16, AdmissionRequest),
+    /// The table has an answer.
+    Decided(Channel),
+    /// Nobody is left who could ask.
+    Closed,
+}
+
 /// Where shards post.
-struct Letterbox(Sender<(u16, AdmissionRequest)>);
+struct Letterbox(Sender<Post>);
+
+impl Drop for Letterbox {
+    fn drop(&mut self) {
+        let _ = self.0.send(Post::Closed);
+    }
+}
 
 impl AdmissionDesk for Letterbox {
     fn ask(&self, shard: u16, request: AdmissionRequest) {
         // Without a reader the broker is about to stop.
-        let _ = self.0.send((shard, request));
+        let _ = self.0.send(Post::Asked(shard, request));
     }
 }
 
 /// The office before the broker runs.
 pub(crate) struct Opening {
-    manager: Manager,
+    desk: Desk,
     kept: Option<Kept>,
     keep: Duration,
     transports: Vec<Transport>,
-    letters: Receiver<(u16, AdmissionRequest)>,
-    sender: Sender<(u16, AdmissionRequest)>,
+    posts: Receiver<Post>,
+    letterbox: Arc<Letterbox>,
+    timing: Arc<Timing>,
 }
 
 /// How long decisions took, and how many there were.
@@ -59,7 +81,8 @@ pub(crate) struct Opening {
 pub(crate) struct Timing {
     /// Questions answered.
     pub(crate) decisions: AtomicU64,
-    /// Sum of the times of all, from when it was taken up, ns.
+    /// Sum of the times of all, from when it was taken up or, if the network is
+    /// asked, from when it was to the answer, ns.
     pub(crate) total_ns: AtomicU64,
     /// The longest, ns.
     pub(crate) longest_ns: AtomicU64,
@@ -72,11 +95,11 @@ pub(crate) struct Office {
 }
 
 struct Shared {
-    manager: Mutex<Manager>,
+    desk: Mutex<Desk>,
     kept: Option<Kept>,
     counter: Box<dyn Counter>,
     transports: Vec<Transport>,
-    timing: Timing,
+    timing: Arc<Timing>,
 }
 
 impl Opening {
@@ -89,58 +112,72 @@ impl Opening {
         if !config.admission.enabled {
             return Ok(None);
         }
-        let network = match &config.admission.network {
-            Some(path) => Some(file::network(path)?),
-            None => None,
-        };
-        let mut manager = Manager::new(config.manager(network)).map_err(|error| {
-            let path = config.admission.network.as_deref();
-            let place = path.map_or("admission".into(), |path| path.display().to_string());
-            format!("{place}: {error}")
-        })?;
+        let (sender, posts) = channel();
+        let timing = Arc::<Timing>::default();
         let kept = config.admission.file.clone().map(Kept::new);
-        if let Some(kept) = &kept
-            && let Some(state) = kept.read()?
-        {
-            for lost in manager.restore(&state) {
-                tracing::warn!("not admitted again: {lost}");
+        let desk = match config.srt()? {
+            Some(options) => {
+                let table = table::open(options, sender.clone(), timing.clone())?;
+                let envoy = Envoy::new(config.manager(None), table);
+                Desk::Network(Box::new(envoy))
             }
-            tracing::info!("{} flows are kept for their publishers", manager.len());
-        }
-        let (sender, letters) = channel();
+            None => Desk::Own(Box::new(manager(config, kept.as_ref())?)),
+        };
         Ok(Some(Self {
-            manager,
+            desk,
             kept,
             keep: config.admission.keep,
             transports: listeners.map(carrier).collect(),
-            letters,
-            sender,
+            posts,
+            letterbox: Arc::new(Letterbox(sender)),
+            timing,
         }))
     }
 
     /// What shards ask.
     pub(crate) fn desk(&self) -> Arc<dyn AdmissionDesk> {
-        Arc::new(Letterbox(self.sender.clone()))
+        self.letterbox.clone()
     }
 
     /// Answers from now on, until nobody is left who could ask.
     pub(crate) fn start(self, counter: impl Counter) -> Result<(Office, JoinHandle<()>), Failure> {
         let office = Office {
             shared: Arc::new(Shared {
-                manager: Mutex::new(self.manager),
+                desk: Mutex::new(self.desk),
                 kept: self.kept,
                 counter: Box::new(counter),
                 transports: self.transports,
-                timing: Timing::default(),
+                timing: self.timing,
             }),
         };
-        drop(self.sender);
-        let (letters, keep, clerk) = (self.letters, self.keep, office.clone());
+        let (posts, keep, clerk) = (self.posts, self.keep, office.clone());
         let thread = thread::Builder::new()
             .name("admission".into())
-            .spawn(move || clerk.run(&letters, keep))?;
+            .spawn(move || clerk.run(&posts, keep))?;
         Ok((office, thread))
     }
+}
+
+/// The manager of this process, with what was kept.
+fn manager(config: &Config, kept: Option<&Kept>) -> Result<Manager, Failure> {
+    let network = match &config.admission.network {
+        Some(path) => Some(file::network(path)?),
+        None => None,
+    };
+    let mut manager = Manager::new(config.manager(network)).map_err(|error| {
+        let path = config.admission.network.as_deref();
+        let place = path.map_or("admission".into(), |path| path.display().to_string());
+        format!("{place}: {error}")
+    })?;
+    if let Some(kept) = kept
+        && let Some(state) = kept.read()?
+    {
+        for lost in manager.restore(&state) {
+            tracing::warn!("not admitted again: {lost}");
+        }
+        tracing::info!("{} flows are kept for their publishers", manager.len());
+    }
+    Ok(manager)
 }
 
 /// Where answers are handed out.
@@ -154,25 +191,50 @@ pub(crate) trait Counter: Send + Sync + 'static {
 }
 
 impl Office {
-    /// Looks at the manager.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Manager) -> T) -> T {
-        look(&self.manager())
+    /// Looks at the manager; `None` if the controller of the network decides.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Manager) -> T) -> Option<T> {
+        match &*self.desk() {
+            Desk::Own(manager) => Some(look(manager)),
+            Desk::Network(_) => None,
+        }
     }
 
-    /// Does something with the manager; what follows is kept and told.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Manager) -> T) -> T {
-        let mut manager = self.manager();
-        let result = change(&mut manager);
-        self.conclude(manager, Vec::new());
-        result
+    /// Does something with the manager; what follows is kept and told. `None` if
+    /// the controller of the network decides.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Manager) -> T) -> Option<T> {
+        let mut desk = self.desk();
+        let Desk::Own(manager) = &mut *desk else {
+            return None;
+        };
+        let result = change(manager);
+        self.conclude(desk, Vec::new());
+        Some(result)
+    }
+
+    /// At most `most` admitted flows after the name `after`, by name.
+    pub(crate) fn views(&self, after: Option<&str>, most: usize) -> Vec<FlowView> {
+        self.desk().views(after, most)
+    }
+
+    /// An admitted flow by its name.
+    pub(crate) fn view(&self, id: &str) -> Option<FlowView> {
+        self.desk().view(id)
+    }
+
+    /// Flows that are admitted, that wait for room, and requests that were
+    /// rejected so far.
+    pub(crate) fn numbers(&self) -> (u64, u64, u64) {
+        self.desk().numbers()
     }
 
     /// Filters that were decided about and are not subscribed to after all. Does
-    /// not wait for the manager: threads that serve clients may call it.
+    /// not wait for the desk: threads that serve clients may call it.
     pub(crate) fn give_up(&self, client: Client, filters: Vec<Box<str>>) {
         let office = self.clone();
         let _ = thread::Builder::new().spawn(move || {
-            office.change(|m| m.unsubscribe(&client.id, client.session, &filters));
+            let mut desk = office.desk();
+            desk.unsubscribe(&client, &filters);
+            office.conclude(desk, Vec::new());
         });
     }
 
@@ -181,57 +243,79 @@ impl Office {
         &self.shared.timing
     }
 
-    fn manager(&self) -> MutexGuard<'_, Manager> {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
         // A panic in between leaves no promise that is not analysed.
-        self.shared
-            .manager
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let desk = self.shared.desk.lock();
+        desk.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, letters: &Receiver<(u16, AdmissionRequest)>, keep: Duration) {
+    fn run(&self, posts: &Receiver<Post>, keep: Duration) {
         let started = Instant::now();
         let mut restored = true;
         let mut next_look = started + TICK;
         loop {
             let wait = next_look.saturating_duration_since(Instant::now());
-            let first = match letters.recv_timeout(wait) {
-                Ok(letter) => Some(letter),
+            let first = match posts.recv_timeout(wait) {
+                Ok(post) => Some(post),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            let mut answers = Vec::new();
-            let mut manager = self.manager();
+            let mut letters = Vec::new();
+            let mut desk = self.desk();
             if let Some(first) = first {
-                let more = std::iter::from_fn(|| letters.try_recv().ok());
-                for (shard, request) in std::iter::once(first).chain(more).take(BATCH) {
-                    let began = Instant::now();
-                    let transport = self.transport(request.asker.listener);
-                    let reply = manager.answer(request, transport);
-                    answers.extend(reply.map(|reply| Letter { shard, reply }));
-                    self.shared.timing.add(began.elapsed());
+                let more = std::iter::from_fn(|| posts.try_recv().ok());
+                for post in std::iter::once(first).chain(more).take(BATCH) {
+                    match post {
+                        Post::Asked(shard, request) => {
+                            self.ask(&mut desk, shard, request, &mut letters);
+                        }
+                        Post::Decided(channel) => {
+                            if let Desk::Network(envoy) = &mut *desk {
+                                envoy.decided(channel);
+                            }
+                        }
+                        Post::Closed => return,
+                    }
                 }
             }
             if Instant::now() >= next_look {
                 next_look = Instant::now() + TICK;
-                manager.reconsider(RECONSIDERED);
-                if restored && started.elapsed() >= keep {
-                    restored = false;
-                    manager.give_up_restored();
+                if let Desk::Own(manager) = &mut *desk {
+                    manager.reconsider(RECONSIDERED);
+                    if restored && started.elapsed() >= keep {
+                        restored = false;
+                        manager.give_up_restored();
+                    }
                 }
             }
-            self.conclude(manager, answers);
+            self.conclude(desk, letters);
+        }
+    }
+
+    fn ask(
+        &self,
+        desk: &mut Desk,
+        shard: u16,
+        request: AdmissionRequest,
+        letters: &mut Vec<Letter>,
+    ) {
+        let began = Instant::now();
+        let transport = self.transport(request.asker.listener);
+        desk.ask(shard, request, transport, letters);
+        if let Desk::Own(_) = desk {
+            self.shared.timing.add(began.elapsed());
         }
     }
 
     /// Keeps what has changed, and then tells everyone.
-    fn conclude(&self, mut manager: MutexGuard<'_, Manager>, answers: Vec<Letter>) {
-        let changes = manager.take_changes();
-        let state = match &self.shared.kept {
-            Some(_) => manager.changed_state(),
-            None => None,
+    fn conclude(&self, mut desk: MutexGuard<'_, Desk>, mut letters: Vec<Letter>) {
+        let changes = desk.take_changes();
+        letters.extend(desk.late_letters());
+        let state = match (&self.shared.kept, &mut *desk) {
+            (Some(_), Desk::Own(manager)) => manager.changed_state(),
+            _ => None,
         };
-        drop(manager);
+        drop(desk);
         if let (Some(kept), Some(state)) = (&self.shared.kept, state)
             && let Err(error) = kept.write(&state)
         {
@@ -241,7 +325,7 @@ impl Office {
         for change in changes {
             self.shared.counter.tell(change);
         }
-        for letter in answers {
+        for letter in letters {
             self.shared.counter.answer(self, letter);
         }
     }

@@ -2,7 +2,6 @@
 //! real time.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
@@ -33,10 +32,19 @@ pub(super) struct Arguments {
     /// egress.rules and auth.acl_file apply.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How long an acknowledgement waits for a decision, at most, ms.
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    /// Let the controller of the network decide: servers of its table, separated
+    /// by commas: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT (admission.srt; the
+    /// certificates for ssl: are srt_ca, srt_certificate and srt_key).
+    #[arg(long, value_name = "ENDPOINTS")]
+    ovsdb: Option<String>,
+    /// Name of this manager in the table (admission.srt_name).
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// How long an acknowledgement waits for a decision, at most, ms; 1000 if
+    /// nothing else is configured (admission.decision_timeout).
+    #[arg(long, value_name = "MS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    decision_timeout: u64,
+    decision_timeout: Option<u64>,
     /// Tell the broker the clients' addresses: PROXY protocol, version 2. Its
     /// listener must expect that (proxy_protocol).
     #[arg(long)]
@@ -60,6 +68,16 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
         "enabled",
         "true".to_owned(),
     )];
+    let timeout = arguments
+        .decision_timeout
+        .map(|millis| format!("{millis}ms"));
+    for (option, key, text) in [
+        ("--ovsdb", "srt", arguments.ovsdb),
+        ("--name", "srt_name", arguments.name),
+        ("--decision-timeout", "decision_timeout", timeout),
+    ] {
+        values.extend(text.map(|text| (option, "admission", key, text)));
+    }
     values.extend(level.map(|level| ("-v", "log", "level", level.to_owned())));
     let source = Source {
         file: arguments.config,
@@ -79,7 +97,6 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let options = proxy::Options {
         upstream: arguments.upstream,
-        decision_timeout: Duration::from_millis(arguments.decision_timeout),
         proxy_protocol: arguments.proxy_protocol,
     };
     proxy::run(&config, &options)

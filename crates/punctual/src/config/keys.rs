@@ -662,6 +662,29 @@ section! {
         /// How long after a restart flows are kept for clients that have not
         /// connected again.
         keep: Duration = seconds(300), in seconds(1) => days(365), since "0.3", Restart;
+        /// Let the controller of the network decide (docs/srt.md): servers of its
+        /// table, with commas: unix:PATH, tcp:HOST:PORT, ssl:HOST:PORT. What is
+        /// said above of the network does not count then.
+        srt: Option<String> = None, example "\"ssl:10.0.0.1:6642,ssl:10.0.0.2:6642\"",
+            since "0.3", Restart;
+        /// Name of this broker or manager in the table, one for each; with ssl: the
+        /// common name of its certificate.
+        srt_name: String = "punctual".into(), since "0.3", Restart;
+        /// Authority (PEM) that signed the certificates of the servers of the table.
+        srt_ca: Option<PathBuf> = None, example "\"/etc/punctual/srt-ca.pem\"",
+            since "0.3", Restart;
+        /// Certificate (PEM) that is shown to them.
+        srt_certificate: Option<PathBuf> = None, example "\"/etc/punctual/srt.pem\"",
+            since "0.3", Restart;
+        /// Key (PEM) of that certificate.
+        srt_key: Option<PathBuf> = None, example "\"/etc/punctual/srt-key.pem\"",
+            since "0.3", Restart;
+        /// Whether certificates of the servers may name another host.
+        srt_any_name: bool = false, since "0.3", Restart;
+        /// How long the controller is waited for, and in `punctual manager` any
+        /// decision. Then the flow is best effort, and the decision follows.
+        decision_timeout: Duration = seconds(1), in millis(1) => seconds(60),
+            since "0.3", Restart;
     }
 }
 

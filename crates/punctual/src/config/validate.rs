@@ -1,5 +1,10 @@
 //! What must hold between keys.
 
+use std::path::PathBuf;
+
+use punctual_model::srt::MAX_MANAGER;
+use punctual_southbound::ovsdb::Endpoint;
+
 use super::Config;
 use super::address::Transport;
 use super::document::Origin;
@@ -98,6 +103,70 @@ fn admission(config: &Config, reader: &mut Reader) {
             keys.lowest_priority.show(),
             &format!("is above highest_priority, {}", keys.highest_priority),
             "lower it, or raise highest_priority",
+        );
+    }
+    table(config, reader);
+}
+
+/// The table of the controller and how it is reached.
+fn table(config: &Config, reader: &mut Reader) {
+    let keys = &config.admission;
+    let text = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let files = [
+        ("admission.srt_ca", &keys.srt_ca),
+        ("admission.srt_certificate", &keys.srt_certificate),
+        ("admission.srt_key", &keys.srt_key),
+    ];
+    let Some(servers) = &keys.srt else {
+        for (key, path) in files.iter().filter(|(_, path)| path.is_some()) {
+            let remedy = "name the servers in admission.srt, or remove this key";
+            report(
+                reader,
+                key,
+                text(path),
+                "there is no table to use it for",
+                remedy,
+            );
+        }
+        return;
+    };
+    let endpoints = match Endpoint::parse_list(servers) {
+        Ok(endpoints) => endpoints,
+        Err(error) => {
+            let remedy = "write unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT, several with commas";
+            let value = Some(servers.clone());
+            return report(reader, "admission.srt", value, &error.to_string(), remedy);
+        }
+    };
+    let encrypted = endpoints.iter().any(Endpoint::is_tls);
+    for (key, path) in files {
+        if path.is_none() && encrypted {
+            let remedy = "give srt_ca, srt_certificate and srt_key";
+            report(
+                reader,
+                key,
+                None,
+                "is needed for ssl: in admission.srt",
+                remedy,
+            );
+        }
+    }
+    for (key, path) in [
+        ("admission.network", &keys.network),
+        ("admission.file", &keys.file),
+    ] {
+        if path.is_some() {
+            let what = "has no effect: the controller knows the network, and its table keeps flows";
+            report(reader, key, text(path), what, "remove it, or admission.srt");
+        }
+    }
+    if keys.srt_name.is_empty() || keys.srt_name.chars().count() > MAX_MANAGER {
+        report(
+            reader,
+            "admission.srt_name",
+            Some(keys.srt_name.clone()),
+            &format!("must have 1 to {MAX_MANAGER} characters"),
+            "choose a name that no other broker or manager has",
         );
     }
 }

@@ -12,6 +12,8 @@ use punctual_net::marking::{Mark, Marking};
 use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
 use punctual_net::{QuicOptions, TcpOptions, UdpOptions};
+use punctual_southbound::ovsdb::{Endpoint, EndpointError, TlsOptions};
+use punctual_southbound::srt::ManagerOptions;
 
 use super::Config;
 use super::address::Transport;
@@ -177,6 +179,36 @@ impl Config {
             max_flows: number(keys.max_flows.into()),
             ..Settings::default()
         }
+    }
+
+    /// How the controller of the network is asked; `None`: it is not.
+    ///
+    /// # Errors
+    /// The servers that make no sense.
+    pub(crate) fn srt(&self) -> Result<Option<ManagerOptions>, EndpointError> {
+        let keys = &self.admission;
+        let Some(servers) = &keys.srt else {
+            return Ok(None);
+        };
+        let tls = match (&keys.srt_ca, &keys.srt_certificate, &keys.srt_key) {
+            (Some(ca), Some(certificate), Some(key)) => Some(TlsOptions {
+                ca: ca.clone(),
+                certificate: certificate.clone(),
+                key: key.clone(),
+                check_name: !keys.srt_any_name,
+            }),
+            _ => None,
+        };
+        let listeners = self.listeners.iter();
+        let addresses: Vec<_> = listeners.map(|l| l.address.to_string()).collect();
+        Ok(Some(ManagerOptions {
+            endpoints: Endpoint::parse_list(servers)?,
+            tls,
+            name: keys.srt_name.clone(),
+            address: addresses.join(", "),
+            decision: keys.decision_timeout,
+            keep: keys.keep,
+        }))
     }
 
     /// Options of clients' sockets.

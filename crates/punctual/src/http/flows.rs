@@ -161,7 +161,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<P
     let after = query.take("after")?;
     query.finish()?;
     let office = office(&app)?;
-    let mut views = office.look(|m| m.views(after.as_deref(), limit + 1));
+    let mut views = office.views(after.as_deref(), limit + 1);
     let more = views.len() > limit;
     views.truncate(limit);
     let next = views.last().filter(|_| more).map(|last| last.id.clone());
@@ -179,7 +179,7 @@ pub(super) async fn get(
     uri: Uri,
 ) -> Result<Json<Flow>, ApiError> {
     Query::new(&uri).finish()?;
-    let view = office(&app)?.look(|manager| manager.view(&id));
+    let view = office(&app)?.view(&id);
     let view = view.ok_or_else(|| unknown(&id))?;
     let flow = observed(&app, vec![view]).await.pop();
     flow.map(Json).ok_or_else(|| unknown(&id))
@@ -196,7 +196,8 @@ pub(super) async fn create(
     let wanted = Wanted::read(&body)?;
     let requirements = wanted.requirements()?;
     let decision = office
-        .change(|manager| manager.reserve(&wanted.client(), wanted.publication(requirements)));
+        .change(|manager| manager.reserve(&wanted.client(), wanted.publication(requirements)))
+        .ok_or_else(elsewhere)?;
     let answer = Answer::from(decision);
     tracing::info!(
         client = wanted.client,
@@ -223,6 +224,7 @@ pub(super) async fn delete(
         let view = manager.view(&id);
         manager.remove(&id).then_some(view).flatten()
     });
+    let removed = removed.ok_or_else(elsewhere)?;
     let removed = removed.ok_or_else(|| unknown(&id))?;
     tracing::info!(flow = id, "flow removed over HTTP");
     Ok(Json(removed))
@@ -238,8 +240,9 @@ pub(super) async fn what_if(
     let office = office(&app)?;
     let wanted = Wanted::read(&body)?;
     let requirements = wanted.requirements()?;
-    let (decision, changed) =
-        office.look(|m| m.what_if(&wanted.client(), wanted.publication(requirements)));
+    let (decision, changed) = office
+        .look(|m| m.what_if(&wanted.client(), wanted.publication(requirements)))
+        .ok_or_else(elsewhere)?;
     Ok(Json(Prospect {
         answer: decision.into(),
         changed,
@@ -252,7 +255,8 @@ pub(super) async fn network(
     uri: Uri,
 ) -> Result<Json<NetworkView>, ApiError> {
     Query::new(&uri).finish()?;
-    Ok(Json(office(&app)?.look(NetworkView::new)))
+    let network = office(&app)?.look(NetworkView::new);
+    network.map(Json).ok_or_else(elsewhere)
 }
 
 impl Wanted {
@@ -413,6 +417,14 @@ fn office(app: &App) -> Result<&Office, ApiError> {
         )
         .about("admission.enabled", "false")
     })
+}
+
+fn elsewhere() -> ApiError {
+    ApiError::new(
+        StatusCode::CONFLICT,
+        "the controller of the network decides about flows, and this broker asks it",
+        "ask the controller (/api/v1/controller), or write a request into its table",
+    )
 }
 
 fn unknown(id: &str) -> ApiError {

@@ -162,8 +162,7 @@ impl Numbers {
     fn now(office: &Office) -> Self {
         let timing = office.timing();
         let seconds = |nanos: &AtomicU64| nanos.load(Ordering::Relaxed) as f64 / 1e9;
-        let (admitted, waiting, rejected) =
-            office.look(|m| (m.len() as u64, m.wishes() as u64, m.rejected()));
+        let (admitted, waiting, rejected) = office.numbers();
         Self {
             admitted,
             waiting,

@@ -108,8 +108,8 @@ pub(super) fn deliver(delivery: Delivery, proxy: &mut Proxy, office: &Office, no
             client,
             session,
             filter,
+            served,
             reason,
-            ..
-        }) => proxy.decide_receiver(&client, session, &filter, &reason),
+        }) => proxy.decide_receiver(&client, session, &filter, served, &reason),
     }
 }

@@ -36,6 +36,8 @@ const FIRST_LISTENER: usize = 1;
 const READ: usize = 64 * 1024;
 /// How long what is left for one side is still sent after the other has gone.
 const LINGER: Nanos = Nanos::from_secs(10);
+/// From when the network is overdue to when its being late has been told.
+const GRACE: Nanos = Nanos::from_millis(100);
 /// Between two attempts to accept, should there be no descriptors left.
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 
@@ -43,8 +45,6 @@ const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 pub(crate) struct Options {
     /// Host and port of the broker.
     pub(crate) upstream: String,
-    /// How long an acknowledgement waits for a decision, at most.
-    pub(crate) decision_timeout: Duration,
     /// Whether the broker is told the clients' addresses by PROXY headers.
     pub(crate) proxy_protocol: bool,
 }
@@ -105,7 +105,7 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
     let first = FIRST_LISTENER + listeners.len();
     let shell = Shell {
         poll,
-        proxy: Proxy::new(proxy_config(config, options, &listeners)?),
+        proxy: Proxy::new(proxy_config(config, &listeners)?),
         listeners,
         upstream,
         proxy_protocol: options.proxy_protocol,
@@ -129,9 +129,18 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How long the proxy waits. If the network is asked, the answer that it is late
+/// has a reason, which the proxy does not know.
+fn decision_timeout(config: &Config) -> Nanos {
+    let grace = match config.admission.srt {
+        Some(_) => GRACE,
+        None => Nanos(0),
+    };
+    crate::config::nanos(config.admission.decision_timeout) + grace
+}
+
 fn proxy_config(
     config: &Config,
-    options: &Options,
     listeners: &[Listener],
 ) -> Result<punctual_proxy::Config, Failure> {
     let broker = config.broker();
@@ -146,7 +155,7 @@ fn proxy_config(
         refuse_at: listeners.iter().map(|listener| listener.refuse).collect(),
         policing: admission.policing,
         max_flows: admission.max_flows_per_session,
-        decision_timeout: crate::config::nanos(options.decision_timeout),
+        decision_timeout: decision_timeout(config),
         max_sessions: broker.limits.max_sessions,
         max_session: Nanos::from_secs(broker.limits.max_session_expiry.into()),
     })

@@ -1,0 +1,258 @@
+//! The programs of a network: Mosquitto, the table, the manager, the controller,
+//! and a flood.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use punctual_bench::http_get;
+use punctual_bench::netns::Namespace;
+use punctual_southbound::srt::SCHEMA;
+use serde_json::Value;
+
+use crate::network::{BROKER, Network, PORT, PUBLISHER, SUBSCRIBER};
+use crate::until;
+
+/// A process that ends with its value.
+pub(crate) struct Program(Child);
+
+impl Program {
+    fn start(host: &Namespace, command: &mut Command, ready: Option<&str>) -> Self {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        host.place(command);
+        let mut child = command.spawn().unwrap();
+        let log = child.stderr.take().unwrap();
+        let mut lines = BufReader::new(log).lines().map_while(Result::ok);
+        if let Some(ready) = ready {
+            let mut said = String::new();
+            let found = lines.any(|line| {
+                said.push_str(&line);
+                line.contains(ready)
+            });
+            assert!(found, "{command:?} ended: {said}");
+        }
+        // Whoever writes to a pipe that nobody reads is stopped.
+        thread::spawn(move || lines.for_each(drop));
+        Self(child)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running controller.
+pub(crate) struct Controller(Option<Program>);
+
+impl Controller {
+    const HTTP: &str = "127.0.0.1:8081";
+    const SWITCHES: &str = "127.0.0.1:6653";
+
+    /// Starts one and waits until it decides and has all switches and hosts.
+    pub(crate) fn start(network: &Network, table: &Table) -> Self {
+        let document = table.directory.path().join("network.toml");
+        fs::write(&document, network.document()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        command
+            .args(["controller", "--listen", Self::SWITCHES])
+            .args(["--http", Self::HTTP])
+            .arg("--ovsdb")
+            .arg(format!("unix:{}", table.socket().display()))
+            .arg("--network")
+            .arg(&document);
+        for (name, address) in [("p", PUBLISHER), ("b", BROKER), ("s", SUBSCRIBER)] {
+            command.arg("--host").arg(format!("{name}={address}"));
+        }
+        let program = Program::start(&network.switches, &mut command, Some("may connect"));
+        for number in 1..=network.count {
+            let target = format!("tcp:{}", Self::SWITCHES);
+            let bridge = format!("s{number}");
+            network
+                .ovs
+                .vsctl(["set-controller", &bridge, &target])
+                .unwrap();
+        }
+        let links = usize::try_from(2 * (network.count - 1)).unwrap();
+        until("the controller to know the network", || {
+            let status = get(network, "/api/v1/controller")?;
+            let between = status["links"].as_array()?.iter().filter(|link| {
+                let (_, to) = link["name"].as_str().unwrap().split_once('>').unwrap();
+                link["up"] == true && to.starts_with('s') && to.len() > 1
+            });
+            (status["deciding"] == true && between.count() >= links).then_some(())
+        });
+        Self(Some(program))
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.0 = None;
+    }
+}
+
+fn get(network: &Network, path: &str) -> Option<Value> {
+    let address = Controller::HTTP.parse().unwrap();
+    let text = network
+        .switches
+        .enter(|| http_get(address, path).ok())
+        .unwrap()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// The database of requirements.
+pub(crate) struct Table {
+    directory: tempfile::TempDir,
+    _server: Program,
+}
+
+impl Table {
+    fn start(network: &Network) -> Self {
+        let directory = tempfile::Builder::new().prefix("srt").tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("schema"), SCHEMA).unwrap();
+        let made = Command::new("ovsdb-tool")
+            .arg("create")
+            .args([at("db"), at("schema")])
+            .status()
+            .unwrap();
+        assert!(made.success());
+        let mut command = Command::new("ovsdb-server");
+        command
+            .arg(format!("--remote=punix:{}", at("socket").display()))
+            .arg(format!("--unixctl={}", at("control").display()))
+            .arg(at("db"))
+            .env("OVS_RUNDIR", directory.path());
+        let server = Program::start(&network.switches, &mut command, None);
+        until("the table", || at("socket").exists().then_some(()));
+        Self {
+            directory,
+            _server: server,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+}
+
+/// Everything that runs.
+pub(crate) struct Programs<'a> {
+    network: &'a Network,
+    pub(crate) controller: Controller,
+    pub(crate) table: Table,
+    _manager: Program,
+    _broker: Program,
+    _directory: tempfile::TempDir,
+}
+
+impl<'a> Programs<'a> {
+    /// Starts all; `None` if Mosquitto is not installed.
+    pub(crate) fn start(network: &'a Network, manager: &[&str]) -> Option<Self> {
+        let mosquitto = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto"]
+            .into_iter()
+            .find(|path| Path::new(path).exists());
+        assert!(
+            mosquitto.is_some() || std::env::var_os("PUNCTUAL_REQUIRE_MOSQUITTO").is_none(),
+            "mosquitto is not installed (apt install mosquitto)"
+        );
+        let Some(mosquitto) = mosquitto else {
+            eprintln!("skipped: mosquitto is not installed (apt install mosquitto)");
+            return None;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("mosquitto.conf");
+        fs::write(
+            &config,
+            "listener 1884 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\nuser root\n",
+        )
+        .unwrap();
+        let mut command = Command::new(mosquitto);
+        command.arg("-c").arg(&config);
+        let broker = Program::start(&network.broker, &mut command, Some("running"));
+        let table = Table::start(network);
+        let controller = Controller::start(network, &table);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        command
+            .args(["manager", "--upstream", "127.0.0.1:1884", "--listen"])
+            .arg(format!("tcp://{BROKER}:{PORT}"))
+            .args(["--name", "m", "--ovsdb"])
+            .arg(format!("unix:{}", table.socket().display()))
+            .args(manager);
+        let ready = Some("requirements is there");
+        let manager = Program::start(&network.broker, &mut command, ready);
+        Some(Self {
+            network,
+            controller,
+            table,
+            _manager: manager,
+            _broker: broker,
+            _directory: directory,
+        })
+    }
+
+    /// What the controller has answered.
+    pub(crate) fn channel(&self, flow: &str) -> Option<Value> {
+        let flow = flow.replace('/', "%2F").replace('@', "%40");
+        let path = format!("/api/v1/controller/explain?manager=m&flow={flow}");
+        let mut explained = get(self.network, &path)?;
+        let channel = explained["channel"].take();
+        (!channel.is_null()).then_some(channel)
+    }
+}
+
+/// Datagrams from the publisher's host to the subscriber's.
+pub(crate) struct Flood {
+    stop: Arc<AtomicBool>,
+    sender: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    const PAYLOAD: usize = 1400;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    /// So many bits per second.
+    pub(crate) fn start(network: &Network, rate: u64) -> Self {
+        let open = || UdpSocket::bind((PUBLISHER, 0)).unwrap();
+        let socket = network.publisher.enter(open).unwrap();
+        socket.connect((SUBSCRIBER, 9)).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let sender = thread::spawn(move || {
+            let began = Instant::now();
+            let mut sent = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let due = began.elapsed().as_micros() as u64 * rate / 8_000_000;
+                while sent < due {
+                    // Nobody listens there, and tells so.
+                    let _ = socket.send(&[0; Self::PAYLOAD]);
+                    sent += Self::PAYLOAD as u64;
+                }
+                thread::sleep(Self::PAUSE);
+            }
+        });
+        Self {
+            stop,
+            sender: Some(sender),
+        }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.join();
+        }
+    }
+}
