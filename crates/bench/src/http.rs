@@ -42,7 +42,11 @@ pub fn http_get(address: SocketAddr, path: &str) -> Result<String> {
     let status = head.lines().next().unwrap_or_default();
     match status.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),
-        _ => Err(fail(format!("it answers {status:?}"))),
+        _ => Err(fail(
+            format!("it answers {status:?} {}", body.trim())
+                .trim_end()
+                .to_owned(),
+        )),
     }
 }
 

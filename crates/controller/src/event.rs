@@ -1,5 +1,6 @@
 //! What a controller is told, and what it wants done.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use punctual_model::Nanos;
@@ -226,6 +227,40 @@ pub enum Notice {
         /// The entry, the value and the remedy.
         problem: String,
     },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SwitchUp { switch } => write!(f, "switch {switch} is there"),
+            Self::SwitchDown { switch } => write!(f, "switch {switch} is away"),
+            Self::SwitchRefused { datapath } => write!(
+                f,
+                "switch {datapath:016x} is left alone: there are as many as there may be"
+            ),
+            Self::LinkUp { link } => write!(f, "link {link} is there"),
+            Self::LinkDown { link } => write!(f, "link {link} is down"),
+            Self::Host { host, switch, port } => {
+                write!(f, "host {host} is at port {port} of switch {switch}")
+            }
+            Self::Lost {
+                manager,
+                flow,
+                reason,
+            } => write!(f, "flow {flow:?} of {manager:?} lost its promise: {reason}"),
+            Self::Reconciled { switch, changes: 0 } => {
+                write!(f, "switch {switch} is as it should be")
+            }
+            Self::Reconciled { switch, changes } => {
+                write!(
+                    f,
+                    "switch {switch} has been brought up to date: {changes} changes"
+                )
+            }
+            Self::Trouble { switch, reason } => write!(f, "switch {switch}: {reason}"),
+            Self::Document { problem } => f.write_str(problem),
+        }
+    }
 }
 
 /// A moment for which something is planned.

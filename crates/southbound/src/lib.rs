@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod linux;
+pub mod local;
 pub mod openflow;
 pub mod ovsdb;
 pub mod service;

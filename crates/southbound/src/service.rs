@@ -5,18 +5,20 @@
 //! time. What was admitted stays on the switches when this ends, when the
 //! database is away, or when managers are.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use punctual_controller::plan::Plan;
 use punctual_controller::{Controller, Effect, Event, Notice, Settings};
 use punctual_model::Nanos;
-use punctual_model::srt::Request;
+use punctual_model::srt::{Channel, Request};
 use serde::Serialize;
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use crate::local::Local;
 use crate::openflow::{Sender, SwitchEvent, Switches};
 use crate::srt::{ControllerSide, Inbox, Letter};
 
@@ -89,14 +91,39 @@ impl Observer {
     }
 }
 
+/// The switches.
+#[derive(Debug)]
+enum Fabric {
+    /// They connect, and speak OpenFlow.
+    Remote(Switches, Sender),
+    /// They are stated, and take plans.
+    Local(Local),
+}
+
+impl Fabric {
+    /// What a switch says next.
+    async fn next(&mut self) -> Option<SwitchEvent> {
+        match self {
+            Self::Remote(switches, _) => switches.next().await,
+            Self::Local(_) => std::future::pending().await,
+        }
+    }
+
+    fn try_next(&mut self) -> Option<SwitchEvent> {
+        match self {
+            Self::Remote(switches, _) => switches.try_next(),
+            Self::Local(_) => None,
+        }
+    }
+}
+
 /// The controller before it runs.
 #[derive(Debug)]
 pub struct Service {
     observer: Observer,
     table: ControllerSide,
     inbox: Inbox,
-    switches: Switches,
-    sender: Sender,
+    fabric: Fabric,
     started: Instant,
     /// All requests that there are have been told once.
     synchronised: bool,
@@ -109,11 +136,17 @@ pub struct Service {
 
 impl Service {
     /// A controller of these switches that answers what is in that table.
-    pub fn new(
-        settings: &Settings,
-        (table, inbox): (ControllerSide, Inbox),
-        switches: Switches,
-    ) -> Self {
+    pub fn new(settings: &Settings, table: (ControllerSide, Inbox), switches: Switches) -> Self {
+        let sender = switches.sender();
+        Self::of(settings, table, Fabric::Remote(switches, sender))
+    }
+
+    /// The same for a network that is stated.
+    pub fn local(settings: &Settings, table: (ControllerSide, Inbox), local: Local) -> Self {
+        Self::of(settings, table, Fabric::Local(local))
+    }
+
+    fn of(settings: &Settings, (table, inbox): (ControllerSide, Inbox), fabric: Fabric) -> Self {
         let inner = Inner {
             controller: Controller::new(settings),
             counts: Counts::default(),
@@ -124,8 +157,7 @@ impl Service {
             observer: Observer(Arc::new(Mutex::new(inner))),
             table,
             inbox,
-            sender: switches.sender(),
-            switches,
+            fabric,
             started: Instant::now(),
             synchronised: false,
             early: Vec::new(),
@@ -142,11 +174,15 @@ impl Service {
     /// Works until it is told to stop; then what has been decided is written,
     /// within `grace`.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>, grace: Duration) {
+        if let Fabric::Local(local) = &mut self.fabric {
+            let begin = local.begin();
+            self.tell(begin);
+        }
         loop {
             let tick = self.observer.lock().controller.next_tick();
             let alarm = self.started + Duration::from_nanos(tick.0.min(MAX_WAIT));
             select! {
-                event = self.switches.next() => match event {
+                event = self.fabric.next() => match event {
                     Some(event) => self.of_switches(event),
                     None => return,
                 },
@@ -170,7 +206,7 @@ impl Service {
         while let Some(event) = next {
             events.push(self.event(event));
             next = match events.len() < BATCH {
-                true => self.switches.try_next(),
+                true => self.fabric.try_next(),
                 false => None,
             };
         }
@@ -237,19 +273,29 @@ impl Service {
         for event in events {
             inner.controller.handle(event, now, &mut self.effects);
         }
-        for effect in self.effects.drain(..) {
+        let mut effects = VecDeque::from(std::mem::take(&mut self.effects));
+        while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Send {
                     datapath,
                     xid,
                     message,
                 } => {
-                    inner.counts.sent += 1;
-                    // One that is not there any more is told of.
-                    self.sender.send(datapath, xid, message);
+                    if let Fabric::Remote(_, sender) = &self.fabric {
+                        inner.counts.sent += 1;
+                        // One that is not there any more is told of.
+                        sender.send(datapath, xid, message);
+                    }
                 }
-                // No switch was said to take plans.
-                Effect::Apply { .. } => {}
+                Effect::Apply { datapath, step, .. } => {
+                    if let Fabric::Local(local) = &mut self.fabric {
+                        inner.counts.sent += 1;
+                        let applied = local.apply(inner.controller.plan(), datapath, step);
+                        let mut more = Vec::new();
+                        inner.controller.handle(applied, now, &mut more);
+                        effects.extend(more);
+                    }
+                }
                 Effect::Write(channel) => {
                     inner.counts.answers += 1;
                     self.table.answer(&channel);
@@ -287,7 +333,7 @@ impl Inner {
                 self.counts.trouble += 1;
                 tracing::warn!("switch {switch}: {reason}");
             }
-            other => tracing::info!("{other:?}"),
+            other => tracing::info!("{other}"),
         }
         if self.notices.len() == NOTICES {
             self.notices.pop_front();
@@ -295,6 +341,55 @@ impl Inner {
         self.notices.push_back((now, notice));
     }
 }
+
+/// What would become of these requests in a network that is stated, where
+/// `known` was answered before; and what its switches would do. Nothing is
+/// carried out.
+pub fn rehearse(
+    settings: &Settings,
+    mut local: Local,
+    known: Vec<Channel>,
+    requests: Vec<Request>,
+) -> (Vec<Channel>, Plan) {
+    let mut controller = Controller::new(settings);
+    let mut events: VecDeque<Event> = local.begin().into();
+    events.extend(known.into_iter().map(Event::Known));
+    events.extend(requests.into_iter().map(Event::Request));
+    events.push_back(Event::Synchronised);
+    let mut answers = BTreeMap::new();
+    let mut effects = Vec::new();
+    let mut now = Nanos(0);
+    // Time does not pass by itself, and some ticks are only to look around.
+    for _ in 0..MOST_TICKS {
+        while let Some(event) = events.pop_front() {
+            controller.handle(event, now, &mut effects);
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Apply { datapath, step, .. } => {
+                        events.push_back(local.apply(controller.plan(), datapath, step));
+                    }
+                    Effect::Write(channel) => {
+                        let key = (channel.manager.clone(), channel.flow.clone());
+                        answers.insert(key, channel);
+                    }
+                    Effect::Erase { manager, flow } => {
+                        answers.remove(&(manager, flow));
+                    }
+                    Effect::Send { .. } | Effect::Notice(_) => {}
+                }
+            }
+        }
+        if controller.is_settled() {
+            break;
+        }
+        now = now.max(controller.next_tick());
+        events.push_back(Event::Tick);
+    }
+    (answers.into_values().collect(), controller.plan().clone())
+}
+
+/// Ticks of a rehearsal: those of some minutes.
+const MOST_TICKS: usize = 10_000;
 
 fn nanos(time: Duration) -> Nanos {
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))

@@ -5,15 +5,17 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use punctual_bench::http_get;
 use punctual_controller::{KnownHost, Settings};
+use punctual_model::network::LinkEntry;
+use punctual_southbound::local::{Carrier, Local, Machine, Nobody, Written};
 use punctual_southbound::openflow::{ListenOptions, Switches};
 use punctual_southbound::ovsdb::{Endpoint, TlsOptions};
-use punctual_southbound::service::Service;
-use punctual_southbound::srt::{ControllerOptions, ControllerSide};
+use punctual_southbound::service::{self, Service};
+use punctual_southbound::srt::{ControllerOptions, ControllerSide, Letter};
 use punctual_southbound::tls;
-use serde_json::Value;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::watch;
@@ -26,6 +28,8 @@ use crate::logging::Logging;
 
 /// How long what was decided may take to be written at the end.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long a dry run waits for the database.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Silence after which a switch is asked for a sign of life.
 const PROBE: Duration = Duration::from_secs(2);
 
@@ -78,7 +82,8 @@ struct Run {
     /// Rates and delays of links and switches (JSON or TOML).
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
-    /// A host that is known beforehand; its name is that of its node. Can be
+    /// A host that is known beforehand; its name is that of its node. With
+    /// --driver linux its Ethernet address belongs to it: NAME=ADDRESS@MAC. Can be
     /// given several times.
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = known_host)]
     host: Vec<KnownHost>,
@@ -109,6 +114,39 @@ struct Run {
     /// Switches have to use TLS, with a certificate.
     #[arg(long, requires = "ca")]
     tls: bool,
+    /// Who carries out what is decided.
+    #[arg(long, value_enum, default_value_t = DriverName::Openflow)]
+    driver: DriverName,
+    /// With --driver linux: each switch is the network namespace of its name (ip
+    /// netns). Otherwise the network has one switch, and it is this machine.
+    #[arg(long)]
+    namespaces: bool,
+    /// With --driver file: where the plans of all switches are written, as JSON.
+    #[arg(long, value_name = "FILE", required_if_eq("driver", "file"))]
+    output: Option<PathBuf>,
+    /// Print what would be decided about the requests in the table, and what the
+    /// switches of --network would do, as JSON; change nothing.
+    #[arg(long, requires = "network")]
+    dry_run: bool,
+    /// Remove the requests of managers from which nothing has been heard for so
+    /// many seconds; they say every minute that they are there.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(value_parser = clap::value_parser!(u64).range(120..=31_536_000))]
+    silence: u64,
+}
+
+/// Who carries out what is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DriverName {
+    /// Switches that connect and speak OpenFlow 1.3.
+    Openflow,
+    /// Switches of this machine: nftables forwards, HTB queues. The network is
+    /// that of --network; a link's device is FROM-TO, as in s1-h1.
+    Linux,
+    /// Nobody: requests are decided for the network of --network.
+    Sim,
+    /// A file: the plans of the switches of --network.
+    File,
 }
 
 /// Where the HTTP interface is.
@@ -170,15 +208,19 @@ fn serve(run: &Run) -> Result<(), Failure> {
         Some(file) => Input::read(file)?.document()?,
         None => Settings::default().network,
     };
-    let settings = Settings {
+    let mut settings = Settings {
         network,
         hosts: run.host.clone(),
         ..Settings::default()
     };
+    let local = local(run, &mut settings)?;
+    if run.dry_run {
+        return rehearse(run, settings, local, endpoints, files);
+    }
     Logging::start(&Log::default())?;
     // Switches obey the newest controller.
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let listen = ListenOptions {
+    let options = ListenOptions {
         address: run.listen,
         tls: match &files {
             Some(files) if run.tls => Some(tls::server(files)?),
@@ -191,6 +233,8 @@ fn serve(run: &Run) -> Result<(), Failure> {
         endpoints,
         tls: files,
         name: run.name.clone(),
+        silence: Duration::from_secs(run.silence),
+        read_only: false,
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let (stop, stopped) = watch::channel(false);
@@ -204,14 +248,13 @@ fn serve(run: &Run) -> Result<(), Failure> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let switches = Switches::listen(listen).await.map_err(|error| {
-            let at = run.listen;
-            format!("--listen {at}: cannot listen there: {error}; choose another address")
-        })?;
-        tracing::info!("switches may connect to {}", switches.address());
-        let (side, inbox) = ControllerSide::start(table)?;
-        let preparing = tokio::spawn(prepare(side.clone(), run.name.clone()));
-        let service = Service::new(&settings, (side, inbox), switches);
+        let table = ControllerSide::start(table)?;
+        let side = table.0.clone();
+        let service = match local {
+            Some(local) => Service::local(&settings, table, local),
+            None => Service::new(&settings, table, listen(run, options).await?),
+        };
+        let preparing = tokio::spawn(prepare(side, run.name.clone()));
         let http = match run.http {
             Http::On(address) => Some(
                 http::open(address, service.observer(), stopped.clone())
@@ -230,6 +273,76 @@ fn serve(run: &Run) -> Result<(), Failure> {
     })
 }
 
+async fn listen(run: &Run, options: ListenOptions) -> Result<Switches, Failure> {
+    let switches = Switches::listen(options).await.map_err(|error| {
+        let at = run.listen;
+        format!("--listen {at}: cannot listen there: {error}; choose another address")
+    })?;
+    tracing::info!("switches may connect to {}", switches.address());
+    Ok(switches)
+}
+
+/// The network as it is stated, and who carries plans out in it; `None` if
+/// switches connect.
+fn local(run: &Run, settings: &mut Settings) -> Result<Option<Local>, Failure> {
+    let carrier: Box<dyn Carrier> = match (run.driver, &run.output) {
+        _ if run.dry_run => Box::new(Nobody),
+        (DriverName::Openflow, _) => return Ok(None),
+        (DriverName::Linux, _) => Box::new(Machine::new(run.namespaces)),
+        (DriverName::File, Some(path)) => Box::new(Written::new(path.clone())),
+        (DriverName::Sim | DriverName::File, _) => Box::new(Nobody),
+    };
+    let device = |link: &LinkEntry| format!("{}-{}", link.from, link.to);
+    let local =
+        Local::new(settings, carrier, device).map_err(|error| format!("--network: {error}"))?;
+    Ok(Some(local))
+}
+
+/// Prints what would be decided.
+fn rehearse(
+    run: &Run,
+    settings: Settings,
+    local: Option<Local>,
+    endpoints: Vec<Endpoint>,
+    tls: Option<TlsOptions>,
+) -> Result<(), Failure> {
+    let Some(local) = local else {
+        return Ok(());
+    };
+    let table = ControllerOptions {
+        endpoints,
+        tls,
+        name: run.name.clone(),
+        silence: PATIENCE,
+        read_only: true,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (known, requests) = runtime.block_on(async {
+        let (side, mut inbox) = ControllerSide::start(table)?;
+        let mut why = "nobody answers".to_owned();
+        let reached = async {
+            loop {
+                match inbox.next().await {
+                    Letter::Reached => return,
+                    Letter::Away(reason) => why = reason,
+                    Letter::Asked(_) | Letter::Withdrawn { .. } => {}
+                }
+            }
+        };
+        if tokio::time::timeout(PATIENCE, reached).await.is_err() {
+            return Err(Failure::from(format!("--ovsdb {}: {why}", run.ovsdb)));
+        }
+        Ok((side.channels(), side.requests()))
+    })?;
+    let (channels, plan) = service::rehearse(&settings, local, known, requests);
+    print(&format!(
+        "{:#}\n",
+        json!({"channels": channels, "plan": plan})
+    ))
+}
+
 /// Prepares the database as soon as it is there.
 async fn prepare(side: ControllerSide, name: String) {
     while let Err(error) = side.prepare(&name).await {
@@ -239,14 +352,24 @@ async fn prepare(side: ControllerSide, name: String) {
 }
 
 fn known_host(text: &str) -> Result<KnownHost, String> {
-    let wrong = || format!("{text:?} must be NAME=ADDRESS, such as h1=10.0.0.1");
+    let wrong = || {
+        format!(
+            "{text:?} must be NAME=ADDRESS or NAME=ADDRESS@MAC, such as h1=10.0.0.1 or \
+             h1=10.0.0.1@02:00:00:00:00:01"
+        )
+    };
     let (name, address) = text.split_once('=').ok_or_else(wrong)?;
+    let (address, mac) = match address.split_once('@') {
+        Some((address, mac)) => (address, Some(mac.parse().map_err(|_| wrong())?)),
+        None => (address, None),
+    };
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     if name.is_empty() {
         return Err(wrong());
     }
     Ok(KnownHost {
         name: name.to_owned(),
+        mac,
         addresses: vec![address],
         ..KnownHost::default()
     })
@@ -262,7 +385,9 @@ mod tests {
         assert_eq!(http_address("off"), Ok(Http::Off));
         assert!(http_address("8081").unwrap_err().contains("off"));
         assert_eq!((host.name.as_str(), host.addresses.len()), ("h1", 1));
-        for text in ["h1", "=10.0.0.1", "h1=x"] {
+        let host = known_host("h1=fd00::1@02:00:00:00:00:01").unwrap();
+        assert!(host.mac.is_some());
+        for text in ["h1", "=10.0.0.1", "h1=x", "h1=10.0.0.1@x"] {
             assert!(known_host(text).unwrap_err().contains("NAME=ADDRESS"));
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -34,6 +35,7 @@ pub(crate) async fn open(
         .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
+        .route("/api/v1/openapi.json", get(describe))
         .route("/api/v1/controller", get(status))
         .route("/api/v1/controller/plan", get(plan))
         .route("/api/v1/controller/explain", get(explain))
@@ -46,6 +48,13 @@ pub(crate) async fn open(
         stop,
     )))
 }
+
+/// The description of this part, OpenAPI 3.1.
+async fn describe() -> Response {
+    ([(CONTENT_TYPE, "application/json")], DOCUMENT).into_response()
+}
+
+const DOCUMENT: &str = include_str!("controller.json");
 
 /// Whether decisions are made: the database is there and has been read.
 async fn ready(State(observer): State<Observer>) -> Result<Response, ApiError> {

@@ -8,6 +8,7 @@
 
 mod analyze;
 mod config;
+mod controller;
 mod emulate;
 mod passwd;
 mod plan;

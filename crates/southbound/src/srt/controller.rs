@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use punctual_model::srt::{Channel, Request, State};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::replica::Replica;
 use super::rights::rights;
-use super::rows::{CHANNEL, Key, REQUEST, key, of_channel, to_channel, to_request};
+use super::rows::{CHANNEL, Key, MANAGER, REQUEST, key, of_channel, to_channel, to_request};
 use super::step::{Party, Shared, keep_in_step};
 use super::{DATABASE, MANAGER_ROLE};
 use crate::ovsdb::cache::Change;
@@ -29,6 +31,11 @@ pub struct ControllerOptions {
     pub tls: Option<TlsOptions>,
     /// Name of the controller, 1 to 64 characters.
     pub name: String,
+    /// A manager that has not said for so long that it is there is taken for dead,
+    /// and its requests are removed. Managers that never said so are left alone.
+    pub silence: Duration,
+    /// Nothing is written: to look at what there is.
+    pub read_only: bool,
 }
 
 /// Writes channels. Clones are the same controller; with the last one the
@@ -66,13 +73,16 @@ pub enum Letter {
     Away(String),
 }
 
-/// Ends the task when the last handle goes.
+/// Ends the tasks when the last handle goes.
 #[derive(Debug)]
-struct Life(Arc<Notify>);
+struct Life(Arc<Notify>, Option<AbortHandle>);
 
 impl Drop for Life {
     fn drop(&mut self) {
         self.0.notify_one();
+        if let Some(ageing) = &self.1 {
+            ageing.abort();
+        }
     }
 }
 
@@ -85,6 +95,10 @@ struct Desk {
     changed: BTreeMap<Key, Option<Request>>,
     /// A status that was not told.
     status: Option<Result<(), String>>,
+    /// Managers, what they said last of the time, and when that was heard.
+    managers: BTreeMap<String, (i64, Instant)>,
+    connected: bool,
+    read_only: bool,
     bell: Arc<Notify>,
 }
 
@@ -94,7 +108,11 @@ impl ControllerSide {
     /// # Errors
     /// The options are wrong.
     pub fn start(options: ControllerOptions) -> Result<(Self, Inbox), Error> {
-        let tables = vec![Table::all(REQUEST), Table::all(CHANNEL)];
+        let tables = vec![
+            Table::all(REQUEST),
+            Table::all(CHANNEL),
+            Table::all(MANAGER),
+        ];
         let database = Options {
             tls: options.tls,
             leader_only: true,
@@ -107,6 +125,9 @@ impl ControllerSide {
             requests: BTreeMap::new(),
             changed: BTreeMap::new(),
             status: None,
+            managers: BTreeMap::new(),
+            connected: false,
+            read_only: options.read_only,
             bell: bell.clone(),
         });
         let stop = Arc::new(Notify::new());
@@ -116,10 +137,17 @@ impl ControllerSide {
             events,
             stop.clone(),
         ));
+        let ageing = match options.read_only {
+            true => None,
+            false => {
+                let ageing = age(shared.clone(), client.clone(), options.silence);
+                Some(tokio::spawn(ageing).abort_handle())
+            }
+        };
         let side = Self {
             shared: shared.clone(),
             client,
-            _life: Arc::new(Life(stop)),
+            _life: Arc::new(Life(stop, ageing)),
         };
         Ok((side, Inbox { shared, bell }))
     }
@@ -292,6 +320,9 @@ impl Desk {
         if self.requests.remove(&key).is_some() {
             self.changed.insert(key.clone(), None);
         }
+        if self.read_only {
+            return;
+        }
         let channel = Channel {
             manager: key.0.clone(),
             flow: key.1.clone(),
@@ -324,18 +355,76 @@ impl Party for Desk {
                     self.asked(change.uuid, new);
                 }
             }
+            MANAGER => {
+                if let Some(old) = &change.old {
+                    self.managers.remove(old.text("name"));
+                }
+                if let Some(new) = &change.new {
+                    let seen = (new.integer("last_seen_ms"), Instant::now());
+                    self.managers.insert(new.text("name").to_owned(), seen);
+                }
+            }
             _ => {}
         }
         self.bell.notify_one();
     }
 
     fn status(&mut self, status: Result<(), String>) {
+        self.connected = status.is_ok();
+        // Who could not be heard has not been silent.
+        for (_, heard) in self.managers.values_mut() {
+            *heard = Instant::now();
+        }
         self.status = Some(status);
         self.bell.notify_one();
     }
 
     fn refused(&mut self, key: &Key, why: &str) {
         tracing::error!("the answer to {key:?} is not taken: {why}");
+    }
+}
+
+/// Removes the requests of managers that have been silent for too long. Clocks of
+/// other machines do not count: only when a sign of life was heard here.
+async fn age(shared: Arc<Shared<Desk>>, client: Client, silence: Duration) {
+    loop {
+        tokio::time::sleep(silence / 8).await;
+        let silent: Vec<(String, i64)> = {
+            let desk = shared.lock();
+            let managers = desk.managers.iter().filter(|_| desk.connected);
+            managers
+                .filter(|(_, (_, heard))| heard.elapsed() > silence)
+                .map(|(name, (said, _))| (name.clone(), *said))
+                .collect()
+        };
+        for (name, said) in silent {
+            tracing::warn!(
+                "manager {name:?} has been silent for {silence:?}: its requests are removed"
+            );
+            let of = |column: &str| Condition::equal(column, name.as_str());
+            let delete = vec![
+                // Unless it has just spoken.
+                Operation::Wait {
+                    table: MANAGER.into(),
+                    conditions: vec![of("name")],
+                    columns: vec!["last_seen_ms".into()],
+                    equal: true,
+                    rows: vec![Row::default().with("last_seen_ms", said)],
+                    timeout_ms: 0,
+                },
+                Operation::Delete {
+                    table: REQUEST.into(),
+                    conditions: vec![of("manager")],
+                },
+                Operation::Delete {
+                    table: MANAGER.into(),
+                    conditions: vec![of("name")],
+                },
+            ];
+            if let Err(error) = client.transact(delete, PATIENCE).await {
+                tracing::debug!("manager {name:?} is looked at again: {error}");
+            }
+        }
     }
 }
 
@@ -372,6 +461,9 @@ mod tests {
             requests: BTreeMap::new(),
             changed: BTreeMap::new(),
             status: None,
+            managers: BTreeMap::new(),
+            connected: true,
+            read_only: false,
             bell: Arc::new(Notify::new()),
         };
         let mut change = |number, old: Option<&Row>, new: Option<&Row>| {

@@ -69,6 +69,8 @@ fn no_row_is_lost_with_the_leader() {
             endpoints: endpoints.clone(),
             tls: None,
             name: "c".into(),
+            silence: crate::LONG,
+            read_only: false,
         })
         .unwrap();
         let admitting = tokio::spawn(admit_all(side.clone(), inbox));

@@ -72,13 +72,18 @@ fn manager_options(server: &Server, name: &str) -> ManagerOptions {
     }
 }
 
-fn controller(server: &Server) -> (ControllerSide, Inbox) {
-    let options = ControllerOptions {
+fn controller_options(server: &Server) -> ControllerOptions {
+    ControllerOptions {
         endpoints: vec![server.endpoint()],
         tls: None,
         name: "c".into(),
-    };
-    ControllerSide::start(options).unwrap()
+        silence: LONG * 10,
+        read_only: false,
+    }
+}
+
+fn controller(server: &Server) -> (ControllerSide, Inbox) {
+    ControllerSide::start(controller_options(server)).unwrap()
 }
 
 /// An admission of a request.

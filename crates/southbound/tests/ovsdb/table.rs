@@ -2,11 +2,19 @@
 
 use std::time::Duration;
 
-use punctual_model::srt::State;
-use punctual_southbound::srt::{Letter, ManagerOptions, ManagerSide};
+use punctual_model::srt::{Request, State};
+use punctual_southbound::ovsdb::operation::Operation;
+use punctual_southbound::ovsdb::{Client, Options};
+use punctual_southbound::srt::rows::{REQUEST, of_request};
+use punctual_southbound::srt::{
+    ControllerOptions, ControllerSide, DATABASE, Letter, ManagerOptions, ManagerSide,
+};
 
 use crate::server::Server;
-use crate::{LONG, admit_all, admitted, controller, manager_options, need_ovs, request, run, soon};
+use crate::{
+    LONG, admit_all, admitted, controller, controller_options, manager_options, need_ovs, request,
+    run, soon,
+};
 
 #[test]
 fn a_request_is_answered_changed_and_withdrawn() {
@@ -246,11 +254,7 @@ fn nonsense_is_refused_with_the_reason() {
         let server = Server::start();
         let (_side, _inbox) = controller(&server);
         let tables = vec![Table::all(CHANNEL)];
-        let options = Options::new(
-            vec![server.endpoint()],
-            punctual_southbound::srt::DATABASE,
-            tables,
-        );
+        let options = Options::new(vec![server.endpoint()], DATABASE, tables);
         let (client, mut events) = Client::start(options).unwrap();
         let mut request = request("f");
         request.manager = "m".into();
@@ -271,5 +275,50 @@ fn nonsense_is_refused_with_the_reason() {
                 break;
             }
         }
+    });
+}
+
+/// A manager that says nothing any more is taken for dead, and one that never
+/// said anything is left alone; if it lives after all, its requests come back.
+#[test]
+fn requests_of_a_manager_that_went_silent_are_removed() {
+    need_ovs!();
+    run(async {
+        let server = Server::start();
+        let options = ControllerOptions {
+            silence: Duration::from_millis(400),
+            ..controller_options(&server)
+        };
+        let (side, inbox) = ControllerSide::start(options).unwrap();
+        let admitting = tokio::spawn(admit_all(side.clone(), inbox));
+        let options = Options::new(vec![server.endpoint()], DATABASE, vec![]);
+        let (admin, _events) = Client::start(options).unwrap();
+        let by_hand = Request {
+            manager: "me".into(),
+            ..request("g")
+        };
+        let insert = Operation::insert(REQUEST, of_request(&by_hand));
+        admin.transact(vec![insert], LONG).await.unwrap();
+        let [dead, living] = ["edge-a", "edge-b"]
+            .map(|name| ManagerSide::start(manager_options(&server, name)).unwrap());
+        for manager in [&dead, &living] {
+            assert_eq!(soon(manager.ask(request("f"))).await.state, State::Admitted);
+        }
+        drop(dead);
+        // It says every minute that it is there, which is too seldom here. What
+        // is removed is written again, and answered again.
+        let again = soon(living.next_change()).await;
+        assert_eq!((again.flow.as_str(), again.state), ("f", State::Admitted));
+        let managers = || -> Vec<String> {
+            let requests = side.requests().into_iter();
+            requests.map(|request| request.manager).collect()
+        };
+        soon(async {
+            while managers() != ["edge-b", "me"] {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        admitting.abort();
     });
 }

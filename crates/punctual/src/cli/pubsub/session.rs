@@ -91,7 +91,10 @@ impl Session {
                 self.warn(&format!("the requirements are best effort: {reason}"));
             }
             (_, Some(bound)) => self.debug(|| format!("requirements admitted, bound {bound:?}")),
-            (status, None) => self.debug(|| format!("requirements: {status:?}, {reason}")),
+            (Some(Status::Admitted), None) => {
+                self.debug(|| "requirements admitted, without a bound yet".into());
+            }
+            (None, None) => self.debug(|| format!("requirements: {reason}")),
         }
     }
 
