@@ -60,6 +60,7 @@ fn tell(shard: &mut Shard, id: ConnId, packet: &Packet<'_>) {
 fn connect(shard: &mut Shard, client_id: &str, expiry: u32) -> ConnId {
     let meta = ConnMeta {
         peer: None,
+        local: None,
         listener: 0,
         allow_anonymous: true,
         identity: None,
