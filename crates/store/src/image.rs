@@ -85,7 +85,7 @@ pub(crate) struct Entry {
     retain: bool,
     pub(crate) sent: Option<u16>,
     /// PUBREC came; the message is not referred to any more.
-    step: bool,
+    pub(crate) step: bool,
     pub(crate) mark: u32,
 }
 

@@ -1,10 +1,19 @@
 //! Sequences of operations as a broker with several shards says them, from
 //! numbers that a property test draws.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::op::{Content, EntryOp, Ids, SessionOp, SubscriptionOp, WillOp};
 use crate::{Batch, Op};
+
+/// How far an entry is. A PUBLISH with QoS 2 leaves when its packet identifier
+/// is safe, so no PUBREC is said of an entry that was recovered without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Waiting,
+    Sent,
+    Stepped,
+}
 
 /// What such a broker knows.
 #[derive(Debug, Clone, Default)]
@@ -12,7 +21,7 @@ pub(crate) struct Script {
     last: u64,
     sessions: Vec<u64>,
     /// Entry, session, and how far it is.
-    entries: Vec<(u64, u64, u8)>,
+    entries: Vec<(u64, u64, Progress)>,
     /// Entries whose `Done` was said before they were.
     late: Vec<(u64, u64)>,
     retained: Vec<(&'static str, u64)>,
@@ -29,11 +38,12 @@ impl Script {
         self.last
     }
 
-    /// What was under way between shards is gone with them.
+    /// What was under way between shards is gone with them, and so is how far
+    /// entries were: it goes on from what was recovered.
     pub(crate) fn crash(
         &mut self,
         sessions: BTreeSet<u64>,
-        entries: BTreeSet<u64>,
+        entries: BTreeMap<u64, Progress>,
         messages: BTreeSet<u64>,
     ) {
         self.late.clear();
@@ -42,7 +52,22 @@ impl Script {
         self.retained
             .retain(|(_, message)| messages.contains(message));
         self.sessions.retain(|session| sessions.contains(session));
-        self.entries.retain(|(entry, ..)| entries.contains(entry));
+        self.entries
+            .retain_mut(|(entry, _, progress)| match entries.get(entry) {
+                Some(recovered) => {
+                    *progress = *recovered;
+                    true
+                }
+                None => false,
+            });
+    }
+
+    /// Brings the first entry that is at `from` to `to`.
+    fn advance(&mut self, from: Progress, to: Progress) -> Option<(u64, u64)> {
+        let mut entries = self.entries.iter_mut();
+        let (entry, session, progress) = entries.find(|(.., progress)| *progress == from)?;
+        *progress = to;
+        Some((*entry, *session))
     }
 
     /// Says something, as `draw` decides.
@@ -78,24 +103,17 @@ impl Script {
             }),
             (6..=13, Some(_)) => self.publish(pick, out),
             (14..=16, _) => {
-                let waiting = self.entries.iter_mut().filter(|(.., far)| *far == 0);
-                if let Some((entry, session, far)) = { waiting }.next() {
-                    *far = 1;
+                if let Some((entry, session)) = self.advance(Progress::Waiting, Progress::Sent) {
                     out.push(&Op::Sent {
-                        session: *session,
-                        entry: *entry,
-                        packet_id: (*entry % 1000) as u16 + 1,
+                        session,
+                        entry,
+                        packet_id: (entry % 1000) as u16 + 1,
                     });
                 }
             }
             (17, _) => {
-                let sent = self.entries.iter_mut().filter(|(.., far)| *far == 1);
-                if let Some((entry, session, far)) = { sent }.next() {
-                    *far = 2;
-                    out.push(&Op::Step {
-                        session: *session,
-                        entry: *entry,
-                    });
+                if let Some((entry, session)) = self.advance(Progress::Sent, Progress::Stepped) {
+                    out.push(&Op::Step { session, entry });
                 }
             }
             (18..=23, _) if !self.entries.is_empty() => {
@@ -197,7 +215,7 @@ impl Script {
         for at in 0..pick % 4 {
             let session = self.sessions[(pick / 4 + at) % self.sessions.len()];
             let entry = self.next();
-            self.entries.push((entry, session, 0));
+            self.entries.push((entry, session, Progress::Waiting));
             put_entry(session, entry, message, pick, out);
         }
         if pick.is_multiple_of(3) && again.is_none() {

@@ -204,16 +204,26 @@ impl<M: Medium> Log<M> {
                 self.segments.push_back(Segment { header, size, end });
                 continue;
             }
-            if opening == Opening::Unused && is_last && size >= self.config.segment_bytes {
-                self.reserve = Some((number, size));
-                continue;
+            let mut torn = 0;
+            if opening == Opening::Unused && is_last {
+                bytes.resize(size as usize, 0);
+                self.read(number, 0, &mut bytes)?;
+                let written = bytes.iter().rposition(|byte| *byte != 0);
+                torn = written.map_or(0, |written| written as u64 + 1);
+                if torn == 0 && size >= self.config.segment_bytes {
+                    self.reserve = Some((number, size));
+                    continue;
+                }
             }
-            // One that did not get its first commit has nothing to lose.
+            // One that did not get its first commit has nothing to lose. It is not
+            // written to again: what got there of that commit could pass for a
+            // part of the next one.
             if end.is_some_and(|end| end > START as u64) {
                 self.damage(number, 0, size, "its header cannot be read");
             } else if opening == Opening::Unknown {
-                self.report.torn += START as u64;
+                torn = START as u64;
             }
+            self.report.torn += torn;
             self.open = false;
             self.segments
                 .push_back(Segment::without_commits(number, size));

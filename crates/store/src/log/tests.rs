@@ -1,13 +1,11 @@
 //! A log against the model, on a disk that loses, tears, fails and fills.
 
-use std::collections::BTreeSet;
-
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 use crate::Simulated;
-use crate::script::Script;
+use crate::script::{Progress, Script};
 
 const CONFIG: LogConfig = LogConfig {
     segment_bytes: 8 << 10,
@@ -77,6 +75,14 @@ fn recovered(image: &Image) -> Image {
     fresh
 }
 
+fn progress(entry: &crate::image::Entry) -> Progress {
+    match (entry.sent, entry.step) {
+        (Some(_), true) => Progress::Stepped,
+        (Some(_), false) => Progress::Sent,
+        (None, _) => Progress::Waiting,
+    }
+}
+
 /// A coin that is the same with the same seed.
 struct Coin(u64);
 
@@ -139,8 +145,9 @@ impl Run {
             expected
                 .sessions
                 .values()
-                .flat_map(|it| it.entries.keys().copied())
-                .collect::<BTreeSet<_>>(),
+                .flat_map(|it| it.entries.iter())
+                .map(|(entry, it)| (*entry, progress(it)))
+                .collect(),
             expected.messages.keys().copied().collect(),
         );
         self.model = expected;
@@ -181,6 +188,29 @@ proptest! {
         }
         let stats = run.log().stats();
         prop_assert!(stats.disk_bytes <= 2 * stats.live_bytes + 4 * CONFIG.segment_bytes);
+        run.crash(&mut coin, None);
+    }
+
+    #[test]
+    fn a_crash_at_any_write_leaves_a_group_or_nothing_of_it(
+        groups in groups(),
+        seed in any::<u64>(),
+        steps in vec(0u64..12, 60),
+    ) {
+        let mut run = Run::new();
+        let mut coin = Coin(seed);
+        for (draws, steps) in groups.iter().zip(steps) {
+            let group = run.group(draws);
+            run.log().medium_mut().fail_after = Some(steps);
+            match run.log().commit(&group) {
+                Ok(()) => {
+                    run.model.apply(&group);
+                    run.log().medium_mut().fail_after = None;
+                }
+                Err(StoreError::Io { .. }) => run.crash(&mut coin, Some(&group)),
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
         run.crash(&mut coin, None);
     }
 
@@ -414,6 +444,36 @@ fn a_payload_cannot_pass_for_a_commit() {
     let mut log = Log::open(disk, CONFIG, 8).expect("a store");
     assert_eq!(sessions(&mut log), [9]);
     assert!(log.report().torn > 0);
+}
+
+#[test]
+fn what_is_left_of_a_first_commit_passes_for_no_part_of_the_next() {
+    // Records that lie at the same bytes in both.
+    let groups = [1..=30, 31..=60].map(|sessions| sessions.map(session_op).collect::<Batch>());
+    let mut log = open(Simulated::default());
+    log.medium_mut().fail_after = Some(2);
+    assert!(log.commit(&groups[0]).is_err());
+    // Of the first all but the header of the segment gets to the disk.
+    let mut disk = log.into_medium();
+    let mut sector = 0;
+    disk.crash(|| {
+        sector += 1;
+        sector > 2
+    });
+    let mut log = Log::open(disk, CONFIG, 8).expect("a store");
+    assert!(log.report().torn > 0);
+    log.medium_mut().fail_after = Some(2);
+    assert!(log.commit(&groups[1]).is_err());
+    // Of the second only that and the beginning.
+    let mut disk = log.into_medium();
+    let mut sector = 0;
+    disk.crash(|| {
+        sector += 1;
+        sector <= 3
+    });
+    let mut log = Log::open(disk, CONFIG, 9).expect("a store");
+    assert_eq!(sessions(&mut log), []);
+    assert_eq!(log.report().damages, []);
 }
 
 #[test]
