@@ -7,7 +7,7 @@
 //!
 //! Everything that depends on the client alone (its section, substitution of `%c` and `%u`) is done
 //! once by [`Acl::for_client`]; a check is one walk over a trie. Source: `mosquitto.conf(5)`, observed
-//! behaviour of mosquitto 2.0.11. `rt` lines are Punctual's own.
+//! behaviour of mosquitto 2.0.11. `rt` and `broker` lines are Punctual's own.
 
 mod parse;
 mod rights;
@@ -50,6 +50,8 @@ struct Section {
     rt: Option<RtRights>,
     /// `rt` lines with a filter, in the order of the file.
     rt_topics: Vec<(Box<str>, RtRights)>,
+    /// A `broker` line.
+    broker: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -185,6 +187,11 @@ impl ClientAcl {
             Some((_, own)) => own.or(general),
             None => general,
         }
+    }
+
+    /// Whether the user is a broker of the mesh, which forwards everything: a `broker` line.
+    pub fn is_broker(&self) -> bool {
+        self.0.as_ref().is_none_or(|rights| rights.own.broker)
     }
 
     /// What the `rt` lines without a filter allow the client to ask for; `None` if there is none.

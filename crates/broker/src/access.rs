@@ -23,6 +23,10 @@ pub trait Permissions: Debug + Send + Sync {
     fn refuses(&self, _topic: &str) -> Option<bool> {
         None
     }
+    /// Whether it may connect as a neighbour broker, which forwards everything.
+    fn is_broker(&self) -> bool {
+        false
+    }
     /// What all clients of its user may have promised together.
     fn quota(&self) -> FlowQuota {
         FlowQuota::default()

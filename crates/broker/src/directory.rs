@@ -4,11 +4,14 @@
 //! has seen before, except for reading two counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use hashbrown::HashMap;
 
 use crate::access::{AccessControl, Permissions};
+use crate::federation::{Federation, LINK_PREFIX};
 use crate::index::{Generation, Generations, Index};
 use crate::retained::Retained;
 use crate::route::Matched;
@@ -104,6 +107,7 @@ pub struct Directory {
     /// Of messages and entries in the store.
     pub(crate) next_message: AtomicU64,
     pub(crate) next_entry: AtomicU64,
+    federation: OnceLock<Arc<dyn Federation>>,
     pub(crate) sessions: AtomicUsize,
     pub(crate) subscriptions: AtomicUsize,
     pub(crate) queued_bytes: AtomicUsize,
@@ -124,6 +128,7 @@ impl Directory {
             retained: RwLock::default(),
             homes: Mutex::default(),
             access: RwLock::default(),
+            federation: OnceLock::new(),
             next_number: AtomicU64::new(1),
             next_message: AtomicU64::new(1),
             next_entry: AtomicU64::new(1),
@@ -158,6 +163,16 @@ impl Directory {
 
     pub(crate) fn share_stats(&self, shard: u16, stats: &Stats) {
         lock(&self.stats[usize::from(shard)]).follow(stats);
+    }
+
+    /// Makes the broker one of a mesh; to be called once, before clients connect.
+    pub fn set_federation(&self, federation: Arc<dyn Federation>) {
+        // A second one would not know what the first was told.
+        let _ = self.federation.set(federation);
+    }
+
+    pub(crate) fn federation(&self) -> Option<&Arc<dyn Federation>> {
+        self.federation.get()
     }
 
     /// Tells how busy a shard is, in per mille of its core.
@@ -251,7 +266,7 @@ impl Directory {
     /// session is placed: on `here` unless that shard is busy and another is
     /// not, because a message that stays on one shard costs least.
     pub(crate) fn home(&self, client_id: &str, here: u16) -> u16 {
-        if self.shards == 1 {
+        if self.shards == 1 || client_id.starts_with(LINK_PREFIX) {
             return 0;
         }
         if let Some(home) = lock(&self.homes).get(client_id) {

@@ -22,6 +22,7 @@ mod config;
 mod depth;
 mod directory;
 mod egress;
+mod federation;
 mod hub;
 mod index;
 mod journal;
@@ -52,6 +53,7 @@ pub use egress::{
     Class, Discipline, Edf, Enqueue, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank,
     Scope, Shares, Stamp, Urgency,
 };
+pub use federation::{Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName};
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo,
@@ -62,7 +64,7 @@ pub use journal::{
 };
 pub use message::Message;
 pub use punctual_model::Nanos;
-pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView};
+pub use shard::{AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
 pub use urgency::{UrgencyRights, UrgencyRule};
 pub use wait::Wait;

@@ -14,6 +14,8 @@ use hashbrown::HashMap;
 use punctual_codec::PropertyId;
 use punctual_model::DELIVERY_KEY;
 
+use crate::federation::{MessageName, NAME_KEY};
+
 /// Bytes that the name of a topic may have on average.
 const AVERAGE_NAME: usize = 256;
 /// Length of the longest value: eight digits, a slash, ten digits.
@@ -24,6 +26,26 @@ const LONGEST: usize = 19;
 pub(crate) struct Number {
     source: NonZeroU32,
     count: u32,
+    kind: Kind,
+}
+
+/// What a number is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Counts what a subscriber is sent.
+    Delivery,
+    /// Names the message, to a neighbour broker.
+    Name { again: bool },
+}
+
+impl From<MessageName> for Number {
+    fn from(name: MessageName) -> Self {
+        Self {
+            source: name.origin,
+            count: name.number,
+            kind: Kind::Name { again: name.again },
+        }
+    }
 }
 
 impl Number {
@@ -35,11 +57,43 @@ impl Number {
     /// The inverse of [`Self::parts`].
     pub(crate) fn from_parts((source, count): (u32, u32)) -> Option<Self> {
         let source = NonZeroU32::new(source)?;
-        Some(Self { source, count })
+        Some(Self {
+            source,
+            count,
+            kind: Kind::Delivery,
+        })
+    }
+
+    /// The same message, sent over another link than before.
+    pub(crate) fn again(self) -> Self {
+        Self {
+            kind: match self.kind {
+                Kind::Name { .. } => Kind::Name { again: true },
+                Kind::Delivery => Kind::Delivery,
+            },
+            ..self
+        }
+    }
+
+    fn key(self) -> &'static str {
+        match self.kind {
+            Kind::Delivery => DELIVERY_KEY,
+            Kind::Name { .. } => NAME_KEY,
+        }
     }
 
     fn value(self) -> ([u8; LONGEST], usize) {
         let mut value = [0; LONGEST];
+        if let Kind::Name { again } = self.kind {
+            let name = MessageName {
+                origin: self.source,
+                number: self.count,
+                again,
+            };
+            let (text, len) = name.text();
+            value[..len].copy_from_slice(&text[..len]);
+            return (value, len);
+        }
         let mut left = &mut value[..];
         // There is room for the longest.
         let _ = write!(left, "{:08x}/{}", self.source, self.count);
@@ -49,14 +103,14 @@ impl Number {
 
     /// Bytes of the user property.
     pub(crate) fn encoded_len(self) -> usize {
-        1 + 2 + DELIVERY_KEY.len() + 2 + self.value().1
+        1 + 2 + self.key().len() + 2 + self.value().1
     }
 
     /// Appends the user property.
     pub(crate) fn encode(self, out: &mut Vec<u8>) {
         let (value, len) = self.value();
         out.push(PropertyId::UserProperty as u8);
-        for text in [DELIVERY_KEY.as_bytes(), &value[..len]] {
+        for text in [self.key().as_bytes(), &value[..len]] {
             out.extend_from_slice(&(text.len() as u16).to_be_bytes());
             out.extend_from_slice(text);
         }
@@ -91,7 +145,11 @@ impl Sequences {
             self.source = 1;
             NonZeroU32::MIN
         });
-        Number { source, count: 0 }
+        Number {
+            source,
+            count: 0,
+            kind: Kind::Delivery,
+        }
     }
 
     /// The number of the next message on a topic, of `most` topics that are
@@ -153,7 +211,8 @@ mod tests {
 
         #[test]
         fn the_property_is_one(source in 1..=u32::MAX, count: u32) {
-            let number = Number { source: NonZeroU32::new(source).unwrap(), count };
+            let source_number = NonZeroU32::new(source).unwrap();
+            let number = Number { source: source_number, count, kind: Kind::Delivery };
             let mut bytes = Vec::new();
             number.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), number.encoded_len());

@@ -12,6 +12,7 @@ use punctual_codec::{QoS, SubscribeOptions};
 use crate::admission::Flows;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Lane, Rank};
+use crate::federation::LinkState;
 use crate::journal::Durability;
 use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
@@ -214,6 +215,13 @@ impl Window {
         }
     }
 
+    /// What was sent and may not have arrived, the oldest first.
+    pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &Delivery> {
+        self.entries
+            .iter()
+            .filter_map(|entry| entry.delivery.as_deref())
+    }
+
     #[inline]
     fn forget_done(&mut self) {
         while let Some(Inflight {
@@ -301,6 +309,14 @@ impl Queue {
     pub(crate) fn has_no_urgent(&self) -> bool {
         let lanes = self.0.iter().flat_map(|waiting| waiting.urgent());
         lanes.into_iter().all(Lane::is_empty)
+    }
+
+    /// All that wait: first the urgent ones, in no order, then the others.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Delivery> {
+        self.0.iter().flat_map(|waiting| {
+            let urgent = waiting.urgent().flat_map(Lane::iter);
+            urgent.chain(&waiting.plain)
+        })
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -534,6 +550,8 @@ pub(crate) struct Session {
     pub(crate) flows: Option<Box<Flows>>,
     /// Numbers of what it is sent, since a subscription asked for them.
     pub(crate) sequences: Option<Box<Sequences>>,
+    /// It is that of a neighbour broker.
+    pub(crate) link: Option<Box<LinkState>>,
 }
 
 impl Session {
@@ -559,6 +577,7 @@ impl Session {
             durability: Durability::None,
             flows: None,
             sequences: None,
+            link: None,
         }
     }
 

@@ -105,6 +105,8 @@ counters! {
     publish_bytes_sent,
     /// Messages re-sent after a reconnection.
     publishes_resent,
+    /// Messages from neighbour brokers that were here before.
+    publishes_recognised,
     /// Dropped: the receiver is slow and its buffer full (QoS 0).
     dropped_slow_consumer,
     /// User properties that state an urgency and cannot be understood.

@@ -72,11 +72,21 @@ impl Parser {
                 Ok(())
             }
             "rt" => self.rt(rest),
+            "broker" if rest.is_empty() => {
+                self.section().broker = true;
+                Ok(())
+            }
+            "broker" => Err(self.error(
+                "broker line",
+                rest,
+                "says more than that the user is a broker",
+                "write broker alone below the user's name",
+            )),
             _ => Err(self.error(
                 "keyword",
                 keyword,
                 "is unknown",
-                "begin the line with user, topic, pattern, rt or #",
+                "begin the line with user, topic, pattern, rt, broker or #",
             )),
         }
     }

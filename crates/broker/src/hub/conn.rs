@@ -76,6 +76,8 @@ pub(crate) struct Conn {
     /// Whether CONNECT stated requirements for all publications, or the session
     /// has flows.
     pub(crate) states: bool,
+    /// A neighbour broker is at the other end.
+    pub(crate) link: bool,
     pub(crate) alias_max: u16,
     pub(crate) out: Egress,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,

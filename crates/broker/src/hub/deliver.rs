@@ -7,6 +7,7 @@ use punctual_codec::QoS;
 
 use super::{Conn, Hub};
 use crate::egress::{Class, Entry, Pool, Stamp};
+use crate::federation::MessageName;
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
@@ -54,6 +55,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) message: Option<Arc<Message>>,
     /// How it is stored.
     pub(crate) keeping: Keeping,
+    /// What it is called in the mesh, once it has gone to or come from a neighbour.
+    pub(crate) name: Option<Number>,
 }
 
 impl Publication<'_> {
@@ -71,6 +74,7 @@ impl Publication<'_> {
             reserved: 0,
             message: Some(message.clone()),
             keeping: Keeping::NOT,
+            name: None,
         }
     }
 
@@ -101,6 +105,14 @@ impl Publication<'_> {
                 messages.make(parts, traits)
             })
             .clone()
+    }
+
+    /// Its name, or a new one.
+    fn name(&mut self, new: impl FnOnce() -> Option<MessageName>) -> Option<Number> {
+        if self.name.is_none() {
+            self.name = new().map(Number::from);
+        }
+        self.name
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -135,6 +147,18 @@ impl Hub {
             return None;
         }
         let number = match target.numbered {
+            true if session.link.is_some() => {
+                let next = &mut self.next_name;
+                publication.name(|| {
+                    let origin = self.directory.federation()?.origin();
+                    *next = next.wrapping_add(1);
+                    Some(MessageName {
+                        origin,
+                        number: *next,
+                        again: false,
+                    })
+                })
+            }
             true => {
                 let most = self.config.limits.max_numbered_topics;
                 session.number(publication.parts.topic, most)
@@ -156,6 +180,11 @@ impl Hub {
             return self.enqueue(publication, target, qos, retain, number, now);
         }
         let conn = self.conns.get_mut(slot)?;
+        if conn.receive_max == 0 {
+            // A link that carries nothing now.
+            self.stats.dropped_offline += 1;
+            return None;
+        }
         if class.is_urgent() {
             let delivery = Delivery {
                 message: publication.message(&mut self.messages),

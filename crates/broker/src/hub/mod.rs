@@ -70,6 +70,8 @@ pub(crate) struct Hub {
     pub(crate) remote_waiters: Vec<ConnId>,
     pub(crate) next_generation: u32,
     pub(crate) next_epoch: u64,
+    /// Number in the name of the last message that was given one.
+    pub(crate) next_name: u32,
     pub(crate) stats_shared: bool,
     pub(crate) queue_full_reported: Nanos,
     pub(crate) urgency_reported: Nanos,

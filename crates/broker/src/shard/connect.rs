@@ -10,11 +10,12 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::{AuthAnswer, Fail, Next, Shard};
+use super::{AuthAnswer, Fail, Next, Shard, links};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
+use crate::federation::LINK_PREFIX;
 use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
 use crate::journal::Durability;
 use crate::message::put_forwarded;
@@ -282,6 +283,13 @@ impl Shard {
         hub.send(id.slot, &Packet::ConnAck(connack));
     }
 
+    /// Lets a neighbour in to which this broker has connected.
+    pub(super) fn accept_link(&mut self, id: ConnId, connect: &Connect<'_>, now: Nanos) {
+        if let Err(refusal) = self.accept(id, connect, None, None, now) {
+            self.fail(id, &Fail::silent(refusal.why), now);
+        }
+    }
+
     /// Lets an authenticated client in: finds or makes its session, answers,
     /// and sends what waits.
     fn accept(
@@ -315,7 +323,29 @@ impl Shard {
             Some(_) => config.durability.of_listener(listener),
             None => Durability::None,
         };
-        let durable = durability > Durability::None && wish.session_expiry > 0;
+        let is_link = client_id.starts_with(LINK_PREFIX);
+        // One that this broker opened itself needs no right, and no answer.
+        let dialled = self.hub.conn(id).is_some_and(|conn| conn.link);
+        if is_link && !dialled {
+            let permissions = self
+                .hub
+                .directory
+                .permissions(username.as_deref(), &client_id);
+            if !v5 || !links::may_be_link(&self.hub, permissions.as_deref()) {
+                return Err(Refusal::new(
+                    ReasonCode::NotAuthorized,
+                    "not allowed to connect as a neighbour broker",
+                ));
+            }
+            let federation = self.hub.directory.federation();
+            let peer = links::peer_of(&client_id).unwrap_or_default();
+            if federation.is_some_and(|federation| !federation.may_connect(peer)) {
+                return Err(Refusal::new(ReasonCode::ServerBusy, "connected already"));
+            }
+        }
+
+        // What waits for neighbours is in memory.
+        let durable = durability > Durability::None && wish.session_expiry > 0 && !is_link;
         let existing = self.hub.session_named(&client_id);
         if let Some(trouble) = self.hub.store_trouble()
             && durable
@@ -353,7 +383,10 @@ impl Shard {
             }
         };
         let hub = &mut self.hub;
-        let permissions = hub.directory.permissions(username.as_deref(), &client_id);
+        let permissions = match is_link {
+            true => None,
+            false => hub.directory.permissions(username.as_deref(), &client_id),
+        };
         let epoch = hub.epoch();
         if session_present && wish.session_expiry == 0 {
             hub.store_session_end(slot);
@@ -448,7 +481,13 @@ impl Shard {
             reason: ReasonCode::Success,
             properties: properties.as_properties(),
         };
-        hub.send(id.slot, &Packet::ConnAck(connack));
+        if !dialled {
+            hub.send(id.slot, &Packet::ConnAck(connack));
+        }
+        if is_link {
+            self.link_is_up(id, slot, dialled);
+            return Ok(());
+        }
         hub.store_connected(id.slot, slot, !session_present, now);
         if config.admission.is_some() {
             if let Some(conn) = hub.conns.get_mut(id.slot) {

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 
 use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 
+use super::links::peer_of;
 use super::{Fail, Shard};
 use crate::Nanos;
 use crate::admission::Ask;
 use crate::egress::Stamp;
+use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Output, State};
 use crate::session::Will;
 use crate::timers::Timer;
@@ -132,6 +134,7 @@ impl Shard {
             return;
         };
         let (session_slot, peer) = (conn.session, conn.meta.peer);
+        let generation = conn.generation;
         let connected = matches!(conn.state, State::Connected);
         hub.drop_conn(slot, now);
         self.share_stats_soon(now);
@@ -158,6 +161,14 @@ impl Shard {
             will_gone = true;
         }
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
+        if let Some(link) = &mut session.link {
+            link.held = None;
+            if let (Some(federation), Some(peer)) =
+                (hub.directory.federation(), peer_of(&client_id))
+            {
+                federation.link(ConnId { slot, generation }, peer, LinkNews::Down(why));
+            }
+        }
         hub.outputs.push(Output::Event(Event::Disconnected {
             client_id,
             reason: why.to_owned(),
@@ -286,6 +297,7 @@ impl Shard {
         if let Some(will) = will {
             self.publish_will(slot, &will, now);
         }
+        self.end_link(slot);
         let hub = &mut self.hub;
         hub.store_session_end(slot);
         if hub.sessions.get(slot).is_some_and(|session| session.asked) {
@@ -307,6 +319,10 @@ impl Shard {
                     u64::from(subscription.filter.starts_with(topic::SHARE_PREFIX));
             }
             drop(index);
+            if let Some(federation) = hub.directory.federation() {
+                let gone = session.subscriptions.iter();
+                gone.for_each(|gone| federation.unsubscribed(&gone.filter));
+            }
             let count = session.subscriptions.len();
             hub.stats.subscriptions -= count as u64;
             hub.directory

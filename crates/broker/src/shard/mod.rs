@@ -4,11 +4,13 @@ mod admission;
 mod connect;
 mod inspect;
 mod lifecycle;
+mod links;
 mod publish;
 mod store;
 mod subscribe;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
+pub use links::LinkLimits;
 
 pub(crate) use publish::Extent;
 
@@ -158,6 +160,7 @@ impl Shard {
                 remote_waiters: Vec::new(),
                 next_generation: 0,
                 next_epoch: 0,
+                next_name: 0,
                 stats_shared: true,
                 queue_full_reported: Nanos(0),
                 urgency_reported: Nanos(0),
@@ -210,6 +213,7 @@ impl Shard {
             held: 0,
             corked: false,
             states: false,
+            link: false,
             alias_max: 0,
             out: Egress::default(),
             permissions: None,

@@ -11,14 +11,17 @@ use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
+use super::links::{self, Incoming};
 use super::{Fail, Next, Shard};
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
+use crate::federation::{LINK_PREFIX, LinkNews};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::journal::{Durability, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
+use crate::sequence::Number;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
 use crate::{Message, Nanos, QueueFull};
 
@@ -56,7 +59,7 @@ impl Shard {
             return Ok(Next::Closed);
         };
         let v5 = conn.version.is_v5();
-        let raw = RawPublish::decode(frame.first, frame.body, conn.version)?;
+        let mut raw = RawPublish::decode(frame.first, frame.body, conn.version)?;
         if v5 && !frame.is_minimal() {
             return Err(DecodeError::Malformed("remaining length").into());
         }
@@ -68,6 +71,23 @@ impl Shard {
                 ReasonCode::RetainNotSupported,
                 "retain not supported",
             ));
+        }
+        let mut name = None;
+        if conn.link {
+            let told = match links::incoming(&mut raw)? {
+                Incoming::Told(message) => Some(message),
+                Incoming::Named(of) => {
+                    name = Some(of);
+                    None
+                }
+            };
+            let peer = hub.sessions.get(conn.session).map(|s| &*s.handle.client_id);
+            if let (Some(told), Some(federation)) = (told, hub.directory.federation())
+                && let Some(peer) = peer.and_then(links::peer_of)
+            {
+                federation.link(id, peer, LinkNews::Message(told));
+                return Ok(Next::Packet);
+            }
         }
         let mut topic_bytes = raw.topic;
         let mut forwardable = true;
@@ -145,6 +165,7 @@ impl Shard {
         if conn.route != route {
             conn.route = route;
             conn.route_allowed = !topic_name.starts_with("$SYS/")
+                && !topic_name.starts_with(LINK_PREFIX)
                 && conn
                     .permissions
                     .as_ref()
@@ -206,6 +227,20 @@ impl Shard {
             ));
         }
 
+        if let (Some(name), Some(federation)) = (name, hub.directory.federation())
+            && !federation.is_new(name, raw.qos != QoS::AtLeastOnce)
+        {
+            hub.stats.publishes_recognised += 1;
+            return Ok(acknowledge(
+                hub,
+                id,
+                &raw,
+                session_slot,
+                ReasonCode::Success,
+                false,
+            ));
+        }
+
         properties.clear();
         let forwarded = if forwardable {
             raw.properties.as_bytes()
@@ -257,6 +292,7 @@ impl Shard {
             reserved: 0,
             message: None,
             keeping,
+            name: name.map(Number::from),
         };
         // Held until the message is stored, so that who subscribes meanwhile on
         // another shard is either found as a receiver or finds it retained.
@@ -328,7 +364,11 @@ impl Shard {
     ) -> Option<Run> {
         let Self { hub, routes, .. } = self;
         let conn = hub.conns.get(id.slot)?;
-        if !matches!(conn.state, State::Connected) || !conn.route_allowed || conn.states {
+        if !matches!(conn.state, State::Connected)
+            || !conn.route_allowed
+            || conn.states
+            || conn.link
+        {
             return None;
         }
         let v5 = conn.v5();

@@ -31,6 +31,12 @@ impl Shard {
         let Some(conn) = hub.conns.get(id.slot) else {
             return Ok(Next::Closed);
         };
+        if conn.link {
+            return Err(Fail::new(
+                ReasonCode::ProtocolError,
+                "neighbour brokers do not subscribe: the mesh tells what they want",
+            ));
+        }
         let (v5, slot) = (conn.v5(), conn.session);
         let identifier = packet
             .properties
@@ -175,6 +181,9 @@ impl Shard {
                         &session.handle,
                         &hub.directory.generations,
                     );
+                    if let Some(federation) = hub.directory.federation() {
+                        federation.unsubscribed(filter);
+                    }
                     hub.directory.subscriptions.fetch_sub(1, Ordering::Relaxed);
                     hub.stats.subscriptions -= 1;
                     hub.stats.shared_subscriptions -=
@@ -298,6 +307,9 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 numbered,
                 demoted,
             });
+            if let Some(federation) = hub.directory.federation() {
+                federation.subscribed(filter);
+            }
             hub.directory.subscriptions.fetch_add(1, Ordering::Relaxed);
             hub.stats.subscriptions += 1;
             hub.stats.shared_subscriptions += u64::from(share.is_some());

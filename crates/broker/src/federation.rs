@@ -1,0 +1,149 @@
+//! What joins a broker to others: a seam between a shard and whoever keeps the tree
+//! and the subscription tables of a mesh.
+//!
+//! A neighbour broker is a client whose identifier begins with [`LINK_PREFIX`]. Its
+//! session is ordinary (queue, window, acknowledgements survive a connection), but
+//! lives on the first shard, what it subscribes to is decided by the federation, and
+//! messages to it carry a name ([`MessageName`]) as their last user property. What
+//! comes from it has one too; a message that was here before is acknowledged and
+//! goes nowhere.
+
+use std::fmt::Debug;
+use std::num::NonZeroU32;
+
+use hashbrown::HashSet;
+
+use crate::hub::ConnId;
+
+/// Client identifiers of neighbour brokers begin with this.
+pub const LINK_PREFIX: &str = "$mesh/";
+/// Topics on which neighbours speak to each other begin with this.
+pub const LINK_TOPIC: &[u8] = b"$mesh/";
+/// Key of the user property with a message's name.
+pub(crate) const NAME_KEY: &str = "@";
+/// Digits of numbers in a name.
+const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-";
+
+/// What a message is called throughout the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MessageName {
+    /// The broker instance that took it in.
+    pub origin: NonZeroU32,
+    /// Counts up there.
+    pub number: u32,
+    /// Whether it was sent over another link before.
+    pub again: bool,
+}
+
+impl MessageName {
+    /// Text, and how long it is: digits of 6 bits each, the lowest first.
+    pub(crate) fn text(self) -> ([u8; 14], usize) {
+        let mut text = [0; 14];
+        let mut len = 0;
+        let mut put = |byte: u8| {
+            text[len] = byte;
+            len += 1;
+        };
+        for (i, mut number) in [self.origin.get(), self.number].into_iter().enumerate() {
+            if i == 1 {
+                put(if self.again { b'!' } else { b'.' });
+            }
+            while number > 0 {
+                put(DIGITS[(number & 63) as usize]);
+                number >>= 6;
+            }
+        }
+        (text, len)
+    }
+
+    /// Reads what [`Self::text`] wrote, and nothing else.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (origin, number) = text.split_once(['.', '!'])?;
+        let read = |digits: &str| {
+            let mut number = 0u64;
+            for (i, digit) in digits.bytes().enumerate().take(7) {
+                let value = DIGITS.iter().position(|known| *known == digit)?;
+                number |= (value as u64) << (6 * i);
+            }
+            let canonical = digits.len() <= 6 && !digits.ends_with('0');
+            u32::try_from(number).ok().filter(|_| canonical)
+        };
+        Some(Self {
+            origin: NonZeroU32::new(read(origin)?)?,
+            number: read(number)?,
+            again: text.as_bytes().get(origin.len()) == Some(&b'!'),
+        })
+    }
+}
+
+/// What a federation is told of links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkNews<'a> {
+    /// A neighbour is connected, and may be one.
+    Up {
+        /// Whether this broker opened the connection.
+        dialled: bool,
+    },
+    /// A message for the federation.
+    Message(&'a [u8]),
+    /// The connection is gone.
+    Down(&'a str),
+}
+
+/// Who keeps the tree and the tables. Called on shard threads: nothing may block or
+/// take long.
+pub trait Federation: Debug + Send + Sync {
+    /// A client has subscribed to a filter for which it had no subscription.
+    fn subscribed(&self, filter: &str);
+    /// A client's subscription to a filter is gone.
+    fn unsubscribed(&self, filter: &str);
+    /// Whether a neighbour of that name may connect now; not while there is a better
+    /// connection to it.
+    fn may_connect(&self, peer: &str) -> bool;
+    /// Something about the link on connection `conn` of the first shard; `peer` is
+    /// the neighbour's name.
+    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>);
+    /// What messages are called that are taken in here.
+    fn origin(&self) -> NonZeroU32;
+    /// Whether a message from a neighbour was not here before.
+    fn is_new(&self, name: MessageName, at_most_once: bool) -> bool;
+}
+
+/// What a session of a neighbour has beyond those of clients.
+#[derive(Debug, Default)]
+pub(crate) struct LinkState {
+    /// What the neighbour wants.
+    pub(crate) filters: HashSet<Box<str>, foldhash::fast::RandomState>,
+    /// Messages in flight that the neighbour allows, while none are sent.
+    pub(crate) held: Option<u16>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn names_are_read_as_written(origin in 1..=u32::MAX, number: u32, again: bool) {
+            let name = MessageName {
+                origin: NonZeroU32::new(origin).unwrap(),
+                number,
+                again,
+            };
+            let (text, len) = name.text();
+            let text = std::str::from_utf8(&text[..len]).unwrap();
+            prop_assert_eq!(MessageName::parse(text), Some(name));
+            let longer = format!("{text}0");
+            prop_assert_eq!(MessageName::parse(&longer), None);
+        }
+
+        #[test]
+        fn other_text_is_refused_or_one_way_to_write_a_name(text in "[.!0-9A-Za-z_-]{0,14}") {
+            if let Some(name) = MessageName::parse(&text) {
+                let (again, len) = name.text();
+                prop_assert_eq!(&again[..len], text.as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Two brokers as state machines, joined by a link: what a neighbour is sent, what of
+//! it reaches clients, and what happens to messages while the link carries nothing.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+use std::io::IoSlice;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+
+use punctual_broker::{
+    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Nanos,
+    Scope, Shard,
+};
+use punctual_codec::{Connect, Packet, Properties, Publish, QoS, Split, Subscribe, Version, split};
+
+const NOW: Nanos = Nanos::from_secs(1);
+
+/// Remembers what it is told.
+#[derive(Debug, Default)]
+struct Notes {
+    origin: u32,
+    news: Mutex<Vec<String>>,
+    names: Mutex<Vec<MessageName>>,
+    conn: Mutex<Option<ConnId>>,
+}
+
+impl Federation for Notes {
+    fn subscribed(&self, filter: &str) {
+        self.news.lock().unwrap().push(format!("+{filter}"));
+    }
+
+    fn unsubscribed(&self, filter: &str) {
+        self.news.lock().unwrap().push(format!("-{filter}"));
+    }
+
+    fn may_connect(&self, _: &str) -> bool {
+        true
+    }
+
+    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
+        let text = match news {
+            LinkNews::Up { .. } => {
+                *self.conn.lock().unwrap() = Some(conn);
+                format!("{peer} up")
+            }
+            LinkNews::Message(bytes) => format!("{peer}: {}", String::from_utf8_lossy(bytes)),
+            LinkNews::Down(_) => format!("{peer} down"),
+        };
+        self.news.lock().unwrap().push(text);
+    }
+
+    fn origin(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.origin).unwrap()
+    }
+
+    fn is_new(&self, name: MessageName, _: bool) -> bool {
+        let mut names = self.names.lock().unwrap();
+        let same = |other: &MessageName| (other.origin, other.number) == (name.origin, name.number);
+        let new = name.origin.get() != self.origin && !names.iter().any(same);
+        names.push(name);
+        new
+    }
+}
+
+struct Broker {
+    shard: Shard,
+    notes: Arc<Notes>,
+}
+
+impl Broker {
+    fn new(origin: u32) -> Self {
+        let directory = Directory::new(1);
+        let notes = Arc::new(Notes {
+            origin,
+            ..Notes::default()
+        });
+        directory.set_federation(notes.clone());
+        Self {
+            shard: Shard::new(directory, 0, Arc::new(Config::default()), NOW),
+            notes,
+        }
+    }
+
+    fn open(&mut self) -> ConnId {
+        self.shard.open(meta(), NOW)
+    }
+
+    fn give(&mut self, conn: ConnId, packet: Packet<'_>) {
+        let mut bytes = Vec::new();
+        packet.encode(Version::V5, &mut bytes).unwrap();
+        let received = self.shard.receive(conn, &bytes, NOW);
+        assert_eq!(received.consumed, bytes.len());
+    }
+
+    fn take(&mut self, conn: ConnId) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let mut slices = [IoSlice::new(&[]); 8];
+            let n = self.shard.pending(conn, Scope::All, NOW, &mut slices);
+            let bytes: Vec<u8> = slices[..n]
+                .iter()
+                .flat_map(|slice| slice.to_vec())
+                .collect();
+            if bytes.is_empty() {
+                return all;
+            }
+            self.shard.sent(conn, bytes.len(), NOW);
+            all.extend(bytes);
+        }
+    }
+
+    fn client(&mut self, id: &str) -> ConnId {
+        let conn = self.open();
+        self.give(conn, connect(id));
+        self.take(conn);
+        conn
+    }
+
+    fn publish(&mut self, conn: ConnId, topic: &str, payload: &str, packet_id: u16) {
+        self.give(conn, Packet::Publish(publish(topic, payload, packet_id)));
+    }
+}
+
+fn meta() -> ConnMeta {
+    ConnMeta {
+        peer: None,
+        listener: 0,
+        allow_anonymous: true,
+        identity: None,
+        nonce: [0; 16],
+        refuse: None,
+    }
+}
+
+fn connect(client_id: &str) -> Packet<'_> {
+    Packet::Connect(Connect {
+        version: Version::V5,
+        clean_start: false,
+        keep_alive: 0,
+        properties: Properties::default(),
+        client_id,
+        will: None,
+        username: None,
+        password: None,
+    })
+}
+
+fn publish<'a>(topic: &'a str, payload: &'a str, packet_id: u16) -> Publish<'a> {
+    Publish {
+        dup: false,
+        qos: if packet_id == 0 {
+            QoS::AtMostOnce
+        } else {
+            QoS::AtLeastOnce
+        },
+        retain: false,
+        topic,
+        packet_id,
+        properties: Properties::default(),
+        payload: payload.as_bytes(),
+    }
+}
+
+/// Payloads of the publications in a stream, and how many user properties each has.
+fn publications(mut bytes: &[u8]) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    while let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) {
+        if let Packet::Publish(publish) = Packet::decode(frame, Version::V5).unwrap() {
+            let payload = String::from_utf8(publish.payload.to_vec()).unwrap();
+            found.push((payload, publish.properties.user_count()));
+        }
+        bytes = &bytes[frame.bytes.len()..];
+    }
+    found
+}
+
+/// Broker `a` has connected to broker `b`.
+struct Pair {
+    a: Broker,
+    b: Broker,
+    at_a: ConnId,
+    at_b: ConnId,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (mut a, mut b) = (Broker::new(1), Broker::new(2));
+        let at_b = b.open();
+        b.give(at_b, connect("$mesh/a"));
+        let answer = b.take(at_b);
+        assert_eq!(answer.first(), Some(&0x20), "CONNACK");
+        let limits = LinkLimits {
+            receive_maximum: 10,
+            max_packet: 1 << 20,
+            topic_aliases: 0,
+        };
+        let at_a = a.shard.open_link(meta(), "b", limits, NOW);
+        assert!(
+            a.take(at_a).is_empty(),
+            "who has connected sends no CONNACK"
+        );
+        Self { a, b, at_a, at_b }
+    }
+
+    /// Carries what is to be sent both ways until nothing is; publications from a to b.
+    fn carry(&mut self) -> Vec<(String, usize)> {
+        let mut all = Vec::new();
+        loop {
+            let (to_b, to_a) = (self.a.take(self.at_a), self.b.take(self.at_b));
+            if to_b.is_empty() && to_a.is_empty() {
+                return all;
+            }
+            all.extend(publications(&to_b));
+            assert_eq!(
+                self.b.shard.receive(self.at_b, &to_b, NOW).consumed,
+                to_b.len()
+            );
+            assert_eq!(
+                self.a.shard.receive(self.at_a, &to_a, NOW).consumed,
+                to_a.len()
+            );
+        }
+    }
+}
+
+fn subscribe(broker: &mut Broker, conn: ConnId, filter: &str) {
+    let mut payload = (filter.len() as u16).to_be_bytes().to_vec();
+    payload.extend_from_slice(filter.as_bytes());
+    payload.push(1);
+    let mut body = vec![0, 1, 0];
+    body.extend_from_slice(&payload);
+    let packet = Subscribe::decode(&body, Version::V5).unwrap();
+    broker.give(conn, Packet::Subscribe(packet));
+    broker.take(conn);
+}
+
+#[test]
+fn a_message_crosses_with_its_name_and_arrives_without() {
+    let mut pair = Pair::new();
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "t/#");
+    assert_eq!(*pair.b.notes.news.lock().unwrap(), ["a up", "+t/#"]);
+    pair.a.shard.link_interest("b", &["t/#".into()], &[]);
+    let publisher = pair.a.client("publisher");
+
+    // Kept while the link carries nothing.
+    pair.a.publish(publisher, "t/1", "one", 1);
+    assert_eq!(pair.carry(), []);
+    pair.a.shard.link_carry("b", true, NOW);
+    assert_eq!(pair.carry(), [("one".to_owned(), 1)]);
+    assert_eq!(
+        publications(&pair.b.take(subscriber)),
+        [("one".to_owned(), 0)]
+    );
+
+    // With every QoS, and nothing that nobody wants.
+    pair.a.publish(publisher, "t/1", "zero", 0);
+    pair.a.publish(publisher, "other", "no", 2);
+    assert_eq!(pair.carry(), [("zero".to_owned(), 1)]);
+    assert_eq!(
+        publications(&pair.b.take(subscriber)),
+        [("zero".to_owned(), 0)]
+    );
+
+    // What is not wanted any more.
+    pair.a.shard.link_interest("b", &[], &["t/#".into()]);
+    pair.a.publish(publisher, "t/1", "two", 3);
+    assert_eq!(pair.carry(), []);
+    let names = pair.b.notes.names.lock().unwrap();
+    let names: Vec<_> = names
+        .iter()
+        .map(|name| (name.origin.get(), name.number))
+        .collect();
+    assert_eq!(names, [(1, 1), (1, 2)]);
+}
+
+#[test]
+fn a_copy_for_another_neighbour_is_recognised() {
+    let mut pair = Pair::new();
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "t");
+    // A third broker was the way to b; it is gone, and what was meant for it goes
+    // to b, which has the first message already.
+    let limits = LinkLimits {
+        receive_maximum: 10,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
+    for peer in ["b", "c"] {
+        pair.a.shard.link_interest(peer, &["t".into()], &[]);
+        pair.a.shard.link_carry(peer, true, NOW);
+    }
+    let publisher = pair.a.client("publisher");
+    pair.a.publish(publisher, "t", "one", 1);
+    assert_eq!(publications(&pair.a.take(gone)), [("one".to_owned(), 1)]);
+    assert_eq!(pair.carry().len(), 1);
+    pair.a.shard.link_interest("b", &[], &["t".into()]);
+    pair.a.shard.closed(gone, "lost", NOW);
+    pair.a.publish(publisher, "t", "two", 2);
+    assert_eq!(pair.carry(), []);
+    pair.a.shard.link_copy("c", "b", NOW);
+    assert_eq!(pair.carry().len(), 2);
+    let got = publications(&pair.b.take(subscriber));
+    assert_eq!(got, [("one".to_owned(), 0), ("two".to_owned(), 0)]);
+    assert!(pair.b.notes.names.lock().unwrap()[1].again);
+    pair.a.shard.link_forget("c", NOW);
+    assert!(pair.a.shard.client("$mesh/c").is_none());
+}
+
+#[test]
+fn brokers_speak_on_topics_that_clients_cannot_use() {
+    let mut pair = Pair::new();
+    pair.a.shard.link_send(pair.at_a, "$mesh/1", b"hello");
+    pair.carry();
+    assert_eq!(*pair.b.notes.news.lock().unwrap(), ["a up", "a: hello"]);
+    let client = pair.b.client("client");
+    pair.b.publish(client, "$mesh/1", "x", 1);
+    let answer = pair.b.take(client);
+    assert_eq!(answer.get(4), Some(&0x87), "not authorized");
+    // A neighbour's message without a name ends the link.
+    pair.b.publish(pair.at_b, "t", "x", 2);
+    assert_eq!(pair.b.notes.news.lock().unwrap().last().unwrap(), "a down");
+}
+
+#[test]
+fn without_a_federation_there_are_no_neighbours() {
+    let mut shard = Shard::new(Directory::new(1), 0, Arc::new(Config::default()), NOW);
+    let conn = shard.open(meta(), NOW);
+    let mut bytes = Vec::new();
+    connect("$mesh/a").encode(Version::V5, &mut bytes).unwrap();
+    shard.receive(conn, &bytes, NOW);
+    assert_eq!(shard.clients_connected(), 0);
+}
