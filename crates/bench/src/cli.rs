@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use crate::compare::CompareArgs;
 use crate::emulate::{Paper, PapersArgs, RecoveryArgs};
 use crate::error::{Error, Result};
+use crate::federation::FederationArgs;
 use crate::floor::Floor;
 use crate::link::LinkArgs;
 use crate::load::{self, Options, Pace, Report, Scenario};
@@ -40,6 +41,9 @@ pub enum BenchCommand {
     /// How long an urgent message waits behind bulk on a slow link, with and without what is to
     /// shorten that, and with Mosquitto. Takes root, for network namespaces
     Link(LinkArgs),
+    /// What five brokers send each other for the same publications, by topology, locality and
+    /// way of forwarding, beside Mosquitto's bridges. Takes root, for network namespaces
+    Federation(FederationArgs),
     /// A station of the factory cell; told what to do on standard input
     #[command(name = priomqtt::STATION_COMMAND, hide = true)]
     PriomqttStation,
@@ -62,6 +66,7 @@ impl BenchCommand {
             Self::MrtMqtt(args) => args.run(Paper::MrtMqtt, !own_words.is_empty(), out),
             Self::Recovery(args) => args.run(out),
             Self::Link(args) => args.run(own_words, out),
+            Self::Federation(args) => args.run(own_words, out),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
         }
     }
