@@ -129,6 +129,7 @@ fn meta() -> ConnMeta {
         identity: None,
         nonce: [0; 16],
         refuse: None,
+        local: None,
     }
 }
 

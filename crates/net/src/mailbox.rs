@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use mio::Waker;
 use punctual_broker::{
-    AuthAnswer, Class, ConnId, ConnMeta, Nanos, RemoteMessage, Shard, StoreTrouble,
+    AuthAnswer, Class, ConnId, ConnMeta, LinkLimits, Nanos, RemoteMessage, Shard, StoreTrouble,
 };
 
 use crate::layer::Layer;
@@ -22,6 +22,8 @@ const BATCHES: usize = 64;
 pub(crate) enum Mail {
     /// A connection: new, or moved from another shard.
     Connection(Box<Connection>),
+    /// A connection to another broker that this one opened.
+    Link(Box<Connection>, Box<str>, LinkLimits),
     /// Messages from another shard.
     Messages(Vec<RemoteMessage>),
     /// An authentication was decided.

@@ -11,14 +11,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use punctual_broker::{
-    AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, Directory, Event,
-    Nanos, Operations, RestoredSession, Restorer, Shard,
+    AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
+    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
 };
 use punctual_codec::ReasonCode;
 use punctual_store::Op;
 
 use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
-use crate::mailbox::{Mail, Mailbox, StoreNews};
+use crate::layer::Layer;
+use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
 use crate::quic::{Opened as OpenedQuic, Quic, QuicCounters, QuicOptions, UnderWay};
 use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
@@ -112,6 +113,8 @@ pub struct ServerOptions {
     pub admission: Option<Arc<dyn AdmissionDesk>>,
     /// What survives the process; `None`: nothing.
     pub store: Option<StoreOptions>,
+    /// What joins the broker to others, if anything does.
+    pub federation: Option<Arc<dyn Federation>>,
 }
 
 /// Counters of the shell.
@@ -249,6 +252,9 @@ impl Server {
         let clock = Clock::new();
         let directory = Directory::new(shards);
         directory.set_access_control(options.access);
+        if let Some(federation) = options.federation {
+            directory.set_federation(federation);
+        }
         let counters = Arc::new(Counters {
             per_listener: listeners.iter().map(|_| AtomicUsize::new(0)).collect(),
             ..Counters::default()
@@ -452,6 +458,7 @@ impl Server {
     pub fn handle(&self) -> Handle {
         Handle {
             mailboxes: self.mailboxes.clone(),
+            counters: self.counters.clone(),
         }
     }
 
@@ -519,6 +526,7 @@ impl Server {
 #[derive(Clone)]
 pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
+    counters: Arc<Counters>,
 }
 
 impl Handle {
@@ -533,6 +541,44 @@ impl Handle {
         if let Some(mailbox) = self.mailboxes.get(usize::from(shard)) {
             mailbox.post(Mail::Stored(news));
         }
+    }
+
+    /// Hands over a connection that was opened to another broker, after its CONNACK;
+    /// `unread` are bytes that came behind. It counts with the first listener.
+    ///
+    /// # Errors
+    /// What the system says about the socket.
+    pub fn link(
+        &self,
+        stream: std::net::TcpStream,
+        unread: Vec<u8>,
+        peer: &str,
+        limits: LinkLimits,
+    ) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let meta = ConnMeta {
+            peer: stream.peer_addr().ok(),
+            local: stream.local_addr().ok(),
+            listener: 0,
+            allow_anonymous: true,
+            identity: None,
+            nonce: [0; 16],
+            refuse: None,
+        };
+        let connection = Connection {
+            stream,
+            meta: Box::new(meta),
+            layer: Layer::plain(),
+            unread,
+            unwritten: Vec::new(),
+            identity: Identity::None,
+            class: Class::Normal,
+            tuned: false,
+        };
+        self.counters.opened(0);
+        self.mailboxes[0].post(Mail::Link(Box::new(connection), peer.into(), limits));
+        Ok(())
     }
 
     /// Runs `call` on a shard's thread. It has to be short: messages wait.

@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use punctual_broker::{AuthRequest, Class, ConnId, Event, Flow, Nanos, Output, Scope, Shard};
+use punctual_broker::{
+    AuthRequest, Class, ConnId, Event, Flow, LinkLimits, Nanos, Output, Scope, Shard,
+};
 
 use crate::acceptor::Shared;
 use crate::alarm::{ALARM, Alarm};
@@ -394,7 +396,10 @@ impl Worker {
     /// True for an order to shut down.
     fn handle(&mut self, state: &mut State, mail: Mail, now: Nanos) -> bool {
         match mail {
-            Mail::Connection(connection) => self.adopt(state, *connection, now),
+            Mail::Connection(connection) => self.adopt(state, *connection, None, now),
+            Mail::Link(connection, peer, limits) => {
+                self.adopt(state, *connection, Some((peer, limits)), now);
+            }
             Mail::Messages(messages) => self.shard.remote(messages.into_iter(), now),
             Mail::Authenticated(id, answer) => self.shard.authenticated(id, answer, now),
             Mail::Call(call) => call(&mut self.shard, now),
@@ -407,7 +412,14 @@ impl Worker {
         false
     }
 
-    fn adopt(&mut self, state: &mut State, connection: Connection, now: Nanos) {
+    /// Takes a connection; with `link`, one to that broker.
+    fn adopt(
+        &mut self,
+        state: &mut State,
+        connection: Connection,
+        link: Option<(Box<str>, LinkLimits)>,
+        now: Nanos,
+    ) {
         let Connection {
             stream,
             meta,
@@ -420,7 +432,10 @@ impl Worker {
         } = connection;
         let mut stream = TcpStream::from_std(stream);
         let listener = meta.listener;
-        let id = self.shard.open(*meta, now);
+        let id = match link {
+            Some((peer, limits)) => self.shard.open_link(*meta, &peer, limits, now),
+            None => self.shard.open(*meta, now),
+        };
         let registered = self.poll.registry().register(
             &mut stream,
             Token(id.slot as usize),

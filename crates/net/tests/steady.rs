@@ -107,6 +107,7 @@ fn server() -> Server {
         authenticator: None,
         admission: None,
         store: None,
+        federation: None,
         access: None,
     });
     let server = server.unwrap();

@@ -73,6 +73,7 @@ impl Serve {
             authenticator: None,
             admission: None,
             store: None,
+            federation: None,
             access: None,
         })
         .unwrap();

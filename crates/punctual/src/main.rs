@@ -10,6 +10,7 @@ mod cli;
 mod config;
 mod http;
 mod logging;
+mod mesh;
 mod proxy;
 mod serve;
 mod store;

@@ -252,7 +252,8 @@ impl Shard {
             true => None,
             false => raw.properties.number(PropertyId::MessageExpiryInterval),
         };
-        let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable;
+        // What a neighbour sends has its name in it.
+        let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable && name.is_none();
         if let Some(stated) = &stated {
             match decide_stamp(hub, id, stated, now) {
                 Course::Go(course, flow, said) => (stamp, watch, answer) = (course, flow, said),

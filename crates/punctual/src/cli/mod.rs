@@ -9,6 +9,7 @@ mod emulate;
 mod generate;
 mod input;
 mod manager;
+mod mesh;
 mod passwd;
 mod pubsub;
 mod serve;
@@ -68,6 +69,9 @@ enum Command {
     /// Control a network of OpenFlow switches: find ways for requested flows,
     /// promise deadlines, reserve.
     Controller(Box<controller::Arguments>),
+    /// Look at and change the mesh of a running broker.
+    #[command(subcommand)]
+    Mesh(mesh::Command),
     /// Measure what the broker costs on this machine, for the analysis of a
     /// network.
     Calibrate(calibrate::Arguments),
@@ -100,6 +104,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Simulate(arguments) => return simulate::run(&arguments),
         Command::Emulate(arguments) => return emulate::run(&arguments),
         Command::Controller(arguments) => controller::run(*arguments),
+        Command::Mesh(command) => mesh::run(&command),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),

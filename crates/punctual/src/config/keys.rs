@@ -13,6 +13,7 @@ use punctual_net::marking::{Dscp, MOST_PRIORITY};
 
 use super::address::{ListenAddress, Transport};
 use super::durability::DurableRule;
+use super::neighbour::Neighbour;
 use super::rule::Rule;
 use super::schema::section;
 use super::units::{Rate, Size};
@@ -132,6 +133,16 @@ words! {
         Drop = "drop",
         /// They are counted.
         Off = "off",
+    }
+}
+
+words! {
+    /// Over which connections between brokers messages go.
+    MeshStrategy {
+        /// Those behind which somebody has subscribed.
+        SubscriptionTable = "subscription-table",
+        /// All of the tree.
+        Flooding = "flooding",
     }
 }
 
@@ -710,6 +721,50 @@ section! {
         /// exceeded; before MQTT 5 the connection ends). The disk may take twice as
         /// much for a while.
         max_bytes: Size = Size::gib(8), in Size::mib(1) => MUCH, since "0.4", Restart;
+    }
+}
+
+section! {
+    /// The broker as one of a mesh: brokers that are connected to each other in any
+    /// way form one system, over one tree of their connections. See
+    /// docs/federation.md.
+    Mesh ["mesh"] {
+        /// Whether it is. Brokers may then connect here: with auth.acl_file, users
+        /// with a line `broker`; without, everybody who may connect at all.
+        enabled: bool = false, since "0.4", Restart;
+        /// Name of this broker, different from those of all others. Without it, the
+        /// name of the host.
+        id: Option<String> = None, example "\"berlin-1\"", since "0.4", Restart;
+        /// Brokers to connect to: host and port, and how their distance counts if
+        /// not as it is measured. A low weight attracts: "gate:1883 weight=0.2".
+        neighbours: Vec<Neighbour> = Vec::new(), since "0.4", Restart;
+        /// User name that it connects with.
+        user: Option<String> = None, example "\"broker\"", since "0.4", Restart;
+        /// File with the password in its first line.
+        password_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh.password\"",
+            since "0.4", Restart;
+        /// Over which connections messages go; the same in all brokers.
+        /// "subscription-table": those behind which somebody has subscribed.
+        /// "flooding": all of the tree.
+        strategy: MeshStrategy = MeshStrategy::SubscriptionTable, since "0.4", Restart;
+        /// Time between two messages that keep the tree. A neighbour from which
+        /// nothing is heard for three times as long is lost.
+        hello: Duration = seconds(2), in millis(50) => seconds(60), since "0.4", Restart;
+        /// By how many per cent another way to the root has to be shorter to be
+        /// taken.
+        hysteresis: u8 = 25, in 0 => 90, since "0.4", Restart;
+        /// How long messages for a neighbour that was lost are kept for another way.
+        heal: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;
+        /// Worth of a MiB of memory. The broker with the highest capacity becomes
+        /// root: alpha times memory, beta times processors, and gamma.
+        alpha: u32 = 1, in 0 => 1_000_000, since "0.4", Restart;
+        /// Worth of a processor.
+        beta: u32 = 1024, in 0 => 1_000_000, since "0.4", Restart;
+        /// Worth of being this broker, for one that is to be root.
+        gamma: u32 = 0, in 0 => 1_000_000_000, since "0.4", Restart;
+        /// Topic filters that brokers may want together. A neighbour that wants more
+        /// is sent everything.
+        max_filters: u32 = 1_000_000, in 1 => 100_000_000, since "0.4", Restart;
     }
 }
 

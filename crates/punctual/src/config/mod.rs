@@ -14,6 +14,7 @@ mod environment;
 mod import;
 mod include;
 mod keys;
+mod neighbour;
 mod place;
 mod problem;
 mod reference;
@@ -32,9 +33,10 @@ pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
 pub(crate) use self::import::import;
 pub(crate) use self::keys::{
-    Admission, Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mqtt,
-    Queue, Realtime, Server, Store, Tcp,
+    Admission, Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mesh,
+    MeshStrategy, Mqtt, Queue, Realtime, Server, Store, Tcp,
 };
+pub(crate) use self::neighbour::Neighbour;
 pub(crate) use self::problem::{Problem, Problems};
 pub(crate) use self::reference::{markdown, toml};
 use self::schema::{Effect, Reader, Section};
@@ -68,6 +70,8 @@ pub(crate) struct Config {
     pub(crate) admission: Admission,
     /// What survives the process.
     pub(crate) store: Store,
+    /// The broker among others.
+    pub(crate) mesh: Mesh,
     /// The log.
     pub(crate) log: Log,
 }
@@ -87,6 +91,7 @@ impl Default for Config {
             marking: Marking::default(),
             realtime: Realtime::default(),
             store: Store::default(),
+            mesh: Mesh::default(),
             log: Log::default(),
         }
     }
@@ -176,6 +181,7 @@ impl Config {
         entries.extend(of(&self.marking, Marking::NAME));
         entries.extend(of(&self.realtime, Realtime::NAME));
         entries.extend(of(&self.store, Store::NAME));
+        entries.extend(of(&self.mesh, Mesh::NAME));
         entries.extend(of(&self.log, Log::NAME));
         entries
     }
@@ -201,6 +207,7 @@ impl Config {
             marking: section(&mut table, reader),
             realtime: section(&mut table, reader),
             store: section(&mut table, reader),
+            mesh: section(&mut table, reader),
             log: section(&mut table, reader),
         };
         for (key, node) in table {

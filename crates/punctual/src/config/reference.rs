@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use super::environment;
 use super::include;
 use super::keys::{
-    Admission, Auth, Egress, Limits, Listener, Log, Marking, Mqtt, Queue, Realtime, Server, Store,
-    Tcp,
+    Admission, Auth, Egress, Limits, Listener, Log, Marking, Mesh, Mqtt, Queue, Realtime, Server,
+    Store, Tcp,
 };
 use super::schema::{Effect, Key, Section};
 
@@ -31,7 +31,7 @@ fn described<S: Section>(header: String) -> Described {
 }
 
 /// All sections in the order in which the reference has them.
-fn sections() -> [Described; 13] {
+fn sections() -> [Described; 14] {
     fn table<S: Section>() -> Described {
         described::<S>(format!("[{}]", S::NAME))
     }
@@ -48,6 +48,7 @@ fn sections() -> [Described; 13] {
         table::<Marking>(),
         table::<Realtime>(),
         table::<Store>(),
+        table::<Mesh>(),
         table::<Log>(),
     ]
 }

@@ -34,13 +34,23 @@ pub(super) async fn live(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<H
 }
 
 /// `GET /readyz`: the listeners are open, which they are before this interface
-/// answers at all, until the shutdown begins.
+/// answers at all, until the shutdown begins; and in a mesh, the broker is attached to
+/// its tree.
 pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Health>, ApiError> {
     Query::new(&uri).finish()?;
     if app.is_stopping() {
         return Err(ApiError::unavailable(
             "the broker shuts down",
             "connect to another one, or to this one when it runs again",
+        ));
+    }
+    if let Some(mesh) = &app.mesh
+        && let Some(overview) = mesh.status().await
+        && !overview.status.attached
+    {
+        return Err(ApiError::unavailable(
+            "the broker is not attached to the tree of its mesh",
+            "this takes a moment when a neighbour was lost; GET /api/v1/mesh says more",
         ));
     }
     Ok(Json(Health { status: "ready" }))

@@ -13,6 +13,7 @@ mod error;
 mod flows;
 mod guard;
 mod health;
+mod mesh;
 mod metrics;
 mod openapi;
 mod page;
@@ -45,6 +46,7 @@ use self::shards::Shards;
 use crate::admission::Office;
 use crate::cli::Failure;
 use crate::config::Config;
+use crate::mesh::Asker;
 use crate::store::Keeper;
 
 /// What requests are answered from.
@@ -62,6 +64,8 @@ struct App {
     office: Option<Office>,
     /// The store, if there is one.
     keeper: Option<Keeper>,
+    /// The broker among others, if it is.
+    mesh: Option<Asker>,
     /// What each shard counted when it was last asked: what is shown of a
     /// shard that does not answer, so that counters never step back.
     counted: RwLock<Vec<Stats>>,
@@ -126,6 +130,7 @@ impl Opened {
         config: &Config,
         office: Option<Office>,
         keeper: Option<Keeper>,
+        mesh: Option<Asker>,
     ) -> Result<Http, Failure> {
         let shards = Shards::new(server.handle());
         let app = Arc::new(App {
@@ -139,6 +144,7 @@ impl Opened {
             listeners,
             office,
             keeper,
+            mesh,
             config: RwLock::new(Values::started(config)),
             hosts: Arc::new(Hosts::new(
                 config.server.http_names.as_deref().unwrap_or_default(),

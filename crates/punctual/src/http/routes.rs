@@ -10,7 +10,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::error::ApiError;
 use super::{
-    App, clients, config, flows, guard, health, metrics, openapi, retained, stats, store,
+    App, clients, config, flows, guard, health, mesh, metrics, openapi, retained, stats, store,
     subscriptions,
 };
 
@@ -40,6 +40,13 @@ fn routes() -> Vec<Route> {
         ("/api/v1/network", get(flows::network)),
         ("/api/v1/store", get(store::get)),
         ("/api/v1/what-if", post(flows::what_if)),
+        ("/api/v1/mesh", get(mesh::status)),
+        ("/api/v1/mesh/neighbours", post(mesh::add)),
+        (
+            "/api/v1/mesh/neighbours/{address}",
+            axum::routing::delete(mesh::remove),
+        ),
+        ("/api/v1/mesh/trace/{*topic}", get(mesh::trace)),
     ]
 }
 

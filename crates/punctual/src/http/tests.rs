@@ -42,6 +42,7 @@ fn server() -> Server {
         authenticator: None,
         admission: None,
         store: None,
+        federation: None,
         access: None,
     })
     .unwrap()
@@ -54,7 +55,7 @@ fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
     let urls = vec![format!("tcp://{}", server.addresses()[0])];
     (
         opened
-            .start(server, urls, &Config::default(), None, None)
+            .start(server, urls, &Config::default(), None, None, None)
             .unwrap(),
         address,
     )

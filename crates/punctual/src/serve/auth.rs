@@ -100,6 +100,10 @@ impl Permissions for ClientRights {
         self.0.may_subscribe(filter)
     }
 
+    fn is_broker(&self) -> bool {
+        self.0.is_broker()
+    }
+
     fn quota(&self) -> FlowQuota {
         let rights = self.0.rt_rights().unwrap_or_default();
         FlowQuota {

@@ -26,6 +26,7 @@ use crate::cli::Failure;
 use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch, nanos};
 use crate::http::{Http, Opened};
 use crate::logging::Logging;
+use crate::mesh;
 use crate::store::Keeper;
 
 /// Where the configuration came from, to read it again.
@@ -69,6 +70,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     });
     let office = admission::Opening::open(&config, schemes)?;
     let (keeper, store) = Keeper::open(&config)?.unzip();
+    let mesh = mesh::Opening::open(&config)?;
     let mut server = Server::start(ServerOptions {
         listeners,
         broker: config.broker(),
@@ -84,6 +86,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         access,
         admission: office.as_ref().map(admission::Opening::desk),
         store,
+        federation: mesh.as_ref().map(mesh::Opening::federation),
     })?;
     if let Some(keeper) = &keeper {
         keeper.start(server.handle());
@@ -100,6 +103,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let log = server
         .take_events()
         .map(|events| thread::spawn(move || events::log(events)));
+    let mesh = mesh.map(|mesh| mesh.start(&server)).transpose()?;
     let addresses = server.addresses().iter().zip(&urls);
     let urls: Vec<String> = addresses
         .map(|(address, (scheme, path))| format!("{scheme}://{address}{path}"))
@@ -110,7 +114,14 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let http = http
         .map(|http| {
             let office = office.as_ref().map(|(office, _)| office.clone());
-            http.start(&server, urls, &config, office, keeper.clone())
+            http.start(
+                &server,
+                urls,
+                &config,
+                office,
+                keeper.clone(),
+                mesh.as_ref().map(mesh::Mesh::asker),
+            )
         })
         .transpose()?;
     for listener in &config.listeners {
@@ -149,6 +160,9 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     }
     if let Some(http) = http {
         http.stop();
+    }
+    if let Some(mesh) = mesh {
+        mesh.stop();
     }
     if let Some((_, clerk)) = office {
         // It ends when the last shard has.

@@ -67,6 +67,12 @@ const FAMILIES: &[Family] = &[
         One("publishes_resent"),
     ),
     family(
+        "punctual_mesh_messages_recognised_total",
+        Counter,
+        "PUBLISH packets from neighbour brokers that were here before.",
+        One("publishes_recognised"),
+    ),
+    family(
         "punctual_messages_dropped_total",
         Counter,
         "Messages that a receiver did not get, by reason.",

@@ -8,6 +8,7 @@ mod classes;
 mod exposition;
 mod families;
 mod flows;
+mod mesh;
 mod store;
 
 use std::sync::Arc;
@@ -31,7 +32,12 @@ pub(super) async fn get(
     uri: Uri,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
     Query::new(&uri).finish()?;
-    let text = write(&Snapshot::take(&app).await);
+    let mut text = write(&Snapshot::take(&app).await);
+    if let Some(mesh) = &app.mesh
+        && let Some(overview) = mesh.status().await
+    {
+        text.push_str(&mesh::text(&overview));
+    }
     Ok(([(CONTENT_TYPE, TEXT)], text))
 }
 

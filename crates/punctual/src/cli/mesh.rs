@@ -1,0 +1,256 @@
+//! `punctual mesh`: the mesh as a running broker sees it.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{Failure, print};
+
+/// How long the broker may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Print the tree, the links and what neighbours want.
+    Status(Target),
+    /// Connect to another broker, until the next restart.
+    Add {
+        /// Host and port; "weight=0.2" after it attracts the tree.
+        #[arg(value_name = "NEIGHBOUR")]
+        neighbour: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Give up a neighbour and close its connection.
+    Remove {
+        /// Host and port, as in the status.
+        #[arg(value_name = "NEIGHBOUR")]
+        neighbour: String,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Print which brokers get a topic, and on which way.
+    Trace {
+        /// Topic name.
+        topic: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// Which broker to ask.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    /// Address of the broker's HTTP interface.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+    broker: String,
+    /// Print the broker's answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Status(target) => {
+            let status = target.ask("GET", "/api/v1/mesh", None)?;
+            target.show(&status, describe)
+        }
+        Command::Add { neighbour, target } => {
+            let body = json!({ "neighbour": neighbour }).to_string();
+            target.ask("POST", "/api/v1/mesh/neighbours", Some(&body))?;
+            Ok(())
+        }
+        Command::Remove { neighbour, target } => {
+            let path = format!("/api/v1/mesh/neighbours/{}", encoded(neighbour));
+            target.ask("DELETE", &path, None)?;
+            Ok(())
+        }
+        Command::Trace { topic, target } => {
+            let path = format!("/api/v1/mesh/trace/{}", encoded(topic));
+            let answers = target.ask("GET", &path, None)?;
+            target.show(&answers, ways)
+        }
+    }
+}
+
+/// A part of a path.
+fn encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+                out.push(byte.into());
+            }
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+        out
+    })
+}
+
+impl Target {
+    fn show(&self, answer: &Value, text: fn(&Value) -> String) -> Result<(), Failure> {
+        match self.json {
+            true => print(&format!("{answer:#}\n")),
+            false => print(&text(answer)),
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Result<Value, Failure> {
+        let broker = &self.broker;
+        let wrong =
+            || format!("{broker}: give the host and port of server.http, such as 127.0.0.1:8080");
+        let address = broker
+            .to_socket_addrs()
+            .map_err(|_| wrong())?
+            .next()
+            .ok_or_else(wrong)?;
+        let answer = exchange(address, method, path, body.unwrap_or_default());
+        let answer = answer.map_err(|error| format!("http://{broker}{path}: {error}"))?;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        let status = head.split(' ').nth(1).unwrap_or_default();
+        let value: Value = serde_json::from_str(body).unwrap_or_default();
+        if status.starts_with('2') {
+            return Ok(value);
+        }
+        let said = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+        Err(match said("error").as_str() {
+            "" => format!("http://{broker}{path}: answers with status {status}"),
+            error => format!("http://{broker}{path}: {error}; {}", said("remedy")),
+        }
+        .into())
+    }
+}
+
+fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn describe(status: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let millis = |value: &Value| match value.as_f64() {
+        Some(micros) => format!("{:.2} ms", micros / 1e3),
+        None => "-".into(),
+    };
+    let mut out = String::new();
+    let role = match (status["parent"].as_str(), status["attached"].as_bool()) {
+        (None, _) => "root".into(),
+        (Some(parent), Some(true)) => format!("child of {parent}"),
+        (Some(parent), _) => format!("joining {parent}"),
+    };
+    let _ = writeln!(
+        out,
+        "{} ({role}), capacity {}, {}",
+        text(&status["id"]),
+        status["capacity"],
+        text(&status["strategy"])
+    );
+    let _ = writeln!(
+        out,
+        "root {}, {} over {} links, epoch {}",
+        text(&status["root"]),
+        millis(&status["cost_us"]),
+        status["hops"],
+        status["epoch"]
+    );
+    let _ = writeln!(
+        out,
+        "{} filters known, {} changes told",
+        status["filters"], status["advertised"]
+    );
+    for link in status["links"].as_array().into_iter().flatten() {
+        let _ = writeln!(
+            out,
+            "  {:<20} {:<8} rtt {:<10} {} filters",
+            text(&link["peer"]),
+            text(&link["state"]),
+            millis(&link["rtt_us"]),
+            link["filters"]
+        );
+    }
+    let list = |value: &Value| {
+        let names = value.as_array().into_iter().flatten();
+        names.map(text).collect::<Vec<_>>().join(", ")
+    };
+    let _ = writeln!(out, "connects to: {}", list(&status["neighbours"]));
+    let healing = list(&status["healing"]);
+    if !healing.is_empty() {
+        let _ = writeln!(out, "messages wait for: {healing}");
+    }
+    out
+}
+
+fn ways(answers: &Value) -> String {
+    let mut out = String::new();
+    for answer in answers.as_array().into_iter().flatten() {
+        let hops = answer["path"].as_array().into_iter().flatten();
+        let mut total = 0;
+        let mut way = String::new();
+        for hop in hops {
+            let rtt = hop[1].as_u64().unwrap_or(0);
+            let _ = write!(way, "{}", hop[0].as_str().unwrap_or("?"));
+            if rtt > 0 {
+                let _ = write!(way, " -{:.2} ms- ", rtt as f64 / 2e3);
+            }
+            total += rtt;
+        }
+        let subscribed = match answer["subscribed"].as_bool() {
+            Some(true) => "subscribed",
+            _ => "passes it on",
+        };
+        let _ = writeln!(
+            out,
+            "{way}: {subscribed}, {:.2} ms one way",
+            total as f64 / 2e3
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_told_in_words() {
+        let status = json!({
+            "id": "b", "parent": "a", "attached": true, "capacity": 5, "strategy": "flooding",
+            "root": "a", "cost_us": 1800, "hops": 1, "epoch": 9, "filters": 2, "advertised": 3,
+            "links": [{"peer": "a", "state": "parent", "rtt_us": 120.5, "filters": 1}],
+            "neighbours": ["a:1883"], "healing": ["c"],
+        });
+        let text = describe(&status);
+        assert!(text.starts_with("b (child of a), capacity 5, flooding\nroot a, 1.80 ms over 1"));
+        assert!(
+            text.contains("a                    parent   rtt 0.12 ms"),
+            "{text}"
+        );
+        assert!(text.ends_with("connects to: a:1883\nmessages wait for: c\n"));
+        let answers = json!([{"broker": "c", "subscribed": true, "path": [["b", 200], ["a", 1800], ["c", 0]]}]);
+        assert_eq!(
+            ways(&answers),
+            "b -0.10 ms- a -0.90 ms- c: subscribed, 1.00 ms one way\n"
+        );
+    }
+
+    #[test]
+    fn paths_are_encoded() {
+        assert_eq!(encoded("a/b c"), "a%2Fb%20c");
+        assert_eq!(encoded("10.0.0.1:1883"), "10.0.0.1:1883");
+    }
+}

@@ -1,0 +1,117 @@
+//! A neighbour broker: `gate:1883 weight=0.2`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::value::{Scalar, Setting, Unreadable, quote_all};
+
+/// Where another broker is, and how its distance counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    /// Host and port.
+    pub(crate) address: String,
+    /// Thousandths by which its round-trip time is scaled.
+    weight: u32,
+}
+
+impl Neighbour {
+    /// By what its round-trip time is scaled; 1 leaves it.
+    pub(crate) fn weight(&self) -> f64 {
+        f64::from(self.weight) / 1e3
+    }
+}
+
+impl FromStr for Neighbour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace();
+        let address = words.next().unwrap_or_default();
+        let port = address
+            .rsplit_once(':')
+            .map(|(host, port)| (host, port.parse::<u16>()));
+        match port {
+            Some((host, Ok(1..))) if !host.is_empty() => {}
+            _ => return Err("write host and port, such as broker-2:1883".into()),
+        }
+        let mut weight = 1000;
+        for word in words {
+            let value = word
+                .strip_prefix("weight=")
+                .and_then(|value| value.parse::<f64>().ok());
+            weight = match value {
+                Some(value) if (0.001..=1000.0).contains(&value) => (value * 1e3).round() as u32,
+                _ => {
+                    return Err(format!(
+                        "{word:?}: write weight= and a number from 0.001 to 1000"
+                    ));
+                }
+            };
+        }
+        Ok(Self {
+            address: address.into(),
+            weight,
+        })
+    }
+}
+
+impl fmt::Display for Neighbour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address)?;
+        match self.weight {
+            1000 => Ok(()),
+            _ => write!(f, " weight={}", self.weight()),
+        }
+    }
+}
+
+impl Setting for Vec<Neighbour> {
+    fn expects() -> String {
+        "a list of brokers such as [\"broker-2:1883\", \"gate:1883 weight=0.2\"]".into()
+    }
+
+    /// The environment separates brokers by semicolons.
+    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
+        let texts = match scalar {
+            Scalar::List(items) => items.clone(),
+            Scalar::Untyped(text) => text.split(';').map(|item| item.trim().into()).collect(),
+            _ => return Err(Unreadable::Kind),
+        };
+        let neighbour = |text: &String| {
+            let wrong = |why: String| Unreadable::Because(format!("{text:?}: {why}"));
+            text.parse().map_err(wrong)
+        };
+        texts.iter().map(neighbour).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        let texts: Vec<String> = self.iter().map(Neighbour::to_string).collect();
+        Some(quote_all(&texts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_weights_are_read() {
+        for text in ["a:1883", "[::1]:1 weight=0.2", "10.0.0.1:65535 weight=1000"] {
+            let neighbour: Neighbour = text.parse().unwrap();
+            assert_eq!(neighbour.to_string(), text);
+        }
+        let wrong = [
+            "",
+            "a",
+            ":1",
+            "a:0",
+            "a:b",
+            "a:1 weight=0",
+            "a:1 weight=x",
+            "a:1 heavy",
+        ];
+        for text in wrong {
+            assert!(text.parse::<Neighbour>().is_err(), "{text}");
+        }
+    }
+}

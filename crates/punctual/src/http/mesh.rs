@@ -1,0 +1,207 @@
+//! `/api/v1/mesh`: the broker among others: tree, links, tables, neighbours, and the
+//! way that a topic takes.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use punctual_codec::topic;
+use punctual_mesh::tree::Edge;
+use serde::{Deserialize, Serialize};
+
+use super::App;
+use super::error::ApiError;
+use super::query::{Name, Query};
+use crate::mesh::Asker;
+
+/// State of the broker in the mesh. Times are in microseconds.
+#[derive(Debug, Serialize)]
+pub(super) struct Overview {
+    id: String,
+    capacity: u64,
+    strategy: &'static str,
+    root: String,
+    root_capacity: u64,
+    /// Epoch of the root.
+    epoch: u64,
+    /// Cost of the way to the root.
+    cost_us: u64,
+    /// Links of it.
+    hops: u16,
+    parent: Option<String>,
+    /// Whether the parent has accepted this broker, or it is root.
+    attached: bool,
+    links: Vec<Link>,
+    /// Topic filters that somebody wants.
+    filters: usize,
+    /// Changes of filters told to neighbours.
+    advertised: u64,
+    /// Neighbours that were lost, and whose messages wait for another way.
+    healing: Vec<String>,
+    /// Addresses that are kept connected.
+    neighbours: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Link {
+    peer: String,
+    /// spare, joining, parent or child.
+    state: &'static str,
+    /// Whether this broker connected.
+    dialled: bool,
+    rtt_us: Option<f64>,
+    cost_us: u64,
+    /// Root that the neighbour knows, and its cost.
+    root: Option<String>,
+    root_cost_us: Option<u64>,
+    /// Topic filters that it wants.
+    filters: usize,
+}
+
+fn asker(app: &App) -> Result<&Asker, ApiError> {
+    app.mesh.as_ref().ok_or_else(|| {
+        ApiError::new(
+            StatusCode::CONFLICT,
+            "this broker is not in a mesh",
+            "start it with mesh.enabled = true",
+        )
+    })
+}
+
+fn ended() -> ApiError {
+    ApiError::unavailable("the broker shuts down", "ask again when it runs again")
+}
+
+/// `GET /api/v1/mesh`
+pub(super) async fn status(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+) -> Result<Json<Overview>, ApiError> {
+    Query::new(&uri).finish()?;
+    let overview = asker(&app)?.status().await.ok_or_else(ended)?;
+    let status = overview.status;
+    let links = status.links.into_iter().map(|link| Link {
+        peer: link.peer.to_string(),
+        state: match link.edge {
+            Edge::Spare => "spare",
+            Edge::Joining => "joining",
+            Edge::Parent => "parent",
+            Edge::Child => "child",
+        },
+        dialled: link.dialled,
+        rtt_us: link.rtt.map(|rtt| rtt.0 as f64 / 1e3),
+        cost_us: link.cost,
+        root: link.offer.as_ref().map(|(root, _)| root.to_string()),
+        root_cost_us: link.offer.map(|(_, cost)| cost),
+        filters: link.filters,
+    });
+    Ok(Json(Overview {
+        id: status.id.to_string(),
+        capacity: status.capacity,
+        strategy: status.strategy.name(),
+        root: status.root.id.to_string(),
+        root_capacity: status.root.capacity,
+        epoch: status.epoch,
+        cost_us: status.cost,
+        hops: status.hops,
+        parent: status.parent.map(|id| id.to_string()),
+        attached: status.attached,
+        links: links.collect(),
+        filters: status.filters,
+        advertised: status.advertised,
+        healing: status.healing.iter().map(ToString::to_string).collect(),
+        neighbours: overview.neighbours,
+    }))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// As in mesh.neighbours.
+    neighbour: String,
+}
+
+/// `POST /api/v1/mesh/neighbours`
+pub(super) async fn add(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<StatusCode, ApiError> {
+    Query::new(&uri).finish()?;
+    let asker = asker(&app)?;
+    let remedy = "send {\"neighbour\": \"host:port\"}";
+    let wanted: Wanted = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::value("body", "", error.to_string(), remedy))?;
+    let neighbour = wanted
+        .neighbour
+        .parse()
+        .map_err(|error: String| ApiError::value("neighbour", &wanted.neighbour, error, remedy))?;
+    match asker.add(neighbour).await.ok_or_else(ended)? {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(error) => Err(ApiError::unavailable(error, "try again")),
+    }
+}
+
+/// `DELETE /api/v1/mesh/neighbours/{address}`
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    Name(address): Name,
+    uri: Uri,
+) -> Result<StatusCode, ApiError> {
+    Query::new(&uri).finish()?;
+    let asker = asker(&app)?;
+    match asker.remove(address.clone()).await.ok_or_else(ended)? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::not_found(
+            "address",
+            &address,
+            "no such neighbour is kept connected",
+            "GET /api/v1/mesh has those that are, in neighbours",
+        )),
+    }
+}
+
+/// What one broker says to a trace.
+#[derive(Debug, Serialize)]
+pub(super) struct Answer {
+    broker: String,
+    /// Whether its clients have subscribed to the topic.
+    subscribed: bool,
+    /// Brokers passed, and the round-trip time of the link to the next.
+    path: Vec<(String, u64)>,
+}
+
+/// `GET /api/v1/mesh/trace/{topic}`
+pub(super) async fn trace(
+    State(app): State<Arc<App>>,
+    Name(name): Name,
+    uri: Uri,
+) -> Result<Json<Vec<Answer>>, ApiError> {
+    Query::new(&uri).finish()?;
+    let asker = asker(&app)?;
+    topic::validate_name(name.as_bytes()).map_err(|_| {
+        ApiError::value(
+            "topic",
+            &name,
+            "is no topic name",
+            "write one without + and #",
+        )
+    })?;
+    let answers = asker.trace(name).await.ok_or_else(ended)?;
+    let answer = |traced: punctual_mesh::wire::Traced| Answer {
+        broker: traced
+            .path
+            .last()
+            .map(|(id, _)| id.to_string())
+            .unwrap_or_default(),
+        subscribed: traced.subscribed,
+        path: traced
+            .path
+            .into_iter()
+            .map(|(id, rtt)| (id.to_string(), rtt))
+            .collect(),
+    };
+    Ok(Json(answers.into_iter().map(answer).collect()))
+}

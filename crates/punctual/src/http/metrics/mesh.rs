@@ -1,0 +1,57 @@
+//! The broker in its mesh, in numbers.
+
+use punctual_mesh::tree::Edge;
+
+use super::Exposition;
+use super::Kind::{Counter, Gauge};
+use crate::mesh::Overview;
+
+pub(super) fn text(overview: &Overview) -> String {
+    let status = &overview.status;
+    let mut out = Exposition::default();
+    out.one(
+        "punctual_mesh_attached",
+        Gauge,
+        "Whether the broker is attached to the tree of its mesh.",
+        u8::from(status.attached),
+    );
+    out.one(
+        "punctual_mesh_root",
+        Gauge,
+        "Whether the broker is the root.",
+        u8::from(status.parent.is_none()),
+    );
+    out.one(
+        "punctual_mesh_cost_seconds",
+        Gauge,
+        "Cost of the way to the root.",
+        status.cost as f64 / 1e6,
+    );
+    out.family(
+        "punctual_mesh_links",
+        Gauge,
+        "Links to neighbours, by what they are used for.",
+    );
+    for (state, edge) in [
+        ("spare", Edge::Spare),
+        ("joining", Edge::Joining),
+        ("parent", Edge::Parent),
+        ("child", Edge::Child),
+    ] {
+        let links = status.links.iter().filter(|link| link.edge == edge);
+        out.sample(&[("state", state)], links.count());
+    }
+    out.one(
+        "punctual_mesh_filters",
+        Gauge,
+        "Topic filters that somebody in the mesh wants, as known here.",
+        status.filters,
+    );
+    out.one(
+        "punctual_mesh_advertisements_total",
+        Counter,
+        "Changes of topic filters told to neighbours.",
+        status.advertised,
+    );
+    out.finish()
+}

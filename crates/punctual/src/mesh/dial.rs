@@ -1,0 +1,238 @@
+//! Opening connections to neighbours: a thread for each, which ends with them.
+//!
+//! It speaks MQTT until both ends have said who they are; then the socket goes to
+//! the first shard, and the thread waits until it is told that the link is gone.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use punctual_broker::{LINK_PREFIX, LinkLimits};
+use punctual_codec::{
+    Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Version, split,
+};
+use punctual_mesh::wire::{Message, Open, TOPIC};
+
+use super::Input;
+use crate::config::Neighbour;
+
+/// How long connecting and the first words may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two attempts, at first and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// Bytes of the largest packet before the link is one.
+const FIRST_PACKETS: u32 = 64 << 10;
+
+/// Who this broker says it is when it connects.
+#[derive(Debug, Clone)]
+pub(super) struct Introduction {
+    pub(super) open: Open,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Vec<u8>>,
+    /// What this broker accepts on every connection.
+    pub(super) limits: LinkLimits,
+}
+
+/// A connection to a neighbour that has said who it is.
+#[derive(Debug)]
+pub(super) struct Dialled {
+    pub(super) address: String,
+    pub(super) weight: f64,
+    pub(super) peer: Open,
+    pub(super) stream: TcpStream,
+    pub(super) unread: Vec<u8>,
+    pub(super) limits: LinkLimits,
+}
+
+/// A neighbour that is kept connected.
+#[derive(Debug)]
+pub(super) struct Dialler {
+    pub(super) weight: f64,
+    /// Wakes the thread because the link is gone; dropped to end it.
+    again: Sender<()>,
+}
+
+impl Dialler {
+    /// Keeps connecting to a neighbour until dropped.
+    pub(super) fn start(
+        neighbour: &Neighbour,
+        introduction: Introduction,
+        keeper: Sender<Input>,
+    ) -> io::Result<Self> {
+        let (again, woken) = channel();
+        let weight = neighbour.weight();
+        let address = neighbour.address.clone();
+        thread::Builder::new()
+            .name("mesh-dial".into())
+            .spawn(move || keep(&address, weight, &introduction, &keeper, &woken))?;
+        Ok(Self { weight, again })
+    }
+
+    /// The link is gone, or was not wanted: connect again.
+    pub(super) fn wake(&self) {
+        // It ends with the program only.
+        let _ = self.again.send(());
+    }
+}
+
+fn keep(
+    address: &str,
+    weight: f64,
+    introduction: &Introduction,
+    keeper: &Sender<Input>,
+    woken: &Receiver<()>,
+) {
+    let mut pause = BACKOFF.0;
+    let mut said = String::new();
+    loop {
+        match connect(address, introduction) {
+            Ok((stream, peer, unread, limits)) => {
+                let dialled = Dialled {
+                    address: address.into(),
+                    weight,
+                    peer,
+                    stream,
+                    unread,
+                    limits,
+                };
+                if keeper.send(Input::Dialled(Box::new(dialled))).is_err() {
+                    return;
+                }
+                said.clear();
+                let since = Instant::now();
+                if woken.recv().is_err() {
+                    return;
+                }
+                if since.elapsed() > BACKOFF.1 {
+                    pause = BACKOFF.0;
+                }
+            }
+            Err(why) => {
+                if why != said {
+                    tracing::info!("mesh: {address} is not connected: {why}");
+                    said = why;
+                }
+            }
+        }
+        match woken.recv_timeout(pause) {
+            Err(RecvTimeoutError::Disconnected) => return,
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+        }
+        pause = (pause * 2).min(BACKOFF.1);
+    }
+}
+
+type Connected = (TcpStream, Open, Vec<u8>, LinkLimits);
+
+fn connect(address: &str, introduction: &Introduction) -> Result<Connected, String> {
+    let text = |error: io::Error| error.to_string();
+    let end = Instant::now() + PATIENCE;
+    let mut stream = Err("the name has no address".to_owned());
+    for address in address.to_socket_addrs().map_err(text)? {
+        stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(text);
+        if stream.is_ok() {
+            break;
+        }
+    }
+    let mut stream = stream?;
+    stream.set_nodelay(true).map_err(text)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+    let mut out = Vec::new();
+    put_connect(introduction, &mut out).ok_or("CONNECT cannot be encoded")?;
+    stream.write_all(&out).map_err(text)?;
+
+    let mut bytes = Vec::new();
+    let mut limits = None;
+    let mut buffer = [0; 4096];
+    loop {
+        while let Ok(Split::Frame(frame)) = split(&bytes, FIRST_PACKETS) {
+            let length = frame.bytes.len();
+            let packet = Packet::decode(frame, Version::V5).map_err(|e| e.to_string())?;
+            match (packet, limits) {
+                (Packet::ConnAck(answer), None) => {
+                    if answer.reason.is_error() {
+                        let why = answer.properties.text(PropertyId::ReasonString);
+                        let reason = answer.reason.name();
+                        return Err(format!("it refused: {}", why.unwrap_or(reason)));
+                    }
+                    let number = |id| answer.properties.number(id);
+                    limits = Some(LinkLimits {
+                        receive_maximum: number(PropertyId::ReceiveMaximum)
+                            .map_or(u16::MAX, |max| max as u16),
+                        max_packet: number(PropertyId::MaximumPacketSize).unwrap_or(u32::MAX),
+                        topic_aliases: number(PropertyId::TopicAliasMaximum)
+                            .map_or(0, |max| max as u16),
+                    });
+                    let open = Message::Open(introduction.open.clone()).encode();
+                    let mut out = Vec::new();
+                    let publish = Publish {
+                        dup: false,
+                        qos: QoS::AtMostOnce,
+                        retain: false,
+                        topic: TOPIC,
+                        packet_id: 0,
+                        properties: Properties::default(),
+                        payload: &open,
+                    };
+                    Packet::Publish(publish)
+                        .encode(Version::V5, &mut out)
+                        .map_err(|e| e.to_string())?;
+                    stream.write_all(&out).map_err(text)?;
+                }
+                (Packet::Publish(publish), Some(limits)) if publish.topic == TOPIC => {
+                    let Ok(Message::Open(peer)) = Message::decode(publish.payload) else {
+                        return Err("its first words are not understood".into());
+                    };
+                    stream.set_read_timeout(None).map_err(text)?;
+                    return Ok((stream, peer, bytes.split_off(length), limits));
+                }
+                (Packet::Disconnect(farewell), _) => {
+                    let why = farewell.properties.text(PropertyId::ReasonString);
+                    let reason = farewell.reason.name();
+                    return Err(format!("it refused: {}", why.unwrap_or(reason)));
+                }
+                _ => return Err("it is no broker of a mesh".into()),
+            }
+            bytes.drain(..length);
+        }
+        if Instant::now() > end || bytes.len() > FIRST_PACKETS as usize {
+            return Err("it does not say that it is a broker of a mesh".into());
+        }
+        match stream.read(&mut buffer).map_err(text)? {
+            0 => return Err("it closed the connection".into()),
+            n => bytes.extend_from_slice(&buffer[..n]),
+        }
+    }
+}
+
+fn put_connect(introduction: &Introduction, out: &mut Vec<u8>) -> Option<()> {
+    let limits = &introduction.limits;
+    let mut properties = PropertyBuf::new();
+    for (property, value) in [
+        (PropertyId::SessionExpiryInterval, u32::MAX),
+        (
+            PropertyId::ReceiveMaximum,
+            u32::from(limits.receive_maximum),
+        ),
+        (PropertyId::MaximumPacketSize, limits.max_packet),
+        (
+            PropertyId::TopicAliasMaximum,
+            u32::from(limits.topic_aliases),
+        ),
+    ] {
+        properties.push_number(property, value);
+    }
+    let connect = Connect {
+        version: Version::V5,
+        clean_start: false,
+        keep_alive: 0,
+        properties: properties.as_properties(),
+        client_id: &format!("{LINK_PREFIX}{}", introduction.open.id),
+        will: None,
+        username: introduction.user.as_deref(),
+        password: introduction.password.as_deref(),
+    };
+    Packet::Connect(connect).encode(Version::V5, out).ok()
+}

@@ -1,0 +1,604 @@
+//! The broker as one of a mesh: a thread that keeps the tree and the tables
+//! ([`punctual_mesh::Node`]), connects to neighbours, and directs the sessions of
+//! neighbours on the first shard.
+//!
+//! Messages between clients never pass this thread: they go from shard to socket
+//! like all others. What comes here are subscriptions, links and hellos.
+
+mod dial;
+mod machine;
+mod seam;
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use punctual_broker::{ConnId, Federation, LinkLimits, Nanos, Shard};
+use punctual_mesh::wire::{Message, Open, TOPIC, Traced};
+use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
+use punctual_net::{Clock, Handle, Server};
+use tokio::sync::oneshot;
+
+use self::dial::{Dialled, Dialler, Introduction};
+use self::seam::Seam;
+use crate::cli::Failure;
+use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
+
+/// How long answers to a trace are waited for.
+const TRACE: Duration = Duration::from_millis(1500);
+/// Longest sleep, so that a step of the clock does no harm.
+const NAP: Duration = Duration::from_secs(1);
+
+/// News of a link.
+#[derive(Debug)]
+enum News {
+    Up {
+        /// Whether this broker opened the connection.
+        dialled: bool,
+    },
+    Message(Box<[u8]>),
+    Down(String),
+}
+
+/// Something for the mesh's thread.
+#[derive(Debug)]
+enum Input {
+    Subscribed(Box<str>),
+    Unsubscribed(Box<str>),
+    Link {
+        conn: ConnId,
+        peer: BrokerId,
+        news: News,
+    },
+    Dialled(Box<Dialled>),
+    Ask(Ask),
+    Stop,
+}
+
+/// A question or order of an operator.
+#[derive(Debug)]
+enum Ask {
+    Status(oneshot::Sender<Overview>),
+    Add(Neighbour, oneshot::Sender<Result<(), String>>),
+    Remove(String, oneshot::Sender<bool>),
+    Trace(String, oneshot::Sender<Vec<Traced>>),
+}
+
+/// How things stand.
+#[derive(Debug)]
+pub(crate) struct Overview {
+    /// The broker in the mesh.
+    pub(crate) status: Status,
+    /// Neighbours that are to be connected.
+    pub(crate) neighbours: Vec<String>,
+}
+
+/// The mesh before the broker runs.
+pub(crate) struct Opening {
+    seam: Arc<Seam>,
+    inputs: Receiver<Input>,
+    keeper: Sender<Input>,
+    settings: Settings,
+    introduction: Introduction,
+    neighbours: Vec<Neighbour>,
+}
+
+impl Opening {
+    /// Prepares it, if the configuration wants one.
+    pub(crate) fn open(config: &Config) -> Result<Option<Self>, Failure> {
+        let keys = &config.mesh;
+        if !keys.enabled {
+            return Ok(None);
+        }
+        let id = own_id(keys)?;
+        let mut random = [0; 12];
+        getrandom::fill(&mut random)
+            .map_err(|error| format!("the system has no random numbers: {error}"))?;
+        let [a, b, c, d, instance @ ..] = random;
+        let origin = NonZeroU32::new(u32::from_be_bytes([a, b, c, d])).unwrap_or(NonZeroU32::MIN);
+        let mut settings = Settings::new(
+            id.clone(),
+            u64::from_be_bytes(instance),
+            machine::capacity(keys),
+        );
+        settings.strategy = match keys.strategy {
+            MeshStrategy::SubscriptionTable => Strategy::SubscriptionTable,
+            MeshStrategy::Flooding => Strategy::Flooding,
+        };
+        settings.tree.hello = nanos(keys.hello);
+        settings.tree.hysteresis = u32::from(keys.hysteresis);
+        settings.heal = nanos(keys.heal);
+        settings.max_filters = keys.max_filters as usize;
+        let password = match &keys.password_file {
+            None => None,
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| format!("mesh.password_file = {}: {error}", path.display()))?;
+                Some(text.lines().next().unwrap_or_default().into())
+            }
+        };
+        let broker = config.broker().limits;
+        let (keeper, inputs) = channel();
+        let open = Node::new(settings.clone(), Nanos(0)).open(true);
+        Ok(Some(Self {
+            seam: Arc::new(Seam::new(id, origin, keeper.clone())),
+            inputs,
+            keeper,
+            settings,
+            introduction: Introduction {
+                open,
+                user: keys.user.clone(),
+                password,
+                limits: LinkLimits {
+                    receive_maximum: broker.receive_maximum,
+                    max_packet: broker.max_packet_size,
+                    topic_aliases: broker.topic_alias_maximum,
+                },
+            },
+            neighbours: keys.neighbours.clone(),
+        }))
+    }
+
+    /// For the shards.
+    pub(crate) fn federation(&self) -> Arc<dyn Federation> {
+        self.seam.clone()
+    }
+
+    /// Runs from now on.
+    pub(crate) fn start(self, server: &Server) -> Result<Mesh, Failure> {
+        let clock = server.clock();
+        let keeper = self.keeper.clone();
+        let mut running = Keeper {
+            node: Node::new(self.settings, clock.now()),
+            handle: server.handle(),
+            clock,
+            seam: self.seam,
+            introduction: self.introduction,
+            keeper: self.keeper,
+            links: HashMap::new(),
+            conns: HashMap::new(),
+            waiting: HashMap::new(),
+            expected: BTreeMap::new(),
+            diallers: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            traces: HashMap::new(),
+        };
+        for neighbour in &self.neighbours {
+            running.add(neighbour)?;
+        }
+        let status = running.node.status();
+        tracing::info!(
+            "mesh: {} of capacity {}, {} neighbours",
+            status.id,
+            status.capacity,
+            self.neighbours.len()
+        );
+        let inputs = self.inputs;
+        let thread = thread::Builder::new()
+            .name("mesh".into())
+            .spawn(move || running.run(&inputs))?;
+        Ok(Mesh {
+            asker: Asker { keeper },
+            thread,
+        })
+    }
+}
+
+/// The name of this broker.
+fn own_id(keys: &Keys) -> Result<BrokerId, Failure> {
+    let name = match &keys.id {
+        Some(id) => id.clone(),
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map_err(|error| format!("mesh.id is not set and the host has no name: {error}"))?,
+    };
+    BrokerId::new(name.trim()).ok_or_else(|| {
+        format!(
+            "mesh.id = \"{}\": a name has 1 to {} bytes, without space, '/', '+' and '#'",
+            name.trim(),
+            punctual_mesh::MAX_NAME
+        )
+        .into()
+    })
+}
+
+/// The running mesh.
+pub(crate) struct Mesh {
+    asker: Asker,
+    thread: JoinHandle<()>,
+}
+
+impl Mesh {
+    /// Who answers questions about it.
+    pub(crate) fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+
+    /// Ends it, after the shards.
+    pub(crate) fn stop(self) {
+        let _ = self.asker.keeper.send(Input::Stop);
+        let _ = self.thread.join();
+    }
+}
+
+/// Asks the mesh's thread.
+#[derive(Clone)]
+pub(crate) struct Asker {
+    keeper: Sender<Input>,
+}
+
+impl Asker {
+    /// How things stand; `None` if the mesh has ended.
+    pub(crate) async fn status(&self) -> Option<Overview> {
+        let (reply, answer) = oneshot::channel();
+        self.keeper.send(Input::Ask(Ask::Status(reply))).ok()?;
+        answer.await.ok()
+    }
+
+    /// Connects to another neighbour.
+    pub(crate) async fn add(&self, neighbour: Neighbour) -> Option<Result<(), String>> {
+        let (reply, answer) = oneshot::channel();
+        self.keeper
+            .send(Input::Ask(Ask::Add(neighbour, reply)))
+            .ok()?;
+        answer.await.ok()
+    }
+
+    /// Gives a neighbour up; says whether there was one of that address.
+    pub(crate) async fn remove(&self, address: String) -> Option<bool> {
+        let (reply, answer) = oneshot::channel();
+        self.keeper
+            .send(Input::Ask(Ask::Remove(address, reply)))
+            .ok()?;
+        answer.await.ok()
+    }
+
+    /// Who gets a topic, and on which way. Takes a while.
+    pub(crate) async fn trace(&self, topic: String) -> Option<Vec<Traced>> {
+        let (reply, answer) = oneshot::channel();
+        self.keeper
+            .send(Input::Ask(Ask::Trace(topic, reply)))
+            .ok()?;
+        answer.await.ok()
+    }
+}
+
+/// Something for the first shard to do.
+type Order = Box<dyn FnOnce(&mut Shard, Nanos) + Send>;
+
+struct Waiting {
+    until: Instant,
+    answers: Vec<Traced>,
+    reply: oneshot::Sender<Vec<Traced>>,
+}
+
+struct Keeper {
+    node: Node,
+    handle: Handle,
+    clock: Clock,
+    seam: Arc<Seam>,
+    introduction: Introduction,
+    keeper: Sender<Input>,
+    links: HashMap<LinkId, (BrokerId, ConnId)>,
+    conns: HashMap<ConnId, LinkId>,
+    /// Connections of neighbours that have not said who they are.
+    waiting: HashMap<ConnId, BrokerId>,
+    /// Connections handed over to the shard, by neighbour: who is there, and how
+    /// its time is scaled.
+    expected: BTreeMap<BrokerId, (Open, f64)>,
+    diallers: BTreeMap<String, Dialler>,
+    /// Which neighbour is at which address.
+    opened: BTreeMap<String, BrokerId>,
+    traces: HashMap<u64, Waiting>,
+}
+
+impl Keeper {
+    fn run(mut self, inputs: &Receiver<Input>) {
+        loop {
+            let due = (self.node.next_timeout() - self.clock.now()).0;
+            let nap = Duration::from_nanos(due).min(NAP);
+            let nap = match self.traces.is_empty() {
+                true => nap,
+                false => nap.min(Duration::from_millis(20)),
+            };
+            let input = match inputs.recv_timeout(nap) {
+                Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(input) => Some(input),
+                Err(RecvTimeoutError::Timeout) => None,
+            };
+            let now = self.clock.now();
+            if let Some(input) = input {
+                self.take(input, now);
+            }
+            if self.node.next_timeout() <= now {
+                self.node.tick(now);
+            }
+            self.act();
+            self.end_traces();
+        }
+    }
+
+    fn take(&mut self, input: Input, now: Nanos) {
+        match input {
+            Input::Subscribed(filter) => self.node.subscribe(&filter, now),
+            Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
+            Input::Link { conn, peer, news } => match news {
+                News::Up { dialled } => self.up(conn, peer, dialled, now),
+                News::Message(bytes) => self.message(conn, &bytes, now),
+                News::Down(why) => self.down(conn, &peer, &why, now),
+            },
+            Input::Dialled(dialled) => self.dialled(*dialled),
+            Input::Ask(ask) => self.answer(ask, now),
+            Input::Stop => {}
+        }
+    }
+
+    /// A neighbour's connection is on the shard.
+    fn up(&mut self, conn: ConnId, peer: BrokerId, dialled: bool, now: Nanos) {
+        let expected = dialled.then(|| self.expected.remove(&peer));
+        match expected.flatten() {
+            Some((open, weight)) => self.link_up(conn, &open, weight, now),
+            None => {
+                self.waiting.insert(conn, peer);
+            }
+        }
+    }
+
+    fn link_up(&mut self, conn: ConnId, open: &Open, weight: f64, now: Nanos) {
+        match self.node.link_up(open, weight, now) {
+            Ok(link) => {
+                self.links.insert(link, (open.id.clone(), conn));
+                self.conns.insert(conn, link);
+                self.seam.set_dialled(&open.id, !open.dialled);
+            }
+            Err(refusal) => {
+                tracing::warn!("mesh: {} is no neighbour: it {refusal}", open.id);
+                self.close(conn, refusal.to_string());
+            }
+        }
+    }
+
+    fn message(&mut self, conn: ConnId, bytes: &[u8], now: Nanos) {
+        if let Some(link) = self.conns.get(&conn) {
+            if let Err(error) = self.node.receive(*link, bytes, now) {
+                self.close(conn, error.to_string());
+            }
+            return;
+        }
+        let Some(peer) = self.waiting.remove(&conn) else {
+            return;
+        };
+        match Message::decode(bytes) {
+            Ok(Message::Open(open)) if open.id == peer && open.dialled => {
+                let answer = Message::Open(self.node.open(false)).encode();
+                self.send(conn, answer);
+                let weights = self.opened.iter().filter(|(_, id)| **id == peer);
+                let weight = weights
+                    .filter_map(|(address, _)| self.diallers.get(address))
+                    .next();
+                let weight = weight.map_or(1.0, |dialler| dialler.weight);
+                self.link_up(conn, &open, weight, now);
+            }
+            _ => self.close(conn, "the first words are not understood".into()),
+        }
+    }
+
+    fn down(&mut self, conn: ConnId, peer: &BrokerId, why: &str, now: Nanos) {
+        self.waiting.remove(&conn);
+        if let Some(link) = self.conns.remove(&conn)
+            && self
+                .links
+                .get(&link)
+                .is_some_and(|(_, current)| *current == conn)
+        {
+            self.links.remove(&link);
+            self.seam.set_dialled(peer, false);
+            self.node.link_down(link, why, now);
+        }
+        for (_, dialler) in self.of(peer) {
+            dialler.wake();
+        }
+    }
+
+    fn of<'a>(&'a self, peer: &'a BrokerId) -> impl Iterator<Item = (&'a String, &'a Dialler)> {
+        let addresses = self.opened.iter().filter(move |(_, id)| *id == peer);
+        addresses.filter_map(|(address, _)| Some((address, self.diallers.get(address)?)))
+    }
+
+    /// A connection to a neighbour is open: it becomes the link, or is dropped where
+    /// there is one that stays.
+    fn dialled(&mut self, dialled: Dialled) {
+        let Dialled {
+            address,
+            weight,
+            peer,
+            stream,
+            unread,
+            limits,
+        } = dialled;
+        let id = peer.id.clone();
+        if !self.diallers.contains_key(&address) {
+            return;
+        }
+        self.opened.insert(address, id.clone());
+        let exists = self.links.values().any(|(other, _)| *other == id);
+        let own = &self.introduction.open.id;
+        if exists && *own > id {
+            // The neighbour's own connection stays; when it ends this is tried again.
+            return;
+        }
+        if *own == id {
+            tracing::warn!(
+                "mesh: a neighbour has this broker's name, {id}: give each its own (mesh.id)"
+            );
+            return;
+        }
+        self.expected.insert(id.clone(), (peer, weight));
+        if let Err(error) = self.handle.link(stream, unread, id.as_str(), limits) {
+            self.expected.remove(&id);
+            tracing::warn!("mesh: the connection to {id} cannot be used: {error}");
+        }
+    }
+
+    fn add(&mut self, neighbour: &Neighbour) -> Result<(), Failure> {
+        let dialler = Dialler::start(neighbour, self.introduction.clone(), self.keeper.clone())?;
+        self.diallers.insert(neighbour.address.clone(), dialler);
+        Ok(())
+    }
+
+    fn remove(&mut self, address: &str) -> bool {
+        let found = self.diallers.remove(address).is_some();
+        if let Some(peer) = self.opened.remove(address) {
+            let conns: Vec<ConnId> = self
+                .links
+                .values()
+                .filter(|(id, _)| *id == peer)
+                .map(|(_, conn)| *conn)
+                .collect();
+            for conn in conns {
+                self.close(conn, "the neighbour was removed".into());
+            }
+        }
+        found
+    }
+
+    fn answer(&mut self, ask: Ask, now: Nanos) {
+        // Who does not wait any more needs no answer.
+        match ask {
+            Ask::Status(reply) => {
+                let _ = reply.send(Overview {
+                    status: self.node.status(),
+                    neighbours: self.diallers.keys().cloned().collect(),
+                });
+            }
+            Ask::Add(neighbour, reply) => {
+                let _ = reply.send(self.add(&neighbour).map_err(|error| error.to_string()));
+            }
+            Ask::Remove(address, reply) => {
+                let _ = reply.send(self.remove(&address));
+            }
+            Ask::Trace(topic, reply) => {
+                let number = self.node.trace(&topic, now);
+                let waiting = Waiting {
+                    until: Instant::now() + TRACE,
+                    answers: Vec::new(),
+                    reply,
+                };
+                self.traces.insert(number, waiting);
+            }
+        }
+    }
+
+    fn end_traces(&mut self) {
+        let now = Instant::now();
+        let over: Vec<u64> = self
+            .traces
+            .iter()
+            .filter(|(_, w)| w.until <= now)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in over {
+            if let Some(waiting) = self.traces.remove(&number) {
+                let _ = waiting.reply.send(waiting.answers);
+            }
+        }
+    }
+
+    fn send(&self, conn: ConnId, bytes: Vec<u8>) {
+        self.handle
+            .call(0, move |shard, _| shard.link_send(conn, TOPIC, &bytes));
+    }
+
+    fn close(&self, conn: ConnId, why: String) {
+        self.handle
+            .call(0, move |shard, now| shard.link_close(conn, &why, now));
+    }
+
+    /// Does what the node asks, all of it between two messages: what is copied to a
+    /// neighbour and what it is sent from then on leave no gap.
+    fn act(&mut self) {
+        let mut orders: Vec<Order> = Vec::new();
+        for output in self.node.take_outputs() {
+            let peer = |link: LinkId| self.node.peer(link).map(|id| id.as_str().to_owned());
+            match output {
+                Output::Send(link, bytes) => {
+                    if let Some((_, conn)) = self.links.get(&link) {
+                        let conn = *conn;
+                        orders.push(Box::new(move |shard, _| {
+                            shard.link_send(conn, TOPIC, &bytes);
+                        }));
+                    }
+                }
+                Output::Close(link, why) => {
+                    if let Some((id, conn)) = self.links.remove(&link) {
+                        self.conns.remove(&conn);
+                        self.seam.set_dialled(&id, false);
+                        orders.push(Box::new(move |shard, now| {
+                            shard.link_close(conn, &why, now);
+                        }));
+                    }
+                }
+                Output::Carry(link, carries) => {
+                    if let Some(peer) = peer(link) {
+                        orders.push(Box::new(move |shard, now| {
+                            shard.link_carry(&peer, carries, now);
+                        }));
+                    }
+                }
+                Output::Interest { link, add, remove } => {
+                    if let Some(peer) = peer(link) {
+                        orders.push(Box::new(move |shard, _| {
+                            shard.link_interest(&peer, &add, &remove);
+                        }));
+                    }
+                }
+                Output::Copy(from, to) => {
+                    if let (Some(from), Some(to)) = (peer(from), peer(to)) {
+                        orders.push(Box::new(move |shard, now| {
+                            shard.link_copy(&from, &to, now);
+                        }));
+                    }
+                }
+                Output::Forget(peer) => orders.push(Box::new(move |shard, now| {
+                    shard.link_forget(peer.as_str(), now);
+                })),
+                Output::Traced(traced) => {
+                    if let Some(waiting) = self.traces.get_mut(&traced.number) {
+                        waiting.answers.push(traced);
+                    }
+                }
+                Output::Event(event) => tell(&event),
+            }
+        }
+        if !orders.is_empty() {
+            self.handle.call(0, move |shard, now| {
+                orders.into_iter().for_each(|order| order(shard, now));
+            });
+        }
+    }
+}
+
+/// A line in the log.
+fn tell(event: &Event) {
+    match event {
+        Event::LinkUp(peer) => tracing::info!("mesh: link to {peer} is up"),
+        Event::LinkDown(peer, why) => tracing::warn!("mesh: link to {peer} is down: {why}"),
+        Event::Root { old, new, why } => {
+            tracing::info!("mesh: root {} instead of {}: {why}", new.id, old.id);
+        }
+        Event::Parent { parent, cost, why } => match parent {
+            Some(parent) => tracing::info!(
+                "mesh: parent {parent}, {:.1} ms from the root: {why}",
+                *cost as f64 / 1e3
+            ),
+            None => tracing::info!("mesh: this broker is root: {why}"),
+        },
+        Event::Edge(peer, edge) => tracing::debug!("mesh: link to {peer} is {edge:?}"),
+        Event::TableFull(peer) => tracing::warn!(
+            "mesh: {peer} wants more topics than there is room for (mesh.max_filters); it is sent \
+             everything"
+        ),
+    }
+}

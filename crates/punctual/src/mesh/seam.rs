@@ -1,0 +1,106 @@
+//! What the broker's shards say to the mesh: passed on to its thread, but for what
+//! has to be answered at once.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use punctual_broker::{ConnId, Federation, LinkNews, MessageName};
+use punctual_mesh::BrokerId;
+use punctual_mesh::seen::{Name, Seen, Verdict};
+
+use super::{Input, News};
+
+/// Names of messages that are remembered.
+const REMEMBERED: usize = 1 << 17;
+
+/// The mesh, as the shards know it.
+#[derive(Debug)]
+pub(super) struct Seam {
+    own: BrokerId,
+    origin: NonZeroU32,
+    keeper: Mutex<Sender<Input>>,
+    seen: Mutex<Seen>,
+    /// Neighbours with a link that this broker opened.
+    dialled: Mutex<BTreeSet<BrokerId>>,
+}
+
+impl Seam {
+    pub(super) fn new(own: BrokerId, origin: NonZeroU32, keeper: Sender<Input>) -> Self {
+        Self {
+            own,
+            origin,
+            keeper: Mutex::new(keeper),
+            seen: Mutex::new(Seen::new(REMEMBERED)),
+            dialled: Mutex::default(),
+        }
+    }
+
+    /// Notes whether a link to a neighbour exists that this broker opened.
+    pub(super) fn set_dialled(&self, peer: &BrokerId, is: bool) {
+        let mut dialled = lock(&self.dialled);
+        if is {
+            dialled.insert(peer.clone());
+        } else {
+            dialled.remove(peer);
+        }
+    }
+
+    fn tell(&self, input: Input) {
+        // It ends after the shards.
+        let _ = lock(&self.keeper).send(input);
+    }
+}
+
+impl Federation for Seam {
+    fn subscribed(&self, filter: &str) {
+        self.tell(Input::Subscribed(filter.into()));
+    }
+
+    fn unsubscribed(&self, filter: &str) {
+        self.tell(Input::Unsubscribed(filter.into()));
+    }
+
+    /// Of two brokers that both connect, the connection of the one with the lower
+    /// name stays.
+    fn may_connect(&self, peer: &str) -> bool {
+        let better = |dialled: &BrokerId| dialled.as_str() == peer && self.own < *dialled;
+        !lock(&self.dialled).iter().any(better)
+    }
+
+    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
+        let news = match news {
+            LinkNews::Up { dialled } => News::Up { dialled },
+            LinkNews::Message(bytes) => News::Message(bytes.into()),
+            LinkNews::Down(why) => News::Down(why.into()),
+        };
+        if let Some(peer) = BrokerId::new(peer) {
+            self.tell(Input::Link { conn, peer, news });
+        }
+    }
+
+    fn origin(&self) -> NonZeroU32 {
+        self.origin
+    }
+
+    fn is_new(&self, name: MessageName, at_most_once: bool) -> bool {
+        if name.origin == self.origin {
+            return false;
+        }
+        let called = Name {
+            origin: name.origin.get(),
+            number: name.number,
+        };
+        match lock(&self.seen).note(called, name.again) {
+            Verdict::New => true,
+            Verdict::Seen => false,
+            Verdict::Unknown => !at_most_once,
+        }
+    }
+}
+
+/// What is inside is whole after a panic, too.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

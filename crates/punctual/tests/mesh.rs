@@ -1,0 +1,253 @@
+//! Real brokers of a mesh: they form one tree, messages cross it once, and when the
+//! root is killed the others go on by a spare link.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+#[path = "http/broker.rs"]
+#[allow(dead_code, reason = "the tests of the HTTP interface need more of it")]
+mod broker;
+
+use std::time::{Duration, Instant};
+
+use broker::{Broker, PATIENCE};
+use punctual_client::{
+    Client, Config, Event, Message, Options, PropertyBuf, QoS, SubscribeOptions, Url,
+};
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+/// How long nothing more has to come before a message counts as having come once.
+const QUIET: Duration = Duration::from_millis(300);
+
+struct Member {
+    broker: Broker,
+    _config: NamedTempFile,
+}
+
+impl Member {
+    fn start(id: &str, keys: &str, neighbours: &[&Self]) -> Self {
+        let addresses: Vec<String> = neighbours
+            .iter()
+            .map(|other| format!("\"{}\"", other.broker.tcp))
+            .collect();
+        let config = NamedTempFile::with_suffix(".toml").unwrap();
+        let text = format!(
+            "[mesh]\nenabled = true\nid = \"{id}\"\nhello = \"200ms\"\nneighbours = [{}]\n{keys}\n",
+            addresses.join(", ")
+        );
+        std::fs::write(config.path(), text).unwrap();
+        let broker = Broker::with_arguments(&["--config", config.path().to_str().unwrap()]);
+        Self {
+            broker,
+            _config: config,
+        }
+    }
+
+    fn status(&self) -> Value {
+        self.broker.get("/api/v1/mesh").ok()
+    }
+
+    /// Waits until the broker's view of the mesh is as wanted.
+    #[track_caller]
+    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "never {what}: {status:#}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[track_caller]
+    fn attached(&self, root: &str) -> Value {
+        self.until(&format!("attached to {root}"), |status| {
+            status["root"] == *root && status["attached"] == true
+        })
+    }
+
+    /// Waits until a neighbour is known to want something, over a link that carries.
+    #[track_caller]
+    fn wants(&self, peer: &str) {
+        self.until(&format!("{peer} wants something"), |status| {
+            let links = status["links"].as_array().unwrap().iter();
+            let mut links = links.filter(|link| link["peer"] == *peer);
+            links.any(|link| {
+                let carries = ["parent", "child"].contains(&link["state"].as_str().unwrap());
+                carries && link["filters"].as_u64() > Some(0)
+            })
+        });
+    }
+
+    fn client(&self, id: &str) -> Client {
+        let url = format!("mqtt://{}", self.broker.tcp);
+        let options = Options {
+            endpoint: Url::parse(&url).unwrap().endpoint,
+            config: Config {
+                client_id: id.into(),
+                ..Config::default()
+            },
+            reconnect: None,
+        };
+        Client::connect(options).unwrap().0
+    }
+}
+
+fn subscriber(member: &Member, id: &str, filter: &str) -> Client {
+    let mut client = member.client(id);
+    let options = SubscribeOptions {
+        qos: QoS::ExactlyOnce,
+        ..SubscribeOptions::default()
+    };
+    client
+        .subscribe(&[(filter, options)], &PropertyBuf::new())
+        .unwrap();
+    while !matches!(
+        client.next(Some(PATIENCE)).unwrap(),
+        Some(Event::Subscribed { .. })
+    ) {}
+    client
+}
+
+#[track_caller]
+fn publish(client: &mut Client, topic: &str, payload: &str, qos: QoS) {
+    client
+        .publish(&Message::new(topic, payload.to_owned()).qos(qos))
+        .unwrap();
+    while !matches!(
+        client.next(Some(PATIENCE)).unwrap(),
+        Some(Event::Published { .. })
+    ) {}
+}
+
+/// Payloads until nothing more comes.
+fn received(client: &mut Client, at_least: usize) -> Vec<String> {
+    let mut payloads = Vec::new();
+    loop {
+        let patience = if payloads.len() < at_least {
+            PATIENCE
+        } else {
+            QUIET
+        };
+        match client.next(Some(patience)).unwrap() {
+            Some(Event::Message(delivery)) => {
+                payloads.push(String::from_utf8(delivery.message.payload.to_vec()).unwrap());
+            }
+            Some(_) => {}
+            None => return payloads,
+        }
+    }
+}
+
+#[test]
+fn three_brokers_are_one_and_survive_the_root() {
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::start("b", "", &[&a]);
+    let c = Member::start("c", "", &[&a, &b]);
+    for member in [&a, &b, &c] {
+        member.attached("a");
+    }
+    for member in [&b, &c] {
+        member.until("a child of a", |status| status["parent"] == "a");
+    }
+    assert_eq!(a.broker.get("/readyz").status, 200);
+
+    let mut at_c = subscriber(&c, "at-c", "t/#");
+    let mut at_b = subscriber(&b, "at-b", "t/+");
+    a.wants("c");
+    b.wants("a");
+    c.wants("a");
+    let mut publisher = b.client("publisher");
+    for (i, qos) in [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::AtLeastOnce]
+        .into_iter()
+        .enumerate()
+    {
+        publish(&mut publisher, "t/1", &i.to_string(), qos);
+    }
+    assert_eq!(received(&mut at_c, 3), ["0", "1", "2"]);
+    assert_eq!(received(&mut at_b, 3), ["0", "1", "2"]);
+
+    // Who gets it, and how.
+    let trace = b.broker.get("/api/v1/mesh/trace/t/1").ok();
+    let trace = trace.as_array().unwrap();
+    let of = |name: &str| {
+        trace
+            .iter()
+            .find(|answer| answer["broker"] == *name)
+            .unwrap()
+    };
+    assert_eq!(of("b")["subscribed"], true);
+    assert_eq!(of("a")["subscribed"], false);
+    assert_eq!(of("c")["subscribed"], true);
+    let path = of("c")["path"].as_array().unwrap();
+    assert_eq!(
+        path.iter().map(|hop| &hop[0]).collect::<Vec<_>>(),
+        ["b", "a", "c"]
+    );
+
+    // The root is killed: what is published from then on arrives over the link
+    // between b and c, once.
+    a.broker.signal(libc::SIGKILL);
+    for i in 3..50 {
+        publish(&mut publisher, "t/2", &i.to_string(), QoS::ExactlyOnce);
+    }
+    let expected: Vec<String> = (3..50).map(|i| i.to_string()).collect();
+    assert_eq!(received(&mut at_b, 47), expected);
+    assert_eq!(received(&mut at_c, 47), expected);
+    b.attached("b");
+    assert_eq!(c.attached("b")["parent"], "b");
+}
+
+#[test]
+fn neighbours_come_and_go_at_run_time() {
+    let a = Member::start("a", "", &[]);
+    let b = Member::start("b", "", &[]);
+    assert_eq!(b.attached("b")["links"].as_array().unwrap().len(), 0);
+    let body = format!("{{\"neighbour\": \"{}\"}}", a.broker.tcp);
+    let answer = b.broker.send(&format!(
+        "POST /api/v1/mesh/neighbours HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        b.broker.http,
+        body.len()
+    ));
+    assert_eq!(answer.status, 204, "{answer:?}");
+    b.attached("a");
+    let path = format!("/api/v1/mesh/neighbours/{}", a.broker.tcp);
+    assert_eq!(b.broker.delete(&path).status, 204);
+    b.attached("b");
+    b.broker.delete(&path).refused(404);
+}
+
+#[test]
+fn what_is_no_broker_is_refused() {
+    let a = Member::start("a", "", &[]);
+    let mut client = a.client("client");
+    // Topics of the mesh are not for clients.
+    client
+        .publish(&Message::new("$mesh/1", "x").qos(QoS::AtLeastOnce))
+        .unwrap();
+    let refused = loop {
+        if let Some(Event::Published { reason, .. }) = client.next(Some(PATIENCE)).unwrap() {
+            break reason.is_error();
+        }
+    };
+    assert!(refused);
+    // A broker that is in no mesh takes no neighbours.
+    let plain = Broker::start();
+    plain.get("/api/v1/mesh").refused(409);
+    let b = Member::start("b", "", &[]);
+    let body = format!("{{\"neighbour\": \"{}\"}}", plain.tcp);
+    b.broker.send(&format!(
+        "POST /api/v1/mesh/neighbours HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        b.broker.http,
+        body.len()
+    ));
+    let why = b.broker.logged("is not connected: ");
+    assert!(
+        why.contains("not allowed to connect as a neighbour broker"),
+        "{why}"
+    );
+}
