@@ -22,6 +22,8 @@ const PUBLISHERS: usize = 2;
 const SUBSCRIBERS: usize = 2;
 /// Messages of one publisher that are not acknowledged.
 const WINDOW: usize = 50;
+/// After which silence a subscriber has everything.
+const QUIET: Duration = Duration::from_secs(5);
 /// What a client waits for before it looks at the time.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -171,6 +173,7 @@ fn subscribe(port: u16, subscriber: usize, ready: &Barrier, stop: &AtomicBool) -
     ready.wait();
     let mut got = Got::new();
     let mut silent_since = Instant::now();
+    let mut finishing = false;
     loop {
         match client.next(Some(LOOK)) {
             Ok(Some(Event::Message(delivery))) => {
@@ -185,8 +188,12 @@ fn subscribe(port: u16, subscriber: usize, ready: &Barrier, stop: &AtomicBool) -
             }
             Ok(_) | Err(_) => {}
         }
-        // Publishers are done, and nothing has come for a while.
-        if stop.load(Ordering::Relaxed) && silent_since.elapsed() > Duration::from_secs(2) {
+        // Publishers are done, and nothing has come for a while since: the silence
+        // before was perhaps that of a broker which was being started.
+        if stop.load(Ordering::Relaxed) && !finishing {
+            (finishing, silent_since) = (true, Instant::now());
+        }
+        if finishing && silent_since.elapsed() > QUIET {
             return got;
         }
     }
@@ -263,7 +270,6 @@ fn survives(rounds: u32) {
 }
 
 #[test]
-#[ignore = "an open fault: in one run of three a receiver does not get the last QoS 2 messages"]
 fn nothing_acknowledged_is_lost() {
     survives(10);
 }
