@@ -63,6 +63,15 @@ impl Mortal {
         self.process = Some(command.unwrap());
     }
 
+    /// Waits until it takes connections.
+    fn wait(&self) {
+        let until = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(Instant::now() < until, "the broker does not start");
+            thread::sleep(LOOK);
+        }
+    }
+
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // SIGKILL.
@@ -222,6 +231,7 @@ fn survives(rounds: u32) {
         })
         .collect();
     for round in 0..rounds {
+        broker.wait();
         // Not always at the same point of what goes on.
         thread::sleep(Duration::from_millis(u64::from(150 + 37 * (round % 11))));
         broker.kill();
