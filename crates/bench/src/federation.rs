@@ -76,13 +76,15 @@ pub struct FederationArgs {
 enum System {
     SubscriptionTable,
     Flooding,
+    RootRelay,
     MosquittoBridges,
 }
 
 impl System {
-    const ALL: [Self; 3] = [
+    const ALL: [Self; 4] = [
         Self::SubscriptionTable,
         Self::Flooding,
+        Self::RootRelay,
         Self::MosquittoBridges,
     ];
 
@@ -90,6 +92,7 @@ impl System {
         match self {
             Self::SubscriptionTable => "subscription-table",
             Self::Flooding => "flooding",
+            Self::RootRelay => "root-relay",
             Self::MosquittoBridges => "mosquitto bridges",
         }
     }

@@ -10,6 +10,7 @@
 
 use std::fmt::Debug;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use hashbrown::HashSet;
 
@@ -90,6 +91,14 @@ pub enum LinkNews<'a> {
     Down(&'a str),
 }
 
+/// How messages go where all of them go by the root of a tree: up to it, and from
+/// there down to everybody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relay {
+    /// The neighbour that leads to the root; `None` at the root.
+    pub parent: Option<Arc<str>>,
+}
+
 /// Who keeps the tree and the tables. Called on shard threads: nothing may block or
 /// take long.
 pub trait Federation: Debug + Send + Sync {
@@ -107,6 +116,15 @@ pub trait Federation: Debug + Send + Sync {
     fn origin(&self) -> NonZeroU32;
     /// Whether a message from a neighbour was not here before.
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool;
+    /// The way by the root, if all messages go by it; `None` if they go over every
+    /// link on which they are wanted.
+    fn relay(&self) -> Option<Relay> {
+        None
+    }
+    /// Whether a message did not pass here before on its way up to the root.
+    fn is_new_upwards(&self, _name: MessageName) -> bool {
+        true
+    }
 }
 
 /// What a session of a neighbour has beyond those of clients.

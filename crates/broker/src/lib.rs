@@ -53,7 +53,7 @@ pub use egress::{
     Class, Discipline, Edf, Enqueue, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank,
     Scope, Shares, Stamp, Urgency,
 };
-pub use federation::{Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName};
+pub use federation::{Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay};
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo,

@@ -71,7 +71,7 @@ impl Target {
 }
 
 /// A shared subscription: one of its members receives each message.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Group {
     /// Whose turn it is.
     pub(crate) cursor: Arc<AtomicU32>,

@@ -9,7 +9,8 @@ pub enum Strategy {
     SubscriptionTable = 0,
     /// Over every link of the tree.
     Flooding = 1,
-    /// Up to the root, which sends it down to everybody, who sent it included.
+    /// Up to the root, which sends it down to everybody, who sent it included. To
+    /// compare with: what is under way while the tree changes may be lost.
     RootRelay = 2,
 }
 

@@ -251,3 +251,69 @@ fn what_is_no_broker_is_refused() {
         "{why}"
     );
 }
+
+#[test]
+fn by_the_root_everybody_hears_once() {
+    const BY_ROOT: &str = "strategy = \"root-relay\"";
+    let a = Member::start("a", &format!("gamma = 1000000\n{BY_ROOT}"), &[]);
+    let b = Member::start("b", BY_ROOT, &[&a]);
+    let c = Member::start("c", BY_ROOT, &[&b]);
+    let d = Member::start("d", BY_ROOT, &[&a]);
+    let members = [&a, &b, &c, &d];
+    for member in members {
+        member.attached("a");
+    }
+    for (member, peer) in [
+        (&a, "b"),
+        (&a, "d"),
+        (&b, "a"),
+        (&b, "c"),
+        (&c, "b"),
+        (&d, "a"),
+    ] {
+        member.wants(peer);
+    }
+    let mut heard: Vec<Client> = ["at-a", "at-b", "at-c", "at-d"]
+        .iter()
+        .zip(members)
+        .map(|(id, member)| subscriber(member, id, "t/#"))
+        .collect();
+    let mut publishers = members.map(|member| member.client("publisher"));
+    for (i, publisher) in publishers.iter_mut().enumerate() {
+        publish(publisher, "t/1", &format!("{i} once"), QoS::ExactlyOnce);
+        publish(publisher, "t/1", &format!("{i} at least"), QoS::AtLeastOnce);
+    }
+    for client in &mut heard {
+        let mut payloads = received(client, 8);
+        payloads.sort();
+        let expected = (0..4).flat_map(|i| [format!("{i} at least"), format!("{i} once")]);
+        assert_eq!(payloads, expected.collect::<Vec<_>>());
+    }
+    // Nobody wants this, and it goes up to the root and down to everybody.
+    let passed = |member: &Member| {
+        let metrics = member.broker.get("/metrics").body;
+        let line = metrics
+            .lines()
+            .find(|line| {
+                line.starts_with("punctual_messages_received_total") && line.contains("qos=\"1\"")
+            })
+            .unwrap_or_else(|| panic!("{metrics}"))
+            .to_owned();
+        line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+    };
+    let before = members.map(passed);
+    publish(&mut publishers[2], "unwanted", "x", QoS::AtLeastOnce);
+    // a has it from b; b from c, and from a; c from the publisher, and from b.
+    for ((member, before), more) in members.iter().zip(before).zip([1, 2, 2, 1]) {
+        let start = Instant::now();
+        while passed(member) < before + more {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} of {more}",
+                passed(member) - before
+            );
+            std::thread::yield_now();
+        }
+        assert_eq!(passed(member), before + more);
+    }
+}

@@ -1,5 +1,6 @@
 //! Sessions of neighbour brokers, as the federation directs them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use punctual_codec::packet::RetainHandling;
@@ -9,9 +10,10 @@ use punctual_codec::{
 };
 
 use super::{Fail, Shard};
-use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY};
+use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Relay};
 use crate::hub::{ConnId, ConnMeta, Hub};
 use crate::index::Subscriber;
+use crate::route::{Matched, Target};
 use crate::session::Delivery;
 use crate::{Nanos, Permissions};
 
@@ -55,6 +57,57 @@ pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fai
     let rest = &bytes[..bytes.len() - last.bytes.len()];
     raw.properties = Properties::check(rest, PropertySet::PUBLISH)?;
     name.map(Incoming::Named).ok_or_else(nameless)
+}
+
+/// Who gets a message that goes by the root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reach {
+    parent: Option<Arc<str>>,
+    /// Whether clients do.
+    pub(super) clients: bool,
+    up: bool,
+    down: bool,
+}
+
+impl Reach {
+    /// From a client, or from the neighbour `peer`; `own` if it was taken in here.
+    pub(super) fn new(relay: Relay, peer: Option<&str>, own: bool) -> Self {
+        let (clients, up, down) = match (peer, relay.parent.as_deref()) {
+            (None, parent) => (true, parent.is_some(), parent.is_none()),
+            (Some(_), None) => (!own, false, true),
+            (Some(peer), Some(parent)) if peer == parent => (!own, false, true),
+            (Some(_), Some(_)) => (false, true, false),
+        };
+        Self {
+            parent: relay.parent,
+            clients,
+            up,
+            down,
+        }
+    }
+
+    /// Whether the message only passes here on its way to the root.
+    pub(super) fn is_upwards(&self) -> bool {
+        !self.clients && self.up
+    }
+
+    /// Those of the receivers who get it.
+    pub(super) fn of(&self, matched: &Matched) -> Matched {
+        let gets = |target: &&Target| match peer_of(&target.session.client_id) {
+            None => self.clients,
+            Some(peer) if Some(peer) == self.parent.as_deref() => self.up,
+            Some(_) => self.down,
+        };
+        let all = matched
+            .shards
+            .iter()
+            .flat_map(|(_, targets)| targets.iter());
+        let groups = match self.clients {
+            true => matched.groups.to_vec(),
+            false => Vec::new(),
+        };
+        Matched::new(all.filter(gets).cloned().collect(), groups)
+    }
 }
 
 /// Whether a client may be a neighbour.
@@ -138,6 +191,8 @@ impl Shard {
             return;
         };
         let hub = &mut self.hub;
+        let federation = hub.directory.federation();
+        let by_root = federation.is_some_and(|federation| federation.relay().is_some());
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
         };
@@ -146,7 +201,8 @@ impl Shard {
         };
         let options = SubscribeOptions {
             qos: QoS::ExactlyOnce,
-            no_local: true,
+            // What goes by the root comes back from there.
+            no_local: !by_root,
             retain_as_published: true,
             retain_handling: RetainHandling::DoNotSend,
         };

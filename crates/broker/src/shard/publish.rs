@@ -11,7 +11,7 @@ use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
-use super::links::{self, Incoming};
+use super::links::{self, Incoming, Reach};
 use super::{Fail, Next, Shard};
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
@@ -227,8 +227,18 @@ impl Shard {
             ));
         }
 
+        let mut reach = None;
+        if let Some(federation) = hub.directory.federation() {
+            let session = hub.sessions.get(session_slot);
+            let peer = session.and_then(|s| links::peer_of(&s.handle.client_id));
+            let own = name.is_some_and(|name| name.origin == federation.origin());
+            reach = federation.relay().map(|relay| Reach::new(relay, peer, own));
+        }
         if let (Some(name), Some(federation)) = (name, hub.directory.federation())
-            && !federation.is_new(name, raw.qos != QoS::AtLeastOnce)
+            && !match &reach {
+                Some(reach) if reach.is_upwards() => federation.is_new_upwards(name),
+                _ => federation.is_new(name, raw.qos != QoS::AtLeastOnce),
+            }
         {
             hub.stats.publishes_recognised += 1;
             return Ok(acknowledge(
@@ -297,7 +307,8 @@ impl Shard {
         };
         // Held until the message is stored, so that who subscribes meanwhile on
         // another shard is either found as a receiver or finds it retained.
-        let directory = raw.retain.then(|| hub.directory.clone());
+        let retain_here = raw.retain && reach.as_ref().is_none_or(|reach| reach.clients);
+        let directory = retain_here.then(|| hub.directory.clone());
         let mut retained = directory.as_ref().map(|d| d.retained_mut());
         if let Some(retained) = &retained {
             if !has_retained_room(hub, retained, &publication) {
@@ -309,7 +320,9 @@ impl Shard {
                 None => routes.insert(topic::validate_name(topic_bytes)?, &hub.directory),
             };
         }
-        let matched = &routes.get(route).matched;
+        let matched = routes.get(route).matched.as_ref();
+        let reached = reach.map(|reach| reach.of(matched));
+        let matched = reached.as_ref().unwrap_or(matched);
         if let Some(trouble) = hub.trouble_for(matched, &publication) {
             return refuse_unstored(hub, id, &raw, trouble);
         }
@@ -451,7 +464,11 @@ impl Shard {
             Some(route) => route,
             None => routes.insert(message.topic(), &hub.directory),
         };
-        let matched = &routes.get(route).matched;
+        let matched = routes.get(route).matched.as_ref();
+        let federation = hub.directory.federation();
+        let relay = federation.and_then(|federation| federation.relay());
+        let reached = relay.map(|relay| Reach::new(relay, None, false).of(matched));
+        let matched = reached.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, false);
     }

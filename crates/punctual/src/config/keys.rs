@@ -143,6 +143,8 @@ words! {
         SubscriptionTable = "subscription-table",
         /// All of the tree.
         Flooding = "flooding",
+        /// Those of the tree to its root, and from there all.
+        RootRelay = "root-relay",
     }
 }
 
@@ -745,7 +747,8 @@ section! {
             since "0.4", Restart;
         /// Over which connections messages go; the same in all brokers.
         /// "subscription-table": those behind which somebody has subscribed.
-        /// "flooding": all of the tree.
+        /// "flooding": all of the tree. "root-relay": up to the root, and from there
+        /// down all of the tree, as a measure to compare with.
         strategy: MeshStrategy = MeshStrategy::SubscriptionTable, since "0.4", Restart;
         /// Time between two messages that keep the tree. A neighbour from which
         /// nothing is heard for three times as long is lost.

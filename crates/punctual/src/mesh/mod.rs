@@ -107,6 +107,7 @@ impl Opening {
         settings.strategy = match keys.strategy {
             MeshStrategy::SubscriptionTable => Strategy::SubscriptionTable,
             MeshStrategy::Flooding => Strategy::Flooding,
+            MeshStrategy::RootRelay => Strategy::RootRelay,
         };
         settings.tree.hello = nanos(keys.hello);
         settings.tree.hysteresis = u32::from(keys.hysteresis);
@@ -124,7 +125,7 @@ impl Opening {
         let (keeper, inputs) = channel();
         let open = Node::new(settings.clone(), Nanos(0)).open(true);
         Ok(Some(Self {
-            seam: Arc::new(Seam::new(id, origin, keeper.clone())),
+            seam: Arc::new(Seam::new(id, origin, settings.strategy, keeper.clone())),
             inputs,
             keeper,
             settings,
@@ -516,6 +517,16 @@ impl Keeper {
             .call(0, move |shard, now| shard.link_close(conn, &why, now));
     }
 
+    /// Tells the shards the way to the root. While a new parent has not accepted, they
+    /// go on with the old one: what is meant for it waits, and is copied.
+    fn note_parent(&self) {
+        match self.node.tree().parent() {
+            None => self.seam.set_parent(None),
+            Some((link, true)) => self.seam.set_parent(self.node.peer(link)),
+            Some((_, false)) => {}
+        }
+    }
+
     /// Does what the node asks, all of it between two messages: what is copied to a
     /// neighbour and what it is sent from then on leave no gap.
     fn act(&mut self) {
@@ -569,7 +580,12 @@ impl Keeper {
                         waiting.answers.push(traced);
                     }
                 }
-                Output::Event(event) => tell(&event),
+                Output::Event(event) => {
+                    if let Event::Edge(..) | Event::Parent { .. } = event {
+                        self.note_parent();
+                    }
+                    tell(&event);
+                }
             }
         }
         if !orders.is_empty() {

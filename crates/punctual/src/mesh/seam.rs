@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use punctual_broker::{ConnId, Federation, LinkNews, MessageName};
-use punctual_mesh::BrokerId;
+use punctual_broker::{ConnId, Federation, LinkNews, MessageName, Relay};
 use punctual_mesh::seen::{Name, Seen, Verdict};
+use punctual_mesh::{BrokerId, Strategy};
 
 use super::{Input, News};
 
@@ -22,13 +22,22 @@ pub(super) struct Seam {
     origin: NonZeroU32,
     keeper: Mutex<Sender<Input>>,
     seen: Mutex<Seen>,
+    /// Where messages go by the root: the way there, and what passed on it.
+    relay: Option<Mutex<(Relay, Seen)>>,
     /// Neighbours with a link that this broker opened.
     dialled: Mutex<BTreeSet<BrokerId>>,
 }
 
 impl Seam {
-    pub(super) fn new(own: BrokerId, origin: NonZeroU32, keeper: Sender<Input>) -> Self {
+    pub(super) fn new(
+        own: BrokerId,
+        origin: NonZeroU32,
+        strategy: Strategy,
+        keeper: Sender<Input>,
+    ) -> Self {
+        let relay = || Mutex::new((Relay { parent: None }, Seen::new(REMEMBERED)));
         Self {
+            relay: (strategy == Strategy::RootRelay).then(relay),
             own,
             origin,
             keeper: Mutex::new(keeper),
@@ -44,6 +53,13 @@ impl Seam {
             dialled.insert(peer.clone());
         } else {
             dialled.remove(peer);
+        }
+    }
+
+    /// Notes the way to the root, where messages go by it.
+    pub(super) fn set_parent(&self, parent: Option<&BrokerId>) {
+        if let Some(relay) = &self.relay {
+            lock(relay).0.parent = parent.map(|parent| Arc::from(parent.as_str()));
         }
     }
 
@@ -85,18 +101,32 @@ impl Federation for Seam {
     }
 
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool {
-        if name.origin == self.origin {
+        if name.origin == self.origin && self.relay.is_none() {
             return false;
         }
-        let called = Name {
-            origin: name.origin.get(),
-            number: name.number,
-        };
-        match lock(&self.seen).note(called, name.again) {
+        match lock(&self.seen).note(called(name), name.again) {
             Verdict::New => true,
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
         }
+    }
+
+    fn relay(&self) -> Option<Relay> {
+        self.relay.as_ref().map(|relay| lock(relay).0.clone())
+    }
+
+    fn is_new_upwards(&self, name: MessageName) -> bool {
+        let Some(relay) = &self.relay else {
+            return true;
+        };
+        lock(relay).1.note(called(name), name.again) != Verdict::Seen
+    }
+}
+
+fn called(name: MessageName) -> Name {
+    Name {
+        origin: name.origin.get(),
+        number: name.number,
     }
 }
 
