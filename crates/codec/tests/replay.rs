@@ -9,35 +9,18 @@ mod support;
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "there it is a library")]
 mod checks;
-
-use std::fs;
-use std::path::PathBuf;
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use seeds::seeds;
 use support::golden::golden;
 use support::mutate::{Random, mutate};
 use support::{config, hex};
 
 /// Mutations of each input.
 const ROUNDS: u64 = 1000;
-
-fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/seeds")
-        .join(target);
-    let mut seeds: Vec<_> = fs::read_dir(&dir)
-        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            (name, fs::read(path).unwrap())
-        })
-        .collect();
-    assert!(!seeds.is_empty(), "no seeds in {}", dir.display());
-    seeds.sort();
-    seeds
-}
 
 fn replay(inputs: &[(String, Vec<u8>)], check: fn(&[u8])) {
     for (i, (name, input)) in inputs.iter().enumerate() {

@@ -6,31 +6,17 @@
 #[path = "../../../fuzz/src/openflow.rs"]
 #[allow(unreachable_pub, reason = "there it is part of a program")]
 mod checks;
-
-use std::path::Path;
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 
 use proptest::prelude::*;
 use punctual_openflow::{Envelope, split};
-
-fn seeds() -> Vec<(String, Vec<u8>)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/openflow");
-    let mut seeds: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            (name, std::fs::read(path).unwrap())
-        })
-        .collect();
-    seeds.sort();
-    assert!(!seeds.is_empty());
-    seeds
-}
+use seeds::seeds;
 
 /// The bytes that a live switch sent come out again.
 #[test]
 fn golden_bytes_are_written_as_they_were_read() {
-    for (name, bytes) in seeds() {
+    for (name, bytes) in seeds("openflow") {
         let mut rest = &bytes[..];
         while let Some(frame) = split(rest, u16::MAX).unwrap() {
             let envelope = Envelope::decode(frame).unwrap();
@@ -43,7 +29,7 @@ fn golden_bytes_are_written_as_they_were_read() {
 
 #[test]
 fn seeds_and_what_is_close_to_them() {
-    for (_, seed) in &seeds() {
+    for (_, seed) in &seeds("openflow") {
         checks::openflow(seed);
         // Of long lists the first items say it all.
         for at in 0..seed.len().min(400) {
@@ -59,7 +45,10 @@ fn seeds_and_what_is_close_to_them() {
 
 #[test]
 fn conversations_of_seeds() {
-    let all: Vec<_> = seeds().into_iter().flat_map(|(_, seed)| seed).collect();
+    let all: Vec<_> = seeds("openflow")
+        .into_iter()
+        .flat_map(|(_, seed)| seed)
+        .collect();
     checks::openflow(&all);
 }
 

@@ -5,20 +5,14 @@
 #[path = "../../../fuzz/src/network.rs"]
 #[allow(unreachable_pub, reason = "there it is part of a program")]
 mod checks;
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 
-use std::path::Path;
+use seeds::seeds;
 
 #[test]
 fn seeds_and_what_is_close_to_them() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/network");
-    let mut paths: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    paths.sort();
-    assert!(!paths.is_empty());
-    for path in paths {
-        let seed = std::fs::read(path).unwrap();
+    for (_, seed) in seeds("network") {
         checks::network(&seed);
         for at in 0..seed.len() {
             for value in [b'0', b'9', b'"', b'[', b'}', b'\\', seed[at] ^ 1] {

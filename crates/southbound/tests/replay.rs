@@ -5,27 +5,16 @@
 #[path = "../../../fuzz/src/ovsdb.rs"]
 #[allow(unreachable_pub, reason = "there it is part of a program")]
 mod checks;
-
-use std::path::Path;
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 
 use proptest::prelude::*;
-
-fn seeds() -> Vec<Vec<u8>> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/ovsdb");
-    let entries = std::fs::read_dir(directory).unwrap();
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(!paths.is_empty());
-    paths
-        .iter()
-        .map(|path| std::fs::read(path).unwrap())
-        .collect()
-}
+use seeds::seeds;
 
 #[test]
 fn seeds_and_what_is_close_to_them() {
-    let seeds = seeds();
-    for seed in &seeds {
+    let seeds = seeds("ovsdb");
+    for (_, seed) in &seeds {
         checks::ovsdb(seed);
         for at in 0..seed.len() {
             for value in *b"{[\"0-," {
@@ -34,7 +23,7 @@ fn seeds_and_what_is_close_to_them() {
                 checks::ovsdb(&changed);
             }
         }
-        for other in &seeds {
+        for (_, other) in &seeds {
             checks::ovsdb(&[&seed[..], &other[..]].concat());
         }
     }

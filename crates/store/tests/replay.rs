@@ -5,28 +5,15 @@
 #[path = "../../../fuzz/src/store.rs"]
 #[allow(unreachable_pub, reason = "there it is part of a program")]
 mod checks;
-
-use std::path::Path;
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 
 use proptest::prelude::*;
-
-fn seeds() -> Vec<Vec<u8>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/store");
-    let mut paths: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    paths.sort();
-    assert!(!paths.is_empty());
-    paths
-        .iter()
-        .map(|path| std::fs::read(path).unwrap())
-        .collect()
-}
+use seeds::seeds;
 
 #[test]
 fn seeds_and_what_is_close_to_them() {
-    for seed in seeds() {
+    for (_, seed) in seeds("store") {
         checks::store(&seed);
         for at in 0..seed.len() {
             // Segments begin with much that is not used.

@@ -5,29 +5,16 @@
 #[path = "../../../fuzz/src/datagram.rs"]
 #[allow(unreachable_pub, reason = "there it is part of a program")]
 mod checks;
-
-use std::path::Path;
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 
 use proptest::prelude::*;
-
-fn seeds() -> Vec<Vec<u8>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/datagram");
-    let mut paths: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    paths.sort();
-    assert!(!paths.is_empty());
-    paths
-        .iter()
-        .map(|path| std::fs::read(path).unwrap())
-        .collect()
-}
+use seeds::seeds;
 
 #[test]
 fn seeds_and_what_is_close_to_them() {
-    let seeds = seeds();
-    for seed in &seeds {
+    let seeds = seeds("datagram");
+    for (_, seed) in &seeds {
         checks::datagram(seed);
         for at in 0..seed.len() {
             checks::datagram(&seed[..at]);
@@ -37,7 +24,7 @@ fn seeds_and_what_is_close_to_them() {
                 checks::datagram(&changed);
             }
         }
-        for other in &seeds {
+        for (_, other) in &seeds {
             checks::datagram(&[&seed[..], &other[..]].concat());
         }
     }

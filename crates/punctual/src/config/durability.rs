@@ -7,7 +7,7 @@ use punctual_broker::{Durability, DurabilityRule};
 use punctual_codec::topic;
 
 use super::keys::Durable;
-use super::value::{Scalar, Setting, Unreadable, quote_all};
+use super::value::{Listed, Scalar, Setting};
 
 /// What is promised about the messages on some topics.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,29 +66,8 @@ impl fmt::Display for DurableRule {
     }
 }
 
-impl Setting for Vec<DurableRule> {
-    fn expects() -> String {
-        "a list of rules such as [\"log/#: none\", \"order/#: sync\"]".into()
-    }
-
-    /// The environment separates rules by semicolons.
-    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
-        let texts = match scalar {
-            Scalar::List(items) => items.clone(),
-            Scalar::Untyped(text) => text.split(';').map(|item| item.trim().into()).collect(),
-            _ => return Err(Unreadable::Kind),
-        };
-        let rule = |text: &String| {
-            let wrong = |why: String| Unreadable::Because(format!("{text:?}: {why}"));
-            text.parse().map_err(wrong)
-        };
-        texts.iter().map(rule).collect()
-    }
-
-    fn show(&self) -> Option<String> {
-        let texts: Vec<String> = self.iter().map(DurableRule::to_string).collect();
-        Some(quote_all(&texts))
-    }
+impl Listed for DurableRule {
+    const EXPECTS: &'static str = "a list of rules such as [\"log/#: none\", \"order/#: sync\"]";
 }
 
 #[cfg(test)]

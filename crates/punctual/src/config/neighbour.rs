@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::value::{Scalar, Setting, Unreadable, quote_all};
+use super::value::Listed;
 
 /// Where another broker is, and how its distance counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,29 +65,9 @@ impl fmt::Display for Neighbour {
     }
 }
 
-impl Setting for Vec<Neighbour> {
-    fn expects() -> String {
-        "a list of brokers such as [\"broker-2:1883\", \"gate:1883 weight=0.2\"]".into()
-    }
-
-    /// The environment separates brokers by semicolons.
-    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
-        let texts = match scalar {
-            Scalar::List(items) => items.clone(),
-            Scalar::Untyped(text) => text.split(';').map(|item| item.trim().into()).collect(),
-            _ => return Err(Unreadable::Kind),
-        };
-        let neighbour = |text: &String| {
-            let wrong = |why: String| Unreadable::Because(format!("{text:?}: {why}"));
-            text.parse().map_err(wrong)
-        };
-        texts.iter().map(neighbour).collect()
-    }
-
-    fn show(&self) -> Option<String> {
-        let texts: Vec<String> = self.iter().map(Neighbour::to_string).collect();
-        Some(quote_all(&texts))
-    }
+impl Listed for Neighbour {
+    const EXPECTS: &'static str =
+        "a list of brokers such as [\"broker-2:1883\", \"gate:1883 weight=0.2\"]";
 }
 
 #[cfg(test)]

@@ -2,29 +2,9 @@
 
 use punctual_manager::PlaceRule;
 
-use super::value::{Scalar, Setting, Unreadable, quote_all};
+use super::value::Listed;
 
-impl Setting for Vec<PlaceRule> {
-    fn expects() -> String {
-        "a list of places such as [\"client press-*: h1\", \"address 10.0.1.0/24: h3\"]".into()
-    }
-
-    /// The environment separates places by semicolons.
-    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
-        let texts = match scalar {
-            Scalar::List(items) => items.clone(),
-            Scalar::Untyped(text) => text.split(';').map(|item| item.trim().into()).collect(),
-            _ => return Err(Unreadable::Kind),
-        };
-        let place = |text: &String| {
-            let wrong = |why: String| Unreadable::Because(format!("{text:?}: {why}"));
-            text.parse().map_err(wrong)
-        };
-        texts.iter().map(place).collect()
-    }
-
-    fn show(&self) -> Option<String> {
-        let texts: Vec<String> = self.iter().map(PlaceRule::to_string).collect();
-        Some(quote_all(&texts))
-    }
+impl Listed for PlaceRule {
+    const EXPECTS: &'static str =
+        "a list of places such as [\"client press-*: h1\", \"address 10.0.1.0/24: h3\"]";
 }

@@ -7,7 +7,7 @@ use punctual_broker::Urgency;
 use punctual_codec::topic;
 use punctual_model::{Late, Requirements};
 
-use super::value::{Scalar, Setting, Unreadable, quote_all};
+use super::value::Listed;
 use super::wiring::nanos;
 
 /// What a rule of a bulk topic says.
@@ -83,29 +83,9 @@ impl fmt::Display for Rule {
     }
 }
 
-impl Setting for Vec<Rule> {
-    fn expects() -> String {
-        "a list of rules such as [\"alarm/#: priority=0\", \"log/#: bulk\"]".into()
-    }
-
-    /// The environment separates rules by semicolons.
-    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
-        let texts = match scalar {
-            Scalar::List(items) => items.clone(),
-            Scalar::Untyped(text) => text.split(';').map(|item| item.trim().into()).collect(),
-            _ => return Err(Unreadable::Kind),
-        };
-        let rule = |text: &String| {
-            let wrong = |why: String| Unreadable::Because(format!("{text:?}: {why}"));
-            text.parse().map_err(wrong)
-        };
-        texts.iter().map(rule).collect()
-    }
-
-    fn show(&self) -> Option<String> {
-        let texts: Vec<String> = self.iter().map(Rule::to_string).collect();
-        Some(quote_all(&texts))
-    }
+impl Listed for Rule {
+    const EXPECTS: &'static str =
+        "a list of rules such as [\"alarm/#: priority=0\", \"log/#: bulk\"]";
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use punctual_net::marking::Dscp;
@@ -79,7 +80,7 @@ pub(crate) fn quote(text: &str) -> String {
 }
 
 /// A TOML list of strings.
-pub(crate) fn quote_all(items: &[String]) -> String {
+fn quote_all(items: &[String]) -> String {
     let items: Vec<_> = items.iter().map(|item| quote(item)).collect();
     format!("[{}]", items.join(", "))
 }
@@ -234,6 +235,37 @@ impl Setting for Vec<String> {
 
     fn show(&self) -> Option<String> {
         Some(quote_all(self))
+    }
+}
+
+/// What stands in a list as a text of its own form, such as `log/#: bulk`.
+pub(crate) trait Listed: FromStr<Err = String> + fmt::Display {
+    /// What is expected of the list, to stand after "expected".
+    const EXPECTS: &'static str;
+}
+
+impl<T: Listed> Setting for Vec<T> {
+    fn expects() -> String {
+        T::EXPECTS.into()
+    }
+
+    /// The environment separates the texts by semicolons.
+    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
+        let texts = match scalar {
+            Scalar::List(items) => items.clone(),
+            Scalar::Untyped(text) => text.split(';').map(|item| item.trim().into()).collect(),
+            _ => return Err(Unreadable::Kind),
+        };
+        let item = |text: &String| {
+            let wrong = |why: String| Unreadable::Because(format!("{text:?}: {why}"));
+            text.parse().map_err(wrong)
+        };
+        texts.iter().map(item).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        let texts: Vec<String> = self.iter().map(T::to_string).collect();
+        Some(quote_all(&texts))
     }
 }
 
