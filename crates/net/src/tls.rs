@@ -1,31 +1,24 @@
 //! From files to the TLS configuration of a listener.
 //!
-//! Everything that can be wrong with a file is found here, before a connection needs it, and named
+//! Everything that can be wrong with a file is found when it is loaded, before a connection needs it, and named
 //! with the file and what to do. An acceptor never changes: to reload, load a new one and give it
 //! to the listener; connections that exist go on with the old one, which also ends with them.
 //! TLS 1.2 and 1.3 by rustls with ring; PEM files as mosquitto and OpenSSL write them.
 
-mod error;
-mod files;
-
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use punctual_tls::{authorities, certificates, private_key, provider, revocation_lists};
 use rustls::SupportedProtocolVersion;
-use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-pub use error::TlsError;
-
-/// One provider for all configurations; it has no state.
-static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-    LazyLock::new(|| Arc::new(ring::default_provider()));
+pub use punctual_tls::TlsError;
 
 /// What a secret is derived for.
 const DERIVED: &[u8] = b"punctual: proofs of a server that has lost its state";
@@ -105,8 +98,8 @@ impl TlsAcceptor {
     /// # Errors
     /// [`TlsError`] names the file, the problem and the remedy.
     pub fn load(options: &TlsServerOptions) -> Result<Self, TlsError> {
-        let chain = files::certificates(&options.certificate)?;
-        let key = files::private_key(&options.key)?;
+        let chain = certificates(&options.certificate)?;
+        let key = private_key(&options.key)?;
         let expires = expiry(&chain[0]).ok_or_else(|| TlsError::CertificateFormat {
             file: options.certificate.clone(),
         })?;
@@ -116,14 +109,14 @@ impl TlsAcceptor {
             ClientCertificates::Required(authority) => client_verifier(authority, false)?,
         };
         let secret = Sha256::digest([DERIVED, key.secret_der()].concat()).into();
-        let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
+        let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(options.minimum.versions())
             .map_err(TlsError::Library)?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)
             .map_err(|error| TlsError::of_identity(error, &options.certificate, &options.key))?;
         // Tickets keep the session at the client: nothing per client is kept here.
-        config.ticketer = ring::Ticketer::new().map_err(TlsError::Library)?;
+        config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(TlsError::Library)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         // No ALPN list: `mqtt`, `http/1.1` (browsers over wss) and others are all let in. With a
         // list, rustls refuses every client that offers only other names.
@@ -161,11 +154,11 @@ fn client_verifier(
     authority: &ClientAuthority,
     optional: bool,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let roots = Arc::new(files::authorities(&authority.ca)?);
-    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, PROVIDER.clone());
+    let roots = Arc::new(authorities(&authority.ca)?);
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
     if let Some(crl) = &authority.crl {
         builder = builder
-            .with_crls(files::revocation_lists(crl)?)
+            .with_crls(revocation_lists(crl)?)
             .only_check_end_entity_revocation()
             .enforce_revocation_expiration();
     }

@@ -6,15 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use punctual_tls::{ChainOnly, provider};
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore,
-    SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use super::Transport;
 use super::socket::Socket;
@@ -148,25 +144,24 @@ pub(super) fn session(endpoint: &Endpoint) -> Result<Box<ClientConnection>, Erro
 }
 
 pub(super) fn client_config(options: &TlsOptions) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(ring::default_provider());
     let versions: &[&rustls::SupportedProtocolVersion] = match options.version {
         None => rustls::ALL_VERSIONS,
         Some(TlsVersion::V12) => &[&rustls::version::TLS12],
         Some(TlsVersion::V13) => &[&rustls::version::TLS13],
     };
     let tls = |error: rustls::Error| Error::Tls(error.to_string());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
         .map_err(tls)?;
     let roots = Arc::new(authorities(options)?);
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider())
         .build()
         .map_err(|error| Error::Tls(error.to_string()))?;
     let builder = match options.insecure {
         false => builder.with_webpki_verifier(verifier),
         true => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyName(verifier, provider))),
+            .with_custom_certificate_verifier(Arc::new(ChainOnly(verifier))),
     };
     let mut config = match (&options.cert_file, &options.key_file) {
         (None, None) => builder.with_no_client_auth(),
@@ -263,56 +258,6 @@ fn certificates(field: &'static str, path: &Path) -> Result<Vec<CertificateDer<'
             Err(wrong("has no certificate in it".into()))
         }
         other => other,
-    }
-}
-
-/// Checks the chain and not the name.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>, Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified =
-            self.0
-                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match verified {
-            // The name is looked at last, when the chain has been found good.
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            other => other,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.1.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.1.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
     }
 }
 

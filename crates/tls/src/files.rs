@@ -6,17 +6,23 @@ use rustls::RootCertStore;
 use rustls_pki_types::pem::{Error as PemError, PemObject};
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
-use super::TlsError;
+use crate::TlsError;
 
 /// A certificate chain, the owner's first.
-pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+///
+/// # Errors
+/// [`TlsError`] names the file, the problem and the remedy.
+pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     items(file, || TlsError::NoCertificate {
         file: file.to_owned(),
     })
 }
 
 /// The first private key of the file.
-pub(super) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+///
+/// # Errors
+/// [`TlsError`] names the file, the problem and the remedy.
+pub fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = read(file)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
         PemError::NoItemsFound if is_encrypted(&pem) => TlsError::KeyEncrypted {
@@ -34,7 +40,10 @@ pub(super) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
 }
 
 /// CA certificates as trust anchors.
-pub(super) fn authorities(file: &Path) -> Result<RootCertStore, TlsError> {
+///
+/// # Errors
+/// [`TlsError`] names the file, the problem and the remedy.
+pub fn authorities(file: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
         roots
@@ -47,7 +56,10 @@ pub(super) fn authorities(file: &Path) -> Result<RootCertStore, TlsError> {
 }
 
 /// Certificate revocation lists.
-pub(super) fn revocation_lists(
+///
+/// # Errors
+/// [`TlsError`] names the file, the problem and the remedy.
+pub fn revocation_lists(
     file: &Path,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     items(file, || TlsError::NoRevocationList {

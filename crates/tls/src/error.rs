@@ -10,7 +10,7 @@ use rustls::InconsistentKeys;
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{}: cannot be read ({problem}); check path and permissions of the broker's user", file.display())]
+    #[error("{}: cannot be read ({problem}); check path and permissions", file.display())]
     Read {
         /// The file.
         file: PathBuf,
@@ -44,7 +44,7 @@ pub enum TlsError {
         file: PathBuf,
     },
     /// The private key needs a passphrase.
-    #[error("{}: the private key is encrypted; decrypt it with `openssl pkey -in FILE -out FILE.plain` and let only the broker's user read the result", file.display())]
+    #[error("{}: the private key is encrypted; decrypt it with `openssl pkey -in FILE -out FILE.plain` and let nobody else read the result", file.display())]
     KeyEncrypted {
         /// The file.
         file: PathBuf,
@@ -84,7 +84,7 @@ pub enum TlsError {
 
 impl TlsError {
     /// What rustls says about a certificate and its key.
-    pub(super) fn of_identity(error: rustls::Error, certificate: &Path, key: &Path) -> Self {
+    pub fn of_identity(error: rustls::Error, certificate: &Path, key: &Path) -> Self {
         match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => Self::KeyMismatch {
                 certificate: certificate.to_owned(),
