@@ -111,6 +111,8 @@ pub struct WriterStats {
     pub failing: Option<StoreError>,
     /// Bytes that wait.
     pub waiting_bytes: usize,
+    /// How long the oldest batch has waited, if one does.
+    pub oldest_wait: Option<Duration>,
     /// What is kept.
     pub store: StoreStats,
 }
@@ -142,6 +144,8 @@ struct Queue {
     bytes: usize,
     /// How many ask that their group is closed.
     impatient: usize,
+    /// Since when the first batch of the group that is being committed waits.
+    committing: Option<Instant>,
     compact: bool,
     closed: bool,
 }
@@ -258,6 +262,7 @@ impl Poster {
     pub fn stats(&self) -> WriterStats {
         let mut stats = self.0.stats().clone();
         stats.waiting_bytes = self.waiting_bytes();
+        stats.oldest_wait = self.0.queue().oldest().map(|at| at.elapsed());
         stats
     }
 }
@@ -273,6 +278,11 @@ impl Shared {
 }
 
 impl Queue {
+    /// When the batch that waits longest was posted.
+    fn oldest(&self) -> Option<Instant> {
+        self.committing.or_else(|| Some(self.posted.front()?.at))
+    }
+
     /// Whether a group need not wait for others.
     fn is_ready(&self, config: &WriterConfig) -> bool {
         self.closed || self.impatient > 0 || self.bytes >= config.group_bytes
@@ -323,6 +333,7 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
             self.take(&mut queue, usize::MAX);
             return queue.closed;
         }
+        queue.committing = None;
         loop {
             let Some(first) = queue.posted.front().map(|it| it.at) else {
                 if queue.closed || queue.compact {
@@ -353,6 +364,7 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
             self.group.append(&posted.ops);
             self.batches.push(posted);
         }
+        queue.committing = self.batches.first().map(|it| it.at);
     }
 
     fn commit(&mut self) {
@@ -485,6 +497,7 @@ mod tests {
             poster.post(1, ticket, session(ticket), true);
         }
         assert!(poster.waiting_bytes() > 0);
+        assert!(poster.stats().oldest_wait.is_some());
         rig.results.send(Ok(())).expect("the writer goes on");
         assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(1))));
         assert_eq!(rig.begun.recv(), Ok(4));
@@ -496,6 +509,12 @@ mod tests {
         assert_eq!(stats.waiting_bytes, 0);
         assert_eq!(stats.group_operations.sum, 5);
         assert_eq!(stats.wait_nanos.count(), 5);
+        poster.post(0, 7, session(7), true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        let one = poster.stats().oldest_wait;
+        assert!(one.is_some());
+        assert!(poster.stats().oldest_wait >= one);
+        rig.results.send(Ok(())).expect("the writer goes on");
         rig.writer.close();
     }
 

@@ -2,11 +2,16 @@
 //! written.
 #![allow(clippy::unwrap_used, reason = "tests may unwrap")]
 
+#[path = "support/small.rs"]
+mod small;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use punctual_store::op::{Content, EntryOp, Ids, SessionOp};
 use punctual_store::{Batch, Files, Log, LogConfig, Op, Store as _, StoreError};
+
+use small::Small;
 
 const CONFIG: LogConfig = LogConfig {
     segment_bytes: 64 << 10,
@@ -190,42 +195,12 @@ fn something_else_is_left_alone() {
     assert_eq!(kept, b"a file of somebody else");
 }
 
-/// A file system of one MiB, while it lasts.
-struct Small(tempfile::TempDir);
-
-impl Small {
-    fn mount() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let mount = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1m", "none"])
-            .arg(dir.path())
-            .stderr(std::process::Stdio::null())
-            .status();
-        mount
-            .is_ok_and(|status| status.success())
-            .then_some(Self(dir))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let umount = std::process::Command::new("umount")
-            .arg("-l")
-            .arg(self.0.path())
-            .status();
-        assert!(std::thread::panicking() || umount.unwrap().success());
-    }
-}
-
 #[test]
 fn a_full_file_system_refuses_and_recovers() {
-    let Some(small) = Small::mount() else {
-        let required = std::env::var_os("PUNCTUAL_REQUIRE_NETNS").is_some_and(|it| it == "1");
-        assert!(!required, "a file system cannot be mounted");
-        eprintln!("skipped: a file system cannot be mounted without being root");
+    let Some(small) = Small::mount(1) else {
         return;
     };
-    let place = small.0.path().join("store");
+    let place = small.path().join("store");
     let mut log = open(&place);
     log.commit(&session(1)).unwrap();
     let mut number = 0;

@@ -10,7 +10,7 @@ use crate::Nanos;
 use crate::access::Permissions;
 use crate::admission::SubscriptionDecision;
 use crate::egress::{Class, Egress, Encoding};
-use crate::journal::Durability;
+use crate::journal::{Durability, HeldAnswers};
 use punctual_model::Requirements;
 
 use crate::urgency::UrgencyRights;
@@ -70,7 +70,7 @@ pub(crate) struct Conn {
     /// What is promised about what it publishes.
     pub(crate) durability: Durability,
     /// Acknowledgements to it that wait for commits.
-    pub(crate) held: u32,
+    pub(crate) held: HeldAnswers,
     /// Whether nothing is sent to it until its session is committed.
     pub(crate) corked: bool,
     /// Whether CONNECT stated requirements for all publications, or the session

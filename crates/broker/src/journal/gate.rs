@@ -13,8 +13,45 @@ use crate::session::{Delivery, Step};
 #[derive(Debug)]
 pub(crate) struct Held {
     ticket: u64,
+    /// Whether it waits for a commit, and not only for its turn.
+    uncertain: bool,
     conn: ConnId,
     what: What,
+}
+
+/// How many answers to a connection wait, by what has to keep its order.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HeldAnswers([u32; 4]);
+
+impl HeldAnswers {
+    /// Others of the same place must not overtake, except for those in the last
+    /// one (MQTT 5, 4.6).
+    fn place(kind: PacketType) -> usize {
+        match kind {
+            PacketType::PubAck => 0,
+            PacketType::PubRec => 1,
+            PacketType::PubRel => 2,
+            _ => 3,
+        }
+    }
+
+    /// Whether an answer of that kind has to wait for others.
+    fn are_before(&self, kind: PacketType) -> bool {
+        let place = Self::place(kind);
+        place < 3 && self.0[place] > 0
+    }
+
+    fn all(&self) -> u32 {
+        self.0.iter().sum()
+    }
+
+    fn add(&mut self, kind: PacketType) {
+        self.0[Self::place(kind)] += 1;
+    }
+
+    fn remove(&mut self, kind: PacketType) {
+        self.0[Self::place(kind)] -= 1;
+    }
 }
 
 /// Which packet.
@@ -46,9 +83,12 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// Whether it is an answer, which others may not overtake.
-    fn is_answer(&self) -> bool {
-        matches!(self, Self::Ack { .. } | Self::Encoded { .. })
+    /// Of which kind it is, if it is an answer.
+    fn answer(&self) -> Option<PacketType> {
+        match self {
+            Self::Ack { kind, .. } | Self::Encoded { kind, .. } => Some(*kind),
+            _ => None,
+        }
     }
 
     /// Packet identifier, for a PUBACK that says that a message was accepted.
@@ -76,6 +116,7 @@ impl Journal {
         let last = self.gate.back().map_or(0, |held| held.ticket);
         self.gate.push_back(Held {
             ticket: ticket.max(last),
+            uncertain: !self.is_committed(ticket),
             conn,
             what,
         });
@@ -110,7 +151,8 @@ impl Journal {
 
 impl Hub {
     /// Sends an acknowledgement when what a ticket stands for is committed, and
-    /// after those that wait already; at once with `None` and none that waits.
+    /// after those of its kind that wait already; at once with `None` and none
+    /// that waits.
     #[inline]
     pub(crate) fn answer(
         &mut self,
@@ -120,7 +162,7 @@ impl Hub {
         reason: ReasonCode,
         after: Option<u64>,
     ) {
-        if self.journal.is_some() && self.must_hold(slot, after) {
+        if self.journal.is_some() && self.must_hold(slot, kind, after) {
             let what = What::Ack {
                 kind,
                 packet_id,
@@ -140,7 +182,8 @@ impl Hub {
         about: (PacketType, u16, bool),
         after: Option<u64>,
     ) {
-        if self.journal.is_none() || !self.must_hold(slot, after) {
+        let (kind, packet_id, success) = about;
+        if self.journal.is_none() || !self.must_hold(slot, kind, after) {
             return self.send(slot, packet);
         }
         let Some(conn) = self.conns.get(slot) else {
@@ -151,7 +194,6 @@ impl Hub {
         if encoded.is_err() || bytes.len() > conn.max_packet as usize {
             return;
         }
-        let (kind, packet_id, success) = about;
         let what = What::Encoded {
             kind,
             packet_id,
@@ -161,12 +203,13 @@ impl Hub {
         self.hold(slot, after, what);
     }
 
-    fn must_hold(&self, slot: u32, after: Option<u64>) -> bool {
+    fn must_hold(&self, slot: u32, kind: PacketType, after: Option<u64>) -> bool {
         let open = |ticket| {
             let journal = self.journal.as_ref();
             journal.is_some_and(|journal| !journal.is_committed(ticket))
         };
-        after.is_some_and(open) || self.conns.get(slot).is_some_and(|conn| conn.held > 0)
+        let conn = self.conns.get(slot);
+        after.is_some_and(open) || conn.is_some_and(|conn| conn.held.are_before(kind))
     }
 
     fn hold(&mut self, slot: u32, after: Option<u64>, what: What) {
@@ -177,8 +220,10 @@ impl Hub {
             slot,
             generation: conn.generation,
         };
-        conn.held += u32::from(what.is_answer());
-        let many = conn.held >= HELD;
+        if let Some(kind) = what.answer() {
+            conn.held.add(kind);
+        }
+        let many = conn.held.all() >= HELD;
         journal.hold(after.unwrap_or(0), id, what);
         if many {
             self.wait_for_commit(id);
@@ -251,12 +296,13 @@ impl Hub {
 
     fn let_go(&mut self, held: Held, now: Nanos) {
         let Held { conn: id, what, .. } = held;
-        let answer = what.is_answer();
         let conn = self.conns.get_mut(id.slot);
         let Some(conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return;
         };
-        conn.held -= u32::from(answer);
+        if let Some(kind) = what.answer() {
+            conn.held.remove(kind);
+        }
         match what {
             What::Ack {
                 kind,
@@ -339,40 +385,57 @@ impl Hub {
     }
 
     /// A commit failed, and is tried again until it succeeds. Who can be told
-    /// that a message may be lost is told; the others wait. Returns clients whose
-    /// new sessions would not survive.
-    pub(crate) fn store_failed(&mut self, trouble: StoreTrouble) -> Vec<ConnId> {
+    /// that a message may be lost is told; the others wait. Returns clients that
+    /// were connecting, and whether their sessions are new and would not survive.
+    pub(crate) fn store_failed(
+        &mut self,
+        trouble: StoreTrouble,
+        now: Nanos,
+    ) -> Vec<(ConnId, bool)> {
         let Some(journal) = &mut self.journal else {
             return Vec::new();
         };
         journal.failed = Some(trouble);
         let waiters = std::mem::take(&mut journal.waiters);
         let held = std::mem::take(&mut journal.gate);
-        let mut strangers = Vec::new();
+        let mut connecting = Vec::new();
         for held in held {
-            if let What::Connection { new: true } = held.what {
-                strangers.push(held.conn);
-            } else if let Some(held) = self.refuse_held(held, trouble)
+            if let What::Connection { new } = held.what {
+                connecting.push((held.conn, new));
+            } else if let Some(held) = self.refuse_held(held, trouble, now)
                 && let Some(journal) = &mut self.journal
             {
                 journal.gate.push_back(held);
             }
         }
         self.resume(waiters);
-        strangers
+        connecting
     }
 
-    /// Refuses what can be refused; returns what cannot.
-    fn refuse_held(&mut self, held: Held, trouble: StoreTrouble) -> Option<Held> {
+    /// Refuses what can be refused, and lets go what only waited for its turn
+    /// behind that; returns the rest.
+    fn refuse_held(&mut self, held: Held, trouble: StoreTrouble, now: Nanos) -> Option<Held> {
         let id = held.conn;
         let conn = self.conn(id)?;
         // With QoS 2, a refusal that does not arrive would make a repetition a new
         // message.
-        let Some(packet_id) = held.what.accepted().filter(|_| conn.v5()) else {
+        if !conn.v5() || held.what.answer() != Some(PacketType::PubAck) {
             return Some(held);
-        };
-        conn.held -= 1;
-        self.send_refusal(id.slot, PacketType::PubAck, packet_id, trouble);
+        }
+        match held.what.accepted().filter(|_| held.uncertain) {
+            Some(packet_id) => {
+                conn.held.remove(PacketType::PubAck);
+                let words = self.words(id.slot, trouble);
+                let ack = Ack {
+                    packet_id,
+                    reason: trouble.reason(),
+                    properties: words.as_properties(),
+                };
+                self.stats.refused_store += 1;
+                self.send(id.slot, &Packet::PubAck(ack));
+            }
+            None => self.let_go(held, now),
+        }
         None
     }
 
@@ -384,17 +447,11 @@ impl Hub {
         packet_id: u16,
         trouble: StoreTrouble,
     ) {
-        let mut properties = PropertyBuf::new();
-        let Some(conn) = self.conns.get(slot) else {
-            return;
-        };
-        if conn.problem_information && trouble.why().len() + 16 < conn.max_packet as usize {
-            let _ = properties.push_data(PropertyId::ReasonString, trouble.why().as_bytes());
-        }
+        let words = self.words(slot, trouble);
         let ack = Ack {
             packet_id,
             reason: trouble.reason(),
-            properties: properties.as_properties(),
+            properties: words.as_properties(),
         };
         self.stats.refused_store += 1;
         let packet = match kind {
@@ -402,6 +459,18 @@ impl Hub {
             _ => Packet::PubRec(ack),
         };
         self.answer_with(slot, &packet, (kind, packet_id, false), None);
+    }
+
+    /// The reason in words, if the client wants any.
+    fn words(&self, slot: u32, trouble: StoreTrouble) -> PropertyBuf {
+        let mut properties = PropertyBuf::new();
+        let conn = self.conns.get(slot);
+        if conn.is_some_and(|conn| {
+            conn.problem_information && trouble.why().len() + 16 < conn.max_packet as usize
+        }) {
+            let _ = properties.push_data(PropertyId::ReasonString, trouble.why().as_bytes());
+        }
+        properties
     }
 }
 

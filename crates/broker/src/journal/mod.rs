@@ -22,6 +22,7 @@ mod wall;
 
 pub use restore::{RestoredSession, Restorer};
 
+pub(crate) use gate::HeldAnswers;
 pub(crate) use messages::{Flight, Keeping, Reception};
 
 use std::collections::VecDeque;

@@ -28,7 +28,7 @@ use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
     State,
 };
-use crate::journal::{Durability, Journal};
+use crate::journal::{Durability, HeldAnswers, Journal};
 use crate::message::Messages;
 use crate::route::RouteCache;
 use crate::session::{Names, Step};
@@ -210,7 +210,7 @@ impl Shard {
             route: 0,
             route_allowed: false,
             durability: Durability::None,
-            held: 0,
+            held: HeldAnswers::default(),
             corked: false,
             states: false,
             link: false,

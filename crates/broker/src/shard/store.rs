@@ -50,8 +50,14 @@ impl Shard {
     /// succeeds, and [`Self::committed`] says so, what would have to be stored is
     /// refused.
     pub fn store_failed(&mut self, trouble: StoreTrouble, now: Nanos) {
-        for id in self.hub.store_failed(trouble) {
-            self.refuse_corked(id, trouble, now);
+        for (id, new) in self.hub.store_failed(trouble, now) {
+            if new {
+                self.refuse_corked(id, trouble, now);
+            } else if self.hub.conn(id).is_some() {
+                // What follows its CONNACK may depend on the commit. When it comes
+                // again that is known, and it need not wait.
+                self.end_connection(id.slot, trouble.why(), false, now);
+            }
         }
         self.share_stats_soon(now);
     }

@@ -7,19 +7,23 @@ use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
 
-use super::App;
 use super::error::ApiError;
 use super::query::Query;
 use super::shards::NoAnswer;
+use super::{App, store};
 
 /// Answer of both questions when all is well.
 #[derive(Serialize)]
 pub(super) struct Health {
     status: &'static str,
+    /// Why nothing can be stored now, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
 }
 
 /// `GET /healthz`: every shard answers. During a shutdown they may, or may not:
-/// who asks would restart what is about to end, so it counts as alive.
+/// who asks would restart what is about to end, so it counts as alive. A store
+/// that cannot be written is told, and no reason to restart: that makes no room.
 pub(super) async fn live(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Health>, ApiError> {
     Query::new(&uri).finish()?;
     if !app.is_stopping() {
@@ -30,14 +34,30 @@ pub(super) async fn live(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<H
             return Err(silent.into());
         }
     }
-    Ok(Json(Health { status: "ok" }))
+    let store = store::trouble(&app);
+    let status = if store.is_some() { "degraded" } else { "ok" };
+    Ok(Json(Health { status, store }))
 }
 
 /// `GET /readyz`: the listeners are open, which they are before this interface
-/// answers at all, until the shutdown begins; and in a mesh, the broker is attached to
-/// its tree.
+/// answers at all, until the shutdown begins; in a mesh, the broker is attached to
+/// its tree; and what has to survive can be stored, unless `store=optional` says
+/// that clients may come all the same.
 pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Health>, ApiError> {
-    Query::new(&uri).finish()?;
+    let mut query = Query::new(&uri);
+    let store_is_optional = match query.take("store")?.as_deref() {
+        None | Some("required") => false,
+        Some("optional") => true,
+        Some(other) => {
+            return Err(ApiError::value(
+                "store",
+                other,
+                "store is required or optional",
+                "write store=optional for 200 also while the store cannot be written",
+            ));
+        }
+    };
+    query.finish()?;
     if app.is_stopping() {
         return Err(ApiError::unavailable(
             "the broker shuts down",
@@ -53,7 +73,18 @@ pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
             "this takes a moment when a neighbour was lost; GET /api/v1/mesh says more",
         ));
     }
-    Ok(Json(Health { status: "ready" }))
+    let store = store::trouble(&app);
+    if let Some(why) = store.as_ref().filter(|_| !store_is_optional) {
+        return Err(ApiError::unavailable(
+            format!("what has to survive cannot be stored: {why}"),
+            "make room or mend the disk, the broker goes on by itself; until then it serves what \
+             need not survive, also with readiness if asked with store=optional",
+        ));
+    }
+    Ok(Json(Health {
+        status: "ready",
+        store,
+    }))
 }
 
 /// A shard that is not there any more is no surprise during a shutdown.

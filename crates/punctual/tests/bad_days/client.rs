@@ -19,7 +19,12 @@ pub(crate) struct Pair {
 impl Pair {
     /// Both connect, under names that begin with `name`.
     pub(crate) fn new(broker: &Broker, name: &str) -> Self {
-        let mut subscriber = client(broker, &format!("{name}-subscriber"));
+        Self::at(broker.tcp.port(), name)
+    }
+
+    /// The same at a port of this machine.
+    pub(crate) fn at(port: u16, name: &str) -> Self {
+        let mut subscriber = client(port, &format!("{name}-subscriber"));
         let topic = format!("{name}/talk");
         let options = SubscribeOptions {
             qos: QoS::AtLeastOnce,
@@ -34,7 +39,7 @@ impl Pair {
         });
         assert!(!granted.is_error(), "{granted}");
         Self {
-            publisher: client(broker, &format!("{name}-publisher")),
+            publisher: client(port, &format!("{name}-publisher")),
             subscriber,
             topic,
             exchanged: 0,
@@ -47,24 +52,37 @@ impl Pair {
         self.exchanged += 1;
         let payload = self.exchanged.to_string();
         let message = Message::new(&self.topic, payload.as_bytes()).qos(QoS::AtLeastOnce);
-        self.publisher.publish(&message).unwrap();
-        let got = next(&mut self.subscriber, |event| match event {
-            Event::Message(delivery) => Some(delivery.message.payload),
-            _ => None,
-        });
-        assert_eq!(got, payload.as_bytes());
+        self.hand_over(&message);
         let reason = next(&mut self.publisher, |event| match event {
             Event::Published { reason, .. } => Some(reason),
             _ => None,
         });
         assert!(!reason.is_error(), "{reason}");
     }
+
+    /// The same with QoS 0, and with a priority.
+    pub(crate) fn exchange_urgent(&mut self) {
+        self.exchanged += 1;
+        let payload = self.exchanged.to_string();
+        let mut message = Message::new(&self.topic, payload.as_bytes());
+        message.properties.push_user("priority", "1").unwrap();
+        self.hand_over(&message);
+    }
+
+    fn hand_over(&mut self, message: &Message) {
+        self.publisher.publish(message).unwrap();
+        let got = next(&mut self.subscriber, |event| match event {
+            Event::Message(delivery) => Some(delivery.message.payload),
+            _ => None,
+        });
+        assert_eq!(got, message.payload);
+    }
 }
 
-fn client(broker: &Broker, client_id: &str) -> Client {
+fn client(port: u16, client_id: &str) -> Client {
     let options = Options {
         endpoint: Endpoint {
-            port: broker.tcp.port(),
+            port,
             timeout: PATIENCE,
             ..Endpoint::new(Scheme::Tcp, "127.0.0.1")
         },
@@ -147,15 +165,18 @@ pub(crate) fn connect_packet(client_id: &str) -> Vec<u8> {
     packet
 }
 
-/// PUBLISH of MQTT 3.1.1 with QoS 0.
-pub(crate) fn publish_packet(topic: &str, payload: &[u8]) -> Vec<u8> {
+/// PUBLISH of MQTT 3.1.1, with QoS 0 or, with a packet identifier, 1.
+pub(crate) fn publish_packet(topic: &str, payload: &[u8], packet_id: Option<u16>) -> Vec<u8> {
     let mut packet = Vec::new();
     let publish = Publish {
         dup: false,
-        qos: QoS::AtMostOnce,
+        qos: match packet_id {
+            Some(_) => QoS::AtLeastOnce,
+            None => QoS::AtMostOnce,
+        },
         retain: false,
         topic,
-        packet_id: 0,
+        packet_id: packet_id.unwrap_or(0),
         properties: Default::default(),
         payload,
     };

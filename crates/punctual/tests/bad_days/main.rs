@@ -10,9 +10,14 @@
 
 mod broker;
 mod client;
+mod grip;
+mod load;
+#[path = "../../../store/tests/support/small.rs"]
+mod small;
 
 mod clock;
 mod descriptors;
+mod disk;
 mod half_open;
 mod kill;
 mod log;

@@ -30,7 +30,7 @@ fn a_subscriber_that_never_reads() {
     let packet = |number: usize| {
         let mut payload = vec![b'.'; PAYLOAD];
         payload[..8].copy_from_slice(&(number as u64).to_be_bytes());
-        publish_packet("flood", &payload)
+        publish_packet("flood", &payload, None)
     };
     let publishing = thread::spawn(move || {
         for number in 0..MESSAGES {

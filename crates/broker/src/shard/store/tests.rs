@@ -224,7 +224,7 @@ fn while_commits_fail_only_what_has_to_be_stored_is_refused() {
     assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
     publish(&mut shard, publisher, QoS::AtMostOnce, 0);
     assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
-    // A session that exists comes back, a new one has to wait.
+    // A session that exists comes back, a new one is refused.
     let kept = connect(&mut shard, "kept", 100);
     assert_eq!(leaving(&mut shard, kept)[0], PacketType::ConnAck);
     connect(&mut shard, "new", 100);
@@ -236,4 +236,47 @@ fn while_commits_fail_only_what_has_to_be_stored_is_refused() {
     assert_eq!(leaving(&mut shard, publisher), []);
     commit(&mut shard, &mut store);
     assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+}
+
+#[test]
+fn refusals_wait_for_nothing_that_has_to_wait() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = connect(&mut shard, "kept", 100);
+    subscribe(&mut shard, kept, QoS::ExactlyOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    commit(&mut shard, &mut store);
+    leaving(&mut shard, publisher);
+    // One that is there comes back, and a new one just before the trouble.
+    let back = connect(&mut shard, "kept", 100);
+    let new = connect(&mut shard, "new", 100);
+    publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 3);
+    let failed = shard.take_operations().unwrap();
+    assert_eq!(leaving(&mut shard, publisher), []);
+    assert_eq!(leaving(&mut shard, back), []);
+    shard.store_failed(StoreTrouble::Full, NOW);
+    for ended in [back, new] {
+        assert!(shard.hub.conn(ended).is_none());
+    }
+    assert_eq!(shard.stats().refused_connects, 1);
+    let back = connect(&mut shard, "kept", 100);
+    assert_eq!(leaving(&mut shard, back)[0], PacketType::ConnAck);
+    // Whether the one with QoS 2 is lost is not known.
+    let both = [PacketType::PubAck, PacketType::PubAck];
+    assert_eq!(leaving(&mut shard, publisher), both);
+    assert_eq!(shard.stats().refused_store, 2);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 4);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+    // Nobody keeps what it subscribes to.
+    subscribe(&mut shard, publisher, QoS::AtLeastOnce);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::SubAck]);
+    // In its order.
+    publish(&mut shard, publisher, QoS::ExactlyOnce, 5);
+    assert_eq!(leaving(&mut shard, publisher), []);
+    store.commit(&failed.batch).unwrap();
+    shard.committed(failed.ticket, NOW);
+    commit(&mut shard, &mut store);
+    let both = [PacketType::PubRec, PacketType::PubRec];
+    assert_eq!(leaving(&mut shard, publisher), both);
 }

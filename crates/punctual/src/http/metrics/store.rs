@@ -77,6 +77,12 @@ pub(super) fn write(stats: &WriterStats, out: &mut Exposition) {
     ] {
         out.one(name, kind, help, value);
     }
+    out.one(
+        "punctual_store_waiting_seconds",
+        Gauge,
+        "How long the oldest of them has waited.",
+        stats.oldest_wait.unwrap_or_default().as_secs_f64(),
+    );
     histogram(
         out,
         "punctual_store_commit_seconds",

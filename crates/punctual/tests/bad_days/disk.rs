@@ -1,0 +1,373 @@
+//! The disk of the store is full, stands still, or fails: what has to survive is
+//! refused or held back, everything else goes on, the broker says so, goes on by
+//! itself afterwards, and nothing acknowledged is lost, also not by kill -9.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use punctual_client::{Client, Config, Endpoint, Error, Event, Message, Options, Scheme, Token};
+use punctual_codec::{PropertyBuf, PropertyId, QoS, ReasonCode, SubscribeOptions};
+
+use crate::broker::{PATIENCE, eventually};
+use crate::client::{Pair, connect_packet, expect, publish_packet};
+use crate::grip::{Disk, Grip};
+use crate::load::{Load, Mortal, client};
+use crate::small::Small;
+
+/// Room for two segments of the log, and not for a third unless the ballast goes.
+const DISK_MIB: u32 = 100;
+/// Of what is to fill the store.
+const PAYLOAD: usize = 64 << 10;
+/// Messages of one publisher that are not acknowledged.
+const WINDOW: usize = 16;
+
+fn event<T>(client: &mut Client, mut wanted: impl FnMut(Event) -> Option<T>) -> T {
+    eventually("an event", || {
+        let event = client.next(Some(PATIENCE)).ok()??;
+        wanted(event)
+    })
+}
+
+/// A session for which messages wait, and the numbers of those that were
+/// acknowledged.
+struct Absent {
+    port: u16,
+    numbers: u32,
+    safe: Vec<u32>,
+}
+
+impl Absent {
+    fn new(port: u16) -> Self {
+        let mut subscriber = client(port, "absent".into());
+        event(&mut subscriber, |event| {
+            matches!(event, Event::Connected(_)).then_some(())
+        });
+        let options = SubscribeOptions {
+            qos: QoS::AtLeastOnce,
+            ..SubscribeOptions::default()
+        };
+        let none = PropertyBuf::new();
+        subscriber
+            .subscribe(&[("stuff/#", options)], &none)
+            .unwrap();
+        let reason = event(&mut subscriber, |event| match event {
+            Event::Subscribed { reasons, .. } => Some(reasons[0]),
+            _ => None,
+        });
+        assert!(!reason.is_error(), "{reason}");
+        Self {
+            port,
+            numbers: 0,
+            safe: Vec::new(),
+        }
+    }
+
+    /// Publishes that many messages for it, or until one is refused; with which
+    /// reason, in which words.
+    fn stuff(&mut self, most: u32) -> Option<(ReasonCode, String)> {
+        let mut publisher = client(self.port, "stuffer".into());
+        event(&mut publisher, |event| {
+            matches!(event, Event::Connected(_)).then_some(())
+        });
+        let mut open: HashMap<Token, u32> = HashMap::new();
+        let until = self.numbers + most;
+        let mut refusal = None;
+        loop {
+            while open.len() < WINDOW && self.numbers < until && refusal.is_none() {
+                let message = Message::new("stuff/x", payload(self.numbers)).qos(QoS::AtLeastOnce);
+                let token = publisher.publish(&message).unwrap();
+                open.insert(token, self.numbers);
+                self.numbers += 1;
+            }
+            if open.is_empty() {
+                return refusal;
+            }
+            let (token, reason, properties) = event(&mut publisher, |event| match event {
+                Event::Published {
+                    token,
+                    reason,
+                    properties,
+                } => Some((token, reason, properties)),
+                _ => None,
+            });
+            let number = open.remove(&token).unwrap();
+            if reason.is_error() {
+                let words = properties.as_properties().text(PropertyId::ReasonString);
+                refusal = Some((reason, words.unwrap_or_default().to_owned()));
+            } else {
+                self.safe.push(number);
+            }
+        }
+    }
+
+    /// It comes back, and gets what was acknowledged.
+    fn has_everything(&self) {
+        let mut subscriber = client(self.port, "absent".into());
+        let mut missing = self.safe.clone();
+        while !missing.is_empty() {
+            let got = event(&mut subscriber, |event| match event {
+                Event::Message(delivery) => Some(delivery.message.payload),
+                Event::Connected(connected) => {
+                    assert!(connected.session_present, "the session was lost");
+                    None
+                }
+                _ => None,
+            });
+            assert_eq!(got.len(), PAYLOAD);
+            let number = u32::from_be_bytes(*got.first_chunk().unwrap());
+            missing.retain(|it| *it != number);
+        }
+    }
+}
+
+fn payload(number: u32) -> Vec<u8> {
+    let mut payload = vec![b'.'; PAYLOAD];
+    payload[..4].copy_from_slice(&number.to_be_bytes());
+    payload
+}
+
+/// What goes on whatever the disk does.
+struct Unconcerned(Pair);
+
+impl Unconcerned {
+    fn new(broker: &Mortal) -> Self {
+        Self(Pair::at(broker.port, "unconcerned"))
+    }
+
+    fn goes_on(&mut self) {
+        for _ in 0..20 {
+            self.0.exchange();
+            self.0.exchange_urgent();
+        }
+    }
+}
+
+/// What the broker says of itself while it cannot store anything.
+fn is_in_trouble(broker: &Mortal, why: &str) {
+    let (status, health) = broker.get("/healthz");
+    assert!(status == 200 && health.contains("degraded"), "{health}");
+    assert!(health.contains(why), "{health}");
+    let (status, ready) = broker.get("/readyz");
+    assert!(status == 503 && ready.contains(why), "{ready}");
+    assert_eq!(broker.get("/readyz?store=optional").0, 200);
+    assert!(broker.get("/api/v1/store").1.contains(why));
+    assert_eq!(broker.metric("punctual_store_failing"), 1.0);
+    assert!(broker.metric("punctual_store_failures_total") >= 1.0);
+}
+
+fn is_well(broker: &Mortal) {
+    eventually("the broker is well again", || {
+        let (status, _) = broker.get("/readyz");
+        (status == 200).then_some(())
+    });
+    let (_, health) = broker.get("/healthz");
+    assert!(!health.contains("degraded"), "{health}");
+    assert_eq!(broker.metric("punctual_store_failing"), 0.0);
+}
+
+/// What becomes of a client that wants a session that would not survive.
+fn refused_session(port: u16) -> ReasonCode {
+    let mut properties = PropertyBuf::new();
+    properties.push_number(PropertyId::SessionExpiryInterval, 3600);
+    let options = Options {
+        endpoint: Endpoint {
+            port,
+            timeout: PATIENCE,
+            ..Endpoint::new(Scheme::Tcp, "127.0.0.1")
+        },
+        config: Config {
+            client_id: "stranger".into(),
+            clean_start: false,
+            properties,
+            ..Config::default()
+        },
+        reconnect: None,
+    };
+    match Client::connect(options) {
+        Ok(_) => ReasonCode::Success,
+        Err(Error::Refused(farewell)) => farewell.reason,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn it_is_full() {
+    let Some(disk) = Small::mount(DISK_MIB) else {
+        return;
+    };
+    let mut broker = Mortal::start_in(&disk.path().join("data"));
+    broker.wait();
+    let load = Load::start(broker.port, ReasonCode::QuotaExceeded);
+    let mut absent = Absent::new(broker.port);
+    let mut unconcerned = Unconcerned::new(&broker);
+    load.wait_for(100);
+    assert_eq!(absent.stuff(10), None);
+    is_well(&broker);
+
+    let ballast = disk.path().join("ballast");
+    let full = io::copy(&mut io::repeat(7), &mut File::create(&ballast).unwrap()).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    let refusal = absent.stuff(2 * (32 << 20) / PAYLOAD as u32);
+    let expected = (ReasonCode::QuotaExceeded, "the store is full".to_owned());
+    assert_eq!(refusal, Some(expected));
+    is_in_trouble(&broker, "the disk is full");
+    unconcerned.goes_on();
+    assert_eq!(refused_session(broker.port), ReasonCode::QuotaExceeded);
+    eventually("the load is refused too", || {
+        (load.refused() > 0).then_some(())
+    });
+
+    std::fs::remove_file(ballast).unwrap();
+    is_well(&broker);
+    load.wait_for(100);
+    assert_eq!(absent.stuff(10), None);
+    assert_eq!(refused_session(broker.port), ReasonCode::Success);
+    broker.kill();
+    broker.start();
+    absent.has_everything();
+    println!("{} acknowledged messages received", load.finish());
+}
+
+#[test]
+fn it_fails() {
+    let data = tempfile::tempdir().unwrap();
+    let mut broker = Mortal::start_in(data.path());
+    broker.wait();
+    let load = Load::start(broker.port, ReasonCode::ImplementationSpecificError);
+    let mut absent = Absent::new(broker.port);
+    let mut unconcerned = Unconcerned::new(&broker);
+    load.wait_for(100);
+    assert_eq!(absent.stuff(10), None);
+    for _ in 0..2 {
+        let Some(grip) = Grip::take(broker.process(), "store", Disk::Fails) else {
+            return;
+        };
+        let refusal = eventually("a refusal", || absent.stuff(1));
+        let why = "the store cannot be written".to_owned();
+        assert_eq!(refusal, (ReasonCode::ImplementationSpecificError, why));
+        is_in_trouble(&broker, "Input/output error");
+        unconcerned.goes_on();
+        drop(grip);
+        is_well(&broker);
+        load.wait_for(100);
+        assert_eq!(absent.stuff(10), None);
+    }
+    // And dies of it.
+    let grip = Grip::take(broker.process(), "store", Disk::Fails);
+    eventually("a refusal", || absent.stuff(1));
+    broker.kill();
+    drop(grip);
+    broker.start();
+    absent.has_everything();
+    println!("{} acknowledged messages received", load.finish());
+}
+
+/// A publisher that writes as much as it can.
+struct Flood {
+    stream: TcpStream,
+    packet_ids: u16,
+    /// Of the packet that is being written, the rest.
+    rest: Vec<u8>,
+}
+
+impl Flood {
+    fn new(broker: &Mortal, name: &str) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", broker.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&connect_packet(name)).unwrap();
+        expect(&mut stream, &[0x20, 2, 0, 0]);
+        Self {
+            stream,
+            packet_ids: 0,
+            rest: Vec::new(),
+        }
+    }
+
+    /// Writes until nothing has been taken for so long; whether anything was.
+    fn push(&mut self, silence: Duration) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let (mut last, mut any) = (Instant::now(), false);
+        while last.elapsed() < silence {
+            if self.rest.is_empty() {
+                self.packet_ids += 1;
+                assert!(self.packet_ids < 10_000, "it is never held back");
+                self.rest =
+                    publish_packet("stuff/flood", &payload(u32::MAX), Some(self.packet_ids));
+            }
+            match self.stream.write(&self.rest) {
+                Ok(taken) => {
+                    self.rest.drain(..taken);
+                    (last, any) = (Instant::now(), true);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.stream.set_nonblocking(false).unwrap();
+        any
+    }
+
+    /// Writes what is left of the last packet, and waits for all
+    /// acknowledgements.
+    fn wait_for_all(mut self) {
+        self.stream.write_all(&self.rest).unwrap();
+        for packet_id in 1..=self.packet_ids {
+            let [high, low] = packet_id.to_be_bytes();
+            expect(&mut self.stream, &[0x40, 2, high, low]);
+        }
+    }
+
+    /// Whether nothing was acknowledged.
+    fn is_unanswered(&mut self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let nothing = self.stream.read(&mut [0]).is_err();
+        self.stream.set_nonblocking(false).unwrap();
+        nothing
+    }
+}
+
+#[test]
+fn it_stands_still() {
+    let data = tempfile::tempdir().unwrap();
+    let mut broker = Mortal::start_in(data.path());
+    broker.wait();
+    let load = Load::start(broker.port, ReasonCode::Success);
+    let mut absent = Absent::new(broker.port);
+    let mut unconcerned = Unconcerned::new(&broker);
+    let mut floods = ["one", "other"].map(|name| Flood::new(&broker, name));
+    load.wait_for(100);
+    assert_eq!(absent.stuff(10), None);
+
+    let Some(grip) = Grip::take(broker.process(), "store", Disk::StandsStill) else {
+        return;
+    };
+    // As much as the kernel and the broker take, then no more.
+    while floods
+        .iter_mut()
+        .fold(false, |any, flood| flood.push(Duration::from_secs(1)) | any)
+    {}
+    unconcerned.goes_on();
+    assert!(floods.iter_mut().all(Flood::is_unanswered));
+    // Two threads with a MiB each, and what they had read before they stopped.
+    let waiting = broker.metric("punctual_store_waiting_bytes");
+    assert!((1e6..16e6).contains(&waiting), "{waiting} bytes wait");
+    assert!(broker.metric("punctual_store_waiting_seconds") > 1.0);
+    drop(grip);
+    floods.into_iter().for_each(Flood::wait_for_all);
+    load.wait_for(100);
+    assert_eq!(broker.metric("punctual_store_failures_total"), 0.0);
+
+    // It never gets over the next time.
+    let grip = Grip::take(broker.process(), "store", Disk::StandsStill);
+    unconcerned.goes_on();
+    broker.kill();
+    drop(grip);
+    broker.start();
+    absent.has_everything();
+    println!("{} acknowledged messages received", load.finish());
+}
