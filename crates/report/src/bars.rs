@@ -26,10 +26,31 @@ pub struct Bars {
     pub series: Vec<String>,
     /// What the mark means; it is named if a group has one.
     pub mark: String,
-    /// The values are shares in percent, not times in µs.
-    pub percent: bool,
+    /// What the values are.
+    pub unit: Unit,
     /// The bars.
     pub groups: Vec<Group>,
+}
+
+/// What values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Times in µs.
+    Micros,
+    /// Shares in percent.
+    Percent,
+    /// Amounts in thousands of bytes.
+    Kilobytes,
+}
+
+impl Unit {
+    fn label(self, value: f64) -> String {
+        match self {
+            Self::Micros => time(value),
+            Self::Percent => format!("{value} %"),
+            Self::Kilobytes => format!("{value} kB"),
+        }
+    }
 }
 
 /// Bars that stand together.
@@ -37,7 +58,7 @@ pub struct Bars {
 pub struct Group {
     /// Its name.
     pub name: String,
-    /// One value per series, µs or percent, which may be negative; `None`
+    /// One value per series, which may be negative; `None`
     /// leaves its place empty.
     pub values: Vec<Option<f64>>,
     /// A line across the group.
@@ -95,11 +116,7 @@ pub fn bars(bars: &Bars) -> Picture {
     let mut value = axes.low;
     while value <= axes.high + step / 2.0 {
         let y = axes.y(value);
-        let label = if bars.percent {
-            format!("{value} %")
-        } else {
-            time(value)
-        };
+        let label = bars.unit.label(value);
         picture.add(format_args!(
             "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\
              <text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
@@ -223,7 +240,7 @@ mod tests {
             title: "t".into(),
             series: vec!["a".into(), "b".into(), "c".into()],
             mark: "deadline".into(),
-            percent: false,
+            unit: Unit::Micros,
             groups: (0..groups).map(group).collect(),
         }
     }
@@ -254,8 +271,10 @@ mod tests {
     #[test]
     fn nothing_to_draw_is_an_empty_plot() {
         let mut nothing = example(0);
-        nothing.percent = true;
+        nothing.unit = Unit::Percent;
         assert!(bars(&nothing).svg().contains(">1 %</text>"));
+        nothing.unit = Unit::Kilobytes;
+        assert!(bars(&nothing).svg().contains(">1 kB</text>"));
     }
 
     #[test]

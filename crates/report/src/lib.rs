@@ -12,7 +12,7 @@ mod map;
 mod page;
 mod picture;
 
-pub use bars::{Bars, Group, bars};
+pub use bars::{Bars, Group, Unit, bars};
 pub use curves::{Curve, cumulative};
 pub use map::{Edge, map};
 pub use page::{Page, Part, Table};

@@ -15,7 +15,7 @@ use clap::Args;
 use punctual_analysis::printed::{self, Floor};
 use punctual_analysis::{Admission, analyze};
 use punctual_model::network::{Document, Network};
-use punctual_report::{Bars, Group, Page, Picture, bars};
+use punctual_report::{Bars, Group, Page, Picture, Unit, bars};
 use punctual_sim::network::families::{self, Load};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -494,7 +494,7 @@ fn picture(load: &Measured) -> Picture {
             .map(str::to_owned)
             .to_vec(),
         mark: "tightest bound".to_owned(),
-        percent: false,
+        unit: Unit::Micros,
         groups: load.rows.iter().map(group).collect(),
     })
 }

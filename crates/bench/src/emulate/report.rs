@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use punctual_model::network::Document;
-use punctual_report::{Bars, Group, Page, Picture, bars, document};
+use punctual_report::{Bars, Group, Page, Picture, Unit, bars, document};
 use punctual_sim::network::to_toml;
 use serde_json::{Value, json};
 
@@ -285,7 +285,7 @@ pub(super) fn picture(title: &str, paths: &[PathResult]) -> Picture {
             .map(str::to_owned)
             .to_vec(),
         mark: "tightest bound".to_owned(),
-        percent: false,
+        unit: Unit::Micros,
         groups: paths.iter().map(group).collect(),
     })
 }

@@ -1,6 +1,6 @@
 //! The report of the experiments: the paper's figures and tables, ours beside its own.
 
-use punctual_report::{Bars, Curve, Group, Page, Part, bars, cumulative};
+use punctual_report::{Bars, Curve, Group, Page, Part, Unit, bars, cumulative};
 use serde::Serialize;
 
 use super::brokers::{Found, MOSQUITTO};
@@ -342,7 +342,7 @@ impl Report<'_> {
                 title: "Mean time in the queue, µs".to_owned(),
                 series,
                 mark: String::new(),
-                percent: false,
+                unit: Unit::Micros,
                 groups,
             });
             let caption = "Fig. 9: mean time in the queue, µs".to_owned();

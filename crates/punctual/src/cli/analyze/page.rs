@@ -1,7 +1,7 @@
 //! A study as pictures, and as an HTML page with them.
 
 use punctual_analysis::LinkLoad;
-use punctual_report::{Bars, Edge, Group, Page, Part, Picture, bars, map};
+use punctual_report::{Bars, Edge, Group, Page, Part, Picture, Unit, bars, map};
 
 use super::study::{Row, Study};
 use super::table::cells;
@@ -79,7 +79,7 @@ fn bounds(study: &Study) -> Picture {
         title: "Bounds".into(),
         series,
         mark: "deadline".into(),
-        percent: false,
+        unit: Unit::Micros,
         groups: study.rows.iter().map(group).collect(),
     })
 }
@@ -98,7 +98,7 @@ fn slack(study: &Study) -> Picture {
         title: "Slack".into(),
         series: vec!["slack, % of the deadline".into()],
         mark: String::new(),
-        percent: true,
+        unit: Unit::Percent,
         groups: study.rows.iter().map(group).collect(),
     })
 }
@@ -115,7 +115,7 @@ fn loads(study: &Study) -> Picture {
         title: "Loads".into(),
         series: vec!["load".into()],
         mark: "all of the link".into(),
-        percent: true,
+        unit: Unit::Percent,
         groups: loads.iter().take(LINKS).map(group).collect(),
     })
 }

@@ -10,7 +10,7 @@ use std::thread;
 use clap::ValueEnum;
 use punctual_analysis::analyze;
 use punctual_model::network::Network;
-use punctual_report::{Bars, Group, Picture, bars};
+use punctual_report::{Bars, Group, Picture, Unit, bars};
 use serde_json::{Value, json};
 
 use super::table::aligned;
@@ -239,7 +239,7 @@ impl Swept {
             title: "Sweep".into(),
             series: vec!["destinations that keep their deadline".into()],
             mark: String::new(),
-            percent: true,
+            unit: Unit::Percent,
             groups: self.points.iter().map(group).collect(),
         });
         vec![(format!("Deadlines kept by {}", self.sweep.title()), picture)]

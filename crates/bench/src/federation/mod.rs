@@ -1,0 +1,206 @@
+//! `bench federation`: what five brokers send each other for the same publications, by topology,
+//! locality and way of forwarding, and what plain Mosquitto bridges send; how long a mesh takes to
+//! heal; and what a broker on the way costs.
+//!
+//! The experiments are those of Antonielli's thesis (chapter 4: tree, star and line of five
+//! brokers; publisher and subscriber at one broker, at two, or at all; 50, 500 and 1500
+//! publications with QoS 1), shown beside its figures.
+
+mod client;
+mod experiment;
+mod healing;
+mod hops;
+mod network;
+mod report;
+mod thesis;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use self::experiment::TOPOLOGIES;
+use self::healing::{Event, MESH};
+use self::network::{Plan, System};
+use self::report::Report;
+use crate::cli::seconds;
+use crate::compare::machine::Machine;
+use crate::error::{Error, Result};
+use crate::netns::Namespace;
+
+/// Brokers, the root of the thesis third.
+const NAMES: [&str; 5] = ["A", "B", "C", "D", "E"];
+const ROOT: usize = 2;
+/// Connections that form a circle, and two more.
+const CIRCLE: [(usize, usize); 5] = [(0, 1), (1, 2), (2, 0), (3, 2), (4, 2)];
+/// How long brokers may take to be one.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause before counters are read, for what is still under way.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// Something to be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Bytes between brokers, losses, duplicates, times
+    Traffic,
+    /// One publication where connections form a circle
+    Circle,
+    /// Times until a mesh is whole again
+    Healing,
+    /// Latency of a hop, throughput of a connection
+    Hops,
+}
+
+/// Options of `bench federation`.
+#[derive(Args, Debug)]
+pub struct FederationArgs {
+    /// What to measure [default: everything]
+    #[arg(long, value_name = "PART", value_delimiter = ',', default_values_t = Part::value_variants().to_vec(), hide_default_value = true)]
+    only: Vec<Part>,
+    /// Publications of each experiment, made in 5 s (but at most 100 in a second)
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [50, 500, 1500], value_parser = clap::value_parser!(u32).range(5..=100_000))]
+    publishes: Vec<u32>,
+    /// Topologies: tree, star, line
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values_t = TOPOLOGIES.map(|(name, _)| name.to_owned()))]
+    topologies: Vec<String>,
+    /// Seconds in which a quiet mesh is measured
+    #[arg(long, value_name = "S", default_value = "15", value_parser = seconds)]
+    quiet: Duration,
+    /// Rounds of healing for each event
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    heal_rounds: u32,
+    /// Milliseconds between two hellos while a cable goes silent
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    hello: u64,
+    /// Rounds of latency and throughput
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    hop_rounds: u32,
+    /// Directory for configurations and logs
+    #[arg(long, value_name = "DIR", default_value = "target/bench/federation")]
+    directory: PathBuf,
+    /// File for all results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// File for a page with all results and the thesis' beside them
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.to_possible_value();
+        f.write_str(name.as_ref().map_or("", |name| name.get_name()))
+    }
+}
+
+impl FederationArgs {
+    /// Runs the experiments; progress goes to standard error, the tables to `out`. `own_words`
+    /// lead from this program's name to its bench subcommands.
+    ///
+    /// # Errors
+    /// Without the privilege to make namespaces, or if brokers do not become one.
+    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+        Namespace::check()?;
+        let program = program(own_words)?;
+        let mut report = Report::new(Machine::read());
+        if self.only.contains(&Part::Traffic) {
+            for name in &self.topologies {
+                let found = TOPOLOGIES.iter().find(|(known, _)| known == name);
+                let Some((name, links)) = found else {
+                    return Err(Error::Config {
+                        field: "--topologies",
+                        value: name.clone(),
+                        remedy: "write tree, star or line".into(),
+                    });
+                };
+                let series = |system| {
+                    let plan = self.plan(&program, system, links, name);
+                    experiment::series(&plan, name, &self.publishes, self.quiet)
+                };
+                for (idle, outcomes) in of_all(series)? {
+                    report.idle.push(idle);
+                    report.outcomes.extend(outcomes);
+                }
+            }
+        }
+        if self.only.contains(&Part::Circle) {
+            for system in System::present() {
+                eprintln!("circle, {}", system.name());
+                let plan = self.plan(&program, system, &CIRCLE, "circle");
+                report.circles.push(experiment::circle(&plan)?);
+            }
+        }
+        let mesh = self.plan(&program, System::SubscriptionTable, &MESH, "mesh");
+        if self.only.contains(&Part::Healing) {
+            let hello = Duration::from_millis(self.hello);
+            for (event, hello) in [
+                (Event::RootKilled, Duration::from_secs(2)),
+                (Event::CableSilent, hello),
+            ] {
+                let healing = healing::rounds(&mesh, event, hello, self.heal_rounds)?;
+                report.healing.push(healing);
+            }
+        }
+        if self.only.contains(&Part::Hops) {
+            let line = &TOPOLOGIES[2].1;
+            let plan = self.plan(&program, System::SubscriptionTable, line, "hops");
+            report.hops = Some(hops::measure(&plan, self.hop_rounds)?);
+        }
+        for (path, text) in [
+            (&self.json, report.json()),
+            (&self.html, report.page().html()),
+        ] {
+            if let Some(path) = path {
+                fs::write(path, text)
+                    .map_err(Error::io(format!("cannot write {}", path.display())))?;
+            }
+        }
+        out.write_all(report.page().markdown().as_bytes())
+            .map_err(Error::io("cannot write the tables"))
+    }
+
+    fn plan<'a>(
+        &self,
+        program: &'a Path,
+        system: System,
+        links: &'a [(usize, usize)],
+        name: &str,
+    ) -> Plan<'a> {
+        Plan {
+            program,
+            system,
+            links,
+            directory: self.directory.join(name),
+            hello: None,
+        }
+    }
+}
+
+/// Does the same with all ways of forwarding at once: each has its own networks.
+fn of_all<T: Send>(work: impl Fn(System) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let running: Vec<_> = System::present()
+            .into_iter()
+            .map(|system| scope.spawn(move || work(system)))
+            .collect();
+        let results = running.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        results.collect()
+    })
+}
+
+/// The broker under test: this program, or the one beside it.
+fn program(own_words: &[&str]) -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(Error::io("cannot find this program"))?;
+    Ok(match own_words.is_empty() {
+        true => own.with_file_name("punctual"),
+        false => own,
+    })
+}

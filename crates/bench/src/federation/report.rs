@@ -1,0 +1,474 @@
+//! Results for people and for programs, beside the thesis' and beside what is aimed at.
+
+use punctual_report::{Bars, Group, Page, Unit, bars};
+use serde_json::{Value, json};
+
+use super::NAMES;
+use super::experiment::{Circle, Idle, Locality, Outcome, TOPOLOGIES};
+use super::healing::{Event, Healing};
+use super::hops::{Latency, Throughput, median};
+use super::network::System;
+use super::thesis;
+use crate::compare::machine::Machine;
+
+/// Name and version of the JSON format.
+const FORMAT: &str = "punctual-federation-2";
+/// Bytes in a second that a connection of a quiet mesh may take.
+const IDLE: f64 = 200.0;
+
+/// All that was measured.
+pub(super) struct Report {
+    machine: Machine,
+    pub(super) idle: Vec<Idle>,
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) circles: Vec<Circle>,
+    pub(super) healing: Vec<Healing>,
+    pub(super) hops: Option<(Vec<Latency>, Throughput)>,
+}
+
+impl Report {
+    pub(super) fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            idle: Vec::new(),
+            outcomes: Vec::new(),
+            circles: Vec::new(),
+            healing: Vec::new(),
+            hops: None,
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        let hops = self.hops.as_ref().map(
+            |(latencies, throughput)| json!({ "latencies": latencies, "throughput": throughput }),
+        );
+        let all = json!({
+            "format": FORMAT,
+            "machine": self.machine,
+            "idle": self.idle,
+            "outcomes": self.outcomes,
+            "circle": self.circles,
+            "healing": self.healing,
+            "hops": hops.unwrap_or(Value::Null),
+        });
+        format!("{all:#}\n")
+    }
+
+    pub(super) fn page(&self) -> Page {
+        let mut page = Page::new("Five brokers");
+        let machine = &self.machine;
+        page.paragraph(format!(
+            "`punctual bench federation` on {}: {}, {} cores, Linux {}, load average {}.",
+            machine.date, machine.cpu, machine.cores, machine.kernel, machine.load_average
+        ));
+        self.goals(&mut page);
+        self.traffic(&mut page);
+        self.thesis(&mut page);
+        self.others(&mut page);
+        page
+    }
+
+    /// What is aimed at, and what came of it.
+    fn goals(&self, page: &mut Page) {
+        let mut rows = Vec::new();
+        let mut goal = |what: String, value: String, aim: &str, met: bool| {
+            let met = if met { "met" } else { "missed" };
+            rows.push(vec![what, value, aim.to_owned(), met.to_owned()]);
+        };
+        let tables = self.idle.iter();
+        for idle in tables.filter(|idle| idle.system == System::SubscriptionTable) {
+            let most = idle.rates.iter().copied().fold(0.0, f64::max);
+            goal(
+                format!("{}: quiet, on the busiest connection", idle.topology),
+                format!("{most:.0} B/s"),
+                "200 B/s",
+                most <= IDLE,
+            );
+        }
+        for o in &self.outcomes {
+            if o.system != System::SubscriptionTable {
+                continue;
+            }
+            let what = format!(
+                "{}, {}, {} publications",
+                o.topology,
+                o.locality.name(),
+                o.publishes
+            );
+            if o.locality == Locality::Same
+                && let Some(relay) = self.same_as(o, System::RootRelay)
+            {
+                let all = o.bytes as f64 / relay.bytes as f64 * 100.0;
+                let net = o.net() / relay.net() * 100.0;
+                goal(
+                    format!("{what}: of root-relay's bytes"),
+                    format!("{all:.2} % ({net:.2} % without upkeep)"),
+                    "2 %",
+                    all <= 2.0,
+                );
+            }
+            if o.locality == Locality::Apart {
+                let least = o.least() as f64;
+                let (all, net) = (o.bytes as f64 / least, o.net() / least);
+                goal(
+                    format!("{what}: of the least"),
+                    format!("{all:.3} ({net:.3} without upkeep)"),
+                    "1.10",
+                    all <= 1.1,
+                );
+            }
+        }
+        for healing in &self.healing {
+            let limit = match healing.event {
+                Event::RootKilled => 100.0,
+                Event::CableSilent => 3.0 * healing.hello_ms as f64,
+            };
+            goal(
+                format!("{}: healed, p99", healing.event.name()),
+                format!("{:.1} ms", healing.percentile(99)),
+                &format!("{limit:.0} ms"),
+                healing.percentile(99) <= limit,
+            );
+        }
+        if let Some((latencies, throughput)) = &self.hops {
+            for latency in latencies {
+                let [broker, relay] = latency.added();
+                goal(
+                    format!("a hop adds, QoS {}, of what a raw relay adds", latency.qos),
+                    format!("{:.2} ({broker:.0} / {relay:.0} µs)", broker / relay),
+                    "1.30",
+                    broker <= 1.3 * relay,
+                );
+            }
+            let (one, two) = (median(&throughput.one), median(&throughput.two));
+            goal(
+                format!(
+                    "throughput over a connection, of one broker's, with {} processors",
+                    throughput.processors
+                ),
+                format!("{:.2} ({two:.0} / {one:.0} msg/s)", two / one),
+                "0.70",
+                two >= 0.7 * one,
+            );
+            let cpu = throughput.cpu.each_ref().map(|cpu| median(cpu));
+            goal(
+                "the same by processor time of the busier broker".into(),
+                format!(
+                    "{:.2} ({:.2} / {:.2} µs a message)",
+                    cpu[0] / cpu[1],
+                    cpu[0],
+                    cpu[1]
+                ),
+                "0.70",
+                cpu[0] >= 0.7 * cpu[1],
+            );
+        }
+        page.heading("What is aimed at");
+        page.table(["", "measured", "aim", ""].map(String::from).to_vec(), rows);
+    }
+
+    fn same_as(&self, other: &Outcome, system: System) -> Option<&Outcome> {
+        self.outcomes.iter().find(|o| {
+            o.system == system
+                && o.topology == other.topology
+                && o.locality == other.locality
+                && o.publishes == other.publishes
+        })
+    }
+
+    fn traffic(&self, page: &mut Page) {
+        if self.outcomes.is_empty() {
+            return;
+        }
+        page.heading("Between the brokers");
+        page.paragraph(
+            "Bytes of all frames that left by a cable between two brokers, headers and \
+             acknowledgements included; clients use their broker's loopback. Upkeep is what the \
+             same brokers sent in as much time while nobody published; it is part of the bytes. \
+             The least is one frame with the PUBLISH and one with the PUBACK on each connection \
+             of the way; TCP needs a bare acknowledgement more where publications are further \
+             apart than it waits (40 ms).",
+        );
+        let header = [
+            "topology",
+            "forwarding",
+            "locality",
+            "publications",
+            "bytes",
+            "by publication",
+            "upkeep",
+            "least",
+            "received",
+            "lost",
+            "duplicates",
+            "total time s",
+            "messages/s",
+            "CPU ms of A, B, C, D, E",
+            "advertisements",
+        ];
+        let row = |o: &Outcome| {
+            let cpu: Vec<String> = o.cpu_ms.iter().map(|ms| format!("{ms:.0}")).collect();
+            vec![
+                o.topology.to_owned(),
+                o.system.name().to_owned(),
+                o.locality.name().to_owned(),
+                o.publishes.to_string(),
+                o.bytes.to_string(),
+                format!("{:.0}", o.bytes as f64 / f64::from(o.publishes)),
+                format!("{:.0}", o.idle_bytes),
+                match o.locality {
+                    Locality::Apart => o.least().to_string(),
+                    _ => "-".into(),
+                },
+                o.received.to_string(),
+                o.lost.to_string(),
+                o.duplicates.to_string(),
+                format!("{:.2}", o.seconds),
+                format!("{:.1}", o.received as f64 / o.seconds.max(1e-9)),
+                cpu.join(", "),
+                o.advertised.map_or("-".into(), |n| n.to_string()),
+            ]
+        };
+        let rows = self.outcomes.iter().map(row).collect();
+        page.table(header.map(String::from).to_vec(), rows);
+        page.paragraph("Quiet, in bytes by second on each connection, both ways together:");
+        let rows = self.idle.iter().map(|idle| {
+            let rates: Vec<String> = idle.rates.iter().map(|rate| format!("{rate:.0}")).collect();
+            vec![
+                idle.topology.to_owned(),
+                idle.system.name().to_owned(),
+                rates.join(", "),
+            ]
+        });
+        page.table(
+            ["topology", "forwarding", "B/s"].map(String::from).to_vec(),
+            rows.collect(),
+        );
+    }
+
+    /// Figures 41 to 43 and tables 1 to 6.
+    fn thesis(&self, page: &mut Page) {
+        if self.outcomes.is_empty() {
+            return;
+        }
+        page.heading("Beside the thesis");
+        page.paragraph(
+            "The thesis counts all that its containers sent, clients and pings included, on one \
+             laptop; its totals for 1500 publications are those that its text names. Its figures \
+             41 to 43 are drawn here with what was measured between brokers alone.",
+        );
+        let present: Vec<System> = System::ALL
+            .into_iter()
+            .filter(|system| self.outcomes.iter().any(|o| o.system == *system))
+            .collect();
+        let mut pictures = Vec::new();
+        for (number, (topology, _)) in (41..).zip(TOPOLOGIES) {
+            let first = self
+                .outcomes
+                .iter()
+                .filter(|o| o.topology == topology && o.system == present[0]);
+            let group = |o: &Outcome| Group {
+                name: format!("{} {}", o.publishes, o.locality.name()),
+                values: present
+                    .iter()
+                    .map(|system| Some(self.same_as(o, *system)?.bytes as f64 / 1e3))
+                    .collect(),
+                mark: None,
+            };
+            let groups: Vec<Group> = first.map(group).collect();
+            if groups.is_empty() {
+                continue;
+            }
+            let picture = bars(&Bars {
+                title: format!("Bytes between brokers, {topology}"),
+                series: present.iter().map(|s| s.name().to_owned()).collect(),
+                mark: String::new(),
+                unit: Unit::Kilobytes,
+                groups,
+            });
+            pictures.push((
+                format!("As figure {number} of the thesis: {topology}"),
+                picture,
+            ));
+        }
+        page.pictures(pictures);
+        let rows = self.outcomes.iter().filter_map(|o| {
+            let key = (o.topology, o.publishes, o.system, o.locality);
+            let (table, time) = thesis::total_time(key.0, key.1, key.2, key.3)?;
+            Some(vec![
+                format!("{table}: {}", o.topology),
+                o.system.name().to_owned(),
+                o.locality.name().to_owned(),
+                o.publishes.to_string(),
+                format!("{time:.2}"),
+                format!("{:.2}", o.seconds),
+                format!("{:.1}", f64::from(o.publishes) / time),
+                format!("{:.1}", o.received as f64 / o.seconds.max(1e-9)),
+            ])
+        });
+        let header = [
+            "table",
+            "forwarding",
+            "locality",
+            "publications",
+            "thesis s",
+            "here s",
+            "thesis messages/s",
+            "here messages/s",
+        ];
+        page.table(header.map(String::from).to_vec(), rows.collect());
+        let rows = self.outcomes.iter().filter_map(|o| {
+            let thesis = thesis::kilobytes(o.topology, o.publishes, o.system, o.locality)?;
+            Some(vec![
+                o.topology.to_owned(),
+                o.system.name().to_owned(),
+                o.locality.name().to_owned(),
+                format!("{thesis:.0}"),
+                format!("{:.0}", o.bytes as f64 / 1e3),
+            ])
+        });
+        let header = ["topology", "forwarding", "locality", "thesis kB", "here kB"];
+        page.table(header.map(String::from).to_vec(), rows.collect());
+    }
+
+    fn others(&self, page: &mut Page) {
+        if !self.circles.is_empty() {
+            page.heading("A circle");
+            page.paragraph(
+                "A, B and C are connected to each other, D and E to C. One publication at A with \
+                 QoS 0; copies that each subscriber received in two seconds.",
+            );
+            let rows = self.circles.iter().map(|circle| {
+                let mut row = vec![circle.system.name().to_owned()];
+                row.extend(circle.copies.iter().map(u64::to_string));
+                row.push(circle.bytes.to_string());
+                row
+            });
+            let mut header = vec!["forwarding".to_owned()];
+            header.extend(NAMES.map(|name| format!("at {name}")));
+            header.push("bytes between brokers".into());
+            page.table(header, rows.collect());
+        }
+        if !self.healing.is_empty() {
+            page.heading("Healing");
+            page.paragraph(
+                "Five brokers, each connected to each other one, publishing to all others with \
+                 QoS 1 every few milliseconds. From before the event until something published \
+                 after it had arrived from each broker at each other one. What the brokers do \
+                 not have on disk dies with the root that had acknowledged it.",
+            );
+            let header = [
+                "event",
+                "hello ms",
+                "rounds",
+                "p50 ms",
+                "p90 ms",
+                "p99 ms",
+                "worst ms",
+                "publications",
+                "missing at a subscriber",
+            ];
+            let rows = self.healing.iter().map(|h| {
+                let mut row = vec![
+                    h.event.name().to_owned(),
+                    h.hello_ms.to_string(),
+                    h.milliseconds.len().to_string(),
+                ];
+                row.extend([50, 90, 99, 100].map(|p| format!("{:.1}", h.percentile(p))));
+                row.extend([h.publications.to_string(), h.missing.to_string()]);
+                row
+            });
+            page.table(header.map(String::from).to_vec(), rows.collect());
+        }
+        if let Some((latencies, throughput)) = &self.hops {
+            page.heading("A hop");
+            page.paragraph(
+                "Medians of rounds, µs: from a publication to its receipt, at the same broker and \
+                 three brokers away; and the same way over threads that read from one connection \
+                 and write to the next.",
+            );
+            let rows = latencies.iter().map(|latency| {
+                let all = latency.broker.iter().chain(&latency.relay);
+                let mut row = vec![format!("QoS {}", latency.qos)];
+                row.extend(all.map(|medians| format!("{:.0}", median(medians))));
+                row
+            });
+            let header = ["", "one broker", "four brokers", "one relay", "four relays"];
+            page.table(header.map(String::from).to_vec(), rows.collect());
+            page.paragraph(format!(
+                "Throughput with QoS 0 by round, messages/s: one broker {}; two {}.",
+                list(&throughput.one),
+                list(&throughput.two)
+            ));
+        }
+    }
+}
+
+fn list(values: &[f64]) -> String {
+    let texts: Vec<String> = values.iter().map(|value| format!("{value:.0}")).collect();
+    texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(system: System, locality: Locality, bytes: u64) -> Outcome {
+        Outcome {
+            topology: "star",
+            system,
+            locality,
+            publishes: 500,
+            rate: 100,
+            bytes,
+            idle_bytes: 800.0,
+            expected: 500,
+            received: 500,
+            lost: 0,
+            duplicates: 0,
+            seconds: 5.0,
+            cpu_ms: vec![1.0, 2.0, 3.0, 4.0, 5.0],
+            advertised: Some(4),
+        }
+    }
+
+    fn machine() -> Machine {
+        Machine::read()
+    }
+
+    #[test]
+    fn ratios_are_told_beside_what_is_aimed_at() {
+        let mut report = Report::new(machine());
+        report.outcomes = vec![
+            outcome(System::SubscriptionTable, Locality::Same, 4_800),
+            outcome(System::RootRelay, Locality::Same, 400_800),
+            outcome(System::SubscriptionTable, Locality::Apart, 200_000),
+        ];
+        let text = report.page().markdown();
+        assert!(
+            text.contains("of root-relay's bytes | 1.20 % (1.00 % without upkeep) | 2 % | met"),
+            "{text}"
+        );
+        // Two connections, 500 times, 93 and 70 bytes.
+        assert!(
+            text.contains("of the least | 1.227 (1.222 without upkeep) | 1.10 | missed"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| 5: star | root-relay | 100 % | 500 | 21.59 | 5.00 |"),
+            "{text}"
+        );
+        assert!(report.page().html().contains("As figure 42"));
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["outcomes"][0]["locality"], "100 %");
+    }
+
+    #[test]
+    fn nothing_measured_is_an_empty_page() {
+        let text = Report::new(machine()).page().markdown();
+        assert!(
+            !text.contains("thesis") && !text.contains("Healing"),
+            "{text}"
+        );
+    }
+}
