@@ -116,6 +116,10 @@ pub trait Federation: Debug + Send + Sync {
     fn origin(&self) -> NonZeroU32;
     /// Whether a message from a neighbour was not here before.
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool;
+    /// Topics below `$SYS`, and what they say now.
+    fn topics(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
     /// The way by the root, if all messages go by it; `None` if they go over every
     /// link on which they are wanted.
     fn relay(&self) -> Option<Relay> {

@@ -23,8 +23,8 @@ pub(crate) struct SysTopics {
     maximum_clients: u64,
     averages: HashMap<&'static str, [f64; 3], foldhash::fast::RandomState>,
     published: HashMap<String, String, foldhash::fast::RandomState>,
-    /// Topics of admitted flows.
-    flows: BTreeSet<String>,
+    /// Topics of admitted flows and of the federation: those that come and go.
+    passing: BTreeSet<String>,
 }
 
 impl SysTopics {
@@ -35,7 +35,7 @@ impl SysTopics {
             maximum_clients: 0,
             averages: HashMap::default(),
             published: HashMap::default(),
-            flows: BTreeSet::new(),
+            passing: BTreeSet::new(),
         }
     }
 
@@ -101,12 +101,16 @@ impl SysTopics {
                 number("wait/max", micros(of.wait.max));
             }
         }
-        let mut gone = std::mem::take(&mut self.flows);
-        for flow in directory.flows(FLOWS) {
+        let mut gone = std::mem::take(&mut self.passing);
+        let flows = directory.flows(FLOWS).into_iter().map(|flow| {
             let topic = format!("$SYS/rt/flows/{}", flow.name.replace(['+', '#'], "_"));
+            (topic, flow.to_string())
+        });
+        let federation = directory.federation().map(|federation| federation.topics());
+        for (topic, value) in flows.chain(federation.into_iter().flatten()) {
             gone.remove(&topic);
-            self.flows.insert(topic.clone());
-            topics.push((topic, flow.to_string()));
+            self.passing.insert(topic.clone());
+            topics.push((topic, value));
         }
         // An empty message takes a retained one away.
         topics.extend(gone.into_iter().map(|topic| (topic, String::new())));

@@ -589,7 +589,7 @@ impl Node {
                     TreeOutput::Send(link, advert) => self.say_hello(link, advert, now),
                     TreeOutput::Edge(link, edge) => self.edge(link, edge, now),
                     TreeOutput::Silent(link) => {
-                        let why = "nothing was heard for three hello intervals";
+                        let why = "nothing was heard for two and a half hello intervals";
                         self.outputs.push_back(Output::Close(link, why.into()));
                         if let Some(peer) = self.peer(link).cloned() {
                             let event = Event::LinkDown(peer, why.into());

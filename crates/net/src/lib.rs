@@ -12,6 +12,7 @@ pub mod layer;
 mod load;
 mod mailbox;
 pub mod marking;
+mod outgoing;
 mod quic;
 pub mod realtime;
 mod server;
@@ -22,6 +23,7 @@ mod worker;
 
 pub use acceptor::{AcceptPolicy, ListenerPolicy};
 pub use mailbox::{Identity, StoreNews};
+pub use outgoing::{Outgoing, TlsConnector};
 pub use quic::{QuicCounters, QuicOptions};
 pub use server::{
     AdmissionDesk, Authenticator, Counters, Handle, ListenerOptions, Recover, Server,

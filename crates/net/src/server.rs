@@ -18,9 +18,9 @@ use punctual_codec::ReasonCode;
 use punctual_store::Op;
 
 use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
-use crate::layer::Layer;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
+use crate::outgoing::Outgoing;
 use crate::quic::{Opened as OpenedQuic, Quic, QuicCounters, QuicOptions, UnderWay};
 use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
 use crate::tcp::TcpOptions;
@@ -550,11 +550,12 @@ impl Handle {
     /// What the system says about the socket.
     pub fn link(
         &self,
-        stream: std::net::TcpStream,
-        unread: Vec<u8>,
+        connection: Outgoing,
+        mut unread: Vec<u8>,
         peer: &str,
         limits: LinkLimits,
     ) -> io::Result<()> {
+        let (stream, layer) = connection.into_parts(&mut unread);
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let meta = ConnMeta {
@@ -569,7 +570,7 @@ impl Handle {
         let connection = Connection {
             stream,
             meta: Box::new(meta),
-            layer: Layer::plain(),
+            layer,
             unread,
             unwritten: Vec::new(),
             identity: Identity::None,

@@ -65,9 +65,15 @@ impl Default for TreeSettings {
 }
 
 impl TreeSettings {
-    /// Silence after which a neighbour counts as lost.
+    /// Silence after which a neighbour counts as lost: two and a half hellos, so that
+    /// the tree is whole again within three.
     pub fn patience(&self) -> Nanos {
-        Nanos(self.hello.0.saturating_mul(3))
+        Nanos(self.hello.0.saturating_mul(5) / 2)
+    }
+
+    /// Longest silence of a broker that is well.
+    fn quiet(&self) -> Nanos {
+        Nanos(self.hello.0.saturating_mul(5) / 4)
     }
 
     /// Age at which what is said of a root is not believed any more. Above
@@ -91,6 +97,16 @@ pub enum Edge {
 }
 
 impl Edge {
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spare => "spare",
+            Self::Joining => "joining",
+            Self::Parent => "parent",
+            Self::Child => "child",
+        }
+    }
+
     /// Whether messages go over the link.
     pub fn carries(self) -> bool {
         matches!(self, Self::Parent | Self::Child)
@@ -360,36 +376,31 @@ impl Tree {
             self.outputs.push_back(TreeOutput::Silent(link));
             self.link_down(link, now);
         }
-        if now >= self.hello_at {
-            self.hello(now);
+        if self.is_root() && now >= self.hello_at {
+            self.hello_at = now + self.settings.hello;
+            self.epoch += 1;
+        }
+        // The root's epoch passes every link once in each hello, both ways. Only where it
+        // does not is everything said again.
+        let quiet = self.settings.quiet();
+        for neighbour in self.links.values_mut() {
+            if neighbour.sent_at + quiet <= now {
+                neighbour.last = None;
+            }
         }
         self.settle(now);
     }
 
-    /// Says everything again on links that were quiet; the root begins an epoch.
-    fn hello(&mut self, now: Nanos) {
-        let hello = self.settings.hello;
-        self.hello_at = now + hello;
-        if self.is_root() {
-            self.epoch += 1;
-            self.way.epoch = self.epoch;
-            self.way.born = now;
-        }
-        for neighbour in self.links.values_mut() {
-            // The root's epoch passes every link once in this time; what has just
-            // been said need not be said again.
-            if neighbour.sent_at + Nanos(hello.0 / 2) <= now {
-                neighbour.last = None;
-            }
-        }
-    }
-
     /// When [`Self::tick`] is due.
     pub fn next_timeout(&self) -> Nanos {
-        let patience = self.settings.patience();
-        let silent = self.links.values().map(|n| n.heard + patience);
-        let old = (!self.is_root()).then(|| self.way.born + self.settings.max_age());
-        silent.chain(old).fold(self.hello_at, Ord::min)
+        let (patience, quiet) = (self.settings.patience(), self.settings.quiet());
+        let links = self.links.values();
+        let links = links.map(|n| (n.heard + patience).min(n.sent_at + quiet));
+        let own = match self.is_root() {
+            true => self.hello_at,
+            false => self.way.born + self.settings.max_age(),
+        };
+        links.fold(own, Ord::min)
     }
 
     /// What is to be done, in this order.

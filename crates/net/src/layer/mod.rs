@@ -15,6 +15,7 @@ mod websocket;
 
 use std::net::SocketAddr;
 
+use rustls::ClientConnection;
 use rustls_pki_types::CertificateDer;
 
 use crate::tls::TlsAcceptor;
@@ -114,6 +115,14 @@ impl Layer {
     pub fn plain() -> Self {
         Self {
             stage: Stage::Plain,
+            proxied: None,
+        }
+    }
+
+    /// The layer of a TLS connection that was opened here, its handshake done.
+    pub(crate) fn client(connection: ClientConnection) -> Self {
+        Self {
+            stage: Stage::Tls(Box::new(Tls::opened(connection))),
             proxied: None,
         }
     }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io::{self, BufRead, IoSlice, Read, Write};
 
-use rustls::ServerConnection;
+use rustls::{ClientConnection, Connection, ServerConnection};
 
 use super::{LayerError, PeerInfo, Received, identity};
 use crate::tls::TlsAcceptor;
@@ -18,7 +18,7 @@ const RECORD_BYTES: usize = 16 * 1024;
 const HANDSHAKE: u8 = 22;
 
 pub(super) struct Tls {
-    connection: ServerConnection,
+    connection: Connection,
     state: State,
 }
 
@@ -33,12 +33,18 @@ enum State {
 
 impl Tls {
     pub(super) fn accept(acceptor: &TlsAcceptor) -> Result<Self, LayerError> {
-        let mut connection = ServerConnection::new(acceptor.config())?;
+        let connection = ServerConnection::new(acceptor.config())?;
+        Ok(Self::new(connection.into(), State::New))
+    }
+
+    /// A connection that was opened here, its handshake done.
+    pub(super) fn opened(connection: ClientConnection) -> Self {
+        Self::new(connection.into(), State::Running)
+    }
+
+    fn new(mut connection: Connection, state: State) -> Self {
         connection.set_buffer_limit(Some(RECORD_BYTES));
-        Ok(Self {
-            connection,
-            state: State::New,
-        })
+        Self { connection, state }
     }
 
     /// Takes bytes from the socket and calls `deliver` with decrypted bytes, until it refuses.
@@ -149,7 +155,9 @@ impl Tls {
             .and_then(|suite| suite.suite().as_str())
             // The library has names of its own for TLS 1.3; the registry's are what others show.
             .map(|name| name.replacen("TLS13_", "TLS_", 1));
-        info.server_name = self.connection.server_name().map(str::to_owned);
+        if let Connection::Server(connection) = &self.connection {
+            info.server_name = connection.server_name().map(str::to_owned);
+        }
         // A certificate counts only once the handshake has proven that the peer has its key.
         if self.established()
             && let Some(certificate) = self.connection.peer_certificates().and_then(<[_]>::first)

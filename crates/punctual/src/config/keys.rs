@@ -738,20 +738,36 @@ section! {
         /// name of the host.
         id: Option<String> = None, example "\"berlin-1\"", since "0.4", Restart;
         /// Brokers to connect to: host and port, and how their distance counts if
-        /// not as it is measured. A low weight attracts: "gate:1883 weight=0.2".
+        /// not as it is measured. A low weight attracts: "gate:1883 weight=0.2". With
+        /// TLS: "tls://gate:8883".
         neighbours: Vec<Neighbour> = Vec::new(), since "0.4", Restart;
         /// User name that it connects with.
         user: Option<String> = None, example "\"broker\"", since "0.4", Restart;
         /// File with the password in its first line.
         password_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh.password\"",
             since "0.4", Restart;
+        /// Certificates of the authorities that signed those of neighbours which are
+        /// connected by TLS (PEM).
+        ca_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh-ca.pem\"",
+            since "0.4", Restart;
+        /// Certificate with which this broker connects, for neighbours that want
+        /// one (PEM).
+        cert_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh.pem\"",
+            since "0.4", Restart;
+        /// The certificate's private key (PEM).
+        key_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh.key\"",
+            since "0.4", Restart;
+        /// File that keeps neighbours which are added at run time, one a line, for the
+        /// next start. Without it they are forgotten then.
+        neighbours_file: Option<PathBuf> = None,
+            example "\"/var/lib/punctual/neighbours\"", since "0.4", Restart;
         /// Over which connections messages go; the same in all brokers.
         /// "subscription-table": those behind which somebody has subscribed.
         /// "flooding": all of the tree. "root-relay": up to the root, and from there
         /// down all of the tree, as a measure to compare with.
         strategy: MeshStrategy = MeshStrategy::SubscriptionTable, since "0.4", Restart;
         /// Time between two messages that keep the tree. A neighbour from which
-        /// nothing is heard for three times as long is lost.
+        /// nothing is heard for two and a half times as long is lost.
         hello: Duration = seconds(2), in millis(50) => seconds(60), since "0.4", Restart;
         /// By how many per cent another way to the root has to be shorter to be
         /// taken.

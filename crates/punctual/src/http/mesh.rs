@@ -8,7 +8,6 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use punctual_codec::topic;
-use punctual_mesh::tree::Edge;
 use serde::{Deserialize, Serialize};
 
 use super::App;
@@ -84,12 +83,7 @@ pub(super) async fn status(
     let status = overview.status;
     let links = status.links.into_iter().map(|link| Link {
         peer: link.peer.to_string(),
-        state: match link.edge {
-            Edge::Spare => "spare",
-            Edge::Joining => "joining",
-            Edge::Parent => "parent",
-            Edge::Child => "child",
-        },
+        state: link.edge.name(),
         dialled: link.dialled,
         rtt_us: link.rtt.map(|rtt| rtt.0 as f64 / 1e3),
         cost_us: link.cost,

@@ -14,6 +14,7 @@ use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Version, split,
 };
 use punctual_mesh::wire::{Message, Open, TOPIC};
+use punctual_net::{Outgoing, TlsConnector};
 
 use super::Input;
 use crate::config::Neighbour;
@@ -33,6 +34,8 @@ pub(super) struct Introduction {
     pub(super) password: Option<Vec<u8>>,
     /// What this broker accepts on every connection.
     pub(super) limits: LinkLimits,
+    /// For neighbours that are to be connected by TLS.
+    pub(super) tls: Option<TlsConnector>,
 }
 
 /// A connection to a neighbour that has said who it is.
@@ -41,7 +44,7 @@ pub(super) struct Dialled {
     pub(super) address: String,
     pub(super) weight: f64,
     pub(super) peer: Open,
-    pub(super) stream: TcpStream,
+    pub(super) connection: Outgoing,
     pub(super) unread: Vec<u8>,
     pub(super) limits: LinkLimits,
 }
@@ -63,10 +66,16 @@ impl Dialler {
     ) -> io::Result<Self> {
         let (again, woken) = channel();
         let weight = neighbour.weight();
-        let address = neighbour.address.clone();
+        if neighbour.is_tls() && introduction.tls.is_none() {
+            return Err(io::Error::other(format!(
+                "{} is to be connected by TLS, and mesh.ca_file does not name its authority",
+                neighbour.address
+            )));
+        }
+        let neighbour = neighbour.clone();
         thread::Builder::new()
             .name("mesh-dial".into())
-            .spawn(move || keep(&address, weight, &introduction, &keeper, &woken))?;
+            .spawn(move || keep(&neighbour, &introduction, &keeper, &woken))?;
         Ok(Self { weight, again })
     }
 
@@ -78,8 +87,7 @@ impl Dialler {
 }
 
 fn keep(
-    address: &str,
-    weight: f64,
+    neighbour: &Neighbour,
     introduction: &Introduction,
     keeper: &Sender<Input>,
     woken: &Receiver<()>,
@@ -87,13 +95,13 @@ fn keep(
     let mut pause = BACKOFF.0;
     let mut said = String::new();
     loop {
-        match connect(address, introduction) {
-            Ok((stream, peer, unread, limits)) => {
+        match connect(neighbour, introduction) {
+            Ok((connection, peer, unread, limits)) => {
                 let dialled = Dialled {
-                    address: address.into(),
-                    weight,
+                    address: neighbour.address.clone(),
+                    weight: neighbour.weight(),
                     peer,
-                    stream,
+                    connection,
                     unread,
                     limits,
                 };
@@ -111,7 +119,7 @@ fn keep(
             }
             Err(why) => {
                 if why != said {
-                    tracing::info!("mesh: {address} is not connected: {why}");
+                    tracing::info!("mesh: {} is not connected: {why}", neighbour.address);
                     said = why;
                 }
             }
@@ -124,24 +132,40 @@ fn keep(
     }
 }
 
-type Connected = (TcpStream, Open, Vec<u8>, LinkLimits);
+type Connected = (Outgoing, Open, Vec<u8>, LinkLimits);
 
-fn connect(address: &str, introduction: &Introduction) -> Result<Connected, String> {
+/// Connects, and does the TLS handshake if there is one.
+fn open(neighbour: &Neighbour, introduction: &Introduction) -> Result<Outgoing, String> {
     let text = |error: io::Error| error.to_string();
-    let end = Instant::now() + PATIENCE;
     let mut stream = Err("the name has no address".to_owned());
-    for address in address.to_socket_addrs().map_err(text)? {
+    for address in neighbour.target().to_socket_addrs().map_err(text)? {
         stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(text);
         if stream.is_ok() {
             break;
         }
     }
-    let mut stream = stream?;
+    let stream = stream?;
     stream.set_nodelay(true).map_err(text)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+    match introduction.tls.as_ref().filter(|_| neighbour.is_tls()) {
+        None => Ok(Outgoing::plain(stream)),
+        Some(tls) => {
+            let wrong = |error| format!("the TLS handshake failed: {error}");
+            Outgoing::tls(stream, neighbour.host(), tls).map_err(wrong)
+        }
+    }
+}
+
+fn connect(neighbour: &Neighbour, introduction: &Introduction) -> Result<Connected, String> {
+    let text = |error: io::Error| error.to_string();
+    let end = Instant::now() + PATIENCE;
+    let mut stream = open(neighbour, introduction)?;
     let mut out = Vec::new();
     put_connect(introduction, &mut out).ok_or("CONNECT cannot be encoded")?;
-    stream.write_all(&out).map_err(text)?;
+    stream
+        .write_all(&out)
+        .and_then(|()| stream.flush())
+        .map_err(text)?;
 
     let mut bytes = Vec::new();
     let mut limits = None;
@@ -185,7 +209,7 @@ fn connect(address: &str, introduction: &Introduction) -> Result<Connected, Stri
                     let Ok(Message::Open(peer)) = Message::decode(publish.payload) else {
                         return Err("its first words are not understood".into());
                     };
-                    stream.set_read_timeout(None).map_err(text)?;
+                    stream.socket().set_read_timeout(None).map_err(text)?;
                     return Ok((stream, peer, bytes.split_off(length), limits));
                 }
                 (Packet::Disconnect(farewell), _) => {

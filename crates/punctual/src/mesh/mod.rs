@@ -6,6 +6,7 @@
 //! like all others. What comes here are subscriptions, links and hellos.
 
 mod dial;
+mod kept;
 mod machine;
 mod seam;
 
@@ -17,18 +18,22 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_broker::{ConnId, Federation, LinkLimits, Nanos, Shard};
+use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{Message, Open, TOPIC, Traced};
 use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
-use punctual_net::{Clock, Handle, Server};
+use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
 
 use self::dial::{Dialled, Dialler, Introduction};
+use self::kept::Kept;
 use self::seam::Seam;
 use crate::cli::Failure;
 use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
 
 /// How long answers to a trace are waited for.
 const TRACE: Duration = Duration::from_millis(1500);
+/// Between two looks at how things stand, for `$SYS` topics.
+const SYS: Duration = Duration::from_secs(5);
 /// Longest sleep, so that a step of the clock does no harm.
 const NAP: Duration = Duration::from_secs(1);
 
@@ -84,6 +89,7 @@ pub(crate) struct Opening {
     settings: Settings,
     introduction: Introduction,
     neighbours: Vec<Neighbour>,
+    kept: Kept,
 }
 
 impl Opening {
@@ -138,8 +144,10 @@ impl Opening {
                     max_packet: broker.max_packet_size,
                     topic_aliases: broker.topic_alias_maximum,
                 },
+                tls: connector(keys)?,
             },
             neighbours: keys.neighbours.clone(),
+            kept: Kept::read(keys.neighbours_file.as_deref())?,
         }))
     }
 
@@ -166,16 +174,19 @@ impl Opening {
             diallers: BTreeMap::new(),
             opened: BTreeMap::new(),
             traces: HashMap::new(),
+            kept: Kept::default(),
+            told_at: None,
         };
-        for neighbour in &self.neighbours {
+        for neighbour in self.neighbours.iter().chain(self.kept.neighbours()) {
             running.add(neighbour)?;
         }
+        running.kept = self.kept;
         let status = running.node.status();
         tracing::info!(
             "mesh: {} of capacity {}, {} neighbours",
             status.id,
             status.capacity,
-            self.neighbours.len()
+            running.diallers.len()
         );
         let inputs = self.inputs;
         let thread = thread::Builder::new()
@@ -185,6 +196,24 @@ impl Opening {
             asker: Asker { keeper },
             thread,
         })
+    }
+}
+
+/// How neighbours are connected by TLS, if an authority is named.
+fn connector(keys: &Keys) -> Result<Option<TlsConnector>, Failure> {
+    let identity = match (&keys.cert_file, &keys.key_file) {
+        (Some(certificate), Some(key)) => Some((certificate.as_path(), key.as_path())),
+        (None, None) => None,
+        _ => return Err("mesh.cert_file and mesh.key_file: give both, or none".into()),
+    };
+    match &keys.ca_file {
+        Some(ca) => Ok(Some(TlsConnector::load(ca, identity)?)),
+        None if identity.is_some() => Err(
+            "mesh.cert_file is for TLS connections to neighbours: name their authority with \
+             mesh.ca_file"
+                .into(),
+        ),
+        None => Ok(None),
     }
 }
 
@@ -293,6 +322,9 @@ struct Keeper {
     /// Which neighbour is at which address.
     opened: BTreeMap<String, BrokerId>,
     traces: HashMap<u64, Waiting>,
+    kept: Kept,
+    /// When the shards were told last how things stand.
+    told_at: Option<Instant>,
 }
 
 impl Keeper {
@@ -318,6 +350,7 @@ impl Keeper {
             }
             self.act();
             self.end_traces();
+            self.tell_shards();
         }
     }
 
@@ -415,7 +448,7 @@ impl Keeper {
             address,
             weight,
             peer,
-            stream,
+            connection,
             unread,
             limits,
         } = dialled;
@@ -437,7 +470,7 @@ impl Keeper {
             return;
         }
         self.expected.insert(id.clone(), (peer, weight));
-        if let Err(error) = self.handle.link(stream, unread, id.as_str(), limits) {
+        if let Err(error) = self.handle.link(connection, unread, id.as_str(), limits) {
             self.expected.remove(&id);
             tracing::warn!("mesh: the connection to {id} cannot be used: {error}");
         }
@@ -475,9 +508,17 @@ impl Keeper {
                 });
             }
             Ask::Add(neighbour, reply) => {
-                let _ = reply.send(self.add(&neighbour).map_err(|error| error.to_string()));
+                let added = self.add(&neighbour).map_err(|error| error.to_string());
+                let kept = added.and_then(|()| {
+                    let wrong = |error| format!("it is connected, but cannot be kept: {error}");
+                    self.kept.add(neighbour).map_err(wrong)
+                });
+                let _ = reply.send(kept);
             }
             Ask::Remove(address, reply) => {
+                if let Err(error) = self.kept.remove(&address) {
+                    tracing::warn!("mesh: {address} comes back at the next start: {error}");
+                }
                 let _ = reply.send(self.remove(&address));
             }
             Ask::Trace(topic, reply) => {
@@ -515,6 +556,15 @@ impl Keeper {
     fn close(&self, conn: ConnId, why: String) {
         self.handle
             .call(0, move |shard, now| shard.link_close(conn, &why, now));
+    }
+
+    /// Tells the shards how things stand, for `$SYS` topics: after events, and now and then.
+    fn tell_shards(&mut self) {
+        if self.told_at.is_some_and(|told| told.elapsed() < SYS) {
+            return;
+        }
+        self.told_at = Some(Instant::now());
+        self.seam.set_topics(topics(&self.node.status()));
     }
 
     /// Tells the shards the way to the root. While a new parent has not accepted, they
@@ -581,6 +631,7 @@ impl Keeper {
                     }
                 }
                 Output::Event(event) => {
+                    self.told_at = None;
                     if let Event::Edge(..) | Event::Parent { .. } = event {
                         self.note_parent();
                     }
@@ -596,17 +647,49 @@ impl Keeper {
     }
 }
 
+/// What `$SYS/federation/...` says.
+fn topics(status: &Status) -> Vec<(String, String)> {
+    let mut topics = Vec::new();
+    let mut add = |name: &str, value: String| {
+        topics.push((format!("$SYS/federation/{name}"), value));
+    };
+    add("id", status.id.to_string());
+    add("strategy", status.strategy.to_string());
+    add("capacity", status.capacity.to_string());
+    add("root", status.root.id.to_string());
+    let parent = status.parent.as_ref().map(ToString::to_string);
+    add("parent", parent.unwrap_or_else(|| "-".into()));
+    add("attached", u8::from(status.attached).to_string());
+    add("hops", status.hops.to_string());
+    add("cost", status.cost.to_string());
+    add("filters", status.filters.to_string());
+    add("advertised", status.advertised.to_string());
+    for link in &status.links {
+        let name = |what: &str| format!("links/{}/{what}", link.peer);
+        add(&name("state"), link.edge.name().into());
+        let rtt = link.rtt.map_or(0, |rtt| rtt.0 / 1000);
+        add(&name("rtt"), rtt.to_string());
+        add(&name("filters"), link.filters.to_string());
+    }
+    topics
+}
+
 /// A line in the log.
 fn tell(event: &Event) {
     match event {
         Event::LinkUp(peer) => tracing::info!("mesh: link to {peer} is up"),
         Event::LinkDown(peer, why) => tracing::warn!("mesh: link to {peer} is down: {why}"),
-        Event::Root { old, new, why } => {
-            tracing::info!("mesh: root {} instead of {}: {why}", new.id, old.id);
-        }
+        Event::Root { old, new, why } => match why {
+            Why::ParentLost | Why::WayLost => {
+                tracing::warn!("mesh: root {} lost ({why}), electing: {}", old.id, new.id);
+            }
+            Why::BetterRoot | Why::ShorterWay => {
+                tracing::info!("mesh: new root {} instead of {}: {why}", new.id, old.id);
+            }
+        },
         Event::Parent { parent, cost, why } => match parent {
             Some(parent) => tracing::info!(
-                "mesh: parent {parent}, {:.1} ms from the root: {why}",
+                "mesh: new parent {parent}, cost {:.1} ms: {why}",
                 *cost as f64 / 1e3
             ),
             None => tracing::info!("mesh: this broker is root: {why}"),

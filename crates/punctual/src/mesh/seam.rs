@@ -26,6 +26,7 @@ pub(super) struct Seam {
     relay: Option<Mutex<(Relay, Seen)>>,
     /// Neighbours with a link that this broker opened.
     dialled: Mutex<BTreeSet<BrokerId>>,
+    topics: Mutex<Vec<(String, String)>>,
 }
 
 impl Seam {
@@ -43,6 +44,7 @@ impl Seam {
             keeper: Mutex::new(keeper),
             seen: Mutex::new(Seen::new(REMEMBERED)),
             dialled: Mutex::default(),
+            topics: Mutex::default(),
         }
     }
 
@@ -61,6 +63,11 @@ impl Seam {
         if let Some(relay) = &self.relay {
             lock(relay).0.parent = parent.map(|parent| Arc::from(parent.as_str()));
         }
+    }
+
+    /// Notes what `$SYS` topics are to say.
+    pub(super) fn set_topics(&self, topics: Vec<(String, String)>) {
+        *lock(&self.topics) = topics;
     }
 
     fn tell(&self, input: Input) {
@@ -109,6 +116,10 @@ impl Federation for Seam {
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
         }
+    }
+
+    fn topics(&self) -> Vec<(String, String)> {
+        lock(&self.topics).clone()
     }
 
     fn relay(&self) -> Option<Relay> {

@@ -2,16 +2,24 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 use punctual_bench::netns::Namespace;
+
+use crate::mqtt::PATIENCE;
 
 /// Port of every broker: the namespace is its own.
 pub(crate) const PORT: u16 = 1883;
 
+/// And its HTTP interface.
+pub(crate) const HTTP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
 /// A running broker; it ends when this is dropped.
 pub(crate) struct Broker {
     process: Child,
+    log: Receiver<String>,
     _directory: tempfile::TempDir,
 }
 
@@ -23,7 +31,7 @@ impl Broker {
         let file = directory.path().join("punctual.toml");
         let text = format!(
             "[[listener]]\naddress = \"tcp://*:{PORT}\"\nallow_anonymous = true\n\
-             [server]\nhttp = \"off\"\nshards = 1\n{configuration}"
+             [server]\nhttp = \"{HTTP}\"\nshards = 1\n{configuration}"
         );
         fs::write(&file, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
@@ -36,16 +44,30 @@ impl Broker {
         host.place(&mut command);
         let mut process = command.spawn().unwrap();
         let log = process.stderr.take().unwrap();
+        let lines = BufReader::new(log).lines().map_while(Result::ok);
+        let (send, log) = channel();
+        // Read whether somebody looks or not: who writes to a full pipe is stopped.
+        std::thread::spawn(move || lines.for_each(|line| drop(send.send(line))));
         let broker = Self {
             process,
+            log,
             _directory: directory,
         };
-        let mut lines = BufReader::new(log).lines().map_while(Result::ok);
-        let listening = lines.any(|line| line.contains("listening on tcp://"));
-        assert!(listening, "the broker ended before it listened");
-        // Whoever writes to a pipe that nobody reads is stopped.
-        std::thread::spawn(move || lines.for_each(drop));
+        broker.logged("listening on tcp://");
+        broker.logged("listening on http://");
         broker
+    }
+
+    /// Waits for a line of the log; what follows the text in it.
+    #[track_caller]
+    pub(crate) fn logged(&self, text: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("the log never says {text:?}"));
+            if let Some((_, rest)) = line.split_once(text) {
+                return rest.to_owned();
+            }
+        }
     }
 }
 

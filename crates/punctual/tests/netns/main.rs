@@ -14,4 +14,5 @@ mod network;
 
 mod clients;
 mod marking;
+mod mesh;
 mod order;

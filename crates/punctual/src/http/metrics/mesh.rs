@@ -32,14 +32,9 @@ pub(super) fn text(overview: &Overview) -> String {
         Gauge,
         "Links to neighbours, by what they are used for.",
     );
-    for (state, edge) in [
-        ("spare", Edge::Spare),
-        ("joining", Edge::Joining),
-        ("parent", Edge::Parent),
-        ("child", Edge::Child),
-    ] {
+    for edge in [Edge::Spare, Edge::Joining, Edge::Parent, Edge::Child] {
         let links = status.links.iter().filter(|link| link.edge == edge);
-        out.sample(&[("state", state)], links.count());
+        out.sample(&[("state", edge.name())], links.count());
     }
     out.one(
         "punctual_mesh_filters",

@@ -1,0 +1,107 @@
+//! Neighbours that were added at run time, in a file for the next start: one a line, replaced as
+//! a whole, so that it is never half written.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::cli::Failure;
+use crate::config::Neighbour;
+
+/// Those that were added, and where they are kept.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    file: Option<PathBuf>,
+    neighbours: Vec<Neighbour>,
+}
+
+impl Kept {
+    /// Reads the file; one that does not exist has none.
+    pub(super) fn read(file: Option<&Path>) -> Result<Self, Failure> {
+        let Some(file) = file else {
+            return Ok(Self::default());
+        };
+        let wrong = |why: String| format!("mesh.neighbours_file = {}: {why}", file.display());
+        let text = match fs::read_to_string(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            other => other.map_err(|error| wrong(error.to_string()))?,
+        };
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let read = |line: &str| {
+            let neighbour = line.parse();
+            neighbour.map_err(|why: String| wrong(format!("{line:?}: {why}")))
+        };
+        Ok(Self {
+            file: Some(file.to_owned()),
+            neighbours: lines.map(read).collect::<Result<_, _>>()?,
+        })
+    }
+
+    pub(super) fn neighbours(&self) -> &[Neighbour] {
+        &self.neighbours
+    }
+
+    /// Keeps one, in place of one with the same address.
+    pub(super) fn add(&mut self, neighbour: Neighbour) -> io::Result<()> {
+        self.neighbours
+            .retain(|kept| kept.address != neighbour.address);
+        self.neighbours.push(neighbour);
+        self.write()
+    }
+
+    /// Forgets one, if it is kept.
+    pub(super) fn remove(&mut self, address: &str) -> io::Result<()> {
+        let before = self.neighbours.len();
+        self.neighbours.retain(|kept| kept.address != address);
+        match self.neighbours.len() == before {
+            true => Ok(()),
+            false => self.write(),
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let mut name = file.clone().into_os_string();
+        name.push(".new");
+        let mut new = File::create(&name)?;
+        for neighbour in &self.neighbours {
+            writeln!(new, "{neighbour}")?;
+        }
+        new.sync_all()?;
+        fs::rename(&name, file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_is_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("neighbours");
+        let neighbour = |text: &str| text.parse::<Neighbour>().unwrap();
+        let mut kept = Kept::read(Some(&file)).unwrap();
+        kept.add(neighbour("a:1883")).unwrap();
+        kept.add(neighbour("tls://b:8883")).unwrap();
+        kept.add(neighbour("a:1883 weight=0.5")).unwrap();
+        let again = Kept::read(Some(&file)).unwrap();
+        let wanted = ["tls://b:8883", "a:1883 weight=0.5"].map(neighbour);
+        assert_eq!(again.neighbours(), wanted);
+        kept.remove("tls://b:8883").unwrap();
+        kept.remove("nobody:1").unwrap();
+        assert_eq!(Kept::read(Some(&file)).unwrap().neighbours().len(), 1);
+        fs::write(&file, "a\n").unwrap();
+        let error = Kept::read(Some(&file)).unwrap_err().to_string();
+        assert!(error.starts_with("mesh.neighbours_file = "), "{error}");
+    }
+
+    #[test]
+    fn without_a_file_nothing_is_kept() {
+        let mut kept = Kept::read(None).unwrap();
+        kept.add("a:1".parse().unwrap()).unwrap();
+        assert!(Kept::read(None).unwrap().neighbours().is_empty());
+    }
+}

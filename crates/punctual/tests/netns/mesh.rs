@@ -1,0 +1,367 @@
+//! Brokers of a mesh on cables that go silent, come back, or are slow.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use punctual_bench::http_get;
+use punctual_bench::netns::{Namespace, Queue};
+use punctual_client::{
+    Client, Config, Event, Message, Options, PropertyBuf, QoS, SubscribeOptions, Url,
+};
+use serde_json::Value;
+
+use crate::broker::{Broker, HTTP, PORT};
+use crate::mqtt::PATIENCE;
+
+/// How long nothing more has to come before a message counts as having come once.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// A broker on a host of its own.
+struct Member {
+    host: Namespace,
+    name: &'static str,
+    broker: Option<Broker>,
+}
+
+/// Hosts joined by cables, and a broker on each.
+struct Mesh(Vec<Member>);
+
+impl Mesh {
+    /// Brokers named a, b, c and so on; the first is to be root. Of the two ends of a
+    /// cable the first connects.
+    fn start(names: &[&'static str], cables: &[(usize, usize)]) -> Self {
+        let mut members: Vec<Member> = names
+            .iter()
+            .map(|name| Member {
+                host: Namespace::new(name).unwrap(),
+                name,
+                broker: None,
+            })
+            .collect();
+        let mut neighbours = vec![Vec::new(); names.len()];
+        for (n, (from, to)) in cables.iter().enumerate() {
+            let devices = [to, from].map(|at| format!("to-{}", names[*at]));
+            let (one, other) = (&members[*from].host, &members[*to].host);
+            one.cable(&devices[0], other, &devices[1]).unwrap();
+            let address = |end| Ipv4Addr::new(10, 78, n as u8, end);
+            one.address(&devices[0], address(1).into(), 24).unwrap();
+            other.address(&devices[1], address(2).into(), 24).unwrap();
+            neighbours[*from].push(format!("\"{}:{PORT}\"", address(2)));
+        }
+        for (n, member) in members.iter_mut().enumerate() {
+            let gamma = 1_000_000 / (n + 1);
+            let keys = format!(
+                "[mesh]\nenabled = true\nid = \"{}\"\nhello = \"200ms\"\ngamma = {gamma}\n\
+                 neighbours = [{}]\n",
+                member.name,
+                neighbours[n].join(", ")
+            );
+            member.broker = Some(Broker::start(&member.host, &keys));
+        }
+        Self(members)
+    }
+
+    /// Takes a cable away, or puts it back; nobody is told.
+    fn plug(&self, from: usize, to: usize, plugged: bool) {
+        let state = if plugged { "up" } else { "down" };
+        let device = format!("to-{}", self.0[to].name);
+        self.0[from]
+            .host
+            .ip(&format!("link set {device} {state}"))
+            .unwrap();
+    }
+
+    /// Waits until those have that root and are attached.
+    #[track_caller]
+    fn have_root(&self, members: &[usize], root: &str) {
+        for member in members {
+            self.0[*member].until(root, |status| {
+                status["root"] == *root && status["attached"] == true
+            });
+        }
+    }
+}
+
+impl Member {
+    #[track_caller]
+    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let text = self.host.enter(|| http_get(HTTP, "/api/v1/mesh")).unwrap();
+            let status: Value = serde_json::from_str(&text.unwrap()).unwrap();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "never {what}: {status:#}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until a neighbour is known to want something, over a link that carries.
+    #[track_caller]
+    fn wants(&self, peer: &str) {
+        self.until(&format!("{peer} wants something"), |status| {
+            let links = status["links"].as_array().unwrap().iter();
+            let mut links = links.filter(|link| link["peer"] == *peer);
+            links.any(|link| {
+                let carries = ["parent", "child"].contains(&link["state"].as_str().unwrap());
+                carries && link["filters"].as_u64() > Some(0)
+            })
+        });
+    }
+
+    fn client(&self, id: &str) -> Client {
+        let url = format!("mqtt://127.0.0.1:{PORT}");
+        let options = Options {
+            endpoint: Url::parse(&url).unwrap().endpoint,
+            config: Config {
+                client_id: id.into(),
+                ..Config::default()
+            },
+            reconnect: None,
+        };
+        self.host
+            .enter(|| Client::connect(options))
+            .unwrap()
+            .unwrap()
+            .0
+    }
+
+    fn subscriber(&self, filter: &str) -> Client {
+        let mut client = self.client("subscriber");
+        let options = SubscribeOptions {
+            qos: QoS::ExactlyOnce,
+            ..SubscribeOptions::default()
+        };
+        client
+            .subscribe(&[(filter, options)], &PropertyBuf::new())
+            .unwrap();
+        while !matches!(
+            client.next(Some(PATIENCE)).unwrap(),
+            Some(Event::Subscribed { .. })
+        ) {}
+        client
+    }
+}
+
+#[track_caller]
+fn publish(client: &mut Client, topic: &str, payload: &str) {
+    let message = Message::new(topic, payload.to_owned()).qos(QoS::ExactlyOnce);
+    client.publish(&message).unwrap();
+    while !matches!(
+        client.next(Some(PATIENCE)).unwrap(),
+        Some(Event::Published { .. })
+    ) {}
+}
+
+/// Payloads until nothing more comes.
+fn received(client: &mut Client, at_least: usize) -> Vec<String> {
+    let mut payloads = Vec::new();
+    loop {
+        let enough = payloads.len() >= at_least;
+        let patience = if enough { QUIET } else { PATIENCE };
+        match client.next(Some(patience)).unwrap() {
+            Some(Event::Message(delivery)) => {
+                payloads.push(String::from_utf8(delivery.message.payload.to_vec()).unwrap());
+            }
+            Some(_) => {}
+            None => return payloads,
+        }
+    }
+}
+
+#[test]
+fn halves_go_on_and_become_one_again() {
+    if Namespace::is_missing() {
+        return;
+    }
+    // a and b, c and d, and one cable between the halves.
+    let mesh = Mesh::start(&["a", "b", "c", "d"], &[(1, 0), (2, 1), (3, 2)]);
+    let [a, b, c, d] = &mesh.0[..] else {
+        unreachable!()
+    };
+    mesh.have_root(&[0, 1, 2, 3], "a");
+    let mut at_b = b.subscriber("t");
+    let mut at_d = d.subscriber("t");
+    for (member, peer) in [(a, "b"), (b, "c"), (c, "b"), (c, "d")] {
+        member.wants(peer);
+    }
+    let (mut from_a, mut from_c) = (a.client("publisher"), c.client("publisher"));
+    publish(&mut from_a, "t", "one");
+    assert_eq!(received(&mut at_b, 1), ["one"]);
+    assert_eq!(received(&mut at_d, 1), ["one"]);
+
+    mesh.plug(1, 2, false);
+    mesh.have_root(&[2, 3], "c");
+    mesh.have_root(&[0, 1], "a");
+    let said = c.broker.as_ref().unwrap().logged("mesh: root a lost (");
+    assert_eq!(said, "the link to the parent is down), electing: c");
+    publish(&mut from_a, "t", "left");
+    publish(&mut from_c, "t", "right");
+    assert_eq!(received(&mut at_b, 1), ["left"]);
+    assert_eq!(received(&mut at_d, 1), ["right"]);
+
+    mesh.plug(1, 2, true);
+    mesh.have_root(&[0, 1, 2, 3], "a");
+    c.broker
+        .as_ref()
+        .unwrap()
+        .logged("mesh: new root a instead of c: ");
+    b.wants("c");
+    c.wants("b");
+    // What waited for the other half comes now, unless it was given up meanwhile.
+    publish(&mut from_a, "t", "two");
+    publish(&mut from_c, "t", "three");
+    for (client, own, other) in [(&mut at_b, "left", "right"), (&mut at_d, "right", "left")] {
+        let mut payloads = received(client, 2);
+        payloads.retain(|payload| payload != other);
+        payloads.sort();
+        assert_eq!(payloads, ["three", "two"], "and not {own} again");
+    }
+}
+
+#[test]
+fn a_slow_cable_holds_back_nobody_else() {
+    if Namespace::is_missing() {
+        return;
+    }
+    let mesh = Mesh::start(&["a", "b", "c"], &[(1, 0), (2, 0)]);
+    let [a, b, c] = &mesh.0[..] else {
+        unreachable!()
+    };
+    mesh.have_root(&[0, 1, 2], "a");
+    let mut slow = b.subscriber("slow");
+    let mut fast = c.subscriber("fast");
+    a.wants("b");
+    a.wants("c");
+    // Two megabytes take more than a minute.
+    a.host.shape("to-b", 250_000, Queue::Fifo).unwrap();
+    const BULK: usize = 200;
+    let mut bulk = a.client("bulk");
+    let filler = "x".repeat(10_000);
+    for _ in 0..BULK {
+        bulk.publish(&Message::new("slow", filler.clone()).qos(QoS::AtMostOnce))
+            .unwrap();
+    }
+    let mut publisher = a.client("publisher");
+    for i in 0..100 {
+        publish(&mut publisher, "fast", &i.to_string());
+    }
+    assert_eq!(received(&mut fast, 100).len(), 100);
+    let mut arrived = 0;
+    while let Some(event) = slow.next(Some(Duration::ZERO)).unwrap() {
+        arrived += usize::from(matches!(event, Event::Message(_)));
+    }
+    assert!(arrived < BULK, "the cable is not slow: {arrived}");
+    let links = a.until("attached", |status| status["attached"] == true);
+    assert_eq!(links["links"].as_array().unwrap().len(), 2, "{links:#}");
+}
+
+#[test]
+fn a_leaf_that_is_killed_comes_back() {
+    if Namespace::is_missing() {
+        return;
+    }
+    let mut mesh = Mesh::start(&["a", "b", "c"], &[(0, 1), (0, 2)]);
+    mesh.have_root(&[0, 1, 2], "a");
+    let mut at_b = mesh.0[1].subscriber("t");
+    mesh.0[0].wants("b");
+    let mut publisher = mesh.0[0].client("publisher");
+    // Killed, and another one at the same address.
+    mesh.0[2].broker = None;
+    for i in 0..10 {
+        publish(&mut publisher, "t", &i.to_string());
+    }
+    assert_eq!(received(&mut at_b, 10).len(), 10);
+    mesh.0[0].until("without c", |status| {
+        status["links"].as_array().unwrap().len() == 1
+    });
+    let keys = "[mesh]\nenabled = true\nid = \"c\"\nhello = \"200ms\"\n";
+    mesh.0[2].broker = Some(Broker::start(&mesh.0[2].host, keys));
+    mesh.have_root(&[0, 1, 2], "a");
+    let mut at_c = mesh.0[2].subscriber("t");
+    mesh.0[0].wants("c");
+    publish(&mut publisher, "t", "again");
+    assert_eq!(received(&mut at_c, 1), ["again"]);
+    assert_eq!(received(&mut at_b, 1), ["again"]);
+}
+
+#[test]
+fn neighbours_come_by_tls_and_are_known_by_their_certificates() {
+    if Namespace::is_missing() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    make_certificates(directory.path());
+    std::fs::write(file("acl"), "user partner\nbroker\n").unwrap();
+    let [server, client, stranger] = ["a", "b", "x"].map(|name| Namespace::new(name).unwrap());
+    for (n, host) in [&client, &stranger].into_iter().enumerate() {
+        let device = format!("to-{n}");
+        host.cable("eth0", &server, &device).unwrap();
+        let address = |end| Ipv4Addr::new(10, 79, n as u8, end);
+        host.address("eth0", address(1).into(), 24).unwrap();
+        server.address(&device, address(2).into(), 24).unwrap();
+    }
+    let keys = format!(
+        "[[listener]]\naddress = \"tls://*:8883\"\ncertificate = \"{}\"\nkey = \"{}\"\n\
+         client_ca = \"{}\"\nrequire_client_certificate = true\nuse_identity_as_username = true\n\
+         [auth]\nacl_file = \"{}\"\n[mesh]\nenabled = true\nid = \"a\"\ngamma = 1000000\n",
+        file("server.pem"),
+        file("server.key"),
+        file("ca.pem"),
+        file("acl"),
+    );
+    let _a = Broker::start(&server, &keys);
+    let mesh = |id: &str, n: usize, certificate: &str| {
+        format!(
+            "[mesh]\nenabled = true\nid = \"{id}\"\nneighbours = [\"tls://10.79.{n}.2:8883\"]\n\
+             ca_file = \"{}\"\ncert_file = \"{}\"\nkey_file = \"{}\"\n",
+            file("ca.pem"),
+            file(&format!("{certificate}.pem")),
+            file(&format!("{certificate}.key")),
+        )
+    };
+    let b = Member {
+        broker: Some(Broker::start(&client, &mesh("b", 0, "partner"))),
+        host: client,
+        name: "b",
+    };
+    b.until("attached", |status| {
+        status["root"] == "a" && status["attached"] == true
+    });
+    // Its certificate is good, but it may not be a broker.
+    let x = Broker::start(&stranger, &mesh("x", 1, "guest"));
+    let why = x.logged("mesh: tls://10.79.1.2:8883 is not connected: ");
+    assert!(
+        why.contains("not allowed to connect as a neighbour broker"),
+        "{why}"
+    );
+}
+
+/// An authority, a server's certificate, and those of two clients.
+fn make_certificates(directory: &std::path::Path) {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    let named = |name: &str, hosts: &[&str]| {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    };
+    let write = |name: String, text: String| std::fs::write(directory.join(name), text).unwrap();
+    let mut params = named("authority", &[]);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    write("ca.pem".into(), params.self_signed(&key).unwrap().pem());
+    let authority = Issuer::new(params, key);
+    for (name, hosts) in [
+        ("server", &["10.79.0.2", "10.79.1.2"][..]),
+        ("partner", &[]),
+        ("guest", &[]),
+    ] {
+        let key = KeyPair::generate().unwrap();
+        let certificate = named(name, hosts).signed_by(&key, &authority).unwrap();
+        write(format!("{name}.pem"), certificate.pem());
+        write(format!("{name}.key"), key.serialize_pem());
+    }
+}
