@@ -11,8 +11,9 @@ use std::sync::{
 use hashbrown::HashMap;
 
 use crate::access::{AccessControl, Permissions};
-use crate::federation::{Federation, LINK_PREFIX};
+use crate::federation::{Federation, LINK_PREFIX, MessageName};
 use crate::index::{Generation, Generations, Index};
+use crate::journal::NameLog;
 use crate::retained::Retained;
 use crate::route::Matched;
 use crate::watch::{FlowSight, Watches};
@@ -26,6 +27,8 @@ pub(crate) struct SessionHandle {
     /// Never used for another session.
     pub(crate) number: u64,
     pub(crate) client_id: Arc<str>,
+    /// Whether it is that of a neighbour broker.
+    pub(crate) link: bool,
     /// Whether a connection is attached.
     pub(crate) connected: AtomicBool,
     /// Messages in the queue, as the owning shard last said.
@@ -108,6 +111,10 @@ pub struct Directory {
     pub(crate) next_message: AtomicU64,
     pub(crate) next_entry: AtomicU64,
     federation: OnceLock<Arc<dyn Federation>>,
+    /// Number in the name of the last message that was given one.
+    next_name: AtomicU32,
+    /// Names that a store keeps.
+    names: Mutex<NameLog>,
     pub(crate) sessions: AtomicUsize,
     pub(crate) subscriptions: AtomicUsize,
     pub(crate) queued_bytes: AtomicUsize,
@@ -129,6 +136,8 @@ impl Directory {
             homes: Mutex::default(),
             access: RwLock::default(),
             federation: OnceLock::new(),
+            next_name: AtomicU32::new(0),
+            names: Mutex::default(),
             next_number: AtomicU64::new(1),
             next_message: AtomicU64::new(1),
             next_entry: AtomicU64::new(1),
@@ -173,6 +182,21 @@ impl Directory {
 
     pub(crate) fn federation(&self) -> Option<&Arc<dyn Federation>> {
         self.federation.get()
+    }
+
+    /// A name for a message that was taken in here, if there is a mesh.
+    pub(crate) fn new_name(&self) -> Option<MessageName> {
+        let origin = self.federation()?.origin();
+        let number = self.next_name.fetch_add(1, Ordering::Relaxed);
+        Some(MessageName {
+            origin,
+            number: number.wrapping_add(1),
+            again: false,
+        })
+    }
+
+    pub(crate) fn names(&self) -> MutexGuard<'_, NameLog> {
+        lock(&self.names)
     }
 
     /// Tells how busy a shard is, in per mille of its core.
@@ -326,6 +350,7 @@ impl Directory {
             slot,
             number,
             client_id: client_id.clone(),
+            link: client_id.starts_with(LINK_PREFIX),
             connected: AtomicBool::new(false),
             queued: AtomicU32::new(0),
             queued_bytes: AtomicUsize::new(0),

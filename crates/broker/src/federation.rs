@@ -6,8 +6,15 @@
 //! lives on the first shard, what it subscribes to is decided by the federation, and
 //! messages to it carry a name ([`MessageName`]) as their last user property. What
 //! comes from it has one too; a message that was here before is acknowledged and
-//! goes nowhere.
+//! goes nowhere, unless it is sent again on another way: then it goes on to
+//! neighbours, one of which may have come here meanwhile.
+//!
+//! Invariant: what is acknowledged to a neighbour is with all its receivers, and where
+//! there is a store, committed for those that survive. While another neighbour has
+//! no room for it, it is not acknowledged, and nothing after it; so queues are
+//! bounded, and what is in them is never given up for lack of room.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -129,6 +136,10 @@ pub trait Federation: Debug + Send + Sync {
     fn is_new_upwards(&self, _name: MessageName) -> bool {
         true
     }
+    /// A message from a neighbour is here now, or was before the last start.
+    fn note(&self, name: MessageName);
+    /// What messages were called that were taken in here before a restart.
+    fn was_origin(&self, origin: NonZeroU32);
 }
 
 /// What a session of a neighbour has beyond those of clients.
@@ -138,6 +149,9 @@ pub(crate) struct LinkState {
     pub(crate) filters: HashSet<Box<str>, foldhash::fast::RandomState>,
     /// Messages in flight that the neighbour allows, while none are sent.
     pub(crate) held: Option<u16>,
+    /// Publications of the neighbour that are not acknowledged because there is no
+    /// room where they have to go; whole packets, in their order.
+    pub(crate) parked: VecDeque<Box<[u8]>>,
 }
 
 #[cfg(test)]

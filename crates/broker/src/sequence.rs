@@ -22,7 +22,7 @@ const AVERAGE_NAME: usize = 256;
 const LONGEST: usize = 19;
 
 /// The number of one message to one session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
     source: NonZeroU32,
     count: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Number {
 }
 
 /// What a number is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     /// Counts what a subscriber is sent.
     Delivery,
@@ -64,6 +64,15 @@ impl Number {
         })
     }
 
+    /// What is stored for a neighbour is a name. It may have been a copy from another
+    /// link, and counts as one.
+    pub(crate) fn as_name(self) -> Self {
+        Self {
+            kind: Kind::Name { again: true },
+            ..self
+        }
+    }
+
     /// The same message, sent over another link than before.
     pub(crate) fn again(self) -> Self {
         Self {
@@ -73,6 +82,11 @@ impl Number {
             },
             ..self
         }
+    }
+
+    /// Whether it names a message that was sent over another link before.
+    pub(crate) fn is_again(self) -> bool {
+        self.kind == Kind::Name { again: true }
     }
 
     fn key(self) -> &'static str {

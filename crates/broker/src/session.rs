@@ -13,6 +13,7 @@ use crate::admission::Flows;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Lane, Rank};
 use crate::federation::LinkState;
+use crate::hub::Conn;
 use crate::journal::Durability;
 use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
@@ -217,9 +218,27 @@ impl Window {
 
     /// What was sent and may not have arrived, the oldest first.
     pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &Delivery> {
+        let unsure = |entry: &&Inflight| matches!(entry.step, Step::Ack | Step::Rec);
         self.entries
             .iter()
+            .filter(unsure)
             .filter_map(|entry| entry.delivery.as_deref())
+    }
+
+    /// Takes for done what was sent and may not have arrived; returns the numbers of
+    /// the entries in the store.
+    pub(crate) fn give_up(&mut self) -> Vec<u64> {
+        let mut given_up = Vec::new();
+        for (at, entry) in self.entries.iter_mut().enumerate() {
+            if matches!(entry.step, Step::Ack | Step::Rec) {
+                given_up.push(entry.entry());
+                (entry.step, entry.delivery) = (Step::Done, None);
+                self.open -= 1;
+                self.sent_open -= u32::from(at < self.sent);
+            }
+        }
+        self.forget_done();
+        given_up
     }
 
     #[inline]
@@ -586,6 +605,17 @@ impl Session {
     pub(crate) fn number(&mut self, topic: &[u8], most: usize) -> Option<Number> {
         let sequences = self.sequences.as_mut()?;
         Some(sequences.next(topic, most))
+    }
+
+    /// Whether a message that is sent again waits already for a neighbour that takes
+    /// nothing now.
+    pub(crate) fn keeps_copy(&self, number: Option<Number>, conns: &Slab<Conn>) -> bool {
+        let conn = self.conn.and_then(|slot| conns.get(slot));
+        if !number.is_some_and(Number::is_again) || conn.is_some_and(|conn| conn.receive_max > 0) {
+            return false;
+        }
+        let mut kept = self.window.unacknowledged().chain(self.queue.iter());
+        kept.any(|delivery| delivery.number == number)
     }
 
     /// Whether it ends with its connection.

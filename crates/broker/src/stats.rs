@@ -107,6 +107,9 @@ counters! {
     publishes_resent,
     /// Messages from neighbour brokers that were here before.
     publishes_recognised,
+    /// Messages from neighbour brokers that had to wait for room before they were
+    /// acknowledged.
+    publishes_parked,
     /// Dropped: the receiver is slow and its buffer full (QoS 0).
     dropped_slow_consumer,
     /// User properties that state an urgency and cannot be understood.

@@ -16,6 +16,8 @@ pub(crate) enum Timer {
     KeepAlive { slot: u32, generation: u32 },
     /// A receiver has held back its publishers for long enough.
     Pause { slot: u32, generation: u32 },
+    /// What a neighbour has sent may have room now.
+    Parked { slot: u32, generation: u32 },
     /// A publisher that came too early may go on.
     Shape { slot: u32, generation: u32 },
     /// A disconnected session ends.

@@ -54,12 +54,16 @@ impl Federation for Notes {
     }
 
     fn is_new(&self, name: MessageName, _: bool) -> bool {
-        let mut names = self.names.lock().unwrap();
+        let names = self.names.lock().unwrap();
         let same = |other: &MessageName| (other.origin, other.number) == (name.origin, name.number);
-        let new = name.origin.get() != self.origin && !names.iter().any(same);
-        names.push(name);
-        new
+        name.origin.get() != self.origin && !names.iter().any(same)
     }
+
+    fn note(&self, name: MessageName) {
+        self.names.lock().unwrap().push(name);
+    }
+
+    fn was_origin(&self, _: NonZeroU32) {}
 }
 
 struct Broker {
@@ -300,7 +304,7 @@ fn a_copy_for_another_neighbour_is_recognised() {
     pair.a.shard.closed(gone, "lost", NOW);
     pair.a.publish(publisher, "t", "two", 2);
     assert_eq!(pair.carry(), []);
-    pair.a.shard.link_copy("c", "b", NOW);
+    pair.a.shard.link_copy("c", "b", false, NOW);
     assert_eq!(pair.carry().len(), 2);
     let got = publications(&pair.b.take(subscriber));
     assert_eq!(got, [("one".to_owned(), 0), ("two".to_owned(), 0)]);

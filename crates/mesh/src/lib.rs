@@ -17,6 +17,7 @@
 
 mod id;
 mod node;
+mod reach;
 pub mod rtt;
 pub mod seen;
 mod strategy;

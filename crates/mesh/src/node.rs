@@ -3,18 +3,25 @@
 //!
 //! Nothing that was to go over a link is lost with it. While a link does not carry
 //! any more, what its neighbour wanted stays wanted, and the shell keeps what is
-//! meant for it, as for any session without connection. When those filters are
-//! advertised over another link, the shell is told to copy what it keeps to that
-//! one *before* newer messages go there ([`Output::Copy`]), so that the order is
-//! kept; a neighbour that has some of them already recognises them ([`crate::seen`]).
-//! After [`Settings::heal`] the old link's messages are given up, unless no link
-//! carries at all: then there is nowhere else to go yet.
+//! meant for it, as for any session without connection. Every broker knows whom each
+//! of its links leads to ([`crate::reach`]). When one that was behind a lost link is
+//! behind another, and the tables on the way there are complete, the shell is told
+//! to copy what it keeps to that link ([`Output::Copy`]); when filters that overlap
+//! are new there, before newer messages go, so that the order is kept. A copy goes
+//! on to neighbours from brokers that had it already, too: somebody behind them may
+//! have come from elsewhere, and who has it recognises it ([`crate::seen`]).
+//!
+//! Once all that were behind the lost link are back, what still comes for it is passed on
+//! for [`Settings::linger`], since messages may be under way from brokers that did not
+//! know yet; then it is forgotten. Who does not come back in [`Settings::heal`] is given
+//! up, unless no link carries at all: then there is nowhere to go yet.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use punctual_model::Nanos;
 
 use crate::id::{BrokerId, LinkId, Rank};
+use crate::reach::{Reach, Told};
 use crate::rtt::{self, Rtt};
 use crate::strategy::Strategy;
 use crate::table::{Applied, Table};
@@ -41,6 +48,9 @@ pub struct Settings {
     pub hop: Nanos,
     /// How long messages for a link that was lost wait for another way.
     pub heal: Nanos,
+    /// How long messages may still come for a link that was lost once everybody behind
+    /// it is back elsewhere: how long one may be under way in the mesh.
+    pub linger: Nanos,
     /// Time in which changes of subscriptions gather after some were told.
     pub batch: Nanos,
     /// Filters in the table.
@@ -58,6 +68,7 @@ impl Settings {
             tree: TreeSettings::default(),
             hop: Nanos(100_000),
             heal: Nanos::from_secs(10),
+            linger: Nanos::from_secs(2),
             batch: Nanos::from_millis(10),
             max_filters: 1_000_000,
         }
@@ -109,8 +120,15 @@ pub enum Output {
         /// Topic filters.
         remove: Vec<Box<str>>,
     },
-    /// Put what is kept for the first link before everything for the second.
-    Copy(LinkId, LinkId),
+    /// Put what is kept for one link into the queue of another.
+    Copy {
+        /// What is kept for this one,
+        from: LinkId,
+        /// goes to this one,
+        to: LinkId,
+        /// and is not kept any more.
+        moves: bool,
+    },
     /// Nothing is kept any more for a neighbour whose link does not carry, and it
     /// wants nothing.
     Forget(BrokerId),
@@ -215,6 +233,18 @@ pub struct Status {
     pub healing: Vec<BrokerId>,
 }
 
+/// A link that carried and does not any more.
+#[derive(Debug)]
+struct Lost {
+    since: Nanos,
+    /// Who was behind it; `None` if that is not known any more.
+    behind: Option<BTreeSet<BrokerId>>,
+    /// Since when all of them are back elsewhere.
+    back: Option<Nanos>,
+    /// When what came meanwhile is passed on next.
+    pass_on: Nanos,
+}
+
 /// A broker of the mesh.
 #[derive(Debug)]
 pub struct Node {
@@ -224,8 +254,11 @@ pub struct Node {
     links: BTreeMap<LinkId, Link>,
     /// Numbers given to neighbours; kept while something is kept for them.
     numbers: BTreeMap<BrokerId, LinkId>,
-    /// Links that carried and do not any more, since when.
-    lost: BTreeMap<LinkId, Nanos>,
+    reach: Reach,
+    /// Parts of the filters that are awaited from neighbours whose table differs.
+    awaited: BTreeMap<LinkId, u64>,
+    /// Links that carried and do not any more.
+    lost: BTreeMap<LinkId, Lost>,
     told_at: Nanos,
     tell_at: Option<Nanos>,
     traces: u64,
@@ -242,6 +275,8 @@ impl Node {
         Self {
             tree: Tree::new(own, settings.tree, now),
             table: Table::new(settings.max_filters),
+            reach: Reach::new(settings.id.clone()),
+            awaited: BTreeMap::new(),
             settings,
             links: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -266,7 +301,7 @@ impl Node {
 
     /// A connection to another broker is open, and it has said who it is. `weight`
     /// scales its round-trip time (1 leaves it). An older connection to the same
-    /// broker is closed if this one replaces it.
+    /// broker is to be closed if this one gets its number.
     ///
     /// # Errors
     /// The [`Refusal`], with which the connection is to be closed.
@@ -293,8 +328,6 @@ impl Node {
             if same && !lower_dialled {
                 return Err(Refusal::Parallel);
             }
-            self.outputs
-                .push_back(Output::Close(link, "replaced by a newer connection".into()));
             self.link_down(link, "replaced by a newer connection", now);
         }
         self.numbers.insert(peer.id.clone(), link);
@@ -321,11 +354,25 @@ impl Node {
     /// After a start: what is kept for a neighbour from before, with the filters it
     /// wanted then.
     pub fn remember(&mut self, peer: &BrokerId, filters: Vec<Box<str>>, now: Nanos) {
-        if let Some(link) = self.number(peer) {
+        if let Some(link) = self
+            .number(peer)
+            .filter(|link| !self.links.contains_key(link))
+        {
             self.numbers.insert(peer.clone(), link);
             self.table.apply(link, filters, Vec::new());
-            self.lost.insert(link, now);
+            self.lose(link, None, now);
         }
+    }
+
+    /// What is meant for a link waits from now on.
+    fn lose(&mut self, link: LinkId, behind: Option<BTreeSet<BrokerId>>, now: Nanos) {
+        let lost = Lost {
+            since: now,
+            behind,
+            back: None,
+            pass_on: now,
+        };
+        self.lost.insert(link, lost);
     }
 
     /// The number of a neighbour, or a free one.
@@ -347,6 +394,7 @@ impl Node {
         self.tree.link_down(link, now);
         self.settle(now);
         self.links.remove(&link);
+        self.reach.forget(link);
         self.release(link);
     }
 
@@ -379,8 +427,12 @@ impl Node {
                 let ours = self.table.digests_wanted_by(link);
                 let differ = (0..BUCKETS).filter(|i| theirs[*i] != ours[*i]);
                 let bits = differ.fold(0, |bits, i| bits | 1 << i);
-                if bits != 0 {
-                    self.send(link, &Message::Want(bits));
+                match bits {
+                    0 => self.complete(link),
+                    _ => {
+                        self.awaited.insert(link, bits);
+                        self.send(link, &Message::Want(bits));
+                    }
                 }
             }
             Message::Want(bits) => {
@@ -393,12 +445,96 @@ impl Node {
                 self.may_have_filters()?;
                 let applied = self.table.replace(link, index, filters);
                 self.wanted(link, applied);
+                if let Some(awaited) = self.awaited.get_mut(&link) {
+                    *awaited &= !(1 << index);
+                    if *awaited == 0 {
+                        self.complete(link);
+                    }
+                }
+            }
+            Message::Here { all, add, remove } => {
+                let came = self.reach.heard(link, all, add, &remove);
+                self.came(link, &came);
             }
             Message::Trace(trace) => self.follow(Some(link), trace),
             Message::Traced(traced) => self.traced(traced),
         }
         self.settle(now);
         Ok(())
+    }
+
+    /// All that the neighbour on a link wants is known.
+    fn complete(&mut self, link: LinkId) {
+        self.awaited.remove(&link);
+        let came = self.reach.ready(link);
+        self.came(link, &came);
+    }
+
+    /// Brokers are behind a link now: what is kept for them goes there.
+    fn came(&mut self, link: LinkId, who: &BTreeSet<BrokerId>) {
+        if who.is_empty() {
+            return;
+        }
+        for (from, lost) in &self.lost {
+            let theirs = lost
+                .behind
+                .as_ref()
+                .is_none_or(|behind| !behind.is_disjoint(who));
+            if *from != link && theirs {
+                self.outputs.push_back(Output::Copy {
+                    from: *from,
+                    to: link,
+                    moves: false,
+                });
+            }
+        }
+    }
+
+    /// Passes on what came for lost links whose brokers are all back elsewhere, and
+    /// gives up what has waited for long enough.
+    fn pass_on(&mut self, now: Nanos) {
+        let may_give_up = self.may_give_up();
+        let Settings { heal, linger, .. } = self.settings;
+        let mut over = Vec::new();
+        for (from, lost) in &mut self.lost {
+            let (to, all) = match &lost.behind {
+                Some(behind) => self.reach.where_are(behind),
+                None => (Vec::new(), false),
+            };
+            if !all {
+                lost.back = None;
+            } else if lost.back.is_none() {
+                (lost.back, lost.pass_on) = (Some(now), now);
+            }
+            let lingered = lost.back.is_some_and(|back| back + linger <= now);
+            let ends = lingered || may_give_up && lost.since + heal <= now;
+            if ends || all && lost.pass_on <= now {
+                lost.pass_on = now + self.settings.tree.hello;
+                for (i, link) in to.iter().enumerate() {
+                    self.outputs.push_back(Output::Copy {
+                        from: *from,
+                        to: *link,
+                        moves: i + 1 == to.len(),
+                    });
+                }
+            }
+            if ends {
+                over.push(*from);
+            }
+        }
+        over.into_iter().for_each(|link| self.give_up(link));
+    }
+
+    /// When [`Self::pass_on`] is due.
+    fn next_pass(&self) -> Option<Nanos> {
+        let may_give_up = self.may_give_up();
+        let due = self.lost.values().filter_map(|lost| {
+            let end = may_give_up.then_some(lost.since + self.settings.heal);
+            let lingered = lost.back.map(|back| back + self.settings.linger);
+            let next = lost.back.map(|_| lost.pass_on);
+            end.into_iter().chain(lingered).chain(next).min()
+        });
+        due.min()
     }
 
     fn may_have_filters(&self) -> Result<(), WireError> {
@@ -447,26 +583,13 @@ impl Node {
     /// Time passes.
     pub fn tick(&mut self, now: Nanos) {
         self.tree.tick(now);
-        if self.may_give_up() {
-            let heal = self.settings.heal;
-            let over: Vec<LinkId> = self
-                .lost
-                .iter()
-                .filter(|(_, since)| **since + heal <= now)
-                .map(|(l, _)| *l)
-                .collect();
-            for link in over {
-                self.give_up(link);
-            }
-        }
+        self.pass_on(now);
         self.settle(now);
     }
 
     /// When [`Self::tick`] is due.
     pub fn next_timeout(&self) -> Nanos {
-        let heals = self.may_give_up().then(|| self.lost.values().min());
-        let heals = heals.flatten().map(|since| *since + self.settings.heal);
-        heals
+        self.next_pass()
             .into_iter()
             .chain(self.tell_at)
             .fold(self.tree.next_timeout(), Ord::min)
@@ -611,9 +734,29 @@ impl Node {
         }
         for link in silent {
             self.links.remove(&link);
+            self.reach.forget(link);
             self.release(link);
         }
+        if self.reach.has_changes() {
+            self.tell_reach(now);
+        }
         self.tell(now);
+    }
+
+    /// Tells neighbours who is where, after all that those want, and sees who is back.
+    fn tell_reach(&mut self, now: Nanos) {
+        self.tell_at = None;
+        self.tell_filters(now);
+        for told in self.reach.changes() {
+            let Told {
+                link,
+                all,
+                add,
+                remove,
+            } = told;
+            self.send(link, &Message::Here { all, add, remove });
+        }
+        self.pass_on(now);
     }
 
     /// A link carries messages from now on, or does not any more.
@@ -621,16 +764,18 @@ impl Node {
         let Some(link) = self.links.get_mut(&id) else {
             return;
         };
-        let event = Event::Edge(link.peer.clone(), edge);
+        let peer = link.peer.clone();
+        let event = Event::Edge(peer.clone(), edge);
         self.outputs.push_back(Output::Event(event));
         let before = std::mem::replace(&mut link.edge, edge);
         match (before.carries(), edge.carries()) {
             (false, true) => {
                 self.lost.remove(&id);
                 self.outputs.push_back(Output::Carry(id, true));
+                self.reach.activate(id);
                 match self.settings.strategy {
                     Strategy::SubscriptionTable => {
-                        self.tell(now);
+                        self.tell_filters(now);
                         self.table.activate(id);
                         let digests = self.table.digests_told(id);
                         self.send(id, &Message::Digest(digests));
@@ -638,13 +783,17 @@ impl Node {
                     Strategy::Flooding | Strategy::RootRelay => {
                         let applied = self.table.apply(id, vec!["#".into()], Vec::new());
                         self.wanted(id, applied);
+                        self.complete(id);
                     }
                 }
             }
             (true, false) if !self.lost.contains_key(&id) => {
                 self.table.deactivate(id);
+                self.awaited.remove(&id);
                 self.outputs.push_back(Output::Carry(id, false));
-                self.lost.insert(id, now);
+                let mut behind = self.reach.deactivate(id);
+                behind.insert(peer);
+                self.lose(id, Some(behind), now);
             }
             _ => {}
         }
@@ -663,7 +812,11 @@ impl Node {
                 let kept = self.table.wanted_by(lost);
                 let overlap = |new: &str| kept.iter().any(|old| overlaps(old, new));
                 if applied.added.iter().any(|new| overlap(new)) {
-                    self.outputs.push_back(Output::Copy(lost, link));
+                    self.outputs.push_back(Output::Copy {
+                        from: lost,
+                        to: link,
+                        moves: false,
+                    });
                 }
             }
         }
@@ -720,6 +873,13 @@ impl Node {
             return;
         }
         self.tell_at = None;
+        self.tell_filters(now);
+    }
+
+    fn tell_filters(&mut self, now: Nanos) {
+        if self.settings.strategy != Strategy::SubscriptionTable || !self.table.has_changes() {
+            return;
+        }
         self.told_at = now;
         for change in self.table.changes() {
             let (add, remove) = (change.add, change.remove);

@@ -55,14 +55,23 @@ impl Seen {
         }
     }
 
-    /// Notes a message; with `again`, one that was sent over another link before.
-    pub fn note(&mut self, name: Name, again: bool) -> Verdict {
+    /// What is known of a message; with `again`, one that was sent over another link
+    /// before.
+    pub fn judge(&self, name: Name, again: bool) -> Verdict {
         if self.names.contains(&name) {
             return Verdict::Seen;
         }
         let forgotten = self.forgotten.get(&name.origin);
-        if again && forgotten.is_some_and(|forgotten| name.number <= *forgotten) {
-            return Verdict::Unknown;
+        match again && forgotten.is_some_and(|forgotten| name.number <= *forgotten) {
+            true => Verdict::Unknown,
+            false => Verdict::New,
+        }
+    }
+
+    /// Notes a message.
+    pub fn note(&mut self, name: Name) {
+        if self.names.contains(&name) {
+            return;
         }
         if self.order.len() >= self.max
             && let Some(oldest) = self.order.pop_front()
@@ -76,7 +85,6 @@ impl Seen {
         }
         self.names.insert(name);
         self.order.push_back(name);
-        Verdict::New
     }
 
     /// How many names are remembered.
@@ -102,12 +110,17 @@ mod tests {
     fn names_are_seen_once_in_any_order() {
         let mut seen = Seen::new(100);
         for number in [5, 1, 9, 2] {
-            assert_eq!(seen.note(name(1, number), false), Verdict::New);
-            assert_eq!(seen.note(name(2, number), true), Verdict::New);
+            for origin in [1, 2] {
+                let name = name(origin, number);
+                assert_eq!(seen.judge(name, origin == 2), Verdict::New);
+                seen.note(name);
+                seen.note(name);
+            }
         }
+        assert_eq!(seen.len(), 8);
         for number in [1, 2, 5, 9] {
-            assert_eq!(seen.note(name(1, number), false), Verdict::Seen);
-            assert_eq!(seen.note(name(2, number), true), Verdict::Seen);
+            assert_eq!(seen.judge(name(1, number), false), Verdict::Seen);
+            assert_eq!(seen.judge(name(2, number), true), Verdict::Seen);
         }
     }
 
@@ -115,15 +128,16 @@ mod tests {
     fn memory_is_bounded_and_says_so() {
         let mut seen = Seen::new(3);
         for number in 1..=10 {
-            assert_eq!(seen.note(name(7, number), false), Verdict::New);
+            assert_eq!(seen.judge(name(7, number), false), Verdict::New);
+            seen.note(name(7, number));
         }
         assert_eq!(seen.len(), 3);
-        assert_eq!(seen.note(name(7, 10), true), Verdict::Seen);
-        assert_eq!(seen.note(name(7, 4), true), Verdict::Unknown);
+        assert_eq!(seen.judge(name(7, 10), true), Verdict::Seen);
+        assert_eq!(seen.judge(name(7, 4), true), Verdict::Unknown);
         // One that was not sent before is new whatever its number: it waited behind
         // more urgent ones.
-        assert_eq!(seen.note(name(7, 4), false), Verdict::New);
-        assert_eq!(seen.note(name(8, 4), true), Verdict::New);
+        assert_eq!(seen.judge(name(7, 4), false), Verdict::New);
+        assert_eq!(seen.judge(name(8, 4), true), Verdict::New);
         assert!(seen.forgotten.len() <= 3);
     }
 }

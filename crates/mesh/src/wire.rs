@@ -54,6 +54,15 @@ pub enum Message {
     Trace(Trace),
     /// Answer to a trace, on its way back.
     Traced(Traced),
+    /// Brokers that the sender reaches over its other links, itself included.
+    Here {
+        /// Instead of all told before.
+        all: bool,
+        /// Reached from now on.
+        add: Vec<BrokerId>,
+        /// Not reached any more.
+        remove: Vec<BrokerId>,
+    },
 }
 
 /// The first message on a link.
@@ -181,6 +190,12 @@ impl Message {
                 out.byte(traced.left);
                 out.byte(u8::from(traced.subscribed));
             }
+            Self::Here { all, add, remove } => {
+                out.byte(8);
+                out.byte(u8::from(*all));
+                out.ids(add);
+                out.ids(remove);
+            }
         }
         out.0
     }
@@ -257,6 +272,11 @@ impl Message {
                     subscribed,
                 })
             }
+            8 => Self::Here {
+                all: from.flag()?,
+                add: from.ids()?,
+                remove: from.ids()?,
+            },
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -294,6 +314,11 @@ impl Writer {
     fn filters(&mut self, filters: &[Box<str>]) {
         self.number(filters.len() as u64);
         filters.iter().for_each(|filter| self.text(filter));
+    }
+
+    fn ids(&mut self, ids: &[BrokerId]) {
+        self.number(ids.len() as u64);
+        ids.iter().for_each(|id| self.id(id));
     }
 
     fn path(&mut self, path: &[(BrokerId, u64)]) {
@@ -413,6 +438,11 @@ impl<'a> Reader<'a> {
         Ok(filters)
     }
 
+    fn ids(&mut self) -> Result<Vec<BrokerId>, WireError> {
+        let count = self.count(2)?;
+        (0..count).map(|_| self.id()).collect()
+    }
+
     fn path(&mut self) -> Result<Vec<(BrokerId, u64)>, WireError> {
         let count = self.count(3)?;
         if !(1..=MAX_TRACE).contains(&count) {
@@ -482,6 +512,10 @@ mod tests {
     fn filters() -> impl Strategy<Value = Vec<Box<str>>> {
         let filter = "([a-z]{1,5}|\\+)(/([a-z]{1,5}|\\+)){0,3}(/#)?";
         proptest::collection::vec(filter.prop_map(|f| f.into_boxed_str()), 0..20)
+    }
+
+    fn ids() -> impl Strategy<Value = Vec<BrokerId>> {
+        proptest::collection::vec(id(), 0..6)
     }
 
     fn path() -> impl Strategy<Value = Vec<(BrokerId, u64)>> {
@@ -570,6 +604,11 @@ mod tests {
             (0..64u8, filters()).prop_map(|(index, filters)| Message::Bucket { index, filters }),
             trace,
             traced,
+            (any::<bool>(), ids(), ids()).prop_map(|(all, add, remove)| Message::Here {
+                all,
+                add,
+                remove
+            }),
         ]
     }
 

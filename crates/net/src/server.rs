@@ -606,8 +606,8 @@ fn restore(
     }
     let mut restorer = Restorer::new(directory.clone(), wall);
     let mut place = |session: RestoredSession| {
-        let home = session.number() % shards.len() as u64;
-        if !shards[home as usize].restore(session, now) {
+        let home = session.home(directory.shards());
+        if !shards[usize::from(home)].restore(session, now) {
             tracing::error!("the store has two sessions of one client: one is left out");
         }
     };

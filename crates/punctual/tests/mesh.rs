@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use broker::{Broker, PATIENCE};
 use punctual_client::{
-    Client, Config, Event, Message, Options, PropertyBuf, QoS, SubscribeOptions, Url,
+    Client, Config, Event, Message, Options, PropertyBuf, PropertyId, QoS, SubscribeOptions, Url,
 };
 use serde_json::Value;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 /// How long nothing more has to come before a message counts as having come once.
 const QUIET: Duration = Duration::from_millis(300);
@@ -22,6 +22,11 @@ const QUIET: Duration = Duration::from_millis(300);
 struct Member {
     broker: Broker,
     _config: NamedTempFile,
+}
+
+/// Takes everything from a broker that is to start again.
+fn kill(member: Member) {
+    member.broker.signal(libc::SIGKILL);
 }
 
 impl Member {
@@ -82,13 +87,29 @@ impl Member {
     }
 
     fn client(&self, id: &str) -> Client {
+        self.client_with(Config {
+            client_id: id.into(),
+            ..Config::default()
+        })
+    }
+
+    /// One with a session that is there the next time.
+    fn lasting(&self, id: &str) -> Client {
+        let mut properties = PropertyBuf::new();
+        properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
+        self.client_with(Config {
+            client_id: id.into(),
+            clean_start: false,
+            properties,
+            ..Config::default()
+        })
+    }
+
+    fn client_with(&self, config: Config) -> Client {
         let url = format!("mqtt://{}", self.broker.tcp);
         let options = Options {
             endpoint: Url::parse(&url).unwrap().endpoint,
-            config: Config {
-                client_id: id.into(),
-                ..Config::default()
-            },
+            config,
             reconnect: None,
         };
         Client::connect(options).unwrap().0
@@ -96,7 +117,10 @@ impl Member {
 }
 
 fn subscriber(member: &Member, id: &str, filter: &str) -> Client {
-    let mut client = member.client(id);
+    subscribed(member.client(id), filter)
+}
+
+fn subscribed(mut client: Client, filter: &str) -> Client {
     let options = SubscribeOptions {
         qos: QoS::ExactlyOnce,
         ..SubscribeOptions::default()
@@ -198,6 +222,58 @@ fn three_brokers_are_one_and_survive_the_root() {
     assert_eq!(received(&mut at_c, 47), expected);
     b.attached("b");
     assert_eq!(c.attached("b")["parent"], "b");
+}
+
+/// Brokers in a row, each of which is killed and starts again with its store while the
+/// next one is away: what was acknowledged arrives, once and in order.
+#[test]
+fn what_was_acknowledged_survives_the_death_of_every_broker() {
+    let data = TempDir::new().unwrap();
+    let keys = |id: &str| {
+        let path = data.path().join(id);
+        format!("heal = \"10m\"\n[server]\ndata = \"{}\"", path.display())
+    };
+    let a = Member::start("a", &keys("a"), &[]);
+    let b = Member::start("b", &keys("b"), &[&a]);
+    let c = Member::start("c", &keys("c"), &[&b]);
+    c.attached("a");
+    drop(subscribed(c.lasting("subscriber"), "t/#"));
+    a.wants("b");
+    kill(c);
+    let mut count = 0;
+    let mut publish_some = |member: &Member| {
+        let mut publisher = member.client("publisher");
+        for _ in 0..20 {
+            let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][count % 2];
+            publish(&mut publisher, "t/1", &count.to_string(), qos);
+            count += 1;
+        }
+    };
+    // To b, who keeps it for c.
+    publish_some(&a);
+    b.until("kept for c", |status| status["healing"][0] == "c");
+    a.until("left with nothing", |_| {
+        let link = a.broker.get("/api/v1/clients/$mesh%2Fb").ok();
+        link["inflight_messages"] == 0 && link["queued_messages"] == 0
+    });
+    kill(b);
+    // a keeps it for b.
+    publish_some(&a);
+    kill(a);
+    let a = Member::start("a", &keys("a"), &[]);
+    publish_some(&a);
+    let b = Member::start("b", &keys("b"), &[&a]);
+    let c = Member::start("c", &keys("c"), &[&b]);
+    c.attached("a");
+    let mut subscriber = c.lasting("subscriber");
+    let received = received(&mut subscriber, 60);
+    assert_eq!(received.len(), 60);
+    // In order for each quality of service, as MQTT has it.
+    for qos in 0..2 {
+        let expected: Vec<String> = (0..30).map(|i| (2 * i + qos).to_string()).collect();
+        let of_qos = received.iter().filter(|payload| expected.contains(payload));
+        assert!(of_qos.eq(&expected), "{received:?}");
+    }
 }
 
 #[test]

@@ -282,9 +282,9 @@ impl World {
         }
         let shards = &mut self.shards;
         let mut restore = |session: RestoredSession| {
-            let home = session.number() % u64::from(count);
+            let home = session.home(count);
             assert!(
-                shards[home as usize].restore(session, now),
+                shards[usize::from(home)].restore(session, now),
                 "two sessions of one client in the store"
             );
         };

@@ -123,14 +123,15 @@ pub enum Op<'a> {
         /// Rises with each change of any retained message.
         version: u64,
     },
-    /// A flow is admitted.
+    /// Something small under a key: a flow that is admitted, or, under keys that begin
+    /// with `mesh/`, names of messages that came from neighbour brokers.
     Flow {
         /// What tells it from others.
         key: &'a str,
-        /// Whatever the admission wants to know again.
+        /// Whatever its owner wants to know again.
         value: &'a [u8],
     },
-    /// A flow is not admitted any more.
+    /// That is over.
     FlowGone {
         /// What told it from others.
         key: &'a str,

@@ -7,6 +7,7 @@ use punctual_codec::Version;
 
 use crate::admission::AdmissionRequest;
 use crate::route::Target;
+use crate::sequence::Number;
 use crate::{Message, Nanos};
 
 /// A connection of one shard. Never refers to another connection later.
@@ -199,6 +200,8 @@ pub(crate) enum Remote {
         /// Numbers of their entries in the store, 0 for none; `None` if there are
         /// none at all.
         entries: Option<Box<[u64]>>,
+        /// What it is called in the mesh, if it has a name.
+        name: Option<Number>,
     },
     /// Deliver to the one member of a shared subscription that was chosen.
     Share {

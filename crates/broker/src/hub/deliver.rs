@@ -7,7 +7,6 @@ use punctual_codec::QoS;
 
 use super::{Conn, Hub};
 use crate::egress::{Class, Entry, Pool, Stamp};
-use crate::federation::MessageName;
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
@@ -18,7 +17,7 @@ use crate::session::{Delivery, Step};
 use crate::shard::Extent;
 use crate::timers::Timer;
 use crate::watch::Watch;
-use crate::{Message, Nanos, QueueFull, Stats};
+use crate::{Directory, Message, Nanos, QueueFull, Stats};
 
 /// Whether a publication has been promised room in queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +56,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) keeping: Keeping,
     /// What it is called in the mesh, once it has gone to or come from a neighbour.
     pub(crate) name: Option<Number>,
+    /// It was here before, and goes to neighbours only.
+    pub(crate) relayed: bool,
 }
 
 impl Publication<'_> {
@@ -75,6 +76,7 @@ impl Publication<'_> {
             message: Some(message.clone()),
             keeping: Keeping::NOT,
             name: None,
+            relayed: false,
         }
     }
 
@@ -108,9 +110,9 @@ impl Publication<'_> {
     }
 
     /// Its name, or a new one.
-    fn name(&mut self, new: impl FnOnce() -> Option<MessageName>) -> Option<Number> {
+    pub(crate) fn named(&mut self, directory: &Directory) -> Option<Number> {
         if self.name.is_none() {
-            self.name = new().map(Number::from);
+            self.name = directory.new_name().map(Number::from);
         }
         self.name
     }
@@ -137,7 +139,9 @@ impl Hub {
             return self.deliver_demoted(publication, target, now);
         }
         let session = self.sessions.get_mut(target.slot)?;
-        if !Arc::ptr_eq(&session.handle, &target.session) {
+        if !Arc::ptr_eq(&session.handle, &target.session)
+            || publication.relayed && session.link.is_none()
+        {
             return None;
         }
         let qos = delivered_qos(publication.qos, target.qos);
@@ -147,24 +151,17 @@ impl Hub {
             return None;
         }
         let number = match target.numbered {
-            true if session.link.is_some() => {
-                let next = &mut self.next_name;
-                publication.name(|| {
-                    let origin = self.directory.federation()?.origin();
-                    *next = next.wrapping_add(1);
-                    Some(MessageName {
-                        origin,
-                        number: *next,
-                        again: false,
-                    })
-                })
-            }
+            true if session.link.is_some() => publication.named(&self.directory),
             true => {
                 let most = self.config.limits.max_numbered_topics;
                 session.number(publication.parts.topic, most)
             }
             false => None,
         };
+        // What is kept of it for a neighbour that is away is enough.
+        if session.link.is_some() && session.keeps_copy(number, &self.conns) {
+            return None;
+        }
         if qos != QoS::AtMostOnce {
             return self.deliver_acknowledged(publication, target, qos, retain, number, now);
         }

@@ -70,9 +70,9 @@ pub(crate) struct Hub {
     pub(crate) remote_waiters: Vec<ConnId>,
     pub(crate) next_generation: u32,
     pub(crate) next_epoch: u64,
-    /// Number in the name of the last message that was given one.
-    pub(crate) next_name: u32,
     pub(crate) stats_shared: bool,
+    /// What waits on links is looked at again.
+    pub(crate) unparking: bool,
     pub(crate) queue_full_reported: Nanos,
     pub(crate) urgency_reported: Nanos,
     /// With a store.
@@ -159,6 +159,12 @@ impl Hub {
             Self::mark_dirty(conn, slot, &mut self.dirty);
         }
     }
+    /// Whether no more should be posted to another shard now.
+    pub(crate) fn is_outbox_full(&self, shard: u16) -> bool {
+        let outbox = &self.outboxes[usize::from(shard)];
+        outbox.messages.len() >= OUTBOX || outbox.bytes >= OUTBOX_BYTES
+    }
+
     /// Queues a message for another shard; false if its outbox is full now.
     pub(crate) fn post(&mut self, shard: u16, message: Remote) -> bool {
         let outbox = &mut self.outboxes[usize::from(shard)];

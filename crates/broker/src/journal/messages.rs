@@ -277,7 +277,8 @@ fn is_to_be_stored(matched: &Matched, publication: &Publication<'_>) -> bool {
     publication.retain
         || plain.chain(members).any(|target| {
             let own = target.no_local && target.session.number == publication.publisher;
-            target.qos != QoS::AtMostOnce && !own && target.session.is_durable()
+            let passed_over = publication.relayed && !target.session.link;
+            target.qos != QoS::AtMostOnce && !own && !passed_over && target.session.is_durable()
         })
 }
 
@@ -334,6 +335,10 @@ impl Hub {
         publication: &mut Publication<'_>,
         targets: &[Target],
     ) -> Option<Box<[u64]>> {
+        // The same on all ways, also after a restart.
+        if self.directory.federation().is_some() && targets.iter().any(|to| to.session.link) {
+            publication.named(&self.directory);
+        }
         let journal = self.journal.as_mut()?;
         if publication.keeping.message == 0 {
             return None;
@@ -345,7 +350,7 @@ impl Hub {
                 let reception = Reception {
                     qos: delivered_qos(publication.qos, target.qos),
                     retain: publication.retain && target.retain_as_published,
-                    number: None,
+                    number: publication.name.filter(|_| target.session.link),
                     subscription_ids: target.ids(),
                 };
                 if own || reception.qos == QoS::AtMostOnce || !target.session.is_durable() {
@@ -388,7 +393,8 @@ impl Hub {
             _ => 0,
         };
         let incoming = session.incoming.get_or_insert_default();
-        incoming.insert(packet_id, ticket);
+        let known = incoming.entry(packet_id).or_default();
+        *known = ticket.max(*known);
     }
 
     /// Emits that a topic has no retained message any more, unless it has.
@@ -397,6 +403,16 @@ impl Hub {
             for (topic, version) in self.directory.take_unretained() {
                 journal.emit_gone(&topic, version);
             }
+        }
+    }
+
+    /// Emits what messages from neighbours are called that something is stored of.
+    pub(crate) fn emit_names(&mut self) {
+        if let (Some(journal), Some(federation)) = (&mut self.journal, self.directory.federation())
+            && journal.has_operations()
+        {
+            let origin = federation.origin();
+            self.directory.names().emit(journal, origin);
         }
     }
 

@@ -16,6 +16,7 @@
 
 mod gate;
 mod messages;
+mod names;
 mod restore;
 mod sessions;
 mod wall;
@@ -24,6 +25,7 @@ pub use restore::{RestoredSession, Restorer};
 
 pub(crate) use gate::HeldAnswers;
 pub(crate) use messages::{Flight, Keeping, Reception};
+pub(crate) use names::NameLog;
 
 use std::collections::VecDeque;
 

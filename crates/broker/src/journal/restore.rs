@@ -15,11 +15,13 @@ use punctual_store::{Op, Wall};
 use super::sessions::{DEMOTED, NUMBERED};
 use super::wall::Offset;
 use super::{Durability, Journal};
+use crate::federation::LinkState;
 use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
 use crate::sequence::{Number, Sequences};
 use crate::session::{Delivery, Inflight, Session, Step, Subscription, Will, Window};
+use crate::shard::{peer_of, subscriber};
 use crate::timers::Timer;
 use crate::{Directory, Message, Nanos};
 
@@ -87,6 +89,11 @@ impl Restorer {
                     retained.raise_version(*version);
                     retained.set(message.to_be_retained());
                 }
+            }
+            Op::Flow { key, value } => {
+                let federation = self.directory.federation();
+                let mut names = self.directory.names();
+                names.restore(key, value, federation.map(|federation| &**federation));
             }
             Op::Session(session) => return self.session.replace(RestoredSession::new(session)),
             _ => self.detail(op),
@@ -211,9 +218,12 @@ impl RestoredSession {
         }
     }
 
-    /// Its number, which says as well as any other which shard it is for.
-    pub fn number(&self) -> u64 {
-        self.number
+    /// Which of that many shards it is for.
+    pub fn home(&self, shards: u16) -> u16 {
+        match peer_of(&self.client_id) {
+            Some(_) => 0,
+            None => (self.number % u64::from(shards.max(1))) as u16,
+        }
     }
 
     fn subscribe(&mut self, subscription: &SubscriptionOp<'_>) {
@@ -284,7 +294,10 @@ impl Hub {
             session.incoming = Some(Box::new(received));
         }
         let mut inflight = Vec::new();
-        for RestoredEntry { delivery, sent } in restored.entries {
+        for RestoredEntry { mut delivery, sent } in restored.entries {
+            if session.handle.link {
+                delivery.number = delivery.number.map(Number::as_name);
+            }
             let (packet_id, step) = match sent {
                 None => {
                     session.queue.push(delivery);
@@ -320,7 +333,10 @@ impl Hub {
             let timer = Timer::SessionExpiry { slot, epoch };
             self.timers.arm(end.max(now), timer);
         }
-        self.restore_subscriptions(slot, restored.subscriptions);
+        match peer_of(client_id) {
+            Some(_) => self.restore_wishes(slot, restored.subscriptions),
+            None => self.restore_subscriptions(slot, restored.subscriptions),
+        }
         if let Some((will, due)) = restored.will {
             self.restore_will(slot, will, due, now);
         }
@@ -328,6 +344,25 @@ impl Hub {
             self.store_session(slot, now);
         }
         true
+    }
+
+    /// What a neighbour wants.
+    fn restore_wishes(&mut self, slot: u32, wishes: Vec<Subscription>) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let federation = self.directory.federation();
+        let by_root = federation.is_some_and(|federation| federation.relay().is_some());
+        let mut index = self.directory.index_mut();
+        for wish in &wishes {
+            let subscriber = subscriber(&session.handle, by_root);
+            index.subscribe(&wish.filter, subscriber, &self.directory.generations);
+        }
+        let filters = wishes.into_iter().map(|wish| wish.filter).collect();
+        session.link = Some(Box::new(LinkState {
+            filters,
+            ..LinkState::default()
+        }));
     }
 
     fn restore_subscriptions(&mut self, slot: u32, subscriptions: Vec<Subscription>) {
@@ -353,6 +388,9 @@ impl Hub {
             };
             let filter = &subscription.filter;
             index.subscribe(filter, subscriber, &directory.generations);
+            if let Some(federation) = directory.federation() {
+                federation.subscribed(filter);
+            }
             let shared = filter.starts_with(topic::SHARE_PREFIX);
             self.stats.shared_subscriptions += u64::from(shared);
         }

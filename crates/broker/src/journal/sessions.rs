@@ -9,6 +9,7 @@ use super::{Journal, StoreTrouble};
 use crate::Nanos;
 use crate::hub::Hub;
 use crate::session::{Session, Subscription, Will};
+use crate::shard::OPTIONS;
 
 /// Bits of the first byte of what is stored of a subscription beside its
 /// options; the second has the classes that the session takes.
@@ -187,6 +188,27 @@ impl Hub {
         {
             journal.subscription(session, known);
         }
+    }
+
+    /// Emits what a neighbour wants, or does not want any more.
+    pub(crate) fn store_wish(&mut self, slot: u32, filter: &str, wanted: bool) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
+            return;
+        };
+        let session = session.handle.number;
+        journal.emit(&match wanted {
+            true => Op::Subscription(SubscriptionOp {
+                session,
+                filter,
+                options: OPTIONS.byte(),
+                id: None,
+                properties: &[],
+            }),
+            false => Op::Unsubscription { session, filter },
+        });
     }
 
     /// Emits that a session has given up a subscription.

@@ -319,11 +319,20 @@ impl Shard {
             .transpose()?;
 
         let listener = self.hub.conn(id).map_or(0, |conn| conn.meta.listener);
+        let is_link = client_id.starts_with(LINK_PREFIX);
         let durability = match self.hub.journal {
             Some(_) => config.durability.of_listener(listener),
             None => Durability::None,
         };
-        let is_link = client_id.starts_with(LINK_PREFIX);
+        // Who acknowledges to a neighbour what that has promised promises it, too.
+        let durability = match is_link && self.hub.journal.is_some() {
+            true => durability.max(Durability::Batched),
+            false => durability,
+        };
+        let mut wish = wish;
+        if is_link {
+            wish.session_expiry = u32::MAX;
+        }
         // One that this broker opened itself needs no right, and no answer.
         let dialled = self.hub.conn(id).is_some_and(|conn| conn.link);
         if is_link && !dialled {
@@ -344,8 +353,7 @@ impl Shard {
             }
         }
 
-        // What waits for neighbours is in memory.
-        let durable = durability > Durability::None && wish.session_expiry > 0 && !is_link;
+        let durable = durability > Durability::None && wish.session_expiry > 0;
         let existing = self.hub.session_named(&client_id);
         if let Some(trouble) = self.hub.store_trouble()
             && durable
@@ -484,11 +492,11 @@ impl Shard {
         if !dialled {
             hub.send(id.slot, &Packet::ConnAck(connack));
         }
+        hub.store_connected(id.slot, slot, !session_present, now);
         if is_link {
             self.link_is_up(id, slot, dialled);
             return Ok(());
         }
-        hub.store_connected(id.slot, slot, !session_present, now);
         if config.admission.is_some() {
             if let Some(conn) = hub.conns.get_mut(id.slot) {
                 conn.paused += 1;

@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 
 use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 
-use super::links::peer_of;
-use super::{Fail, Shard};
+use super::{Fail, Shard, peer_of};
 use crate::Nanos;
 use crate::admission::Ask;
 use crate::egress::Stamp;
@@ -163,6 +162,8 @@ impl Shard {
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
         if let Some(link) = &mut session.link {
             link.held = None;
+            // The neighbour sends it again.
+            link.parked.clear();
             if let (Some(federation), Some(peer)) =
                 (hub.directory.federation(), peer_of(&client_id))
             {

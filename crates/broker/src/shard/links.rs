@@ -1,21 +1,39 @@
 //! Sessions of neighbour brokers, as the federation directs them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hashbrown::HashSet;
 use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish,
-    ReasonCode, SubscribeOptions, Version,
+    ReasonCode, Split, SubscribeOptions, Version, split,
 };
 
-use super::{Fail, Shard};
+use super::publish::is_congested;
+use super::{Fail, Next, Shard};
+use crate::directory::SessionHandle;
 use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Relay};
 use crate::hub::{ConnId, ConnMeta, Hub};
 use crate::index::Subscriber;
+use crate::journal::{Journal, Reception};
 use crate::route::{Matched, Target};
+use crate::sequence::Number;
 use crate::session::Delivery;
+use crate::timers::Timer;
 use crate::{Nanos, Permissions};
+
+/// After this it is looked again whether what waits has room.
+const PARKED: Nanos = Nanos::from_millis(2);
+/// How a neighbour's session gets what it gets: as it was published, and not what it
+/// has sent itself.
+pub(crate) const OPTIONS: SubscribeOptions = SubscribeOptions {
+    qos: QoS::ExactlyOnce,
+    no_local: true,
+    retain_as_published: true,
+    retain_handling: RetainHandling::DoNotSend,
+};
 
 /// What a neighbour accepts, as its CONNACK says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +128,97 @@ impl Reach {
     }
 }
 
+/// Whether a publication from a neighbour has to wait for its acknowledgement: behind
+/// others, or because a receiver has no room. A neighbour's session has to have it,
+/// for as long as that takes; that a client's queue fills up is the policy's matter,
+/// but a client that does not read fast enough is given its time.
+pub(super) fn must_wait(
+    hub: &Hub,
+    session: u32,
+    matched: &Matched,
+    raw: &RawPublish<'_>,
+    publisher: u64,
+) -> bool {
+    let own = hub.sessions.get(session).and_then(|s| s.link.as_ref());
+    if own.is_some_and(|link| !link.parked.is_empty()) {
+        return true;
+    }
+    let size = raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len();
+    let waits = |target: &Target| {
+        let own = target.no_local && target.session.number == publisher;
+        if target.qos == QoS::AtMostOnce || own {
+            return false;
+        }
+        match target.session.link {
+            true => !hub.has_room(target, size),
+            false => is_congested(target),
+        }
+    };
+    let full = |shard: u16| shard != hub.index && hub.is_outbox_full(shard);
+    let shards = matched.shards.iter();
+    shards
+        .into_iter()
+        .any(|(shard, targets)| full(*shard) || targets.iter().any(waits))
+}
+
+/// Keeps a publication of a neighbour until [`Shard::unpark`] finds that it need not
+/// wait any more.
+pub(super) fn park(
+    hub: &mut Hub,
+    id: ConnId,
+    topic: &[u8],
+    raw: &RawPublish<'_>,
+    name: Option<MessageName>,
+    now: Nanos,
+) -> Result<Next, Fail> {
+    if hub.unparking {
+        return Ok(Next::Hold);
+    }
+    // The alias may mean another topic by then.
+    let mut properties = Vec::new();
+    for property in raw.properties.iter() {
+        if property.id != PropertyId::TopicAlias {
+            properties.extend_from_slice(property.bytes);
+        }
+    }
+    if let Some(name) = name {
+        Number::from(name).encode(&mut properties);
+    }
+    let publish = Publish {
+        dup: false,
+        qos: raw.qos,
+        retain: raw.retain,
+        topic: punctual_codec::topic::validate_name(topic)?,
+        packet_id: raw.packet_id,
+        properties: Properties::check(&properties, PropertySet::PUBLISH)?,
+        payload: raw.payload,
+    };
+    let mut packet = Vec::new();
+    let encoded = Packet::Publish(publish).encode(Version::V5, &mut packet);
+    let most = usize::from(hub.config.limits.receive_maximum);
+    let Some(conn) = hub.conns.get(id.slot) else {
+        return Ok(Next::Closed);
+    };
+    let session = hub.sessions.get_mut(conn.session);
+    let Some(link) = session.and_then(|session| session.link.as_mut()) else {
+        return Ok(Next::Packet);
+    };
+    if link.parked.len() >= most || encoded.is_err() {
+        return Err(Fail::new(
+            ReasonCode::ReceiveMaximumExceeded,
+            "more messages that are not acknowledged than Receive Maximum",
+        ));
+    }
+    link.parked.push_back(packet.into());
+    hub.stats.publishes_parked += 1;
+    if link.parked.len() == 1 {
+        let ConnId { slot, generation } = id;
+        hub.timers
+            .arm(now + PARKED, Timer::Parked { slot, generation });
+    }
+    Ok(Next::Packet)
+}
+
 /// Whether a client may be a neighbour.
 pub(super) fn may_be_link(hub: &Hub, permissions: Option<&dyn Permissions>) -> bool {
     hub.directory.federation().is_some() && permissions.is_none_or(Permissions::is_broker)
@@ -199,36 +308,83 @@ impl Shard {
         let Some(link) = &mut session.link else {
             return;
         };
-        let options = SubscribeOptions {
-            qos: QoS::ExactlyOnce,
-            // What goes by the root comes back from there.
-            no_local: !by_root,
-            retain_as_published: true,
-            retain_handling: RetainHandling::DoNotSend,
-        };
         let mut index = hub.directory.index_mut();
+        let mut changed = Vec::new();
         for filter in add {
             if link.filters.insert(filter.clone()) {
-                let subscriber = Subscriber {
-                    session: session.handle.clone(),
-                    options,
-                    id: 0,
-                    demoted: false,
-                    numbered: true,
-                };
+                let subscriber = subscriber(&session.handle, by_root);
                 index.subscribe(filter, subscriber, &hub.directory.generations);
+                changed.push((filter, true));
             }
         }
         for filter in remove {
             if link.filters.remove(filter) {
                 index.unsubscribe(filter, &session.handle, &hub.directory.generations);
+                changed.push((filter, false));
             }
+        }
+        drop(index);
+        for (filter, wanted) in changed {
+            hub.store_wish(slot, filter, wanted);
+        }
+    }
+
+    /// Neighbours that something is kept for, and what they want; after a restart
+    /// that is what they wanted before.
+    pub fn links(&self) -> Vec<(String, Vec<Box<str>>)> {
+        let sessions = self.hub.sessions.iter().filter_map(|(_, session)| {
+            let peer = peer_of(&session.handle.client_id)?;
+            let link = session.link.as_ref()?;
+            Some((peer.to_owned(), link.filters.iter().cloned().collect()))
+        });
+        sessions.collect()
+    }
+
+    /// Looks whether what a neighbour has sent has room now.
+    pub(super) fn unpark(&mut self, id: ConnId, now: Nanos) {
+        let Some(slot) = self.hub.conn(id).map(|conn| conn.session) else {
+            return;
+        };
+        let parked = |hub: &mut Hub, with: VecDeque<Box<[u8]>>| {
+            let session = hub.sessions.get_mut(slot)?;
+            let link = session.link.as_mut()?;
+            Some(std::mem::replace(&mut link.parked, with))
+        };
+        let Some(mut packets) = parked(&mut self.hub, VecDeque::new()) else {
+            return;
+        };
+        self.hub.unparking = true;
+        let mut failed = None;
+        while let Some(packet) = packets.front()
+            && let Ok(Split::Frame(frame)) = split(packet, u32::MAX)
+        {
+            match self.publish_packet(id, frame, now) {
+                Ok(Next::Hold) => break,
+                Ok(_) => {}
+                Err(fail) => {
+                    failed = Some(fail);
+                    break;
+                }
+            }
+            packets.pop_front();
+        }
+        self.hub.unparking = false;
+        if let Some(fail) = failed {
+            self.fail(id, &fail, now);
+            return;
+        }
+        if !packets.is_empty() {
+            parked(&mut self.hub, packets);
+            let ConnId { slot, generation } = id;
+            let timer = Timer::Parked { slot, generation };
+            self.hub.timers.arm(now + PARKED, timer);
         }
     }
 
     /// Puts a copy of what waits for one neighbour, or is in flight to it, into the
-    /// queue of another. What has no room there is counted as dropped.
-    pub fn link_copy(&mut self, from: &str, to: &str, now: Nanos) {
+    /// queue of another, whether there is room or not: it was acknowledged. With
+    /// `moves`, they wait there only from now on.
+    pub fn link_copy(&mut self, from: &str, to: &str, moves: bool, now: Nanos) {
         let (Some(from), Some(to)) = (self.link_session(from), self.link_session(to)) else {
             return;
         };
@@ -241,22 +397,37 @@ impl Shard {
             .unacknowledged()
             .chain(session.queue.iter())
             .map(|delivery| Delivery {
-                number: delivery.number.map(crate::sequence::Number::again),
+                number: delivery.number.map(Number::again),
                 ..delivery.clone()
             })
             .collect();
-        let limits = &hub.config.limits;
         let Some(session) = hub.sessions.get_mut(to) else {
             return;
         };
-        for delivery in kept {
-            let size = delivery.message.size();
-            if session.queue.len() >= limits.max_queued_messages
-                || session.queue.bytes() + size > limits.max_queued_bytes
-            {
-                hub.stats.dropped_queue_full += 1;
+        let copies = session.window.unacknowledged().chain(session.queue.iter());
+        let mut copies: HashSet<Number> = copies
+            .filter_map(|delivery| delivery.number.filter(|number| number.is_again()))
+            .collect();
+        for mut delivery in kept {
+            if delivery.number.is_some_and(|number| !copies.insert(number)) {
                 continue;
             }
+            let size = delivery.message.size();
+            delivery.entry = match delivery.qos {
+                QoS::AtMostOnce => 0,
+                qos => Journal::keep_retained(
+                    &mut hub.journal,
+                    &hub.directory,
+                    &delivery.message,
+                    session,
+                    Reception {
+                        qos,
+                        retain: delivery.retain,
+                        number: delivery.number,
+                        subscription_ids: &[],
+                    },
+                ),
+            };
             session.queue.push(delivery);
             hub.stats.queued_messages += 1;
             hub.stats.queued_bytes += size as u64;
@@ -265,6 +436,10 @@ impl Shard {
                 .fetch_add(size, Ordering::Relaxed);
         }
         session.share_queue_len();
+        if moves {
+            hub.give_up_window(from);
+            hub.give_up_queue(from);
+        }
         hub.pump(to, now);
     }
 
@@ -283,16 +458,17 @@ impl Shard {
             return;
         }
         if let Some(link) = &mut session.link {
+            let filters = std::mem::take(&mut link.filters);
             let mut index = hub.directory.index_mut();
-            for filter in link.filters.drain() {
-                index.unsubscribe(&filter, &session.handle, &hub.directory.generations);
+            for filter in &filters {
+                index.unsubscribe(filter, &session.handle, &hub.directory.generations);
+            }
+            drop(index);
+            for filter in &filters {
+                hub.store_wish(slot, filter, false);
             }
         }
-        let (messages, bytes) = (session.queue.len(), session.queue.bytes());
-        session.queue = Default::default();
-        session.share_queue_len();
-        hub.stats.dropped_session_ended += messages as u64;
-        hub.forget_queued(messages, bytes);
+        hub.stats.dropped_session_ended += hub.give_up_queue(slot);
     }
 
     /// Sends a message of the federation to a neighbour, before all that waits.
@@ -328,7 +504,6 @@ impl Shard {
             return;
         };
         conn.link = true;
-        session.expiry = u32::MAX;
         let link = session.link.get_or_insert_default();
         link.held = Some(std::mem::take(&mut conn.receive_max));
         if let (Some(federation), Some(peer)) = (
@@ -358,7 +533,47 @@ impl Shard {
     }
 }
 
+impl Hub {
+    /// Forgets what a session's client was sent and has not taken.
+    fn give_up_window(&mut self, slot: u32) {
+        if let Some(session) = self.sessions.get_mut(slot) {
+            for entry in session.window.give_up() {
+                Journal::done(&mut self.journal, session, entry);
+                self.stats.inflight_messages -= 1;
+            }
+        }
+    }
+
+    /// Forgets what waits for a session; returns how many messages.
+    fn give_up_queue(&mut self, slot: u32) -> u64 {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return 0;
+        };
+        let queue = std::mem::take(&mut session.queue);
+        session.share_queue_len();
+        for delivery in queue.iter() {
+            Journal::done(&mut self.journal, session, delivery.entry);
+        }
+        self.forget_queued(queue.len(), queue.bytes());
+        queue.len() as u64
+    }
+}
+
+/// A neighbour as a subscriber. What goes by the root comes back from there.
+pub(crate) fn subscriber(session: &Arc<SessionHandle>, by_root: bool) -> Subscriber {
+    Subscriber {
+        session: session.clone(),
+        options: SubscribeOptions {
+            no_local: !by_root,
+            ..OPTIONS
+        },
+        id: 0,
+        demoted: false,
+        numbered: true,
+    }
+}
+
 /// The neighbour's name in a client identifier.
-pub(super) fn peer_of(client_id: &str) -> Option<&str> {
+pub(crate) fn peer_of(client_id: &str) -> Option<&str> {
     client_id.strip_prefix(LINK_PREFIX)
 }

@@ -11,6 +11,7 @@ mod subscribe;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;
+pub(crate) use links::{OPTIONS, peer_of, subscriber};
 
 pub(crate) use publish::Extent;
 
@@ -31,6 +32,7 @@ use crate::hub::{
 use crate::journal::{Durability, HeldAnswers, Journal};
 use crate::message::Messages;
 use crate::route::RouteCache;
+use crate::sequence::Number;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
 use crate::sys::SysTopics;
@@ -160,8 +162,8 @@ impl Shard {
                 remote_waiters: Vec::new(),
                 next_generation: 0,
                 next_epoch: 0,
-                next_name: 0,
                 stats_shared: true,
+                unparking: false,
                 queue_full_reported: Nanos(0),
                 urgency_reported: Nanos(0),
                 journal: None,
@@ -312,7 +314,9 @@ impl Shard {
             return received;
         };
         conn.last_received = now;
-        if conn.paused > 0 || Hub::check_unread(conn, send_buffer) {
+        // A neighbour is read whatever it does not read: both ends would wait for each
+        // other. What it is sent is bounded by its window.
+        if conn.paused > 0 || !conn.link && Hub::check_unread(conn, send_buffer) {
             received.flow = Flow::Pause;
             return received;
         }
@@ -729,10 +733,11 @@ impl Shard {
                     targets,
                     promised,
                     entries,
+                    name,
                 } => {
                     for (at, target) in targets.iter().enumerate() {
                         let entry = entries.as_ref().map_or(0, |entries| entries[at]);
-                        self.deliver_remote(&message, target, promised, entry, now);
+                        self.deliver_remote(&message, target, promised, (entry, name), now);
                     }
                 }
                 Remote::Share {
@@ -740,7 +745,7 @@ impl Shard {
                     target,
                     promised,
                     entry,
-                } => self.deliver_remote(&message, &target, promised, entry, now),
+                } => self.deliver_remote(&message, &target, promised, (entry, None), now),
                 Remote::Relief => {
                     let waiters = std::mem::take(&mut self.hub.remote_waiters);
                     self.hub.resume(waiters);
@@ -819,6 +824,7 @@ impl Shard {
             }),
             Timer::KeepAlive { slot, generation }
             | Timer::Pause { slot, generation }
+            | Timer::Parked { slot, generation }
             | Timer::Shape { slot, generation } => {
                 conns.get(slot).is_some_and(|c| c.generation == generation)
             }
@@ -878,6 +884,9 @@ impl Shard {
                 if hub.sessions.get(slot).is_some_and(|s| s.epoch == epoch) {
                     hub.pump(slot, now);
                 }
+            }
+            Timer::Parked { slot, generation } => {
+                self.unpark(ConnId { slot, generation }, now);
             }
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {
@@ -950,12 +959,13 @@ impl Shard {
         message: &Arc<crate::Message>,
         target: &crate::route::Target,
         promised: bool,
-        entry: u64,
+        (entry, name): (u64, Option<Number>),
         now: Nanos,
     ) {
         let hub = &mut self.hub;
         let mut publication = crate::hub::Publication::from_message(message, now);
         publication.keeping.entry = entry;
+        publication.name = name;
         if promised {
             publication.promise = Promise::Made;
         }

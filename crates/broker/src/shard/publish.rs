@@ -172,6 +172,7 @@ impl Shard {
                     .is_none_or(|permissions| permissions.may_publish(topic_name));
         }
         let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
+        let is_link = conn.link;
         let durability = conn.durability;
         let unreleased = conn.unreleased;
         let rule = routes.get(route).rule.as_deref();
@@ -187,6 +188,12 @@ impl Shard {
         {
             return Ok(Next::Hold);
         }
+        if is_link
+            && raw.qos != QoS::AtMostOnce
+            && links::must_wait(hub, session_slot, &routes.get(route).matched, &raw, number)
+        {
+            return links::park(hub, id, topic_bytes, &raw, name, now);
+        }
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
 
         // QoS 2: a repetition is acknowledged again and not delivered again
@@ -200,7 +207,8 @@ impl Shard {
                     .get_mut(session_slot)
                     .map(|session| session.incoming.get_or_insert_default());
                 if let Some(incoming) = incoming {
-                    if let Some(ticket) = incoming.get(&raw.packet_id) {
+                    // A neighbour may have begun anew: there the name decides.
+                    if let (None, Some(ticket)) = (name, incoming.get(&raw.packet_id)) {
                         let (kind, ticket) = (PacketType::PubRec, Some(*ticket));
                         hub.answer(id.slot, kind, raw.packet_id, ReasonCode::Success, ticket);
                         return Ok(Next::Packet);
@@ -234,6 +242,7 @@ impl Shard {
             let own = name.is_some_and(|name| name.origin == federation.origin());
             reach = federation.relay().map(|relay| Reach::new(relay, peer, own));
         }
+        let mut relayed = false;
         if let (Some(name), Some(federation)) = (name, hub.directory.federation())
             && !match &reach {
                 Some(reach) if reach.is_upwards() => federation.is_new_upwards(name),
@@ -241,14 +250,18 @@ impl Shard {
             }
         {
             hub.stats.publishes_recognised += 1;
-            return Ok(acknowledge(
-                hub,
-                id,
-                &raw,
-                session_slot,
-                ReasonCode::Success,
-                false,
-            ));
+            // Who has come to a neighbour since it was here may not have it.
+            relayed = name.again && raw.qos != QoS::AtMostOnce && reach.is_none();
+            if !relayed {
+                return Ok(acknowledge(
+                    hub,
+                    id,
+                    &raw,
+                    session_slot,
+                    ReasonCode::Success,
+                    false,
+                ));
+            }
         }
 
         properties.clear();
@@ -304,11 +317,12 @@ impl Shard {
             message: None,
             keeping,
             name: name.map(Number::from),
+            relayed,
         };
         // Held until the message is stored, so that who subscribes meanwhile on
         // another shard is either found as a receiver or finds it retained.
-        let retain_here = raw.retain && reach.as_ref().is_none_or(|reach| reach.clients);
-        let directory = retain_here.then(|| hub.directory.clone());
+        let retains = raw.retain && !relayed && reach.as_ref().is_none_or(|reach| reach.clients);
+        let directory = retains.then(|| hub.directory.clone());
         let mut retained = directory.as_ref().map(|d| d.retained_mut());
         if let Some(retained) = &retained {
             if !has_retained_room(hub, retained, &publication) {
@@ -321,6 +335,7 @@ impl Shard {
             };
         }
         let matched = routes.get(route).matched.as_ref();
+        let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
         let reached = reach.map(|reach| reach.of(matched));
         let matched = reached.as_ref().unwrap_or(matched);
         if let Some(trouble) = hub.trouble_for(matched, &publication) {
@@ -330,7 +345,10 @@ impl Shard {
             publication.parts.shared =
                 Some(bytes::Bytes::copy_from_slice(publication.parts.payload));
         }
-        if deliver_all(hub, matched, &mut publication, Some(id), now, true).is_err() {
+        // A neighbour waits for its acknowledgement instead, see `links::must_wait`.
+        let patient = is_link && raw.qos != QoS::AtMostOnce;
+        let publisher = (!patient).then_some(id);
+        if deliver_all(hub, matched, &mut publication, publisher, now, !is_link).is_err() {
             hub.stats.refused_queue_full += 1;
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
@@ -338,6 +356,14 @@ impl Shard {
             retain(hub, retained, &mut publication);
         }
         let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
+        if let (Some(name), false, Some(federation)) =
+            (name, relayed || upwards, hub.directory.federation())
+        {
+            federation.note(name);
+            if awaited {
+                hub.directory.names().note(name);
+            }
+        }
         if publication.keeping.awaited {
             hub.pace(id, stamp.class());
         }
@@ -777,7 +803,12 @@ fn deliver_all(
     let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
     let refusable = refusable && hub.config.queue_full == QueueFull::Refuse;
     let mut members: SmallVec<[&Target; 4]> = SmallVec::new();
-    for group in &matched.groups {
+    let groups = if publication.relayed {
+        &[][..]
+    } else {
+        &matched.groups
+    };
+    for group in groups {
         match choose(hub, group, publication) {
             Some(member) => members.push(member),
             None if refusable && group.members.iter().any(|t| is_kept(t, publication)) => {
@@ -810,6 +841,9 @@ fn deliver_all(
         publication.promise = Promise::Made;
     }
     for (shard, targets) in &matched.shards {
+        if publication.relayed && *shard != hub.index {
+            continue;
+        }
         if *shard == hub.index {
             for target in targets.iter() {
                 if let Some(receiver) = hub.deliver(publication, target, now)
@@ -831,6 +865,7 @@ fn deliver_all(
                     targets,
                     promised: publication.promise == Promise::Made,
                     entries,
+                    name: publication.name,
                 },
                 publisher,
                 congested,
@@ -867,7 +902,7 @@ fn deliver_all(
     Ok(())
 }
 
-fn is_congested(target: &Target) -> bool {
+pub(super) fn is_congested(target: &Target) -> bool {
     target.session.congested.load(Ordering::Acquire)
 }
 

@@ -36,6 +36,7 @@ impl Shard {
         self.hub.journal.as_ref()?;
         if self.hub.index == 0 {
             self.hub.emit_retained_changes();
+            self.hub.emit_names();
         }
         self.hub.journal.as_mut()?.take()
     }

@@ -67,6 +67,12 @@ impl Session {
             .any(|f| punctual_codec::topic::matches(f, topic))
     }
 
+    /// Whether the same message, sent again too, is there.
+    fn has_copy(&self, msg: &Msg) -> bool {
+        let mut all = self.flight.iter().chain(&self.queue);
+        msg.again && all.any(|other| other.again && other.name == msg.name)
+    }
+
     fn rewind(&mut self) {
         while let Some(msg) = self.flight.pop_back() {
             self.queue.push_front(msg);
@@ -94,6 +100,7 @@ struct Conn {
     links: [Option<LinkId>; 2],
     closed: [bool; 2],
     silent: bool,
+    since: Nanos,
     /// When the last byte of each direction arrives.
     arrives: [Nanos; 2],
 }
@@ -356,6 +363,14 @@ impl World {
 
     fn dial(&mut self, edge: usize) {
         let Edge { ends, cut, .. } = self.edges[edge];
+        // Who does not say who it is is not waited for.
+        let mute = |conn: &Conn| {
+            let patience = Nanos::from_secs(1);
+            conn.ends == ends && conn.links[0].is_none() && self.now - conn.since > patience
+        };
+        if let Some(mute) = self.conns.iter().position(|c| mute(c) && !c.closed[0]) {
+            self.close(mute, 0);
+        }
         let connected = self.conns.iter().any(|c| c.ends == ends && !c.closed[0]);
         let Some(node) = &self.brokers[ends[0]].node else {
             return;
@@ -369,6 +384,7 @@ impl World {
             links: [None, None],
             closed: [false, false],
             silent: false,
+            since: self.now,
             arrives: [self.now, self.now],
         });
         self.send(self.conns.len() - 1, ends[0], Frame::Open(open));
@@ -410,9 +426,17 @@ impl World {
                 let from = name(self.conns[conn].ends[1 - side]);
                 self.send(conn, n, Frame::Ack(msg.name));
                 let broker = &mut self.brokers[n];
-                match broker.seen.note(msg.name, msg.again) {
-                    Verdict::New => self.publish_from(n, Some(from), msg),
-                    Verdict::Seen | Verdict::Unknown => broker.repeated += 1,
+                match broker.seen.judge(msg.name, msg.again) {
+                    Verdict::New => {
+                        broker.seen.note(msg.name);
+                        self.publish_from(n, Some(from), msg, true);
+                    }
+                    Verdict::Seen | Verdict::Unknown => {
+                        broker.repeated += 1;
+                        if msg.again {
+                            self.publish_from(n, Some(from), msg, false);
+                        }
+                    }
                 }
             }
             Frame::Ack(name) => {
@@ -440,27 +464,29 @@ impl World {
             origin: n as u32,
             number: broker.next,
         };
-        broker.seen.note(name, false);
+        broker.seen.note(name);
         let msg = Msg {
             name,
             topic: topic.into(),
             again: false,
         };
-        self.publish_from(n, None, msg);
+        self.publish_from(n, None, msg, true);
         name
     }
 
-    fn publish_from(&mut self, n: usize, from: Option<BrokerId>, msg: Msg) {
+    fn publish_from(&mut self, n: usize, from: Option<BrokerId>, msg: Msg, new: bool) {
         let broker = &mut self.brokers[n];
-        if broker
-            .own
-            .iter()
-            .any(|f| punctual_codec::topic::matches(f, &msg.topic))
+        if new
+            && broker
+                .own
+                .iter()
+                .any(|f| punctual_codec::topic::matches(f, &msg.topic))
         {
             broker.received.push((msg.name, msg.topic.clone()));
         }
         for (peer, session) in &mut broker.sessions {
-            if Some(peer) != from.as_ref() && session.matches(&msg.topic) {
+            let kept = session.conn.is_none() && session.has_copy(&msg);
+            if Some(peer) != from.as_ref() && session.matches(&msg.topic) && !kept {
                 session.queue.push_back(msg.clone());
             }
         }
@@ -556,7 +582,7 @@ impl World {
                     session.filters.remove(f);
                 });
             }
-            Output::Copy(from, to) => {
+            Output::Copy { from, to, moves } => {
                 let (Some(from), Some(to)) = (node.peer(from).cloned(), node.peer(to).cloned())
                 else {
                     return;
@@ -571,7 +597,16 @@ impl World {
                         ..msg.clone()
                     })
                     .collect();
-                broker.sessions.entry(to).or_default().queue.extend(kept);
+                if let Some(session) = broker.sessions.get_mut(&from).filter(|_| moves) {
+                    session.queue.clear();
+                    session.flight.clear();
+                }
+                let session = broker.sessions.entry(to).or_default();
+                for msg in kept {
+                    if !session.has_copy(&msg) {
+                        session.queue.push_back(msg);
+                    }
+                }
             }
             Output::Forget(peer) => {
                 if let Some(session) = broker.sessions.get_mut(&peer) {

@@ -329,6 +329,7 @@ struct Keeper {
 
 impl Keeper {
     fn run(mut self, inputs: &Receiver<Input>) {
+        self.remember();
         loop {
             let due = (self.node.next_timeout() - self.clock.now()).0;
             let nap = Duration::from_nanos(due).min(NAP);
@@ -351,6 +352,21 @@ impl Keeper {
             self.act();
             self.end_traces();
             self.tell_shards();
+        }
+    }
+
+    /// Goes on with what was kept for neighbours before a restart.
+    fn remember(&mut self) {
+        let (tell, told) = channel();
+        self.handle.call(0, move |shard, _| {
+            // Who asked waits.
+            let _ = tell.send(shard.links());
+        });
+        let now = self.clock.now();
+        for (peer, filters) in told.recv().unwrap_or_default() {
+            if let Some(peer) = BrokerId::new(&peer).filter(|_| !filters.is_empty()) {
+                self.node.remember(&peer, filters, now);
+            }
         }
     }
 
@@ -383,7 +399,10 @@ impl Keeper {
     fn link_up(&mut self, conn: ConnId, open: &Open, weight: f64, now: Nanos) {
         match self.node.link_up(open, weight, now) {
             Ok(link) => {
-                self.links.insert(link, (open.id.clone(), conn));
+                if let Some((_, old)) = self.links.insert(link, (open.id.clone(), conn)) {
+                    self.conns.remove(&old);
+                    self.close(old, "replaced by a newer connection".into());
+                }
                 self.conns.insert(conn, link);
                 self.seam.set_dialled(&open.id, !open.dialled);
             }
@@ -615,10 +634,10 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Copy(from, to) => {
+                Output::Copy { from, to, moves } => {
                     if let (Some(from), Some(to)) = (peer(from), peer(to)) {
                         orders.push(Box::new(move |shard, now| {
-                            shard.link_copy(&from, &to, now);
+                            shard.link_copy(&from, &to, moves, now);
                         }));
                     }
                 }

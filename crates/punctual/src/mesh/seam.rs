@@ -24,6 +24,8 @@ pub(super) struct Seam {
     seen: Mutex<Seen>,
     /// Where messages go by the root: the way there, and what passed on it.
     relay: Option<Mutex<(Relay, Seen)>>,
+    /// What messages were called that were taken in here before a restart.
+    before: Mutex<BTreeSet<NonZeroU32>>,
     /// Neighbours with a link that this broker opened.
     dialled: Mutex<BTreeSet<BrokerId>>,
     topics: Mutex<Vec<(String, String)>>,
@@ -43,6 +45,7 @@ impl Seam {
             origin,
             keeper: Mutex::new(keeper),
             seen: Mutex::new(Seen::new(REMEMBERED)),
+            before: Mutex::default(),
             dialled: Mutex::default(),
             topics: Mutex::default(),
         }
@@ -108,10 +111,11 @@ impl Federation for Seam {
     }
 
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool {
-        if name.origin == self.origin && self.relay.is_none() {
+        let own = name.origin == self.origin || lock(&self.before).contains(&name.origin);
+        if own && self.relay.is_none() {
             return false;
         }
-        match lock(&self.seen).note(called(name), name.again) {
+        match lock(&self.seen).judge(called(name), name.again) {
             Verdict::New => true,
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
@@ -130,7 +134,18 @@ impl Federation for Seam {
         let Some(relay) = &self.relay else {
             return true;
         };
-        lock(relay).1.note(called(name), name.again) != Verdict::Seen
+        let passed = &mut lock(relay).1;
+        let verdict = passed.judge(called(name), name.again);
+        passed.note(called(name));
+        verdict != Verdict::Seen
+    }
+
+    fn note(&self, name: MessageName) {
+        lock(&self.seen).note(called(name));
+    }
+
+    fn was_origin(&self, origin: NonZeroU32) {
+        lock(&self.before).insert(origin);
     }
 }
 

@@ -73,6 +73,12 @@ const FAMILIES: &[Family] = &[
         One("publishes_recognised"),
     ),
     family(
+        "punctual_mesh_messages_parked_total",
+        Counter,
+        "PUBLISH packets from neighbour brokers that waited for room before they were acknowledged.",
+        One("publishes_parked"),
+    ),
+    family(
         "punctual_messages_dropped_total",
         Counter,
         "Messages that a receiver did not get, by reason.",

@@ -1,0 +1,206 @@
+//! Names of messages that came from neighbour brokers, so that they are recognised
+//! after a restart, too.
+//!
+//! They are stored with what their messages became, in one value for each turn of the
+//! first shard; the oldest values are given up. What messages were called that
+//! were taken in here before a restart is stored as well. Values are kept under keys
+//! of their own among those of admitted flows.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+
+use punctual_store::Op;
+
+use super::Journal;
+use crate::federation::{Federation, MessageName};
+
+/// Names that are stored at most.
+const MAX_NAMES: usize = 1 << 16;
+/// Values with them.
+const MAX_VALUES: usize = 1 << 14;
+/// Starts of this broker that are remembered.
+const MAX_ORIGINS: usize = 64;
+const SEEN: &str = "mesh/seen/";
+const ORIGINS: &str = "mesh/origins";
+/// Bytes of a stored name.
+const NAME: usize = 8;
+
+/// What a store keeps of names.
+#[derive(Debug, Default)]
+pub(crate) struct NameLog {
+    /// Numbers of the values, and how many names each has.
+    values: VecDeque<(u64, usize)>,
+    names: usize,
+    next: u64,
+    /// Noted since values were emitted last.
+    fresh: Vec<u8>,
+    fresh_names: usize,
+    origins: Vec<NonZeroU32>,
+    announced: bool,
+}
+
+impl NameLog {
+    /// Notes a message of which something is stored.
+    pub(crate) fn note(&mut self, name: MessageName) {
+        self.fresh
+            .extend_from_slice(&name.origin.get().to_le_bytes());
+        self.fresh.extend_from_slice(&name.number.to_le_bytes());
+        self.fresh_names += 1;
+    }
+
+    /// Takes what was stored before a restart, and tells the federation.
+    pub(crate) fn restore(&mut self, key: &str, value: &[u8], federation: Option<&dyn Federation>) {
+        let words = value.as_chunks().0.iter().copied().map(u32::from_le_bytes);
+        if key == ORIGINS {
+            self.origins = words.filter_map(NonZeroU32::new).collect();
+            if let Some(federation) = federation {
+                self.origins
+                    .iter()
+                    .for_each(|origin| federation.was_origin(*origin));
+            }
+            return;
+        }
+        let Some(Ok(number)) = key
+            .strip_prefix(SEEN)
+            .map(|hex| u64::from_str_radix(hex, 16))
+        else {
+            return;
+        };
+        let words: Vec<u32> = words.collect();
+        let pairs = words.as_chunks::<2>().0;
+        for [origin, number] in pairs {
+            if let (Some(federation), Some(origin)) = (federation, NonZeroU32::new(*origin)) {
+                federation.note(MessageName {
+                    origin,
+                    number: *number,
+                    again: false,
+                });
+            }
+        }
+        // Keys are in the order of their numbers.
+        self.values.push_back((number, value.len() / NAME));
+        self.names += value.len() / NAME;
+        self.next = self.next.max(number + 1);
+    }
+
+    /// Emits what was noted since the last time, and which values are given up.
+    pub(crate) fn emit(&mut self, journal: &mut Journal, origin: NonZeroU32) {
+        if !std::mem::replace(&mut self.announced, true) {
+            let first = (self.origins.len() + 1).saturating_sub(MAX_ORIGINS);
+            self.origins.drain(..first);
+            self.origins.push(origin);
+            let value: Vec<u8> = self
+                .origins
+                .iter()
+                .flat_map(|o| o.get().to_le_bytes())
+                .collect();
+            journal.emit(&Op::Flow {
+                key: ORIGINS,
+                value: &value,
+            });
+        }
+        if self.fresh.is_empty() {
+            return;
+        }
+        journal.emit(&Op::Flow {
+            key: &key(self.next),
+            value: &self.fresh,
+        });
+        self.values.push_back((self.next, self.fresh_names));
+        self.names += self.fresh_names;
+        self.next += 1;
+        self.fresh.clear();
+        self.fresh_names = 0;
+        while (self.names > MAX_NAMES || self.values.len() > MAX_VALUES)
+            && let Some((number, names)) = self.values.pop_front()
+        {
+            self.names -= names;
+            journal.emit(&Op::FlowGone { key: &key(number) });
+        }
+    }
+}
+
+fn key(number: u64) -> String {
+    format!("{SEEN}{number:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use punctual_store::{Memory, Store};
+
+    use super::*;
+    use crate::federation::LinkNews;
+    use crate::hub::ConnId;
+
+    #[derive(Debug, Default)]
+    struct Told {
+        names: Mutex<Vec<u32>>,
+        origins: Mutex<Vec<u32>>,
+    }
+
+    impl Federation for Told {
+        fn subscribed(&self, _: &str) {}
+        fn unsubscribed(&self, _: &str) {}
+        fn may_connect(&self, _: &str) -> bool {
+            false
+        }
+        fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+        fn origin(&self) -> NonZeroU32 {
+            NonZeroU32::MIN
+        }
+        fn is_new(&self, _: MessageName, _: bool) -> bool {
+            true
+        }
+        fn note(&self, name: MessageName) {
+            self.names.lock().unwrap().push(name.number);
+        }
+        fn was_origin(&self, origin: NonZeroU32) {
+            self.origins.lock().unwrap().push(origin.get());
+        }
+    }
+
+    fn restart(store: &mut Memory) -> (NameLog, Told) {
+        let (mut log, told) = (NameLog::default(), Told::default());
+        store
+            .recover(&mut |op| {
+                if let Op::Flow { key, value } = op {
+                    log.restore(key, value, Some(&told));
+                }
+            })
+            .unwrap();
+        (log, told)
+    }
+
+    #[test]
+    fn names_survive_and_the_oldest_are_given_up() {
+        let mut store = Memory::default();
+        let mut number = 0;
+        for start in 1..=3 {
+            let (mut log, told) = restart(&mut store);
+            let known: BTreeSet<u32> = told.names.into_inner().unwrap().into_iter().collect();
+            assert!(known.len() <= MAX_NAMES);
+            let last = u32::min(number, MAX_NAMES as u32 / 2);
+            assert!((number - last + 1..=number).all(|number| known.contains(&number)));
+            assert_eq!(
+                told.origins.into_inner().unwrap(),
+                (1..start).collect::<Vec<_>>()
+            );
+            let mut journal = Journal::new(0);
+            for turn in 0..20_000 {
+                for _ in 0..turn % 9 {
+                    number += 1;
+                    log.note(MessageName {
+                        origin: NonZeroU32::MIN,
+                        number,
+                        again: false,
+                    });
+                }
+                log.emit(&mut journal, NonZeroU32::new(start).unwrap());
+            }
+            store.commit(&journal.take().unwrap().batch).unwrap();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Clients: publishers that note what became of each message, and subscribers with
+//! sessions that survive, which note what came.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual_codec::{
+    Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
+    ReasonCode, Subscribe, Version,
+};
+use punctual_sim::{Decoder, Incoming};
+
+/// What a publisher knows of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Its broker took it.
+    Accepted,
+    /// Its broker did not.
+    Refused,
+    /// The connection was lost before the answer.
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+pub struct Published {
+    pub publisher: usize,
+    pub topic: &'static str,
+    pub qos: QoS,
+    pub fate: Fate,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    pub name: String,
+    pub filter: Option<&'static str>,
+    /// Broker it connects to.
+    pub home: usize,
+    pub pipe: Option<usize>,
+    decoder: Decoder,
+    connected: bool,
+    out: Vec<u8>,
+    next_id: u16,
+    /// Numbers of messages sent and not answered.
+    sent: BTreeMap<u16, u64>,
+    /// QoS 2 messages that are not released.
+    unreleased: BTreeSet<u16>,
+    /// Numbers in the order in which they came; a repetition of a packet is left out.
+    pub received: Vec<u64>,
+    pub answers: Vec<(u64, Fate)>,
+}
+
+impl Client {
+    pub fn new(name: String, filter: Option<&'static str>, home: usize) -> Self {
+        Self {
+            name,
+            filter,
+            home,
+            pipe: None,
+            decoder: decoder(),
+            connected: false,
+            out: Vec::new(),
+            next_id: 0,
+            sent: BTreeMap::new(),
+            unreleased: BTreeSet::new(),
+            received: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    fn put(&mut self, packet: &Packet<'_>) {
+        packet.encode(Version::V5, &mut self.out).unwrap();
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    pub fn take_out(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// On a new connection.
+    pub fn connect(&mut self, pipe: usize) {
+        self.pipe = Some(pipe);
+        self.decoder = decoder();
+        let mut properties = PropertyBuf::new();
+        let lasts = self.filter.is_some();
+        if lasts {
+            properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
+        }
+        let name = self.name.clone();
+        self.put(&Packet::Connect(Connect {
+            version: Version::V5,
+            clean_start: !lasts,
+            keep_alive: 0,
+            properties: properties.as_properties(),
+            client_id: &name,
+            will: None,
+            username: None,
+            password: None,
+        }));
+    }
+
+    /// The connection is gone.
+    pub fn lose(&mut self) {
+        (self.pipe, self.connected) = (None, false);
+        self.out.clear();
+        for (_, number) in std::mem::take(&mut self.sent) {
+            self.answers.push((number, Fate::Unknown));
+        }
+    }
+
+    pub fn publish(&mut self, number: u64, topic: &str, qos: QoS) {
+        self.next_id += 1;
+        let packet_id = if qos == QoS::AtMostOnce {
+            0
+        } else {
+            self.next_id
+        };
+        if packet_id != 0 {
+            self.sent.insert(packet_id, number);
+        }
+        let payload = number.to_string();
+        self.put(&Packet::Publish(Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic,
+            packet_id,
+            properties: Properties::default(),
+            payload: payload.as_bytes(),
+        }));
+    }
+
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.decoder.buffer().extend_from_slice(bytes);
+        while let Some(packet) = self.decoder.next_packet().unwrap() {
+            self.handle(packet);
+        }
+    }
+
+    fn ack(&mut self, kind: PacketType, packet_id: u16) {
+        let ack = Ack::new(packet_id, ReasonCode::Success);
+        ack.encode(kind, Version::V5, &mut self.out).unwrap();
+    }
+
+    fn handle(&mut self, packet: Incoming) {
+        match packet {
+            Incoming::ConnAck {
+                session_present,
+                reason,
+                ..
+            } => {
+                self.connected = reason == ReasonCode::Success;
+                if !session_present {
+                    self.unreleased.clear();
+                }
+                if let Some(filter) = self.filter.filter(|_| !session_present) {
+                    let mut body = vec![0, 1, 0];
+                    body.extend_from_slice(&(filter.len() as u16).to_be_bytes());
+                    body.extend_from_slice(filter.as_bytes());
+                    body.push(2);
+                    let subscribe = Subscribe::decode(&body, Version::V5).unwrap();
+                    self.put(&Packet::Subscribe(subscribe));
+                }
+            }
+            Incoming::Publish(publish) => {
+                let text = String::from_utf8(publish.payload.0).unwrap();
+                let number = text.parse().unwrap();
+                match publish.qos {
+                    QoS::AtMostOnce => self.received.push(number),
+                    QoS::AtLeastOnce => {
+                        self.received.push(number);
+                        self.ack(PacketType::PubAck, publish.packet_id);
+                    }
+                    QoS::ExactlyOnce => {
+                        if self.unreleased.insert(publish.packet_id) {
+                            self.received.push(number);
+                        }
+                        self.ack(PacketType::PubRec, publish.packet_id);
+                    }
+                }
+            }
+            Incoming::Ack {
+                kind: PacketType::PubRel,
+                packet_id,
+                ..
+            } => {
+                self.unreleased.remove(&packet_id);
+                self.ack(PacketType::PubComp, packet_id);
+            }
+            Incoming::Ack {
+                kind,
+                packet_id,
+                reason,
+            } => {
+                if kind == PacketType::PubRec && !reason.is_error() {
+                    self.ack(PacketType::PubRel, packet_id);
+                }
+                if let Some(number) = self.sent.remove(&packet_id) {
+                    let fate = match reason.is_error() {
+                        true => Fate::Refused,
+                        false => Fate::Accepted,
+                    };
+                    self.answers.push((number, fate));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn decoder() -> Decoder {
+    Decoder::new(Version::V5, 1 << 20, 0)
+}

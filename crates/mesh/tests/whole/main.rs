@@ -1,0 +1,268 @@
+//! The whole: real broker cores, each with a node of the mesh and a store, and clients, in
+//! virtual time, from a seed. Links are cut and fall silent, brokers crash and start
+//! again, clients lose their connections; at the end every message that was accepted
+//! with QoS 1 or 2 has arrived at each subscriber that wants it, and no message with
+//! QoS 2 has arrived twice.
+//!
+//! `PUNCTUAL_SEEDS=1000 cargo test -p punctual-mesh --release --test whole` runs more;
+//! `PUNCTUAL_SEED=7` runs one.
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+#![allow(unreachable_pub, reason = "modules of a test")]
+#![allow(clippy::print_stdout, reason = "which seed, and what came of it")]
+
+mod client;
+mod site;
+mod world;
+
+use std::collections::BTreeMap;
+
+use client::{Client, Fate};
+use punctual_broker::Config;
+use punctual_codec::{QoS, topic};
+use punctual_model::Nanos;
+use punctual_sim::Rng;
+use world::{Edge, World};
+
+const TOPICS: [&str; 4] = ["a/b", "a/c", "c/d/e", "d"];
+const FILTERS: [&str; 5] = ["a/+", "a/b", "c/#", "#", "d"];
+
+fn seeds(few: u64) -> std::ops::Range<u64> {
+    let number = |key| {
+        std::env::var(key)
+            .ok()
+            .and_then(|value| value.parse::<u64>().ok())
+    };
+    if let Some(seed) = number("PUNCTUAL_SEED") {
+        return seed..seed + 1;
+    }
+    0..number("PUNCTUAL_SEEDS").unwrap_or(few)
+}
+
+/// A connected graph with some more edges than a tree.
+fn graph(rng: &mut Rng, n: usize) -> Vec<Edge> {
+    let mut pairs = BTreeMap::new();
+    for b in 1..n {
+        pairs.insert([rng.below(b as u64) as usize, b], rng.chance(50));
+    }
+    for _ in 0..rng.below(n as u64 + 1) {
+        let (a, b) = (rng.below(n as u64) as usize, rng.below(n as u64) as usize);
+        if a != b {
+            pairs.insert([a.min(b), a.max(b)], rng.chance(50));
+        }
+    }
+    let mut edge = |([a, b], turned): ([usize; 2], bool)| Edge {
+        ends: if turned { [b, a] } else { [a, b] },
+        delay: Nanos(rng.within(100_000..=5_000_000)),
+        cut: false,
+    };
+    pairs.into_iter().map(&mut edge).collect()
+}
+
+/// What may go wrong.
+#[derive(Debug, Clone, Copy)]
+struct Faults {
+    links: bool,
+    crashes: bool,
+    clients: bool,
+    /// Messages that may wait for one receiver.
+    room: usize,
+}
+
+fn fault(world: &mut World, faults: Faults) {
+    match world.rng.below(8) {
+        0 | 1 if faults.links => {
+            let edge = world.rng.below(world.edges.len() as u64) as usize;
+            let silently = world.rng.chance(30);
+            world.cut(edge, silently);
+        }
+        2 if faults.crashes => {
+            let n = world.rng.below(world.sites.len() as u64) as usize;
+            world.crash(n);
+        }
+        3 if faults.clients => {
+            let client = world.rng.below(world.clients.len() as u64) as usize;
+            world.hang_up(client);
+        }
+        _ => {
+            for edge in 0..world.edges.len() {
+                if world.rng.chance(40) {
+                    world.mend(edge);
+                }
+            }
+            for n in 0..world.sites.len() {
+                if world.rng.chance(40) {
+                    world.start(n);
+                }
+            }
+            for client in 0..world.clients.len() {
+                if world.rng.chance(60) {
+                    world.connect(client);
+                }
+            }
+        }
+    }
+}
+
+fn heal(world: &mut World) {
+    (0..world.edges.len()).for_each(|edge| world.mend(edge));
+    (0..world.sites.len()).for_each(|n| world.start(n));
+    (0..world.clients.len()).for_each(|client| world.connect(client));
+}
+
+/// What came of the messages.
+#[derive(Debug, Default)]
+struct Outcome {
+    accepted: u64,
+    delivered: u64,
+    twice: u64,
+    late: u64,
+    refused: u64,
+}
+
+fn run(seed: u64, faults: Faults, outcome: &mut Outcome) {
+    let mut rng = Rng::new(seed);
+    let n = 2 + rng.below(6) as usize;
+    let edges = graph(&mut rng, n);
+    let mut config = Config::default();
+    config.limits.max_queued_messages = faults.room;
+    config.limits.receive_maximum = 16;
+    let store = faults.crashes || rng.chance(50);
+    let mut world = World::new(rng, n, edges, store, &config, |settings| {
+        settings.tree.hello = Nanos::from_millis(200);
+        settings.heal = Nanos::from_secs(60);
+    });
+    for site in 0..n {
+        world
+            .clients
+            .push(Client::new(format!("p{site}"), None, site));
+        for filter in FILTERS {
+            if world.rng.chance(25) {
+                let name = format!("s{site}-{filter}");
+                world.clients.push(Client::new(name, Some(filter), site));
+            }
+        }
+    }
+    (0..world.clients.len()).for_each(|client| world.connect(client));
+    world.run_for(5000);
+    let publishers: Vec<usize> = (0..world.clients.len())
+        .filter(|client| world.clients[*client].filter.is_none())
+        .collect();
+    for round in 0..40 {
+        for _ in 0..world.rng.below(20) {
+            let client = *world.rng.pick(&publishers);
+            let topic = *world.rng.pick(&TOPICS);
+            let qos = *world
+                .rng
+                .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
+            world.publish(client, topic, qos);
+            let pause = world.rng.below(4);
+            world.run_for(pause);
+        }
+        if round % 2 == 1 {
+            fault(&mut world, faults);
+        }
+        let pause = world.rng.below(200);
+        world.run_for(pause);
+    }
+    // Twice, for clients that find their broker is not there yet.
+    for _ in 0..4 {
+        heal(&mut world);
+        world.run_for(5000);
+    }
+    // What is kept for links that do not carry is given up by then.
+    world.run_for(50_000);
+    world.note_answers();
+    check(seed, &world, outcome);
+}
+
+fn check(seed: u64, world: &World, outcome: &mut Outcome) {
+    for message in world.published.values() {
+        outcome.accepted += u64::from(message.fate == Fate::Accepted);
+        outcome.refused += u64::from(message.fate == Fate::Refused);
+    }
+    for client in &world.clients {
+        let Some(filter) = client.filter else {
+            continue;
+        };
+        let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut last: BTreeMap<(usize, &str), u64> = BTreeMap::new();
+        for number in &client.received {
+            let message = &world.published[number];
+            let count = counts.entry(*number).or_default();
+            *count += 1;
+            if *count == 1 {
+                let before = last.insert((message.publisher, message.topic), *number);
+                outcome.late += u64::from(before > Some(*number));
+            }
+        }
+        for (number, message) in &world.published {
+            let wanted = topic::matches(filter, message.topic);
+            let got = counts.get(number).copied().unwrap_or(0);
+            let who = format!(
+                "seed {seed}: {number} {message:?} at {} of {}",
+                client.name, client.home
+            );
+            assert!(got == 0 || wanted, "{who} came and is not wanted");
+            outcome.delivered += u64::from(got > 0);
+            outcome.twice += u64::from(got > 1);
+            if message.qos == QoS::ExactlyOnce || message.qos == QoS::AtMostOnce {
+                assert!(got <= 1, "{who} came {got} times");
+            }
+            if wanted && message.fate == Fate::Accepted {
+                assert!(got >= 1, "{who} never came");
+            }
+        }
+    }
+    for (n, site) in world.sites.iter().enumerate() {
+        let running = site.running.as_ref().unwrap();
+        assert!(running.node.tree().is_attached(), "seed {seed}: {n}");
+        let totals = running.directory.totals();
+        assert_eq!(
+            totals.queued_bytes, 0,
+            "seed {seed}: something waits at {n}"
+        );
+    }
+}
+
+fn all(few: u64, faults: Faults) {
+    let mut outcome = Outcome::default();
+    for seed in seeds(few) {
+        println!("seed {seed}");
+        run(seed, faults, &mut outcome);
+    }
+    println!("{faults:?}: {outcome:?}");
+    assert!(outcome.delivered > 0);
+}
+
+#[test]
+fn nothing_is_lost_in_quiet() {
+    let faults = Faults {
+        links: false,
+        crashes: false,
+        clients: false,
+        room: 10_000,
+    };
+    all(4, faults);
+}
+
+#[test]
+fn nothing_is_lost_with_links() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: true,
+        room: 10_000,
+    };
+    all(8, faults);
+}
+
+#[test]
+fn nothing_is_lost_with_brokers_that_have_a_store() {
+    let faults = Faults {
+        links: true,
+        crashes: true,
+        clients: true,
+        room: 10_000,
+    };
+    all(8, faults);
+}

@@ -1,0 +1,405 @@
+//! One broker of the mesh: the real core with one shard, the real node, and between
+//! them what the shell of a process does, with a store in memory.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::IoSlice;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+
+use punctual_broker::{
+    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Output,
+    Restorer, Scope, Shard,
+};
+use punctual_mesh::seen::{Name, Seen, Verdict};
+use punctual_mesh::wire::{Message, Open, TOPIC};
+use punctual_mesh::{BrokerId, LinkId, Node, Settings};
+use punctual_model::Nanos;
+use punctual_store::{Batch, Memory, Store};
+
+/// Wall clock's time at the zero of the world's.
+const WALL: u64 = 1_700_000_000_000_000_000;
+
+#[derive(Debug)]
+enum Input {
+    Subscribed(Box<str>),
+    Unsubscribed(Box<str>),
+    Up(ConnId, BrokerId, bool),
+    Told(ConnId, Vec<u8>),
+    Down(ConnId, String),
+}
+
+/// What the core says to the mesh.
+#[derive(Debug)]
+struct Seam {
+    origin: NonZeroU32,
+    before: Mutex<BTreeSet<NonZeroU32>>,
+    seen: Mutex<Seen>,
+    inputs: Mutex<VecDeque<Input>>,
+}
+
+impl Seam {
+    fn tell(&self, input: Input) {
+        self.inputs.lock().unwrap().push_back(input);
+    }
+}
+
+fn called(name: MessageName) -> Name {
+    Name {
+        origin: name.origin.get(),
+        number: name.number,
+    }
+}
+
+impl Federation for Seam {
+    fn subscribed(&self, filter: &str) {
+        self.tell(Input::Subscribed(filter.into()));
+    }
+
+    fn unsubscribed(&self, filter: &str) {
+        self.tell(Input::Unsubscribed(filter.into()));
+    }
+
+    fn may_connect(&self, _: &str) -> bool {
+        true
+    }
+
+    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
+        let peer = BrokerId::new(peer).unwrap();
+        self.tell(match news {
+            LinkNews::Up { dialled } => Input::Up(conn, peer, dialled),
+            LinkNews::Message(bytes) => Input::Told(conn, bytes.into()),
+            LinkNews::Down(why) => Input::Down(conn, why.into()),
+        });
+    }
+
+    fn origin(&self) -> NonZeroU32 {
+        self.origin
+    }
+
+    fn is_new(&self, name: MessageName, at_most_once: bool) -> bool {
+        if name.origin == self.origin || self.before.lock().unwrap().contains(&name.origin) {
+            return false;
+        }
+        match self.seen.lock().unwrap().judge(called(name), name.again) {
+            Verdict::New => true,
+            Verdict::Seen => false,
+            Verdict::Unknown => !at_most_once,
+        }
+    }
+
+    fn note(&self, name: MessageName) {
+        self.seen.lock().unwrap().note(called(name));
+    }
+
+    fn was_origin(&self, origin: NonZeroU32) {
+        self.before.lock().unwrap().insert(origin);
+    }
+}
+
+/// What the world has to do for a broker.
+pub enum Effect {
+    Write(ConnId, Vec<u8>),
+    Close(ConnId),
+    Resume(ConnId),
+    /// Something is to be committed.
+    Commit,
+}
+
+pub struct Site {
+    pub settings: Settings,
+    config: Arc<Config>,
+    /// Kept over crashes; without, nothing is.
+    store: Option<Memory>,
+    pub running: Option<Running>,
+}
+
+pub struct Running {
+    pub shard: Shard,
+    pub directory: Arc<Directory>,
+    pub node: Node,
+    seam: Arc<Seam>,
+    /// What the store is writing.
+    uncommitted: VecDeque<(u64, Batch)>,
+    links: BTreeMap<LinkId, (BrokerId, ConnId)>,
+    conns: BTreeMap<u64, LinkId>,
+    /// Connections of neighbours that have not said who they are.
+    waiting: BTreeMap<u64, BrokerId>,
+    expected: BTreeMap<BrokerId, Open>,
+    effects: Vec<Effect>,
+}
+
+pub fn meta(nonce: u128) -> ConnMeta {
+    ConnMeta {
+        peer: None,
+        local: None,
+        listener: 0,
+        allow_anonymous: true,
+        identity: None,
+        nonce: nonce.to_be_bytes(),
+        refuse: None,
+    }
+}
+
+impl Site {
+    pub fn new(settings: Settings, config: Config, store: bool) -> Self {
+        Self {
+            settings,
+            config: Arc::new(config),
+            store: store.then(Memory::default),
+            running: None,
+        }
+    }
+
+    /// Starts with what the store has.
+    pub fn start(&mut self, now: Nanos) {
+        self.settings.instance += 1;
+        let id = self.settings.id.as_str().as_bytes();
+        let origin = id
+            .iter()
+            .fold(self.settings.instance as u32, |n, b| n * 31 + u32::from(*b));
+        let seam = Arc::new(Seam {
+            origin: NonZeroU32::new(origin).unwrap(),
+            before: Mutex::default(),
+            seen: Mutex::new(Seen::new(1 << 17)),
+            inputs: Mutex::default(),
+        });
+        let directory = Directory::new(1);
+        directory.set_federation(seam.clone());
+        let mut shard = Shard::new(directory.clone(), 0, self.config.clone(), now);
+        if let Some(store) = &mut self.store {
+            shard.attach_store(WALL);
+            let mut restorer = Restorer::new(directory.clone(), WALL);
+            let recovered = store.recover(&mut |op| {
+                if let Some(session) = restorer.take(&op) {
+                    assert!(shard.restore(session, now));
+                }
+            });
+            recovered.unwrap();
+            if let Some(session) = restorer.finish() {
+                assert!(shard.restore(session, now));
+            }
+        }
+        let mut node = Node::new(self.settings.clone(), now);
+        for (peer, filters) in shard.links() {
+            node.remember(&BrokerId::new(&peer).unwrap(), filters, now);
+        }
+        self.running = Some(Running {
+            shard,
+            directory,
+            node,
+            seam,
+            uncommitted: VecDeque::new(),
+            links: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            effects: Vec::new(),
+        });
+    }
+
+    /// Ends without a word; of what was being written the first `survive` batches are
+    /// on disk.
+    pub fn crash(&mut self, survive: usize) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        if let Some(store) = &mut self.store {
+            for (_, batch) in running.uncommitted.iter().take(survive) {
+                store.commit(batch).unwrap();
+            }
+        }
+    }
+
+    /// Batches that are being written.
+    pub fn uncommitted(&self) -> usize {
+        self.running
+            .as_ref()
+            .map_or(0, |running| running.uncommitted.len())
+    }
+
+    /// The store has written the first batch.
+    pub fn commit(&mut self, now: Nanos) {
+        let (Some(running), Some(store)) = (&mut self.running, &mut self.store) else {
+            return;
+        };
+        if let Some((ticket, batch)) = running.uncommitted.pop_front() {
+            store.commit(&batch).unwrap();
+            running.shard.committed(ticket, now);
+        }
+    }
+}
+
+impl Running {
+    /// A connection to a neighbour is open, and it has said who it is.
+    pub fn dialled(&mut self, peer: Open, nonce: u128, now: Nanos) -> ConnId {
+        let limits = LinkLimits {
+            receive_maximum: 16,
+            max_packet: 1 << 20,
+            topic_aliases: 4,
+        };
+        let id = peer.id.clone();
+        self.expected.insert(id.clone(), peer);
+        self.shard.open_link(meta(nonce), id.as_str(), limits, now)
+    }
+
+    fn take(&mut self, input: Input, now: Nanos) {
+        match input {
+            Input::Subscribed(filter) => self.node.subscribe(&filter, now),
+            Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
+            Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
+            {
+                Some(open) => self.link_up(conn, &open, now),
+                None => {
+                    self.waiting.insert(conn.number(), peer);
+                }
+            },
+            Input::Told(conn, bytes) => {
+                if let Some(link) = self.conns.get(&conn.number()) {
+                    self.node
+                        .receive(*link, &bytes, now)
+                        .expect("neighbours speak well");
+                } else if self.waiting.remove(&conn.number()).is_some() {
+                    let Ok(Message::Open(open)) = Message::decode(&bytes) else {
+                        panic!("not who it is, but {bytes:?}");
+                    };
+                    let answer = Message::Open(self.node.open(false)).encode();
+                    self.shard.link_send(conn, TOPIC, &answer);
+                    self.link_up(conn, &open, now);
+                }
+            }
+            Input::Down(conn, why) => {
+                self.waiting.remove(&conn.number());
+                if let Some(link) = self.conns.remove(&conn.number())
+                    && self
+                        .links
+                        .get(&link)
+                        .is_some_and(|(_, current)| *current == conn)
+                {
+                    self.links.remove(&link);
+                    self.node.link_down(link, &why, now);
+                }
+            }
+        }
+    }
+
+    fn link_up(&mut self, conn: ConnId, open: &Open, now: Nanos) {
+        match self.node.link_up(open, 1.0, now) {
+            Ok(link) => {
+                if let Some((_, old)) = self.links.insert(link, (open.id.clone(), conn)) {
+                    self.conns.remove(&old.number());
+                    self.shard.link_close(old, "replaced", now);
+                }
+                self.conns.insert(conn.number(), link);
+            }
+            Err(refusal) => self.shard.link_close(conn, &refusal.to_string(), now),
+        }
+    }
+
+    fn act(&mut self, output: punctual_mesh::Output, now: Nanos) {
+        use punctual_mesh::Output as Order;
+        let peer = |link| self.node.peer(link).map(|id| id.as_str().to_owned());
+        match output {
+            Order::Send(link, bytes) => {
+                if let Some((_, conn)) = self.links.get(&link) {
+                    self.shard.link_send(*conn, TOPIC, &bytes);
+                }
+            }
+            Order::Close(link, why) => {
+                if let Some((_, conn)) = self.links.remove(&link) {
+                    self.conns.remove(&conn.number());
+                    self.shard.link_close(conn, &why, now);
+                }
+            }
+            Order::Carry(link, on) => {
+                if let Some(peer) = peer(link) {
+                    self.shard.link_carry(&peer, on, now);
+                }
+            }
+            Order::Interest { link, add, remove } => {
+                if let Some(peer) = peer(link) {
+                    self.shard.link_interest(&peer, &add, &remove);
+                }
+            }
+            Order::Copy { from, to, moves } => {
+                if let (Some(from), Some(to)) = (peer(from), peer(to)) {
+                    self.shard.link_copy(&from, &to, moves, now);
+                }
+            }
+            Order::Forget(peer) => self.shard.link_forget(peer.as_str(), now),
+            Order::Traced(_) | Order::Event(_) => {}
+        }
+    }
+
+    /// Does all that there is to do now.
+    pub fn settle(&mut self, now: Nanos) -> Vec<Effect> {
+        let (mut outputs, mut dirty) = (Vec::new(), Vec::new());
+        loop {
+            let input = self.seam.inputs.lock().unwrap().pop_front();
+            if let Some(input) = input {
+                self.take(input, now);
+            }
+            let orders = self.node.take_outputs();
+            let mut busy = !orders.is_empty();
+            orders.into_iter().for_each(|order| self.act(order, now));
+            if let Some(operations) = self.shard.take_operations() {
+                self.uncommitted
+                    .push_back((operations.ticket, operations.batch));
+                self.effects.push(Effect::Commit);
+            }
+            self.shard.take_dirty(&mut dirty);
+            self.shard.take_urgent(&mut dirty);
+            for conn in dirty.drain(..) {
+                let bytes = self.written(conn, now);
+                if !bytes.is_empty() {
+                    self.effects.push(Effect::Write(conn, bytes));
+                    busy = true;
+                }
+            }
+            self.shard.take_outputs(&mut outputs);
+            for output in outputs.drain(..) {
+                busy = true;
+                match output {
+                    Output::Close { conn, tail } => {
+                        self.effects.push(Effect::Write(conn, tail));
+                        self.effects.push(Effect::Close(conn));
+                    }
+                    Output::Resume(conn) => self.effects.push(Effect::Resume(conn)),
+                    _ => {}
+                }
+            }
+            if !busy && self.seam.inputs.lock().unwrap().is_empty() {
+                return std::mem::take(&mut self.effects);
+            }
+        }
+    }
+
+    fn written(&mut self, conn: ConnId, now: Nanos) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let mut slices = [IoSlice::new(&[]); 16];
+            let n = self.shard.pending(conn, Scope::All, now, &mut slices);
+            let piece: Vec<u8> = slices[..n]
+                .iter()
+                .flat_map(|slice| slice.to_vec())
+                .collect();
+            if piece.is_empty() {
+                return all;
+            }
+            self.shard.sent(conn, piece.len(), now);
+            all.extend(piece);
+        }
+    }
+
+    /// When time matters next.
+    pub fn next_timeout(&self) -> Nanos {
+        let shard = self.shard.next_timeout().unwrap_or(Nanos::MAX);
+        self.node.next_timeout().min(shard)
+    }
+
+    pub fn tick(&mut self, now: Nanos) {
+        if self.node.next_timeout() <= now {
+            self.node.tick(now);
+        }
+        self.shard.tick(now);
+    }
+}

@@ -1,0 +1,491 @@
+//! Brokers, clients and the connections between them in virtual time. Bytes keep
+//! their order on a connection; connections break, fall silent and come again,
+//! brokers crash and start again, and a seed decides all of it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use punctual_broker::{Config, ConnId, LINK_PREFIX};
+use punctual_codec::{
+    Connect, Packet, PropertyBuf, PropertyId, Publish, QoS, Split, Version, split,
+};
+use punctual_mesh::wire::{Message, TOPIC};
+use punctual_mesh::{BrokerId, Settings};
+use punctual_model::Nanos;
+use punctual_sim::Rng;
+
+use crate::client::{Client, Fate, Published};
+use crate::site::{Effect, Site, meta};
+
+/// What is at one end of a connection.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Site(usize, ConnId),
+    /// A broker that has not heard who the other is.
+    Dialling(usize),
+    /// Whoever comes to a broker.
+    Accepting(usize),
+    Client(usize),
+}
+
+#[derive(Debug)]
+struct Pipe {
+    ends: [End; 2],
+    delay: Nanos,
+    closed: [bool; 2],
+    silent: bool,
+    since: Nanos,
+    /// When the last bytes for each end arrive.
+    arrives: [Nanos; 2],
+    /// What arrived there and is not consumed.
+    inbox: [Vec<u8>; 2],
+}
+
+#[derive(Debug)]
+enum Event {
+    Bytes(usize, usize, Vec<u8>),
+    End(usize, usize),
+    Tick(usize),
+    Commit(usize, u64),
+    Dial(usize),
+}
+
+pub struct Edge {
+    pub ends: [usize; 2],
+    pub delay: Nanos,
+    pub cut: bool,
+}
+
+pub struct World {
+    pub now: Nanos,
+    pub rng: Rng,
+    pub sites: Vec<Site>,
+    pub edges: Vec<Edge>,
+    pub clients: Vec<Client>,
+    pub published: BTreeMap<u64, Published>,
+    pipes: Vec<Pipe>,
+    conns: HashMap<(usize, u64), (usize, usize)>,
+    events: BinaryHeap<Reverse<(Nanos, u64)>>,
+    what: HashMap<u64, Event>,
+    serial: u64,
+    /// Longest time that the stores take.
+    pub commit: Nanos,
+}
+
+pub fn name(n: usize) -> BrokerId {
+    BrokerId::new(&format!("b{n}")).unwrap()
+}
+
+impl World {
+    pub fn new(
+        rng: Rng,
+        n: usize,
+        edges: Vec<Edge>,
+        store: bool,
+        config: &Config,
+        change: impl Fn(&mut Settings),
+    ) -> Self {
+        let mut world = Self {
+            now: Nanos::from_secs(1),
+            rng,
+            sites: Vec::new(),
+            edges,
+            clients: Vec::new(),
+            published: BTreeMap::new(),
+            pipes: Vec::new(),
+            conns: HashMap::new(),
+            events: BinaryHeap::new(),
+            what: HashMap::new(),
+            serial: 0,
+            commit: Nanos::from_millis(3),
+        };
+        for site in 0..n {
+            let mut settings = Settings::new(name(site), 0, world.rng.below(3));
+            change(&mut settings);
+            world.sites.push(Site::new(settings, config.clone(), store));
+            world.start(site);
+        }
+        for edge in 0..world.edges.len() {
+            world.at(world.now, Event::Dial(edge));
+        }
+        world
+    }
+
+    fn at(&mut self, at: Nanos, event: Event) {
+        self.serial += 1;
+        self.what.insert(self.serial, event);
+        self.events.push(Reverse((at, self.serial)));
+    }
+
+    pub fn run_for(&mut self, millis: u64) {
+        self.run(self.now + Nanos::from_millis(millis));
+    }
+
+    fn run(&mut self, until: Nanos) {
+        while let Some(Reverse((at, serial))) = self.events.peek().copied()
+            && at <= until
+        {
+            self.events.pop();
+            self.now = at;
+            if let Some(event) = self.what.remove(&serial) {
+                self.happen(event);
+            }
+        }
+        self.now = until;
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Tick(n) => {
+                if let Some(running) = &mut self.sites[n].running
+                    && running.next_timeout() <= now
+                {
+                    running.tick(now);
+                    self.settle(n);
+                }
+            }
+            Event::Commit(n, instance) => {
+                if self.sites[n].settings.instance == instance {
+                    self.sites[n].commit(now);
+                    self.settle(n);
+                }
+            }
+            Event::Dial(edge) => {
+                self.dial(edge);
+                self.at(now + Nanos::from_millis(100), Event::Dial(edge));
+            }
+            Event::End(pipe, to) => self.ended(pipe, to),
+            Event::Bytes(pipe, to, bytes) => {
+                let found = &mut self.pipes[pipe];
+                if !found.closed[to] && !found.silent {
+                    found.inbox[to].extend(bytes);
+                    self.read(pipe, to);
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, pipe: usize, from: usize, bytes: Vec<u8>) {
+        let found = &mut self.pipes[pipe];
+        if bytes.is_empty() || found.closed[from] || found.silent {
+            return;
+        }
+        let to = 1 - from;
+        let at = found.arrives[to].max(self.now + found.delay);
+        found.arrives[to] = at;
+        self.at(at, Event::Bytes(pipe, to, bytes));
+    }
+
+    /// One end closes a connection.
+    fn close(&mut self, pipe: usize, side: usize) {
+        let found = &mut self.pipes[pipe];
+        if std::mem::replace(&mut found.closed[side], true) || found.silent {
+            return;
+        }
+        let at = found.arrives[1 - side].max(self.now);
+        self.at(at, Event::End(pipe, 1 - side));
+    }
+
+    /// One end sees that the other has closed.
+    fn ended(&mut self, pipe: usize, to: usize) {
+        let found = &mut self.pipes[pipe];
+        if std::mem::replace(&mut found.closed[to], true) {
+            return;
+        }
+        match found.ends[to] {
+            End::Site(n, conn) => {
+                let now = self.now;
+                if let Some(running) = &mut self.sites[n].running {
+                    running.shard.closed(conn, "closed by the other end", now);
+                    self.settle(n);
+                }
+            }
+            End::Client(client) => self.clients[client].lose(),
+            End::Dialling(_) | End::Accepting(_) => {}
+        }
+    }
+
+    fn read(&mut self, pipe: usize, to: usize) {
+        let now = self.now;
+        match self.pipes[pipe].ends[to] {
+            End::Client(client) => {
+                let bytes = std::mem::take(&mut self.pipes[pipe].inbox[to]);
+                self.clients[client].receive(&bytes);
+                self.flush(client);
+            }
+            End::Accepting(n) => {
+                let nonce = u128::from(self.rng.any());
+                let Some(running) = &mut self.sites[n].running else {
+                    return;
+                };
+                let conn = running.shard.open(meta(nonce), now);
+                self.pipes[pipe].ends[to] = End::Site(n, conn);
+                self.conns.insert((n, conn.number()), (pipe, to));
+                self.read(pipe, to);
+            }
+            End::Site(n, conn) => {
+                let bytes = std::mem::take(&mut self.pipes[pipe].inbox[to]);
+                let Some(running) = &mut self.sites[n].running else {
+                    return;
+                };
+                let received = running.shard.receive(conn, &bytes, now);
+                let rest = bytes[received.consumed..].to_vec();
+                self.pipes[pipe].inbox[to] = rest;
+                self.settle(n);
+            }
+            End::Dialling(n) => self.introduced(pipe, to, n),
+        }
+    }
+
+    fn dial(&mut self, edge: usize) {
+        let Edge { ends, cut, delay } = self.edges[edge];
+        let of = |pipe: &Pipe| match pipe.ends {
+            [
+                End::Dialling(a) | End::Site(a, _),
+                End::Accepting(b) | End::Site(b, _),
+            ] => [a, b] == ends,
+            _ => false,
+        };
+        let open = (0..self.pipes.len()).find(|p| of(&self.pipes[*p]) && !self.pipes[*p].closed[0]);
+        if let Some(open) = open {
+            // Who does not say who it is is not waited for.
+            let pipe = &self.pipes[open];
+            let mute = self.now - pipe.since > Nanos::from_secs(1);
+            if mute && matches!(pipe.ends[0], End::Dialling(_)) {
+                self.close(open, 0);
+            }
+            return;
+        }
+        let Some(running) = &self.sites[ends[0]].running else {
+            return;
+        };
+        if cut || self.sites[ends[1]].running.is_none() {
+            return;
+        }
+        let open = Message::Open(running.node.open(true)).encode();
+        let mut bytes = Vec::new();
+        let mut properties = PropertyBuf::new();
+        properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
+        properties.push_number(PropertyId::ReceiveMaximum, 16);
+        let connect = Packet::Connect(Connect {
+            version: Version::V5,
+            clean_start: false,
+            keep_alive: 0,
+            properties: properties.as_properties(),
+            client_id: &format!("{LINK_PREFIX}{}", name(ends[0])),
+            will: None,
+            username: None,
+            password: None,
+        });
+        connect.encode(Version::V5, &mut bytes).unwrap();
+        let told = Packet::Publish(Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: TOPIC,
+            packet_id: 0,
+            properties: punctual_codec::Properties::default(),
+            payload: &open,
+        });
+        told.encode(Version::V5, &mut bytes).unwrap();
+        let pipe = self.pipe([End::Dialling(ends[0]), End::Accepting(ends[1])], delay);
+        self.write(pipe, 0, bytes);
+    }
+
+    fn pipe(&mut self, ends: [End; 2], delay: Nanos) -> usize {
+        self.pipes.push(Pipe {
+            ends,
+            delay,
+            closed: [false; 2],
+            silent: false,
+            since: self.now,
+            arrives: [self.now; 2],
+            inbox: [Vec::new(), Vec::new()],
+        });
+        self.pipes.len() - 1
+    }
+
+    /// The first words of a neighbour that a broker has connected to.
+    fn introduced(&mut self, pipe: usize, to: usize, n: usize) {
+        let inbox = &mut self.pipes[pipe].inbox[to];
+        while let Ok(Split::Frame(frame)) = split(inbox, 1 << 20) {
+            let length = frame.bytes.len();
+            let open = match Packet::decode(frame, Version::V5).unwrap() {
+                Packet::ConnAck(answer) if answer.reason.is_error() => {
+                    self.close(pipe, to);
+                    return;
+                }
+                Packet::Publish(publish) => match Message::decode(publish.payload) {
+                    Ok(Message::Open(open)) => Some(open),
+                    _ => panic!("not who it is"),
+                },
+                _ => None,
+            };
+            inbox.drain(..length);
+            if let Some(open) = open {
+                let nonce = u128::from(self.rng.any());
+                let now = self.now;
+                let Some(running) = &mut self.sites[n].running else {
+                    return;
+                };
+                let conn = running.dialled(open, nonce, now);
+                self.pipes[pipe].ends[to] = End::Site(n, conn);
+                self.conns.insert((n, conn.number()), (pipe, to));
+                self.settle(n);
+                self.read(pipe, to);
+                return;
+            }
+        }
+    }
+
+    fn settle(&mut self, n: usize) {
+        let now = self.now;
+        loop {
+            let Some(running) = &mut self.sites[n].running else {
+                return;
+            };
+            let effects = running.settle(now);
+            if effects.is_empty() {
+                let at = running.next_timeout();
+                if at < Nanos::MAX {
+                    self.at(at.max(now + Nanos(1)), Event::Tick(n));
+                }
+                return;
+            }
+            let mut resumed = Vec::new();
+            for effect in effects {
+                match effect {
+                    Effect::Write(conn, bytes) => {
+                        if let Some((pipe, side)) = self.conns.get(&(n, conn.number())).copied() {
+                            self.write(pipe, side, bytes);
+                        }
+                    }
+                    Effect::Close(conn) => {
+                        if let Some((pipe, side)) = self.conns.remove(&(n, conn.number())) {
+                            self.close(pipe, side);
+                        }
+                    }
+                    Effect::Resume(conn) => resumed.extend(self.conns.get(&(n, conn.number()))),
+                    Effect::Commit => {
+                        let took = Nanos(self.rng.within(1..=self.commit.0));
+                        let instance = self.sites[n].settings.instance;
+                        self.at(now + took, Event::Commit(n, instance));
+                    }
+                }
+            }
+            for (pipe, side) in resumed {
+                self.read(pipe, side);
+            }
+        }
+    }
+
+    pub fn start(&mut self, n: usize) {
+        if self.sites[n].running.is_none() {
+            self.sites[n].start(self.now);
+            self.settle(n);
+        }
+    }
+
+    pub fn crash(&mut self, n: usize) {
+        let survive = self.rng.below(self.sites[n].uncommitted() as u64 + 1);
+        self.sites[n].crash(survive as usize);
+        let lost: Vec<(usize, u64)> = self
+            .conns
+            .keys()
+            .filter(|(m, _)| *m == n)
+            .copied()
+            .collect();
+        lost.iter().for_each(|conn| {
+            self.conns.remove(conn);
+        });
+        for pipe in 0..self.pipes.len() {
+            for side in 0..2 {
+                let end = self.pipes[pipe].ends[side];
+                if let End::Site(m, _) | End::Dialling(m) | End::Accepting(m) = end
+                    && m == n
+                {
+                    self.close(pipe, side);
+                }
+            }
+        }
+    }
+
+    /// Nothing passes an edge from now on; with `silently`, nobody is told.
+    pub fn cut(&mut self, edge: usize, silently: bool) {
+        self.edges[edge].cut = true;
+        let ends = self.edges[edge].ends;
+        for pipe in 0..self.pipes.len() {
+            let found = &mut self.pipes[pipe];
+            let [a, b] = found.ends.map(|end| match end {
+                End::Site(n, _) | End::Dialling(n) | End::Accepting(n) => Some(n),
+                End::Client(_) => None,
+            });
+            if [a, b] == ends.map(Some) && found.closed != [true; 2] {
+                found.silent = true;
+                if !silently {
+                    self.ended(pipe, 0);
+                    self.ended(pipe, 1);
+                }
+            }
+        }
+    }
+
+    pub fn mend(&mut self, edge: usize) {
+        self.edges[edge].cut = false;
+    }
+
+    /// Connects a client to its broker, unless it is connected.
+    pub fn connect(&mut self, client: usize) {
+        let home = self.clients[client].home;
+        if self.clients[client].pipe.is_none() && self.sites[home].running.is_some() {
+            let delay = Nanos(self.rng.within(50_000..=1_000_000));
+            let pipe = self.pipe([End::Client(client), End::Accepting(home)], delay);
+            self.clients[client].connect(pipe);
+            self.flush(client);
+        }
+    }
+
+    /// A client's connection breaks.
+    pub fn hang_up(&mut self, client: usize) {
+        if let Some(pipe) = self.clients[client].pipe {
+            self.pipes[pipe].silent = true;
+            self.ended(pipe, 0);
+            self.ended(pipe, 1);
+        }
+    }
+
+    fn flush(&mut self, client: usize) {
+        if let Some(pipe) = self.clients[client].pipe {
+            let bytes = self.clients[client].take_out();
+            self.write(pipe, 0, bytes);
+        }
+    }
+
+    pub fn publish(&mut self, client: usize, topic: &'static str, qos: QoS) {
+        if !self.clients[client].is_connected() {
+            return;
+        }
+        let number = self.published.len() as u64;
+        let message = Published {
+            publisher: client,
+            topic,
+            qos,
+            fate: Fate::Unknown,
+        };
+        self.published.insert(number, message);
+        self.clients[client].publish(number, topic, qos);
+        self.flush(client);
+    }
+
+    /// Notes what publishers were answered.
+    pub fn note_answers(&mut self) {
+        for client in &mut self.clients {
+            for (number, fate) in client.answers.drain(..) {
+                if let Some(message) = self.published.get_mut(&number) {
+                    message.fate = fate;
+                }
+            }
+        }
+    }
+}
