@@ -13,74 +13,60 @@ use crate::egress::{OutBuf, Pool, SHARE_FROM, Stamp};
 use crate::sequence::Number;
 use crate::watch::Watch;
 
+/// Bytes for which a message has room itself at most.
+const MOST_WITHIN: usize = 1024;
 /// Messages of one shard that are used again.
 const REUSED: usize = 1024;
 /// Messages that are made at most without looking whether one can be used
 /// again.
 const LONGEST_PAUSE: u32 = 63;
 
-/// Bytes of a message.
+/// Bytes of a message that has no room for them itself.
 #[derive(Debug, Clone)]
-enum Data {
-    /// Small, and used again for a later message.
+enum Apart {
+    /// Used again for a later message.
     Own(Vec<u8>),
-    /// Large, and shared by those it is written to; boxed, so that it does not
-    /// push what every delivery reads out of the first cache line.
-    Shared(Box<Bytes>),
-}
-
-impl Data {
-    fn new(bytes: Vec<u8>, payload: usize) -> Self {
-        match payload >= SHARE_FROM {
-            true => Self::Shared(Box::new(bytes.into())),
-            false => Self::Own(bytes),
-        }
-    }
-}
-
-impl std::ops::Deref for Data {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Own(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
-        }
-    }
+    /// Shared by those it is written to.
+    Shared(Bytes),
 }
 
 /// A message, immutable once made.
 ///
-/// In this order because thousands may wait, each in memory that was not looked
-/// at for long: sending a plain one reads up to the class in `stamp`, which
-/// makes, with the counters before it, 64 bytes.
+/// Thousands may wait, each in memory that was not looked at for long. So
+/// messages of a common size are one piece of memory, with room (`B`) for topic,
+/// forwarded properties and payload at its end, and what sending a plain one
+/// reads of the rest stands in front.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Message {
-    /// Topic, forwarded properties and payload, one after the other.
-    data: Data,
+pub struct Message<B: ?Sized = [u8]> {
+    /// The bytes, if they do not fit into `bytes`.
+    apart: Option<Box<Apart>>,
     topic_len: u32,
     properties_len: u32,
+    /// Length of topic, properties and payload.
+    len: u32,
+    /// Quality of service it was published with.
+    pub qos: QoS,
+    /// Whether it was published with the retain flag.
+    pub retain: bool,
     /// When it expires; [`Nanos::MAX`] for never.
     pub expires: Nanos,
     /// How urgent it is.
     pub stamp: Stamp,
     /// Identity of the publishing session, for No Local; 0 for the broker.
     pub publisher: u64,
-    /// Quality of service it was published with.
-    pub qos: QoS,
-    /// Whether it was published with the retain flag.
-    pub retain: bool,
     /// The admitted flow that it is of.
     pub(crate) watch: Option<Arc<Watch>>,
     /// Its number in the store; 0 for none.
     pub(crate) stored: u64,
+    /// Topic, forwarded properties and payload, one after the other, and what is
+    /// left of the room.
+    bytes: B,
 }
 
 /// Bytes before a message where it is kept: the counters of [`Arc`].
 const COUNTERS: usize = 2 * size_of::<usize>();
-const _: () = assert!(COUNTERS + std::mem::offset_of!(Message, stamp) < 64);
+const _: () = assert!(COUNTERS + std::mem::offset_of!(Message<[u8; 0]>, stamp) < 64);
 
 /// What is known of a publication beside its bytes.
 #[derive(Debug, Clone)]
@@ -94,6 +80,9 @@ pub(crate) struct Traits {
     pub(crate) stored: u64,
 }
 
+/// Topic, forwarded properties and payload.
+type Pieces<'a> = [&'a [u8]; 3];
+
 impl Message {
     /// Copies a publication. Topic Alias and Message Expiry Interval are left
     /// out of the stored properties; everything else is kept byte for byte.
@@ -106,16 +95,9 @@ impl Message {
         now: Nanos,
         publisher: u64,
     ) -> Arc<Self> {
-        let mut data =
-            Vec::with_capacity(topic.len() + properties.as_bytes().len() + payload.len());
-        data.extend_from_slice(topic);
-        put_forwarded(properties, &mut data);
-        let properties_len = (data.len() - topic.len()) as u32;
-        data.extend_from_slice(payload);
-        Arc::new(Self {
-            data: Data::new(data, payload.len()),
-            topic_len: topic.len() as u32,
-            properties_len,
+        let mut forwarded = Vec::new();
+        put_forwarded(properties, &mut forwarded);
+        let traits = Traits {
             qos,
             retain,
             expires: expiry(properties.number(PropertyId::MessageExpiryInterval), now),
@@ -123,11 +105,52 @@ impl Message {
             stamp: Stamp::PLAIN,
             watch: None,
             stored: 0,
-        })
+        };
+        Self::from_pieces([topic, &forwarded, payload], traits)
     }
 
     /// Copies a publication that is being routed.
     pub(crate) fn from_parts(parts: &Parts<'_>, traits: Traits) -> Arc<Self> {
+        Self::from_pieces(parts.pieces(), traits)
+    }
+
+    fn from_pieces(pieces: Pieces<'_>, traits: Traits) -> Arc<Self> {
+        match length(pieces) {
+            0..=32 => Self::within::<32>(pieces, traits),
+            33..=64 => Self::within::<64>(pieces, traits),
+            65..=96 => Self::within::<96>(pieces, traits),
+            97..=128 => Self::within::<128>(pieces, traits),
+            129..=192 => Self::within::<192>(pieces, traits),
+            193..=256 => Self::within::<256>(pieces, traits),
+            257..=384 => Self::within::<384>(pieces, traits),
+            385..=512 => Self::within::<512>(pieces, traits),
+            513..=768 => Self::within::<768>(pieces, traits),
+            769..=MOST_WITHIN => Self::within::<MOST_WITHIN>(pieces, traits),
+            _ => {
+                let bytes = pieces.concat();
+                let apart = match pieces[2].len() >= SHARE_FROM {
+                    true => Apart::Shared(bytes.into()),
+                    false => Apart::Own(bytes),
+                };
+                Self::around(pieces, Some(apart), [], traits)
+            }
+        }
+    }
+
+    fn within<const ROOM: usize>(pieces: Pieces<'_>, traits: Traits) -> Arc<Self> {
+        let mut bytes = [0; ROOM];
+        put_pieces(pieces, &mut bytes);
+        Self::around(pieces, None, bytes, traits)
+    }
+
+    /// A message with the lengths of `pieces`, which are in `apart` or in `bytes`.
+    #[inline]
+    fn around<const ROOM: usize>(
+        pieces: Pieces<'_>,
+        apart: Option<Apart>,
+        bytes: [u8; ROOM],
+        traits: Traits,
+    ) -> Arc<Self> {
         let Traits {
             qos,
             retain,
@@ -137,19 +160,89 @@ impl Message {
             watch,
             stored,
         } = traits;
-        let data = [parts.topic, parts.properties, parts.payload].concat();
-        Arc::new(Self {
-            data: Data::new(data, parts.payload.len()),
-            topic_len: parts.topic.len() as u32,
-            properties_len: parts.properties.len() as u32,
+        Arc::new(Message {
+            apart: apart.map(Box::new),
+            topic_len: pieces[0].len() as u32,
+            properties_len: pieces[1].len() as u32,
+            len: length(pieces) as u32,
             qos,
             retain,
             expires,
-            publisher,
             stamp,
+            publisher,
             watch,
             stored,
+            bytes,
         })
+    }
+
+    /// The same message with other traits; what is shared stays so.
+    fn with(&self, traits: Traits) -> Arc<Self> {
+        match self.apart.as_deref() {
+            Some(apart @ Apart::Shared(_)) => {
+                Self::around(self.pieces(), Some(apart.clone()), [], traits)
+            }
+            _ => Self::from_pieces(self.pieces(), traits),
+        }
+    }
+
+    /// Whether [`Self::fill`] can be given that many bytes.
+    fn has_room_for(&self, len: usize) -> bool {
+        match self.apart.as_deref() {
+            None => len <= self.bytes.len(),
+            Some(Apart::Own(_)) => len > MOST_WITHIN,
+            Some(Apart::Shared(_)) => false,
+        }
+    }
+
+    /// Makes another message of it, for which there is room.
+    fn fill(&mut self, pieces: Pieces<'_>, traits: Traits) {
+        match self.apart.as_deref_mut() {
+            Some(Apart::Own(bytes)) => {
+                bytes.clear();
+                for piece in pieces {
+                    bytes.extend_from_slice(piece);
+                }
+            }
+            _ => put_pieces(pieces, &mut self.bytes),
+        }
+        self.topic_len = pieces[0].len() as u32;
+        self.properties_len = pieces[1].len() as u32;
+        self.len = length(pieces) as u32;
+        self.qos = traits.qos;
+        self.retain = traits.retain;
+        self.expires = traits.expires;
+        self.stamp = traits.stamp;
+        self.publisher = traits.publisher;
+        self.watch = traits.watch;
+        self.stored = traits.stored;
+    }
+
+    fn data(&self) -> &[u8] {
+        match self.apart.as_deref() {
+            None => &self.bytes[..self.len as usize],
+            Some(Apart::Own(bytes)) => bytes,
+            Some(Apart::Shared(bytes)) => bytes,
+        }
+    }
+
+    /// What is known of it beside its bytes and the flow that it is of.
+    fn traits(&self) -> Traits {
+        Traits {
+            qos: self.qos,
+            retain: self.retain,
+            expires: self.expires,
+            publisher: self.publisher,
+            stamp: self.stamp,
+            watch: None,
+            stored: self.stored,
+        }
+    }
+
+    fn pieces(&self) -> Pieces<'_> {
+        let (topic, rest) = self.data().split_at(self.topic_len as usize);
+        let (properties, payload) = rest.split_at(self.properties_len as usize);
+        [topic, properties, payload]
     }
 
     /// A will message: `expires` is an interval until [`Self::published_at`].
@@ -183,16 +276,14 @@ impl Message {
     /// The same message published at `now`, when `expires` is still an
     /// interval; for wills.
     pub(crate) fn published_at(&self, now: Nanos, stamp: Stamp) -> Arc<Self> {
-        Arc::new(Self {
-            data: self.data.clone(),
+        let expires = match self.expires {
+            Nanos::MAX => Nanos::MAX,
+            interval => now + interval,
+        };
+        self.with(Traits {
+            expires,
             stamp,
-            watch: None,
-            expires: if self.expires == Nanos::MAX {
-                Nanos::MAX
-            } else {
-                now + self.expires
-            },
-            ..*self
+            ..self.traits()
         })
     }
 
@@ -203,15 +294,13 @@ impl Message {
         if timeless && self.watch.is_none() {
             return self.clone();
         }
-        Arc::new(Self {
-            data: self.data.clone(),
+        self.with(Traits {
             stamp: Stamp {
                 deadline: Nanos::MAX,
                 drop_late: false,
                 ..self.stamp
             },
-            watch: None,
-            ..**self
+            ..self.traits()
         })
     }
 
@@ -221,27 +310,23 @@ impl Message {
     }
 
     pub(crate) fn topic_bytes(&self) -> &[u8] {
-        &self.data[..self.topic_len as usize]
+        self.pieces()[0]
     }
 
     /// Properties to forward, without alias and expiry.
     pub fn properties(&self) -> Properties<'_> {
-        let end = (self.topic_len + self.properties_len) as usize;
-        Properties::check(
-            &self.data[self.topic_len as usize..end],
-            PropertySet::PUBLISH,
-        )
-        .unwrap_or_default()
+        Properties::check(self.pieces()[1], PropertySet::PUBLISH).unwrap_or_default()
     }
 
     /// Application message.
     pub fn payload(&self) -> &[u8] {
-        &self.data[(self.topic_len + self.properties_len) as usize..]
+        self.pieces()[2]
     }
 
     /// Bytes it occupies, as the bounds count them.
+    #[inline]
     pub fn size(&self) -> usize {
-        self.data.len()
+        self.len as usize
     }
 
     /// Whether it has expired.
@@ -252,20 +337,30 @@ impl Message {
 
     /// The parts to encode at `now`.
     pub(crate) fn parts(&self, now: Nanos) -> Parts<'_> {
-        let (topic_len, end) = (
-            self.topic_len as usize,
-            (self.topic_len + self.properties_len) as usize,
-        );
+        let [topic, properties, payload] = self.pieces();
         Parts {
-            topic: &self.data[..topic_len],
-            properties: &self.data[topic_len..end],
+            topic,
+            properties,
             expiry: (self.expires < Nanos::MAX).then(|| (self.expires - now).as_secs_ceil() as u32),
-            payload: &self.data[end..],
-            shared: match &self.data {
-                Data::Shared(data) => Some(data.slice(end..)),
-                Data::Own(_) => None,
+            payload,
+            shared: match self.apart.as_deref() {
+                Some(Apart::Shared(bytes)) => Some(bytes.slice(topic.len() + properties.len()..)),
+                _ => None,
             },
         }
+    }
+}
+
+fn length(pieces: Pieces<'_>) -> usize {
+    pieces.iter().map(|piece| piece.len()).sum()
+}
+
+/// Puts them one after the other; there has to be room.
+fn put_pieces(pieces: Pieces<'_>, mut room: &mut [u8]) {
+    for piece in pieces {
+        let (at, rest) = room.split_at_mut(piece.len());
+        at.copy_from_slice(piece);
+        room = rest;
     }
 }
 
@@ -288,27 +383,16 @@ impl Messages {
             self.pause -= 1;
             return Message::from_parts(parts, traits);
         }
+        let pieces = parts.pieces();
         if parts.payload.len() < SHARE_FROM
             && let Some(arc) = self.list.front_mut()
         {
             // The count first: asking for exclusive access takes a lock.
             if Arc::strong_count(arc) == 1
                 && let Some(message) = Arc::get_mut(arc)
-                && let Data::Own(data) = &mut message.data
+                && message.has_room_for(length(pieces))
             {
-                data.clear();
-                data.extend_from_slice(parts.topic);
-                data.extend_from_slice(parts.properties);
-                data.extend_from_slice(parts.payload);
-                message.topic_len = parts.topic.len() as u32;
-                message.properties_len = parts.properties.len() as u32;
-                message.qos = traits.qos;
-                message.retain = traits.retain;
-                message.expires = traits.expires;
-                message.publisher = traits.publisher;
-                message.stamp = traits.stamp;
-                message.watch = traits.watch;
-                message.stored = traits.stored;
+                message.fill(pieces, traits);
                 let arc = arc.clone();
                 self.list.rotate_left(1);
                 self.last_pause = 0;
@@ -324,7 +408,7 @@ impl Messages {
             }
         }
         let message = Message::from_parts(parts, traits);
-        if matches!(message.data, Data::Own(_)) && self.list.len() < REUSED {
+        if parts.payload.len() < SHARE_FROM && self.list.len() < REUSED {
             self.list.push_back(message.clone());
         }
         message
@@ -389,7 +473,11 @@ pub(crate) struct Form<'a> {
     pub(crate) alias: Option<(u16, bool)>,
 }
 
-impl Parts<'_> {
+impl<'a> Parts<'a> {
+    fn pieces(&self) -> Pieces<'a> {
+        [self.topic, self.properties, self.payload]
+    }
+
     /// Length of the properties, and of the whole packet.
     #[inline]
     fn lengths(&self, form: &Form<'_>) -> (usize, usize, usize) {
@@ -463,5 +551,67 @@ impl Parts<'_> {
             None => buffer.extend_from_slice(self.payload),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn made(messages: &mut Messages, topic: &[u8], payload: &[u8]) -> Arc<Message> {
+        let parts = Parts {
+            topic,
+            properties: &[38, 0, 1, b'k', 0, 1, b'v'],
+            expiry: None,
+            payload,
+            shared: None,
+        };
+        let traits = Traits {
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            expires: Nanos::MAX,
+            publisher: 7,
+            stamp: Stamp::PLAIN,
+            watch: None,
+            stored: 0,
+        };
+        messages.make(&parts, traits)
+    }
+
+    fn check(message: &Message, topic: &[u8], payload: &[u8]) {
+        assert_eq!(message.topic_bytes(), topic);
+        assert_eq!(message.properties().as_bytes().len(), 7);
+        assert_eq!(message.payload(), payload);
+        assert_eq!(message.size(), topic.len() + 7 + payload.len());
+        let parts = message.parts(Nanos::from_secs(0));
+        assert_eq!((parts.topic, parts.payload), (topic, payload));
+        assert_eq!(parts.shared.is_some(), payload.len() >= SHARE_FROM);
+    }
+
+    proptest! {
+        /// Whatever the sizes, and whoever still holds what was made before.
+        #[test]
+        fn messages_hold_what_they_are_made_of(
+            sizes in proptest::collection::vec((1..40_usize, 0..1300_usize, any::<bool>()), 1..40),
+            large in SHARE_FROM - 2..SHARE_FROM + 2,
+        ) {
+            let mut messages = Messages::default();
+            let mut held = Vec::new();
+            let sizes = sizes.into_iter().chain([(1, large, true)]);
+            for (i, (topic, payload, hold)) in sizes.enumerate() {
+                let (topic, payload) = (vec![b'a'; topic], vec![i as u8; payload]);
+                let message = made(&mut messages, &topic, &payload);
+                check(&message, &topic, &payload);
+                let later = message.published_at(Nanos::from_secs(1), Stamp::PLAIN);
+                check(&later, &topic, &payload);
+                if hold {
+                    held.push((message, topic, payload));
+                }
+            }
+            for (message, topic, payload) in &held {
+                check(message, topic, payload);
+            }
+        }
     }
 }
