@@ -355,14 +355,18 @@ impl Shard {
 
         let durable = durability > Durability::None && wish.session_expiry > 0;
         let existing = self.hub.session_named(&client_id);
+        // What waits for one user is not for another who uses the same identifier.
+        let owner = existing.and_then(|slot| self.hub.sessions.get(slot)?.username.clone());
+        let is_foreign = owner.is_some() && owner != username && !is_link;
+        let clean_start = connect.clean_start || is_foreign;
         if let Some(trouble) = self.hub.store_trouble()
             && durable
-            && (connect.clean_start || !existing.is_some_and(|slot| self.hub.is_safe(slot)))
+            && (clean_start || !existing.is_some_and(|slot| self.hub.is_safe(slot)))
         {
             return Err(Refusal::new(trouble.reason(), trouble.why()));
         }
         if let Some(slot) = existing {
-            self.take_over(slot, connect.clean_start, now);
+            self.take_over(slot, clean_start, now);
         }
         let existing = self.hub.session_named(&client_id);
         let session_present = existing.is_some();

@@ -70,7 +70,7 @@ impl Kept {
         replace().map_err(|error| {
             format!(
                 "admission.file: {} cannot be written: {error}; promises made from now on do \
-                 not outlive a restart",
+                 not outlive a restart until it can, and it is tried again",
                 self.0.display()
             )
         })

@@ -22,7 +22,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_broker::AdmissionRequest;
-use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Reply};
+use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Reply, State};
 use punctual_model::srt::Channel;
 use punctual_model::wire::Transport;
 use punctual_net::AdmissionDesk;
@@ -97,6 +97,8 @@ pub(crate) struct Office {
 struct Shared {
     desk: Mutex<Desk>,
     kept: Option<Kept>,
+    /// What could not be written, to be tried again.
+    unwritten: Mutex<Option<State>>,
     counter: Box<dyn Counter>,
     transports: Vec<Transport>,
     timing: Arc<Timing>,
@@ -114,7 +116,10 @@ impl Opening {
         }
         let (sender, posts) = channel();
         let timing = Arc::<Timing>::default();
-        let kept = config.admission.file.clone().map(Kept::new);
+        let data = config.server.data.as_ref();
+        let file = config.admission.file.clone();
+        let file = file.or_else(|| Some(data?.join("flows.json")));
+        let kept = file.map(Kept::new);
         let desk = match config.srt()? {
             Some(options) => {
                 let table = table::open(options, sender.clone(), timing.clone())?;
@@ -145,6 +150,7 @@ impl Opening {
             shared: Arc::new(Shared {
                 desk: Mutex::new(self.desk),
                 kept: self.kept,
+                unwritten: Mutex::default(),
                 counter: Box::new(counter),
                 transports: self.transports,
                 timing: self.timing,
@@ -315,12 +321,20 @@ impl Office {
             (Some(_), Desk::Own(manager)) => manager.changed_state(),
             _ => None,
         };
+        // Taken with the desk, so that no older state is written over a newer one.
+        let unwritten = self.shared.unwritten.lock();
+        let mut unwritten = unwritten.unwrap_or_else(PoisonError::into_inner);
         drop(desk);
-        if let (Some(kept), Some(state)) = (&self.shared.kept, state)
-            && let Err(error) = kept.write(&state)
-        {
-            tracing::error!("{error}");
+        if let Some(kept) = &self.shared.kept {
+            let is_new = state.is_some();
+            *unwritten = state.or_else(|| unwritten.take());
+            match unwritten.as_ref().map(|state| kept.write(state)) {
+                Some(Err(error)) if is_new => tracing::error!("{error}"),
+                Some(Err(_)) => {}
+                Some(Ok(())) | None => *unwritten = None,
+            }
         }
+        drop(unwritten);
         // Before the answers: who has connected goes on when it has its flows.
         for change in changes {
             self.shared.counter.tell(change);

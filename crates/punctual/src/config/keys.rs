@@ -669,7 +669,8 @@ section! {
         max_flows: u32 = 10_000, in 1 => 1_000_000, since "0.3", Restart;
         /// Largest number of flows of one session, admitted or not.
         max_flows_per_session: u32 = 1_000, in 1 => 1_000_000, since "0.3", Restart;
-        /// File in which flows and subscriptions are kept over a restart.
+        /// File in which flows and subscriptions are kept over a restart. Without
+        /// it, flows.json in server.data if there is that.
         file: Option<PathBuf> = None, example "\"/var/lib/punctual/flows.json\"",
             since "0.3", Restart;
         /// How long after a restart flows are kept for clients that have not

@@ -353,9 +353,9 @@ fn it_stands_still() {
     {}
     unconcerned.goes_on();
     assert!(floods.iter_mut().all(Flood::is_unanswered));
-    // Two threads with a MiB each, and what they had read before they stopped.
+    // A group of each thread, and what was read before they stopped.
     let waiting = broker.metric("punctual_store_waiting_bytes");
-    assert!((1e6..16e6).contains(&waiting), "{waiting} bytes wait");
+    assert!((1e5..32e6).contains(&waiting), "{waiting} bytes wait");
     assert!(broker.metric("punctual_store_waiting_seconds") > 1.0);
     drop(grip);
     floods.into_iter().for_each(Flood::wait_for_all);

@@ -15,6 +15,7 @@ mod plan;
 mod priomqtt;
 mod reload;
 mod simulate;
+mod store;
 mod wcrt;
 mod what_if;
 

@@ -99,17 +99,28 @@ fn flows_are_made_shown_and_removed() {
 fn flows_outlive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let kept = directory.path().join("flows.json");
-    let more = format!("file = {:?}\n", kept.to_str().unwrap());
-    let bound = {
-        let mut broker = start(&directory, &more);
-        let asked = wanted("axis/1", "deadline=9ms, period=20ms, size=64");
-        let made = post(&broker, "/api/v1/flows", &asked);
-        assert_eq!(made.status, 201);
+    outlive(&directory, &format!("file = {kept:?}\n"), |mut broker| {
         broker.signal(libc::SIGTERM);
         assert!(broker.ended_well());
-        serde_json::from_str::<Value>(&made.body).unwrap()["bound_ns"].clone()
-    };
-    let broker = start(&directory, &more);
+    });
+}
+
+#[test]
+fn with_a_store_flows_outlive_kill_9() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    outlive(&directory, &format!("[server]\ndata = {data:?}\n"), drop);
+}
+
+/// A flow that was admitted is there again after the broker's end.
+fn outlive(directory: &tempfile::TempDir, more: &str, end: impl FnOnce(Broker)) {
+    let broker = start(directory, more);
+    let asked = wanted("axis/1", "deadline=9ms, period=20ms, size=64");
+    let made = post(&broker, "/api/v1/flows", &asked);
+    assert_eq!(made.status, 201);
+    end(broker);
+    let bound = serde_json::from_str::<Value>(&made.body).unwrap()["bound_ns"].clone();
+    let broker = start(directory, more);
     let flow = broker.get("/api/v1/flows/axis/1@press").ok();
     assert_eq!(flow["bound_ns"], bound);
 }

@@ -58,6 +58,10 @@ fn tell(shard: &mut Shard, id: ConnId, packet: &Packet<'_>) {
 }
 
 fn connect(shard: &mut Shard, client_id: &str, expiry: u32) -> ConnId {
+    connect_as(shard, client_id, None, expiry)
+}
+
+fn connect_as(shard: &mut Shard, client_id: &str, user: Option<&str>, expiry: u32) -> ConnId {
     let meta = ConnMeta {
         peer: None,
         local: None,
@@ -79,7 +83,7 @@ fn connect(shard: &mut Shard, client_id: &str, expiry: u32) -> ConnId {
             keep_alive: 0,
             client_id,
             will: None,
-            username: None,
+            username: user,
             password: None,
             properties: properties.as_properties(),
         }),
@@ -114,6 +118,22 @@ fn publish(shard: &mut Shard, id: ConnId, qos: QoS, packet_id: u16) {
             payload: b"x",
         }),
     );
+}
+
+/// A shard with what the store has, which is one session.
+fn restored(store: &mut Memory) -> Shard {
+    let mut shard = shard();
+    let mut restorer = Restorer::new(shard.hub.directory.clone(), WALL);
+    let mut restored = Vec::new();
+    store
+        .recover(&mut |op: Op<'_>| restored.extend(restorer.take(&op)))
+        .unwrap();
+    restored.extend(restorer.finish());
+    assert_eq!(restored.len(), 1);
+    for session in restored {
+        assert!(shard.restore(session, NOW));
+    }
+    shard
 }
 
 /// Commits what was emitted; returns what that was.
@@ -179,17 +199,7 @@ fn identifiers_of_qos_2_are_safe_before_they_are_seen() {
     commit(&mut shard, &mut store);
     assert_eq!(leaving(&mut shard, kept), [PacketType::PubRel]);
     // What remains after a crash is PUBREL, with the same identifier.
-    let mut again = self::shard();
-    let mut restorer = Restorer::new(again.hub.directory.clone(), WALL);
-    let mut restored = Vec::new();
-    store
-        .recover(&mut |op: Op<'_>| restored.extend(restorer.take(&op)))
-        .unwrap();
-    restored.extend(restorer.finish());
-    assert_eq!(restored.len(), 1);
-    for session in restored {
-        assert!(again.restore(session, NOW));
-    }
+    let mut again = restored(&mut store);
     let kept = connect(&mut again, "kept", 100);
     assert_eq!(leaving(&mut again, kept), []);
     commit(&mut again, &mut store);
@@ -279,4 +289,28 @@ fn refusals_wait_for_nothing_that_has_to_wait() {
     commit(&mut shard, &mut store);
     let both = [PacketType::PubRec, PacketType::PubRec];
     assert_eq!(leaving(&mut shard, publisher), both);
+}
+
+#[test]
+fn what_waits_for_one_user_is_for_no_other() {
+    for (user, gets) in [(Some("her"), true), (Some("him"), false), (None, false)] {
+        let (mut shard, mut store) = (shard(), Memory::default());
+        let kept = connect_as(&mut shard, "kept", Some("her"), 100);
+        subscribe(&mut shard, kept, QoS::AtLeastOnce);
+        shard.closed(kept, "gone", NOW);
+        let publisher = connect(&mut shard, "publisher", 0);
+        publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+        commit(&mut shard, &mut store);
+        let mut again = restored(&mut store);
+        let taken = connect_as(&mut again, "kept", user, 100);
+        commit(&mut again, &mut store);
+        let left = leaving(&mut again, taken);
+        assert_eq!(left.contains(&PacketType::Publish), gets, "{user:?}");
+        // And so after the next start.
+        let mut third = restored(&mut store);
+        let kept = connect_as(&mut third, "kept", Some("her"), 100);
+        commit(&mut third, &mut store);
+        let left = leaving(&mut third, kept);
+        assert_eq!(left.contains(&PacketType::Publish), gets, "{user:?}");
+    }
 }

@@ -1,0 +1,62 @@
+//! Stores of other versions: what format 1 wrote is read and written anew, and
+//! what a later version wrote is refused and left alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::{TempDir, tempdir};
+
+use super::run;
+
+const SEGMENT: &str = "0000000001.segment";
+
+/// A copy of a directory beside this file, to be written to.
+fn copy(name: &str) -> TempDir {
+    let copy = tempdir().unwrap();
+    fs::copy(fixture(name).join(SEGMENT), copy.path().join(SEGMENT)).unwrap();
+    copy
+}
+
+fn fixture(name: &str) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
+    tests.join(name)
+}
+
+fn store(command: &str, place: &Path) -> super::Run {
+    run(["store".as_ref(), command.as_ref(), place.as_os_str()])
+}
+
+#[test]
+fn what_format_1_wrote_is_read_and_written_anew() {
+    // Sessions of a user and of nobody, one with a share; queued messages with both
+    // QoS, a priority and an expiry; a retained message.
+    let expected = fs::read_to_string(fixture("store-1").join("export.jsonl")).unwrap();
+    let old = copy("store-1");
+    assert!(store("check", old.path()).ok().contains("2 sessions"));
+    assert_eq!(store("export", old.path()).ok(), expected);
+    store("compact", old.path()).ok();
+    assert!(!old.path().join(SEGMENT).exists());
+    assert_eq!(store("export", old.path()).ok(), expected);
+
+    let new = tempdir().unwrap();
+    let backup = fixture("store-1").join("export.jsonl");
+    let [command, import] = ["store", "import"].map(AsRef::as_ref);
+    let import = [command, import, new.path().as_os_str(), backup.as_os_str()];
+    run(import).ok();
+    assert_eq!(store("export", new.path()).ok(), expected);
+    run(import).fails(1, &["name a new directory"]);
+}
+
+#[test]
+fn what_a_later_version_wrote_is_refused() {
+    let new = copy("store-1000");
+    let before = fs::read(new.path().join(SEGMENT)).unwrap();
+    let words = ["format 1000", "up to 1", "start the version that wrote it"];
+    for command in ["check", "export", "compact"] {
+        store(command, new.path()).fails(1, &words);
+    }
+    let data = new.path().to_str().unwrap();
+    let serve = ["serve", "--http", "off", "--listen", "tcp://127.0.0.1:0"];
+    run(serve.into_iter().chain(["--data", data])).fails(1, &words);
+    assert_eq!(fs::read(new.path().join(SEGMENT)).unwrap(), before);
+}
