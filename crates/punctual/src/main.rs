@@ -6,6 +6,7 @@
 //! wrong input with 2.
 
 mod admission;
+mod bridge;
 mod cli;
 mod config;
 mod http;

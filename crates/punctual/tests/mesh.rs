@@ -275,18 +275,47 @@ fn what_was_acknowledged_survives_the_death_of_every_broker() {
     assert_eq!(numbers, (0..60).collect::<Vec<u32>>());
 }
 
+/// Adds a neighbour at run time.
+fn add(member: &Member, neighbour: &str) -> broker::Answer {
+    let body = format!("{{\"neighbour\": \"{neighbour}\"}}");
+    member.broker.send(&format!(
+        "POST /api/v1/mesh/neighbours HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        member.broker.http,
+        body.len()
+    ))
+}
+
+#[test]
+fn a_neighbour_that_is_added_lasts_if_a_file_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("neighbours");
+    let keys = format!("neighbours_file = \"{}\"", file.display());
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::start("b", &keys, &[]);
+    assert_eq!(add(&b, &a.broker.tcp.to_string()).status, 204);
+    b.attached("a");
+    drop(b);
+    let b = Member::start("b", &keys, &[]);
+    b.attached("a");
+    let path = format!("/api/v1/mesh/neighbours/{}", a.broker.tcp);
+    assert_eq!(b.broker.delete(&path).status, 204);
+    drop(b);
+    let b = Member::start("b", &keys, &[]);
+    assert_eq!(b.status()["neighbours"].as_array().unwrap().len(), 0);
+    // One that cannot be is not kept.
+    let refused = add(&b, "tls://127.0.0.1:1");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.body.contains("mesh.ca_file"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
+}
+
 #[test]
 fn neighbours_come_and_go_at_run_time() {
     let a = Member::start("a", "", &[]);
     let b = Member::start("b", "", &[]);
     assert_eq!(b.attached("b")["links"].as_array().unwrap().len(), 0);
-    let body = format!("{{\"neighbour\": \"{}\"}}", a.broker.tcp);
-    let answer = b.broker.send(&format!(
-        "POST /api/v1/mesh/neighbours HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        b.broker.http,
-        body.len()
-    ));
+    let answer = add(&b, &a.broker.tcp.to_string());
     assert_eq!(answer.status, 204, "{answer:?}");
     b.attached("a");
     let path = format!("/api/v1/mesh/neighbours/{}", a.broker.tcp);
@@ -313,13 +342,7 @@ fn what_is_no_broker_is_refused() {
     let plain = Broker::start();
     plain.get("/api/v1/mesh").refused(409);
     let b = Member::start("b", "", &[]);
-    let body = format!("{{\"neighbour\": \"{}\"}}", plain.tcp);
-    b.broker.send(&format!(
-        "POST /api/v1/mesh/neighbours HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        b.broker.http,
-        body.len()
-    ));
+    add(&b, &plain.tcp.to_string());
     let why = b.broker.logged("is not connected: ");
     assert!(
         why.contains("not allowed to connect as a neighbour broker"),

@@ -12,7 +12,7 @@ mod options;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-use self::lines::Line;
+pub(crate) use self::lines::{Line, read};
 use self::listeners::Listeners;
 use self::options::Meaning;
 use super::document::{Content, Node, Origin, Table, merge};
@@ -53,7 +53,7 @@ impl fmt::Display for Note {
 /// A file that cannot be read.
 pub(crate) fn import(path: &Path) -> Result<Imported, String> {
     let mut importer = Importer::default();
-    for line in lines::read(path)? {
+    for line in read(path)? {
         importer.line(line);
     }
     Ok(importer.finish(path))

@@ -762,6 +762,10 @@ section! {
         /// next start. Without it they are forgotten then.
         neighbours_file: Option<PathBuf> = None,
             example "\"/var/lib/punctual/neighbours\"", since "0.4", Restart;
+        /// File with `connection` sections as in mosquitto.conf: bridges to brokers
+        /// that are not of the mesh. It works without `enabled`, too.
+        bridges: Option<PathBuf> = None, example "\"/etc/mosquitto/mosquitto.conf\"",
+            since "0.4", Restart;
         /// Over which connections messages go; the same in all brokers.
         /// "subscription-table": those behind which somebody has subscribed.
         /// "flooding": all of the tree. "root-relay": up to the root, and from there

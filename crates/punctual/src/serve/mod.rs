@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::admission;
+use crate::bridge;
 use crate::cli::Failure;
 use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch, nanos};
 use crate::http::{Http, Opened};
@@ -71,6 +72,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let office = admission::Opening::open(&config, schemes)?;
     let (keeper, store) = Keeper::open(&config)?.unzip();
     let mesh = mesh::Opening::open(&config)?;
+    let bridges = bridge::Opening::open(config.mesh.bridges.as_deref())?;
     let mut server = Server::start(ServerOptions {
         listeners,
         broker: config.broker(),
@@ -104,6 +106,9 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         .take_events()
         .map(|events| thread::spawn(move || events::log(events)));
     let mesh = mesh.map(|mesh| mesh.start(&server)).transpose()?;
+    let plain = urls.iter().position(|(scheme, _)| *scheme == "tcp");
+    let plain = plain.and_then(|at| server.addresses().get(at).copied());
+    let bridges = bridges.map(|bridges| bridges.start(plain)).transpose()?;
     let addresses = server.addresses().iter().zip(&urls);
     let urls: Vec<String> = addresses
         .map(|(address, (scheme, path))| format!("{scheme}://{address}{path}"))
@@ -153,6 +158,9 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     tracing::info!("shutting down");
     if let Some(http) = &http {
         http.shutting_down();
+    }
+    if let Some(bridges) = bridges {
+        bridges.stop();
     }
     server.shut_down();
     if let Some(keeper) = &keeper {

@@ -12,11 +12,11 @@ const DEEPEST: usize = 10;
 
 /// An option and its value.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
-    pub(super) origin: Origin,
-    pub(super) option: String,
+pub(crate) struct Line {
+    pub(crate) origin: Origin,
+    pub(crate) option: String,
     /// The rest of the line; empty for an option without value.
-    pub(super) value: String,
+    pub(crate) value: String,
 }
 
 /// Reads a file and, in the place of each `include_dir`, the `*.conf` files of
@@ -25,7 +25,7 @@ pub(super) struct Line {
 /// # Errors
 ///
 /// A file or directory that cannot be read.
-pub(super) fn read(path: &Path) -> Result<Vec<Line>, String> {
+pub(crate) fn read(path: &Path) -> Result<Vec<Line>, String> {
     let mut lines = Vec::new();
     read_into(path, 0, &mut lines)?;
     Ok(lines)

@@ -26,7 +26,7 @@ pub(super) enum Meaning {
 
 use Meaning::{Key, Listener, None, Secret, Special};
 
-const BRIDGE: &str = "bridges come with [mesh], which this version does not have yet";
+const BRIDGE: &str = "bridges are read from such a file: name it as bridges in [mesh]";
 const PLUGIN: &str = "there are no plugins; see auth.password_file and auth.acl_file";
 const PSK: &str = "there is no TLS with pre-shared keys; use certificates";
 const CIPHERS: &str = "ciphers are those that rustls considers secure, and cannot be chosen";

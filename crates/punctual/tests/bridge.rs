@@ -1,0 +1,224 @@
+//! Bridges to a Mosquitto at the edge of a mesh: topics go over with their prefixes, once, and
+//! circles end. Skipped, with the reason printed, where no mosquitto is installed, unless
+//! PUNCTUAL_REQUIRE_NETNS is set.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+#[path = "http/broker.rs"]
+#[allow(dead_code, reason = "the tests of the HTTP interface need more of it")]
+mod broker;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use broker::{Broker, PATIENCE};
+use punctual_client::{
+    Client, Config, Event, Message, Options, PropertyBuf, QoS, SubscribeOptions, Url,
+};
+use tempfile::TempDir;
+
+/// How long nothing more has to come before a message counts as having come once.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// What is published only to find out whether a bridge is up.
+const PROBE: &str = "probe";
+
+/// A Mosquitto on a port of its own; it ends when this is dropped.
+struct Mosquitto {
+    process: Child,
+    address: SocketAddr,
+    _directory: TempDir,
+}
+
+impl Mosquitto {
+    fn start() -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let file = directory.path().join("mosquitto.conf");
+        let port = address.port();
+        let text = format!("listener {port} 127.0.0.1\nallow_anonymous true\n");
+        std::fs::write(&file, text).unwrap();
+        let process = Command::new("mosquitto")
+            .arg("-c")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(process) = process else {
+            assert!(
+                std::env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none(),
+                "PUNCTUAL_REQUIRE_NETNS is set, but mosquitto is not installed"
+            );
+            eprintln!("skipped: mosquitto is not installed");
+            return None;
+        };
+        let start = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            assert!(start.elapsed() < PATIENCE, "mosquitto does not listen");
+            std::thread::yield_now();
+        }
+        Some(Self {
+            process,
+            address,
+            _directory: directory,
+        })
+    }
+}
+
+impl Drop for Mosquitto {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A broker of a mesh with a bridge, once the bridge is up at both ends.
+fn bridged(id: &str, mosquitto: &Mosquitto, topics: &str, neighbours: &[SocketAddr]) -> Broker {
+    let directory = tempfile::tempdir().unwrap();
+    let [bridges, config] = ["bridges.conf", "punctual.toml"].map(|f| directory.path().join(f));
+    let section = format!("connection {id}\naddress {}\n{topics}\n", mosquitto.address);
+    std::fs::write(&bridges, section).unwrap();
+    let neighbours: Vec<String> = neighbours.iter().map(|n| format!("\"{n}\"")).collect();
+    let text = format!(
+        "[mesh]\nenabled = true\nid = \"{id}\"\nhello = \"200ms\"\nbridges = \"{}\"\n\
+         neighbours = [{}]\n",
+        bridges.display(),
+        neighbours.join(", ")
+    );
+    std::fs::write(&config, text).unwrap();
+    Broker::with_arguments(&["--config", config.to_str().unwrap()])
+}
+
+fn client(address: SocketAddr, id: &str) -> Client {
+    let options = Options {
+        endpoint: Url::parse(&format!("mqtt://{address}")).unwrap().endpoint,
+        config: Config {
+            client_id: id.into(),
+            ..Config::default()
+        },
+        reconnect: None,
+    };
+    Client::connect(options).unwrap().0
+}
+
+fn subscriber(address: SocketAddr, filter: &str) -> Client {
+    let mut client = client(address, "subscriber");
+    let options = SubscribeOptions {
+        qos: QoS::AtLeastOnce,
+        ..SubscribeOptions::default()
+    };
+    client
+        .subscribe(&[(filter, options)], &PropertyBuf::new())
+        .unwrap();
+    while !matches!(
+        client.next(Some(PATIENCE)).unwrap(),
+        Some(Event::Subscribed { .. })
+    ) {}
+    client
+}
+
+#[track_caller]
+fn publish(address: SocketAddr, topic: &str, payload: &str) {
+    let mut client = client(address, "publisher");
+    client
+        .publish(&Message::new(topic, payload).qos(QoS::AtLeastOnce))
+        .unwrap();
+    while !matches!(
+        client.next(Some(PATIENCE)).unwrap(),
+        Some(Event::Published { .. })
+    ) {}
+}
+
+/// Topics and payloads until nothing more comes, late probes left out.
+fn received(client: &mut Client, at_least: usize) -> Vec<(String, String)> {
+    let mut messages = Vec::new();
+    loop {
+        let enough = messages.len() >= at_least;
+        let patience = if enough { QUIET } else { PATIENCE };
+        match client.next(Some(patience)).unwrap() {
+            Some(Event::Message(delivery)) => {
+                let payload = String::from_utf8(delivery.message.payload).unwrap();
+                if payload != PROBE {
+                    messages.push((delivery.message.topic, payload));
+                }
+            }
+            Some(_) => {}
+            None => return messages,
+        }
+    }
+}
+
+/// Publishes at one end until it is heard at the other: then the bridge is up.
+#[track_caller]
+fn until_heard(from: SocketAddr, topic: &str, to: &mut Client) {
+    let start = Instant::now();
+    loop {
+        publish(from, topic, PROBE);
+        let came = to.next(Some(Duration::from_millis(200))).unwrap();
+        if let Some(Event::Message(delivery)) = came
+            && delivery.message.topic == topic
+        {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{topic} is never heard");
+    }
+}
+
+#[test]
+fn topics_go_over_once_with_their_prefixes() {
+    let Some(mosquitto) = Mosquitto::start() else {
+        return;
+    };
+    let topics = "topic t/# both 1\ntopic # out 1 here/ there/\ntopic x in 1 from/ \"\"";
+    let broker = bridged("a", &mosquitto, topics, &[]);
+    let mut here = subscriber(broker.tcp, "#");
+    let mut there = subscriber(mosquitto.address, "#");
+    until_heard(broker.tcp, "t/up", &mut there);
+    until_heard(mosquitto.address, "t/down", &mut here);
+
+    let message = |topic: &str, payload: &str| (topic.to_owned(), payload.to_owned());
+    publish(broker.tcp, "t/1", "out");
+    assert_eq!(received(&mut there, 1), [message("t/1", "out")]);
+    assert_eq!(received(&mut here, 1), [message("t/1", "out")]);
+    publish(mosquitto.address, "t/2", "in");
+    assert_eq!(received(&mut here, 1), [message("t/2", "in")]);
+    assert_eq!(received(&mut there, 1), [message("t/2", "in")]);
+    publish(broker.tcp, "here/y", "out");
+    assert_eq!(received(&mut there, 1), [message("there/y", "out")]);
+    publish(mosquitto.address, "x", "in");
+    assert_eq!(
+        received(&mut here, 2),
+        [message("here/y", "out"), message("from/x", "in")]
+    );
+    // What is not named stays.
+    publish(broker.tcp, "z", "here");
+    assert_eq!(received(&mut here, 1), [message("z", "here")]);
+    assert_eq!(received(&mut there, 1), [message("x", "in")]);
+}
+
+#[test]
+fn a_circle_of_bridges_ends() {
+    let Some(mosquitto) = Mosquitto::start() else {
+        return;
+    };
+    // Both brokers of a mesh have a bridge to the same other one.
+    let topics = |name: &str| format!("topic t/# both 1\ntopic only-{name} out 1");
+    let a = bridged("a", &mosquitto, &topics("a"), &[]);
+    let b = bridged("b", &mosquitto, &topics("b"), &[a.tcp]);
+    let mut at_a = subscriber(a.tcp, "t/#");
+    let mut at_b = subscriber(b.tcp, "t/#");
+    let mut there = subscriber(mosquitto.address, "#");
+    until_heard(a.tcp, "t/mesh", &mut at_b);
+    until_heard(a.tcp, "only-a", &mut there);
+    until_heard(b.tcp, "only-b", &mut there);
+    publish(a.tcp, "t/1", "x");
+    let copies = |number| vec![("t/1".to_owned(), "x".to_owned()); number];
+    assert_eq!(received(&mut at_a, 1), copies(1));
+    assert_eq!(received(&mut at_b, 1), copies(1));
+    // Over either bridge, and no more.
+    assert_eq!(received(&mut there, 2), copies(2));
+}
