@@ -9,9 +9,11 @@
 //! while something refers to it, or until the end of its group.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasherDefault;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::numbers::{ByNumber, NumberHasher};
 use crate::op::{Content, EntryOp, Highest, Ids, RECORD_HEADER, SessionOp, SubscriptionOp, WillOp};
 use crate::{Batch, Op, Wall};
 
@@ -27,7 +29,7 @@ const ITEM: u64 = RECORD_HEADER as u64 + 16;
 #[derive(Debug, Clone)]
 pub struct Image<C = Box<[u8]>> {
     pub(crate) sessions: BTreeMap<u64, Session>,
-    pub(crate) messages: HashMap<u64, Message<C>>,
+    pub(crate) messages: ByNumber<Message<C>>,
     pub(crate) retained: BTreeMap<Box<str>, Retained>,
     pub(crate) flows: BTreeMap<Box<str>, Flow>,
     /// What was said of entries that have not come, by entry and session.
@@ -141,7 +143,7 @@ impl<C> Default for Image<C> {
     fn default() -> Self {
         Self {
             sessions: BTreeMap::new(),
-            messages: HashMap::new(),
+            messages: ByNumber::default(),
             retained: BTreeMap::new(),
             flows: BTreeMap::new(),
             early: BTreeMap::new(),
@@ -584,13 +586,16 @@ impl<C> Image<C> {
         self.early.clear();
         let (mut dropped, mut finished) = (0, Vec::new());
         let mut ended = Vec::new();
+        // Usually everything is there, and there may be very many entries.
+        let mut messages = self.messages.values();
+        let some_missing = messages.any(|it| it.refs > 0 && it.content.is_none());
         for (&session, state) in &self.sessions {
             if state.meta.is_none() {
                 ended.push(session);
                 dropped += state.entries.len() as u64;
                 continue;
             }
-            for (&entry, it) in &state.entries {
+            for (&entry, it) in state.entries.iter().filter(|_| some_missing) {
                 if !it.step && !self.has_content(it.message) {
                     finished.push((session, entry));
                 }
@@ -909,6 +914,12 @@ pub(crate) enum Fate {
     Skip,
 }
 
+impl Fate {
+    pub(crate) fn is_written(&self) -> bool {
+        matches!(self, Self::Write | Self::WriteSent(_))
+    }
+}
+
 impl<C> Image<C> {
     /// What of a group has to be written. What begins and ends in the same
     /// group cancels, and so does what changes nothing.
@@ -917,10 +928,10 @@ impl<C> Image<C> {
         let each = group.iter().enumerate();
         let mut fates: Vec<Fate> = each.map(|(at, op)| self.fate(at, op, &sums)).collect();
         // A content is needed if something that refers to it is written.
-        let mut needed = HashSet::new();
+        let mut needed = HashSet::<u64, BuildHasherDefault<NumberHasher>>::default();
         for (op, fate) in group.iter().zip(&fates) {
             if let (Op::Entry(EntryOp { message, .. }) | Op::Retain { message, .. }, true) =
-                (op, matches!(fate, Fate::Write | Fate::WriteSent(_)))
+                (op, fate.is_written())
             {
                 needed.insert(*message);
             }
@@ -1051,9 +1062,9 @@ fn try_size<T>(of: Option<&T>, size: impl FnOnce(&T) -> Option<u64>) -> u64 {
 /// What a group comes to.
 #[derive(Default)]
 struct Sums<'a> {
-    /// Where entries are.
-    entries: HashMap<(u64, u64), usize>,
-    done: HashSet<(u64, u64)>,
+    /// Where entries are, by session and number.
+    entries: HashMap<(u64, u64), usize, BuildHasherDefault<NumberHasher>>,
+    done: HashSet<(u64, u64), BuildHasherDefault<NumberHasher>>,
     /// Where the last word about an identifier is.
     received: HashMap<(u64, u16), usize>,
     /// The highest version of a topic.
@@ -1063,6 +1074,9 @@ struct Sums<'a> {
 impl<'a> Sums<'a> {
     fn of(group: &[Op<'a>]) -> Self {
         let mut sums = Self::default();
+        // A message that comes and is done with is four operations.
+        sums.entries.reserve(group.len() / 4);
+        sums.done.reserve(group.len() / 4);
         for (at, op) in group.iter().enumerate() {
             match *op {
                 Op::Entry(EntryOp { session, entry, .. }) => {

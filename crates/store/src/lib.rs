@@ -16,6 +16,7 @@ mod files;
 mod image;
 mod log;
 mod medium;
+mod numbers;
 pub mod op;
 #[cfg(test)]
 mod script;
@@ -28,6 +29,7 @@ pub use files::Files;
 pub use image::Image;
 pub use log::{Log, LogConfig};
 pub use medium::{Medium, Simulated};
+pub use numbers::{ByNumber, NumberHasher};
 pub use op::{Batch, Op, Wall};
 pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats};
 #[cfg(feature = "disk")]

@@ -769,7 +769,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Operations in their order, as records.
+/// Operations in their order, as records that get their checksums when they are
+/// written: most are done with before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -795,9 +796,7 @@ impl Batch {
             self.bytes.truncate(start);
             return;
         };
-        let checksum = checksum(len, &self.bytes[body..]);
         self.bytes[start..start + 4].copy_from_slice(&len.to_le_bytes());
-        self.bytes[start + 4..body].copy_from_slice(&checksum.to_le_bytes());
         self.len += 1;
     }
 
@@ -894,6 +893,16 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// Appends it with its checksum.
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(self.bytes);
+        if let Some((header, body)) = out[start..].split_first_chunk_mut::<RECORD_HEADER>() {
+            let checksum = checksum(body.len() as u32, body);
+            header[4..].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+
     /// Its operation, without a look at the checksum.
     pub(crate) fn op(self) -> Result<Op<'a>, OpError> {
         Op::decode(self.bytes.get(RECORD_HEADER..).unwrap_or_default())
@@ -901,16 +910,20 @@ impl<'a> Record<'a> {
 
     /// Its operation if it is what was written.
     pub(crate) fn checked(self) -> Result<Op<'a>, OpError> {
-        let (header, body) = self
-            .bytes
-            .split_first_chunk::<RECORD_HEADER>()
-            .ok_or(OpError::Short("header"))?;
+        match self.is_intact() {
+            true => self.op(),
+            false => Err(OpError::Checksum),
+        }
+    }
+
+    /// Whether it is what was written.
+    pub(crate) fn is_intact(self) -> bool {
+        let Some((header, body)) = self.bytes.split_first_chunk::<RECORD_HEADER>() else {
+            return false;
+        };
         let [a, b, c, d, e, f, g, h] = *header;
         let len = u32::from_le_bytes([a, b, c, d]);
-        if checksum(len, body) != u32::from_le_bytes([e, f, g, h]) {
-            return Err(OpError::Checksum);
-        }
-        Op::decode(body)
+        checksum(len, body) == u32::from_le_bytes([e, f, g, h])
     }
 }
 
@@ -1020,7 +1033,8 @@ mod tests {
         fn every_flipped_bit_is_noticed(op in arbitrary::owned(), at in any::<prop::sample::Index>()) {
             let mut batch = Batch::new();
             batch.push(&op.op());
-            let mut bytes = batch.as_bytes().to_vec();
+            let mut bytes = Vec::new();
+            batch.records().for_each(|record| record.write(&mut bytes));
             let bit = at.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             let mut records = Records::new(&bytes);

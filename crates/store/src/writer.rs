@@ -2,9 +2,9 @@
 //!
 //! Shards post batches and go on. The writer takes what waits, up to a number
 //! of bytes, as one group, commits it, and tells each shard. A group is closed
-//! when its first batch has waited for [`WriterConfig::group_delay`], when it is
-//! large enough, or when a batch asks for it; while one commit runs the next
-//! group gathers. Batches are taken in the order in which they were posted.
+//! when its first batch has waited for [`WriterConfig::group_delay`] or as long as
+//! commits take lately, when it is large enough, or when a batch asks for it;
+//! while one commit runs the next group gathers. Batches are taken in the order in which they were posted.
 //!
 //! A group that fails stays, is tried again with all that came since, and its
 //! batches are reported once. Posting never waits and never refuses: who posts
@@ -22,7 +22,8 @@ use crate::{Batch, Store, StoreError, StoreStats};
 /// When groups are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterConfig {
-    /// How long a batch waits for others.
+    /// How long a batch waits for others, at most. It does not wait longer than
+    /// commits take lately: on a fast disk waiting would be most of it.
     pub group_delay: Duration,
     /// Bytes of a group after which it takes no other batch.
     pub group_bytes: usize,
@@ -57,11 +58,11 @@ pub enum Outcome {
     },
 }
 
-/// Counts by powers of two.
+/// Counts by size: four buckets for each power of two, so that a value is known to a fifth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Histogram {
-    /// How many values had so many significant bits.
-    pub buckets: [u64; 48],
+    /// How many values were above the bound of the bucket before and not above its own.
+    pub buckets: [u64; Self::BUCKETS],
     /// Sum of the values.
     pub sum: u64,
 }
@@ -69,18 +70,28 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Self {
         Self {
-            buckets: [0; 48],
+            buckets: [0; Self::BUCKETS],
             sum: 0,
         }
     }
 }
 
 impl Histogram {
+    const BUCKETS: usize = 4 * 40;
+
     fn record(&mut self, value: u64) {
-        let bits = (u64::BITS - value.leading_zeros()) as usize;
-        let last = self.buckets.len() - 1;
-        self.buckets[bits.min(last)] += 1;
+        self.buckets[Self::bucket(value)] += 1;
         self.sum = self.sum.saturating_add(value);
+    }
+
+    /// The bucket of a value: four times the position of its first bit, and the two bits after
+    /// it; the last one also has all that is larger.
+    pub fn bucket(value: u64) -> usize {
+        let Some(first) = value.checked_ilog2() else {
+            return 0;
+        };
+        let next = (value << 2 >> first) & 3;
+        (4 * first as usize + next as usize).min(Self::BUCKETS - 1)
     }
 
     /// How many values there were.
@@ -90,14 +101,16 @@ impl Histogram {
 
     /// The largest value of a bucket, except the last.
     pub fn upper(bucket: usize) -> u64 {
-        (1 << bucket) - 1
+        let next = bucket as u64 + 1;
+        let (first, quarters) = (next / 4, 4 + next % 4);
+        ((quarters << first) - 1) >> 2
     }
 }
 
 /// What the writer has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WriterStats {
-    /// Duration of commits in nanoseconds.
+    /// Duration of commits that had something to write, in nanoseconds.
     pub commit_nanos: Histogram,
     /// From the post of a batch to its commit, in nanoseconds.
     pub wait_nanos: Histogram,
@@ -187,6 +200,7 @@ impl<S: Store + Send + 'static> Writer<S> {
             tell,
             batches: Vec::new(),
             group: Batch::new(),
+            usual: config.group_delay,
         };
         let thread = thread::Builder::new()
             .name("store".into())
@@ -297,6 +311,8 @@ struct Work<S, T> {
     /// Of the group.
     batches: Vec<Posted>,
     group: Batch,
+    /// How long commits take lately, at most [`WriterConfig::group_delay`].
+    usual: Duration,
 }
 
 impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
@@ -343,7 +359,7 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
                 queue = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let left = config.group_delay.saturating_sub(first.elapsed());
+            let left = self.usual.saturating_sub(first.elapsed());
             if queue.is_ready(config) || left.is_zero() {
                 break;
             }
@@ -368,11 +384,12 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
     }
 
     fn commit(&mut self) {
+        let before = self.store.stats().written_operations;
         let begun = Instant::now();
         let result = self.store.commit(&self.group);
         let took = begun.elapsed();
         match result {
-            Ok(()) => self.committed(took),
+            Ok(()) => self.committed(took, before),
             Err(error) => {
                 let mut stats = self.shared.stats();
                 stats.failures += 1;
@@ -388,14 +405,20 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
         }
     }
 
-    fn committed(&mut self, took: Duration) {
+    /// `before` operations had been written.
+    fn committed(&mut self, took: Duration, before: u64) {
         let bytes: usize = self.batches.iter().map(|it| it.ops.as_bytes().len()).sum();
         let mut stats = self.shared.stats();
-        stats.commit_nanos.record(took.as_nanos() as u64);
         stats.group_operations.record(self.group.len() as u64);
         stats.group_bytes.record(bytes as u64);
         stats.failing = None;
         stats.store = self.store.stats();
+        if stats.store.written_operations > before {
+            stats.commit_nanos.record(took.as_nanos() as u64);
+            // A mean that forgets within some tens of commits.
+            self.usual = (self.usual * 15 + took) / 16;
+            self.usual = self.usual.min(self.shared.config.group_delay);
+        }
         let now = Instant::now();
         for batch in &self.batches {
             let waited = now.saturating_duration_since(batch.at);
@@ -478,6 +501,20 @@ mod tests {
             results,
             told,
         }
+    }
+
+    #[test]
+    fn a_value_is_in_the_bucket_with_its_bounds() {
+        assert_eq!(Histogram::bucket(0), 0);
+        for value in (0..4096).chain([1 << 30, (1 << 30) - 1, 5 << 28, (5 << 28) - 1]) {
+            let bucket = Histogram::bucket(value);
+            assert!(value <= Histogram::upper(bucket), "{value} in {bucket}");
+            assert!(
+                bucket == 0 || value > Histogram::upper(bucket - 1),
+                "{value} in {bucket}"
+            );
+        }
+        assert_eq!(Histogram::bucket(u64::MAX), Histogram::BUCKETS - 1);
     }
 
     fn session(session: u64) -> Batch {

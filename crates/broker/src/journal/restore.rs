@@ -7,10 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashMap;
 use punctual_codec::{QoS, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
-use punctual_store::{Op, Wall};
+use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{DEMOTED, NUMBERED};
 use super::wall::Offset;
@@ -33,8 +32,23 @@ use crate::{Directory, Message, Nanos};
 pub struct Restorer {
     offset: Offset,
     directory: Arc<Directory>,
-    messages: HashMap<u64, Arc<Message>, foldhash::fast::RandomState>,
+    messages: ByNumber<Arc<Message>>,
     session: Option<RestoredSession>,
+    /// What waits for it.
+    waiting: Vec<Waiting>,
+}
+
+/// A message that waits for the session that was begun.
+#[derive(Debug)]
+struct Waiting {
+    message: u64,
+    subscription_ids: Option<Arc<[u32]>>,
+    qos: QoS,
+    retain: bool,
+    number: Option<Number>,
+    entry: u64,
+    /// The packet identifier that it was sent with, and whether PUBREC came.
+    sent: Option<(u16, bool)>,
 }
 
 /// A session as it was.
@@ -68,8 +82,9 @@ impl Restorer {
         Self {
             offset: Offset(wall),
             directory,
-            messages: HashMap::default(),
+            messages: ByNumber::default(),
             session: None,
+            waiting: Vec::new(),
         }
     }
 
@@ -95,15 +110,47 @@ impl Restorer {
                 let mut names = self.directory.names();
                 names.restore(key, value, federation.map(|federation| &**federation));
             }
-            Op::Session(session) => return self.session.replace(RestoredSession::new(session)),
+            Op::Session(session) => {
+                let complete = self.complete();
+                self.session = Some(RestoredSession::new(session));
+                return complete;
+            }
             _ => self.detail(op),
         }
         None
     }
 
     /// The last session.
-    pub fn finish(self) -> Option<RestoredSession> {
-        self.session
+    pub fn finish(mut self) -> Option<RestoredSession> {
+        self.complete()
+    }
+
+    /// The session that was begun, with what waits for it.
+    fn complete(&mut self) -> Option<RestoredSession> {
+        let mut session = self.session.take()?;
+        // All of them are looked for before any is touched: each is somewhere else
+        // in memory, and a processor waits for many at a time, if it is let.
+        let waiting = std::mem::take(&mut self.waiting);
+        let found: Vec<Option<&Arc<Message>>> = waiting
+            .iter()
+            .map(|it| self.messages.get(&it.message))
+            .collect();
+        let entries = waiting.into_iter().zip(found);
+        session.entries = entries
+            .map(|(waiting, message)| RestoredEntry {
+                delivery: Delivery {
+                    // What only waits for PUBCOMP needs no content.
+                    message: message.cloned().unwrap_or_else(|| self.empty()),
+                    subscription_ids: waiting.subscription_ids,
+                    qos: waiting.qos,
+                    retain: waiting.retain,
+                    number: waiting.number,
+                    entry: waiting.entry,
+                },
+                sent: waiting.sent,
+            })
+            .collect();
+        Some(session)
     }
 
     fn message(&self, number: u64, content: &Content<'_>) -> Arc<Message> {
@@ -150,25 +197,16 @@ impl Restorer {
                 own.will = Some((Will { message, delay }, will.due));
             }
             Op::Entry(entry) if entry.session == own.number => {
-                // What only waits for PUBCOMP needs no content.
-                let message = match self.messages.get(&entry.message) {
-                    Some(message) => message.clone(),
-                    None => self.empty(),
-                };
                 let ids: Vec<u32> = entry.subscription_ids.iter().collect();
-                if let Some(own) = &mut self.session {
-                    own.entries.push(RestoredEntry {
-                        delivery: Delivery {
-                            message,
-                            subscription_ids: (!ids.is_empty()).then(|| ids.into()),
-                            qos: qos(entry.qos),
-                            retain: entry.retain,
-                            number: entry.number.and_then(Number::from_parts),
-                            entry: entry.entry,
-                        },
-                        sent: None,
-                    });
-                }
+                self.waiting.push(Waiting {
+                    message: entry.message,
+                    subscription_ids: (!ids.is_empty()).then(|| ids.into()),
+                    qos: qos(entry.qos),
+                    retain: entry.retain,
+                    number: entry.number.and_then(Number::from_parts),
+                    entry: entry.entry,
+                    sent: None,
+                });
             }
             Op::Inflight {
                 session,
@@ -176,8 +214,8 @@ impl Restorer {
                 packet_id,
                 step,
             } if *session == own.number => {
-                if let Some(last) = own.entries.last_mut()
-                    && last.delivery.entry == *entry
+                if let Some(last) = self.waiting.last_mut()
+                    && last.entry == *entry
                 {
                     last.sent = Some((*packet_id, *step));
                 }

@@ -62,7 +62,7 @@ pub(super) struct Answer {
     wait_seconds: Times,
 }
 
-/// Durations, rounded up to powers of two of a nanosecond.
+/// Durations; quantiles are rounded up by a quarter at most.
 #[derive(Serialize)]
 pub(super) struct Times {
     mean: f64,

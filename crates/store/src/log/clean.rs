@@ -84,10 +84,7 @@ impl<M: Medium> Log<M> {
         let (image, frame) = (&self.image, &mut self.frame);
         let segment = oldest.header.segment;
         let mut found = |found: Found<'_>| {
-            if let Found::Record(record, offset) = found
-                && let Ok(op) = record.op()
-            {
-                let len = record.bytes.len() as u32;
+            if let Found::Record { op, offset, len } = found {
                 let place = Place {
                     segment,
                     offset,

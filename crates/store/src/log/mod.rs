@@ -25,6 +25,7 @@ use std::{io, iter};
 use self::clean::Cleaning;
 use self::segment::{FRAME_HEADER, Found, Header, Next, Opening, START};
 use crate::image::Fate;
+use crate::numbers::mix;
 use crate::op::RECORD_HEADER;
 use crate::store::Damage;
 use crate::{Batch, Image, Medium, Op, Report, Store, StoreError, StoreStats};
@@ -260,15 +261,13 @@ impl<M: Medium> Log<M> {
                 *sequence = commit;
                 report.commits += 1;
             }
-            Found::Record(record, offset) => {
-                if let Ok(op) = record.op() {
-                    let place = Place {
-                        segment: number,
-                        offset,
-                        len: record.bytes.len() as u32,
-                    };
-                    image.apply_op(&op, number, |_, _| place);
-                }
+            Found::Record { op, offset, len } => {
+                let place = Place {
+                    segment: number,
+                    offset,
+                    len,
+                };
+                image.apply_op(&op, number, |_, _| place);
             }
             Found::Damage(damage) => report.damage(damage),
         };
@@ -313,12 +312,12 @@ impl<M: Medium> Log<M> {
         let mut growth = Growth::default();
         for ((record, op), fate) in group.records().zip(ops).zip(fates) {
             growth.offsets.push(self.frame.len() as u64);
-            if !matches!(fate, Fate::Write | Fate::WriteSent(_)) {
+            if !fate.is_written() {
                 continue;
             }
             growth.records += 1;
-            growth.count(op, record.bytes.len(), &self.image);
-            self.frame.extend_from_slice(record.bytes);
+            growth.count(op, record.bytes.len());
+            record.write(&mut self.frame);
             if let (Op::Entry(entry), Fate::WriteSent(early)) = (op, fate)
                 && let Some(op) = early.op(entry)
             {
@@ -330,9 +329,15 @@ impl<M: Medium> Log<M> {
     }
 
     /// Whether a group may grow what is kept, and the disk what is used.
-    fn admit(&mut self, growth: &Growth) -> Result<(), StoreError> {
-        let more = growth.added.saturating_sub(growth.removed);
+    fn admit(&mut self, added: u64, ops: &[Op<'_>], fates: &[Fate]) -> Result<(), StoreError> {
         let live = self.image.live_bytes();
+        if live + added <= self.config.max_bytes && self.reserve.is_some() {
+            return Ok(());
+        }
+        // What it gives back is looked for only when that decides.
+        let written = ops.iter().zip(fates).filter(|(_, fate)| fate.is_written());
+        let removed = written.map(|(op, _)| self.image.replaced_by(op)).sum();
+        let more = added.saturating_sub(removed);
         if more > 0 && live + more > self.config.max_bytes {
             return Err(StoreError::Full {
                 what: "the store",
@@ -462,14 +467,13 @@ impl<M: Medium> Store for Log<M> {
     fn commit(&mut self, group: &Batch) -> Result<(), StoreError> {
         let ops: Vec<Op<'_>> = group.iter().collect();
         let fates = self.image.fates(&ops);
-        let is_written = |fate: &Fate| matches!(fate, Fate::Write | Fate::WriteSent(_));
         let (mut segment, mut at, mut growth) = (0, 0, Growth::default());
-        if fates.iter().any(is_written) {
+        if fates.iter().any(Fate::is_written) {
             let mut records = self.begin_frame();
             let moved = self.put_moved(group.as_bytes().len(), &mut records);
             let start = self.frame.len();
             growth = self.put_group(group, &ops, &fates);
-            if let Err(full) = self.admit(&growth) {
+            if let Err(full) = self.admit(growth.added, &ops, &fates) {
                 self.reclaim();
                 return Err(full);
             }
@@ -549,11 +553,10 @@ struct Growth {
     records: u32,
     /// Bytes, roughly.
     added: u64,
-    removed: u64,
 }
 
 impl Growth {
-    fn count(&mut self, op: &Op<'_>, len: usize, image: &Image<Place>) {
+    fn count(&mut self, op: &Op<'_>, len: usize) {
         match op {
             Op::Message { .. }
             | Op::Entry(_)
@@ -565,14 +568,12 @@ impl Growth {
             | Op::Flow { .. } => self.added += len as u64,
             _ => {}
         }
-        self.removed += image.replaced_by(op);
     }
 }
 
 fn push_record(frame: &mut Vec<u8>, op: &Op<'_>) {
-    let mut record = Batch::new();
-    record.push(op);
-    frame.extend_from_slice(record.as_bytes());
+    let batch: Batch = iter::once(*op).collect();
+    batch.records().for_each(|record| record.write(frame));
 }
 
 fn unreadable(segment: u32) -> String {
@@ -594,11 +595,4 @@ fn is_full(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     )
-}
-
-/// Mixes a number well (the finaliser of SplitMix64).
-fn mix(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    number ^ (number >> 31)
 }

@@ -8,6 +8,7 @@
 //! A header says where the segment before it ends. What is found there beyond
 //! that end was never confirmed; what cannot be read before it is damaged.
 
+use crate::Op;
 use crate::op::{Record, Records};
 use crate::store::Damage;
 
@@ -147,7 +148,7 @@ struct Frame<'a> {
 impl Frame<'_> {
     fn is_intact(&self) -> bool {
         let mut records = Records::new(self.records);
-        let good = records.by_ref().take_while(|it| it.checked().is_ok());
+        let good = records.by_ref().take_while(|it| it.is_intact());
         self.whole && good.count() == self.count as usize && records.rest().is_empty()
     }
 }
@@ -156,10 +157,26 @@ impl Frame<'_> {
 pub(crate) enum Found<'a> {
     /// A commit begins.
     Commit(u64),
-    /// A record that is as it was written, and at which byte.
-    Record(Record<'a>, u64),
+    /// The operation of a record that is as it was written.
+    Record {
+        op: Op<'a>,
+        /// At which byte the record begins.
+        offset: u64,
+        /// Its bytes.
+        len: u32,
+    },
     /// Bytes that cannot be read.
     Damage(Damage),
+}
+
+impl<'a> Found<'a> {
+    fn of(record: Record<'a>, op: Op<'a>, offset: usize) -> Self {
+        Self::Record {
+            op,
+            offset: offset as u64,
+            len: record.bytes.len() as u32,
+        }
+    }
 }
 
 /// Where reading a segment goes on.
@@ -191,7 +208,15 @@ pub(crate) fn read(
         found(Found::Commit(frame.sequence));
         let mut from = at + FRAME_HEADER;
         for record in Records::new(frame.records) {
-            found(Found::Record(record, from as u64));
+            found(match record.op() {
+                Ok(op) => Found::of(record, op, from),
+                Err(error) => Found::Damage(Damage {
+                    segment: header.segment,
+                    offset: from as u64,
+                    len: record.bytes.len() as u64,
+                    what: error.to_string(),
+                }),
+            });
             from += record.bytes.len();
         }
         return Next::At(from);
@@ -251,11 +276,11 @@ fn salvage(
     loop {
         let rest = records.rest().len();
         match records.next().map(|record| (record, record.checked())) {
-            Some((record, Ok(_))) => {
+            Some((record, Ok(op))) => {
                 if let Some((offset, len, what)) = bad.take() {
                     damage(offset, len, what);
                 }
-                good.push((record, from as u64));
+                good.push(Found::of(record, op, from));
                 from += record.bytes.len();
             }
             // Its length may be what is wrong: the next one will tell.
@@ -278,9 +303,7 @@ fn salvage(
     if let Some((offset, len, what)) = bad {
         damage(offset, len, what);
     }
-    for (record, from) in good {
-        found(Found::Record(record, from));
-    }
+    good.into_iter().for_each(found);
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -1,15 +1,17 @@
 //! What survives the process, and how writing it fares.
 
+use std::ops::RangeInclusive;
+
 use punctual_store::{Histogram, WriterStats};
 
 use super::super::store::seconds;
 use super::Exposition;
 use super::Kind::{self, Counter, Gauge};
 
-/// Buckets of durations: from about 16 microseconds to about 17 seconds.
-const DURATIONS: std::ops::Range<usize> = 14..35;
-/// Buckets of bytes: from 64 to 64 Mi.
-const SIZES: std::ops::Range<usize> = 6..27;
+/// Bounds of durations: from about 32 microseconds to about 17 seconds, in nanoseconds.
+const DURATIONS: RangeInclusive<u64> = (1 << 15) - 1..=(1 << 34) - 1;
+/// Bounds of bytes: from 64 to 64 Mi.
+const SIZES: RangeInclusive<u64> = (1 << 6) - 1..=(1 << 26) - 1;
 
 pub(super) fn write(stats: &WriterStats, out: &mut Exposition) {
     let store = &stats.store;
@@ -86,7 +88,7 @@ pub(super) fn write(stats: &WriterStats, out: &mut Exposition) {
     histogram(
         out,
         "punctual_store_commit_seconds",
-        "Duration of commits.",
+        "Duration of commits that had something to write.",
         &stats.commit_nanos,
         DURATIONS,
         seconds,
@@ -114,15 +116,16 @@ fn histogram(
     name: &'static str,
     help: &str,
     values: &Histogram,
-    shown: std::ops::Range<usize>,
+    shown: RangeInclusive<u64>,
     unit: impl Fn(u64) -> f64,
 ) {
     out.family(name, Kind::Histogram, help);
     let mut below = 0;
     for (bucket, count) in values.buckets.iter().enumerate() {
         below += count;
-        if shown.contains(&bucket) {
-            let upper = unit(Histogram::upper(bucket)).to_string();
+        let upper = Histogram::upper(bucket);
+        if shown.contains(&upper) {
+            let upper = unit(upper).to_string();
             out.part("_bucket", &[("le", &upper)], below);
         }
     }
