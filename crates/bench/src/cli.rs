@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::compare::CompareArgs;
+use crate::durability::DurabilityArgs;
 use crate::emulate::{Paper, PapersArgs, RecoveryArgs};
 use crate::error::{Error, Result};
 use crate::federation::FederationArgs;
@@ -44,6 +45,9 @@ pub enum BenchCommand {
     /// What five brokers send each other for the same publications, by topology, locality and
     /// way of forwarding, beside Mosquitto's bridges. Takes root, for network namespaces
     Federation(FederationArgs),
+    /// What durability costs and what it keeps: throughput, acknowledgements, plain traffic beside
+    /// it, restart, and what is lost by kill -9, beside Mosquitto's persistence
+    Durability(DurabilityArgs),
     /// A station of the factory cell; told what to do on standard input
     #[command(name = priomqtt::STATION_COMMAND, hide = true)]
     PriomqttStation,
@@ -67,6 +71,7 @@ impl BenchCommand {
             Self::Recovery(args) => args.run(out),
             Self::Link(args) => args.run(own_words, out),
             Self::Federation(args) => args.run(own_words, out),
+            Self::Durability(args) => args.run(own_words, out),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
         }
     }
@@ -133,6 +138,15 @@ pub struct LoadArgs {
     /// Factory clients do not receive their own topics
     #[arg(long)]
     no_echo: bool,
+    /// Sessions of subscribers outlive their connections
+    #[arg(long)]
+    persistent: bool,
+    /// Time publications to their acknowledgement too (QoS 1 and 2)
+    #[arg(long)]
+    acks: bool,
+    /// Milliseconds that receivers take to acknowledge (QoS 1 and 2)
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    ack_delay: u64,
     /// Fail if a message is lost, duplicated or out of order
     #[arg(long)]
     strict: bool,
@@ -182,6 +196,9 @@ impl LoadArgs {
             fifo: self.fifo,
             spin: self.spin,
             echo: !self.no_echo,
+            persistent: self.persistent,
+            acks: self.acks,
+            ack_delay: Duration::from_millis(self.ack_delay),
             ..usual
         })
     }

@@ -8,6 +8,7 @@
 
 mod cli;
 mod compare;
+mod durability;
 mod emulate;
 mod error;
 mod federation;
@@ -28,6 +29,7 @@ mod wire;
 
 pub use cli::{BenchCommand, FloorArgs, LoadArgs};
 pub use compare::CompareArgs;
+pub use durability::DurabilityArgs;
 pub use emulate::{EmulateArgs, PapersArgs, RecoveryArgs};
 pub use error::{Error, Result};
 pub use federation::FederationArgs;

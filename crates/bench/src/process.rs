@@ -31,6 +31,29 @@ impl Process {
         self.0.try_wait().ok().flatten()
     }
 
+    /// Ends it at once (SIGKILL) and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself; there is nobody to tell.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    /// Asks it to end (SIGTERM) and waits for so long before it is killed.
+    pub(crate) fn stop(&mut self, patience: Duration) {
+        if self.ended().is_some() {
+            return;
+        }
+        let asked = sys::terminate(self.0.id());
+        let deadline = Instant::now() + patience;
+        while asked.is_ok() && Instant::now() < deadline {
+            match self.0.try_wait() {
+                Ok(None) => thread::sleep(POLL),
+                _ => return,
+            }
+        }
+        self.kill();
+    }
+
     /// Its pipes.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.0
@@ -39,19 +62,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.ended().is_some() {
-            return;
-        }
-        let asked = sys::terminate(self.0.id());
-        let deadline = Instant::now() + STOP_TIMEOUT;
-        while asked.is_ok() && Instant::now() < deadline {
-            match self.0.try_wait() {
-                Ok(None) => thread::sleep(POLL),
-                _ => return,
-            }
-        }
-        // It may have ended in between; there is nobody to tell.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.stop(STOP_TIMEOUT);
     }
 }

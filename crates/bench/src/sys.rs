@@ -248,6 +248,17 @@ fn set_option(socket: &impl AsRawFd, level: i32, option: i32, value: i32) -> io:
     })
 }
 
+/// Puts what a file has out of the page cache, as far as it is on disk.
+pub(crate) fn forget_cached(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    // SAFETY: posix_fadvise takes integers and touches no memory.
+    let error = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// Asks a process to end (SIGTERM).
 pub(crate) fn terminate(pid: u32) -> io::Result<()> {
     // SAFETY: kill touches no memory.

@@ -174,14 +174,31 @@ const KEEP_ALIVE: u16 = 3600;
 
 /// Appends a CONNECT with a clean session.
 pub(crate) fn put_connect(out: &mut Vec<u8>, version: Version, client_id: &str) {
+    put_connect_with(out, version, client_id, false);
+}
+
+/// Appends a CONNECT; a persistent session is taken up, and never expires.
+pub(crate) fn put_connect_with(
+    out: &mut Vec<u8>,
+    version: Version,
+    client_id: &str,
+    persistent: bool,
+) {
+    const CLEAN_START: u8 = 0x02;
+    const SESSION_EXPIRY_FOR_EVER: [u8; 5] = [0x11, 0xFF, 0xFF, 0xFF, 0xFF];
     let mut body = Vec::with_capacity(32 + client_id.len());
     put_string(&mut body, "MQTT");
     body.push(version.level());
-    body.push(0x02);
+    body.push(if persistent { 0 } else { CLEAN_START });
     put_u16(&mut body, KEEP_ALIVE);
     if version == Version::V5 {
-        // Receive Maximum 65535 is the default, so no property is needed.
-        body.push(0);
+        // Receive Maximum 65535 is the default, so it need not be said.
+        let properties: &[u8] = match persistent {
+            true => &SESSION_EXPIRY_FOR_EVER,
+            false => &[],
+        };
+        put_varint(&mut body, properties.len());
+        body.extend_from_slice(properties);
     }
     put_string(&mut body, client_id);
     put_packet(out, kind::CONNECT << 4, &body);
@@ -366,6 +383,8 @@ pub(crate) fn subscribe_filters(body: &[u8], version: Version) -> Option<Vec<(&[
 /// What a CONNACK tells a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connack {
+    /// Whether the broker had a session of the client.
+    pub(crate) session_present: bool,
     /// 0 is success.
     pub(crate) code: u8,
     /// How many QoS 1 and 2 messages the broker takes unacknowledged.
@@ -374,7 +393,7 @@ pub(crate) struct Connack {
 
 /// Reads a CONNACK body; `None` if it is malformed.
 pub(crate) fn connack(body: &[u8], version: Version) -> Option<Connack> {
-    let [_flags, code, ref rest @ ..] = *body else {
+    let [flags, code, ref rest @ ..] = *body else {
         return None;
     };
     let mut receive_maximum = u16::MAX;
@@ -388,6 +407,7 @@ pub(crate) fn connack(body: &[u8], version: Version) -> Option<Connack> {
         }
     }
     Some(Connack {
+        session_present: flags & 1 != 0,
         code,
         receive_maximum,
     })
@@ -480,6 +500,7 @@ mod tests {
         assert_eq!(
             connack(&body, Version::V5),
             Some(Connack {
+                session_present: false,
                 code: 0,
                 receive_maximum: 20
             })

@@ -203,6 +203,7 @@ impl CompareArgs {
         let setup = Setup {
             core: self.broker_core,
             directory: self.directory.clone(),
+            further: Vec::new(),
         };
         let fifo = if case.realtime { REALTIME_PRIORITY } else { 0 };
         let running = broker.start(&setup, fifo)?;

@@ -23,20 +23,21 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
 /// One broker. In `arguments` and `config` stand placeholders: `{port}`, `{port5}` (the second
-/// port, for brokers that want version 5 elsewhere), `{config}` (path of the configuration).
+/// port, for brokers that want version 5 elsewhere or serve something else there), `{config}`
+/// (path of the configuration), and those of [`Setup::further`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     /// Environment variable that names its program.
     pub(crate) variable: &'static str,
     /// Program looked for in the directory of peers and in PATH.
-    program: &'static str,
-    arguments: &'static [&'static str],
+    pub(crate) program: &'static str,
+    pub(crate) arguments: &'static [&'static str],
     /// File name and text of its configuration.
-    config: Option<(&'static str, &'static str)>,
+    pub(crate) config: Option<(&'static str, &'static str)>,
     pub(crate) version_argument: &'static str,
-    v5_on_second_port: bool,
-    most_qos: u8,
+    pub(crate) v5_on_second_port: bool,
+    pub(crate) most_qos: u8,
     /// It may use every core and only its throughput is measured.
     pub(crate) all_cores: bool,
     /// What a reader of its figures has to know.
@@ -193,6 +194,8 @@ pub(crate) struct Setup {
     pub(crate) core: usize,
     /// Where configurations and logs go.
     pub(crate) directory: PathBuf,
+    /// Further placeholders and what stands for them, where others may stand again.
+    pub(crate) further: Vec<(&'static str, String)>,
 }
 
 impl Peer {
@@ -207,6 +210,12 @@ impl Peer {
             let own = env::current_exe().ok()?;
             let words = own_words.iter().map(PathBuf::from);
             std::iter::once(own).chain(words).collect()
+        } else if self.program == PUNCTUAL
+            && !own_words.is_empty()
+            && env::var_os(self.variable).is_none()
+        {
+            // This program, which has these commands below a word of its own.
+            vec![env::current_exe().ok()?]
         } else {
             vec![self.find_program(directory)?]
         };
@@ -274,7 +283,12 @@ impl Found {
         let file = self.peer.config.map_or("", |(file, _)| file);
         let config = setup.directory.join(file);
         let fill = |text: &str| {
-            text.replace("{port}", &port.to_string())
+            let further = setup.further.iter();
+            further
+                .fold(text.to_owned(), |text, (name, value)| {
+                    text.replace(name, value)
+                })
+                .replace("{port}", &port.to_string())
                 .replace("{port5}", &port5.to_string())
                 .replace("{config}", &config.to_string_lossy())
         };
@@ -345,6 +359,21 @@ impl Running {
         }
     }
 
+    /// The second port, whatever the broker serves there.
+    pub(crate) fn second_port(&self) -> u16 {
+        self.port5
+    }
+
+    /// Ends it as a crash does (SIGKILL).
+    pub(crate) fn kill(mut self) {
+        self.process.kill();
+    }
+
+    /// Asks it to end, and lets it take so long.
+    pub(crate) fn stop(mut self, patience: Duration) {
+        self.process.stop(patience);
+    }
+
     fn wait_until_it_listens(&mut self) -> std::result::Result<(), String> {
         let deadline = Instant::now() + START_TIMEOUT;
         let mut ports = vec![self.port];
@@ -395,6 +424,7 @@ mod tests {
         let setup = Setup {
             core: 0,
             directory: directory.clone(),
+            further: Vec::new(),
         };
         let error = found.start(&setup, 0).err().map(|e| e.to_string());
         fs::remove_dir_all(directory).unwrap();

@@ -200,6 +200,7 @@ impl Load {
             client_id: name,
             filters,
             qos,
+            persistent: false,
         }
         .greet(stream)?;
         let token = self.clients.len() as u32;

@@ -195,6 +195,7 @@ fn connect(
         client_id,
         filters: &filters,
         qos: 0,
+        persistent: false,
     };
     let (stream, _) = host.enter(|| handshake.run())??;
     let blocking = stream.set_nonblocking(false);

@@ -20,6 +20,8 @@ pub(crate) struct Handshake<'a> {
     pub(crate) client_id: &'a str,
     pub(crate) filters: &'a [String],
     pub(crate) qos: u8,
+    /// The session outlives the connection, and is taken up if it is there.
+    pub(crate) persistent: bool,
 }
 
 impl Handshake<'_> {
@@ -42,7 +44,7 @@ impl Handshake<'_> {
             .map_err(Error::io(context("cannot prepare a socket")))?;
 
         let mut request = Vec::with_capacity(64);
-        wire::put_connect(&mut request, self.version, self.client_id);
+        wire::put_connect_with(&mut request, self.version, self.client_id, self.persistent);
         let body = self.exchange(&mut stream, &request, kind::CONNACK, "CONNACK")?;
         let connack = wire::connack(&body, self.version)
             .ok_or_else(|| self.refusal("sent a malformed CONNACK"))?;

@@ -6,7 +6,7 @@
 //! window allows.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::AsRawFd;
 
 use super::Options;
@@ -51,6 +51,11 @@ pub(crate) struct Engine {
     answered_by: Vec<Option<u32>>,
     /// Clients to flush at the end of the turn.
     dirty: Vec<u32>,
+    /// Acknowledgements of receivers that take their time: when they are due, whose, which kind and
+    /// which identifier. In the order of arrival, which is that of the times.
+    late: VecDeque<(u64, u32, u8, u16)>,
+    /// How much time, in nanoseconds.
+    ack_delay: u64,
     /// A greedy publisher had room for more than was put in this turn.
     eager: bool,
     publishing: bool,
@@ -76,6 +81,8 @@ impl Engine {
             due: BinaryHeap::new(),
             answered_by: vec![None; plan.publishers.len()],
             dirty: Vec::new(),
+            late: VecDeque::new(),
+            ack_delay: u64::try_from(options.ack_delay.as_nanos()).unwrap_or(u64::MAX),
             eager: false,
             publishing: false,
             shared: vec![0; READ_CHUNK.max(4 * options.payload)],
@@ -97,6 +104,7 @@ impl Engine {
                 client_id: &id,
                 filters: &client.filters,
                 qos: options.qos,
+                persistent: options.persistent && !client.filters.is_empty(),
             }
             .run()?;
             self.epoll
@@ -111,7 +119,8 @@ impl Engine {
                 in_dirty: false,
                 first_publisher: client.receives.start,
                 tracks: client.receives.clone().map(|_| Track::default()).collect(),
-                ids: (options.qos > 0).then(|| PacketIds::new(connack.receive_maximum)),
+                ids: (options.qos > 0)
+                    .then(|| PacketIds::new(connack.receive_maximum, options.acks)),
             });
         }
         Ok(())
@@ -134,7 +143,13 @@ impl Engine {
                 publisher.client,
                 receivers.collect(),
                 publisher.pace,
-                PublishTemplate::new(options.version, &publisher.topic, options.qos, &payload),
+                PublishTemplate::with_user_properties(
+                    options.version,
+                    &publisher.topic,
+                    options.qos,
+                    &options.user_properties,
+                    &payload,
+                ),
                 options.messages.unwrap_or(u64::MAX),
             ));
         }
@@ -225,6 +240,7 @@ impl Engine {
                 self.read(ready.token)?;
             }
         }
+        self.acknowledge_late();
         self.eager = false;
         if self.publishing {
             self.publish_due()?;
@@ -243,6 +259,9 @@ impl Engine {
             return 0;
         }
         let mut timeout = longest;
+        if let Some(&(due, ..)) = self.late.front() {
+            timeout = timeout.min(due.saturating_sub(sys::now_ns()));
+        }
         if self.publishing {
             if let Some(&Reverse((due, _))) = self.due.peek() {
                 timeout = timeout.min(due.saturating_sub(sys::now_ns()));
@@ -252,6 +271,18 @@ impl Engine {
             }
         }
         timeout
+    }
+
+    /// Puts the acknowledgements that are due by now.
+    fn acknowledge_late(&mut self) {
+        if self.late.is_empty() {
+            return;
+        }
+        let now = sys::now_ns();
+        while let Some((_, token, kind, id)) = self.late.pop_front_if(|(due, ..)| *due <= now) {
+            wire::put_ack(self.clients[token as usize].out.buffer(), kind, id);
+            self.mark_dirty(token);
+        }
     }
 
     fn read(&mut self, token: u32) -> Result<()> {
@@ -301,10 +332,15 @@ impl Engine {
             } else {
                 kind::PUBREC
             };
-            wire::put_ack(client.out.buffer(), answer, publish.id);
-            if !client.in_dirty {
-                client.in_dirty = true;
-                self.dirty.push(token);
+            if self.ack_delay > 0 {
+                let due = now.saturating_add(self.ack_delay);
+                self.late.push_back((due, token, answer, publish.id));
+            } else {
+                wire::put_ack(client.out.buffer(), answer, publish.id);
+                if !client.in_dirty {
+                    client.in_dirty = true;
+                    self.dirty.push(token);
+                }
             }
         }
         let Some(stamp) = Stamp::read(publish.payload) else {
@@ -379,8 +415,11 @@ impl Engine {
                 self.mark_dirty(token);
             }
             _ => {
-                if let Some(ids) = &mut client.ids {
-                    ids.free(id);
+                if let Some(ids) = &mut client.ids
+                    && let Some(sent) = ids.free(id)
+                    && !refused
+                {
+                    self.meter.acknowledged(sent);
                 }
             }
         }

@@ -38,6 +38,7 @@ pub(super) fn run(options: &Options, watch: Option<Watch>) -> Result<Report> {
             client_id: &format!("{}idle-{i}", options.client_prefix),
             filters: &[format!("bench/idle/{i}")],
             qos: options.qos,
+            persistent: false,
         }
         .run()?;
         held.push(stream);

@@ -10,6 +10,8 @@ use std::ops::Range;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::sys;
+
 /// Longest latency that is told apart, in nanoseconds.
 const LONGEST_NS: u64 = 100_000_000_000;
 
@@ -107,6 +109,10 @@ pub(crate) struct Meter {
     pub(crate) latency: Recorder,
     /// Factory: (TD - TA) - (TC - TB).
     pub(crate) round_trip: Recorder,
+    /// From a publication to the end of its acknowledgement, where that is asked for.
+    pub(crate) acks: Recorder,
+    /// Publications acknowledged in the interval.
+    pub(crate) acknowledged: u64,
     /// Distinct messages received by someone who was to receive them.
     pub(crate) delivered: u64,
     /// Messages that no one asked for or that carry no stamp.
@@ -123,6 +129,8 @@ impl Meter {
             interval: 0..0,
             latency: Recorder::new(),
             round_trip: Recorder::new(),
+            acks: Recorder::new(),
+            acknowledged: 0,
             delivered: 0,
             strays: 0,
             refused: 0,
@@ -134,6 +142,15 @@ impl Meter {
     pub(crate) fn arrival(&mut self, now: u64, sent: u64) {
         if self.interval.contains(&sent) {
             self.latency.record(now.saturating_sub(sent));
+        }
+    }
+
+    /// A publication that was sent at `sent` is acknowledged now.
+    pub(crate) fn acknowledged(&mut self, sent: u64) {
+        let now = sys::now_ns();
+        self.acknowledged += u64::from(self.interval.contains(&now));
+        if self.interval.contains(&sent) {
+            self.acks.record(now.saturating_sub(sent));
         }
     }
 

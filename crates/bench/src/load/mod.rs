@@ -84,6 +84,16 @@ pub struct Options {
     pub spin: bool,
     /// Factory clients receive their own topics too, as in the paper.
     pub echo: bool,
+    /// Sessions of subscribers outlive their connections.
+    pub persistent: bool,
+    /// Publications are timed to their acknowledgement too (QoS 1 and 2).
+    pub acks: bool,
+    /// Time that receivers take to acknowledge (QoS 1 and 2).
+    pub ack_delay: Duration,
+    /// User properties of every publication (version 5 only).
+    pub user_properties: Vec<(String, String)>,
+    /// Begins every topic.
+    pub topic_prefix: String,
     /// Begins every client identifier.
     pub client_prefix: String,
 }
@@ -114,6 +124,11 @@ impl Options {
             fifo: 0,
             spin: false,
             echo: true,
+            persistent: false,
+            acks: false,
+            ack_delay: Duration::ZERO,
+            user_properties: Vec::new(),
+            topic_prefix: String::new(),
             client_prefix: format!("bench-{}-", std::process::id()),
         }
     }
@@ -195,7 +210,8 @@ impl Mark {
 }
 
 fn run_traffic(options: &Options, watch: Option<Watch>) -> Result<Report> {
-    let plan = options.scenario.plan(options.pace, options.echo);
+    let mut plan = options.scenario.plan(options.pace, options.echo);
+    plan.begin_topics(&options.topic_prefix);
     let mut engine = Engine::connect(&plan, options)?;
     let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let counted = options.messages.is_some();

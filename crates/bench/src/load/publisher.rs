@@ -115,7 +115,7 @@ impl Publisher {
             };
             out[at + payload_at..at + payload_at + STAMP_LEN].copy_from_slice(&stamp.to_bytes());
             if let (Some(ids), Some(id_at)) = (&mut ids, self.template.id_at) {
-                out[at + id_at..at + id_at + 2].copy_from_slice(&ids.take().to_be_bytes());
+                out[at + id_at..at + id_at + 2].copy_from_slice(&ids.take(time).to_be_bytes());
             }
             self.sent += 1;
         }
@@ -130,16 +130,20 @@ pub(crate) struct PacketIds {
     last: u16,
     in_use: u32,
     most: u32,
+    /// When the message with each identifier was sent, where that is asked for.
+    times: Option<Box<[u64]>>,
 }
 
 impl PacketIds {
-    /// For a broker that takes `receive_maximum` unacknowledged messages.
-    pub(crate) fn new(receive_maximum: u16) -> Self {
+    /// For a broker that takes `receive_maximum` unacknowledged messages; `timed` remembers when
+    /// each was sent.
+    pub(crate) fn new(receive_maximum: u16, timed: bool) -> Self {
         Self {
             used: Box::new([0; 1024]),
             last: 0,
             in_use: 0,
             most: u32::from(receive_maximum).clamp(1, MOST_UNACKNOWLEDGED),
+            times: timed.then(|| vec![0; 1 << 16].into()),
         }
     }
 
@@ -147,7 +151,7 @@ impl PacketIds {
         u64::from(self.most.saturating_sub(self.in_use))
     }
 
-    fn take(&mut self) -> u16 {
+    fn take(&mut self, time: u64) -> u16 {
         loop {
             self.last = self.last.checked_add(1).unwrap_or(1);
             let word = &mut self.used[usize::from(self.last >> 6)];
@@ -155,19 +159,25 @@ impl PacketIds {
             if *word & bit == 0 {
                 *word |= bit;
                 self.in_use += 1;
+                if let Some(times) = &mut self.times {
+                    times[usize::from(self.last)] = time;
+                }
                 return self.last;
             }
         }
     }
 
-    /// Frees the identifier of an acknowledged message.
-    pub(crate) fn free(&mut self, id: u16) {
+    /// Frees the identifier of an acknowledged message; returns when that was sent, where it is
+    /// remembered.
+    pub(crate) fn free(&mut self, id: u16) -> Option<u64> {
         let word = &mut self.used[usize::from(id >> 6)];
         let bit = 1 << (id & 63);
-        if *word & bit != 0 {
-            *word &= !bit;
-            self.in_use -= 1;
+        if *word & bit == 0 {
+            return None;
         }
+        *word &= !bit;
+        self.in_use -= 1;
+        self.times.as_ref().map(|times| times[usize::from(id)])
     }
 }
 
@@ -199,13 +209,12 @@ mod tests {
     #[test]
     fn limit_and_receive_maximum_close_the_window() {
         let mut p = publisher(1, PublisherPace::Window(10), 6);
-        let mut ids = PacketIds::new(4);
+        let mut ids = PacketIds::new(4, true);
         assert_eq!(p.room(0, Some(&ids)), 4);
         p.put(&mut Vec::new(), Some(&mut ids), 4, 1, 0);
         assert_eq!(p.room(4, Some(&ids)), 0);
-        for id in [1, 2, 2, 9] {
-            ids.free(id);
-        }
+        let freed = [1, 2, 2, 9].map(|id| ids.free(id));
+        assert_eq!(freed, [Some(1), Some(1), None, None]);
         assert_eq!(p.room(4, Some(&ids)), 2);
         p.put(&mut Vec::new(), Some(&mut ids), 2, 1, 0);
         assert!(p.finished());
@@ -215,7 +224,7 @@ mod tests {
     #[test]
     fn messages_carry_stamp_and_fresh_identifiers() {
         let mut p = publisher(1, PublisherPace::FlatOut, u64::MAX);
-        let mut ids = PacketIds::new(u16::MAX);
+        let mut ids = PacketIds::new(u16::MAX, false);
         p.put(&mut Vec::new(), Some(&mut ids), 1, 0, 0);
         let mut seen = 1;
         // 1 stays in use when the numbers come round.

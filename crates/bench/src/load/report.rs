@@ -46,6 +46,10 @@ pub struct Report {
     pub latency: Option<Latency>,
     /// Factory: (TD - TA) - (TC - TB).
     pub round_trip: Option<Latency>,
+    /// From send (or intended send) to the end of the acknowledgement, where it was asked for.
+    pub acks: Option<Latency>,
+    /// Publications acknowledged in the measured interval per second, where they were timed.
+    pub acknowledged_per_s: Option<f64>,
     /// CPU time of the generator's thread as a share of the measured interval.
     pub generator_cpu_share: f64,
     /// What the run cost the broker, if its process was known.
@@ -112,6 +116,9 @@ impl Report {
             stalls: engine.stalls,
             latency: engine.meter.latency.summary(),
             round_trip: engine.meter.round_trip.summary(),
+            acks: engine.meter.acks.summary(),
+            acknowledged_per_s: (options.acks && options.qos > 0)
+                .then(|| engine.meter.acknowledged as f64 / seconds),
             generator_cpu_share: (end.own_cpu - begin.own_cpu) as f64 / 1e9 / seconds,
             broker: cpu.zip(memory).map(|(cpu, memory)| BrokerCost {
                 cpu_share: cpu / seconds,
@@ -158,6 +165,8 @@ impl Report {
             stalls: 0,
             latency: None,
             round_trip: None,
+            acks: None,
+            acknowledged_per_s: None,
             generator_cpu_share: 0.0,
             broker: None,
             idle: None,
@@ -224,6 +233,9 @@ impl fmt::Display for Report {
         }
         if let Some(round_trip) = &self.round_trip {
             writeln!(f, "  round trip  {round_trip}")?;
+        }
+        if let Some(acks) = &self.acks {
+            writeln!(f, "  acks        {acks}")?;
         }
         write!(
             f,

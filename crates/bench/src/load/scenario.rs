@@ -175,6 +175,15 @@ impl PublisherPace {
 }
 
 impl Plan {
+    /// Puts `prefix` before every topic, so that runs side by side do not meet.
+    pub(crate) fn begin_topics(&mut self, prefix: &str) {
+        let filters = self.clients.iter_mut().flat_map(|it| &mut it.filters);
+        let topics = self.publishers.iter_mut().map(|it| &mut it.topic);
+        filters
+            .chain(topics)
+            .for_each(|it| it.insert_str(0, prefix));
+    }
+
     fn fan(publishers: u32, subscribers: u32, pace: Pace) -> Self {
         let topic = "bench/fan".to_owned();
         let mut plan = Self::default();

@@ -76,6 +76,7 @@ impl Link {
                     client_id: &assignment.name,
                     filters,
                     qos: 0,
+                    persistent: false,
                 }
                 .run()?;
                 sys::mark(&stream, assignment.dscp)

@@ -9,6 +9,7 @@
 mod analyze;
 mod config;
 mod controller;
+mod durability;
 mod emulate;
 mod passwd;
 mod plan;

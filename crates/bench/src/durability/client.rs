@@ -1,0 +1,290 @@
+//! A client that waits: to fill a broker, to see what it has, and to publish until it is killed.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::io;
+use crate::wire::{self, Connack, Frame, PublishTemplate, Version, kind};
+
+const VERSION: Version = Version::V311;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of the number in front of each payload.
+const NUMBER: usize = 8;
+
+/// A connection.
+pub(super) struct Client {
+    name: String,
+    stream: TcpStream,
+    bytes: Vec<u8>,
+    /// What came and was not looked at.
+    inbox: VecDeque<Packet>,
+}
+
+/// What a client was sent.
+pub(super) enum Packet {
+    Connack(Connack),
+    Suback,
+    /// Packet identifier.
+    Puback(u16),
+    /// The number in front of the payload.
+    Publish(u64),
+    Other,
+}
+
+impl Client {
+    /// Connects, and sends CONNECT and, if there is a filter, SUBSCRIBE; the answers are to be
+    /// taken.
+    pub(super) fn open(
+        address: SocketAddr,
+        name: String,
+        persistent: bool,
+        filter: Option<&str>,
+    ) -> Result<Self> {
+        let stream = TcpStream::connect(address)
+            .and_then(|stream| io::prepare(&stream).map(|()| stream))
+            .and_then(|stream| stream.set_nonblocking(false).map(|()| stream))
+            .map_err(Error::io(format!(
+                "cannot connect (client {name}, {address})"
+            )))?;
+        let mut out = Vec::new();
+        wire::put_connect_with(&mut out, VERSION, &name, persistent);
+        if let Some(filter) = filter {
+            wire::put_subscribe(&mut out, VERSION, 1, &[filter.to_owned()], 1);
+        }
+        let mut client = Self {
+            name,
+            stream,
+            bytes: Vec::new(),
+            inbox: VecDeque::new(),
+        };
+        client.send(&out)?;
+        Ok(client)
+    }
+
+    /// Connects and waits for CONNACK; says whether the broker had the session.
+    pub(super) fn connect(
+        address: SocketAddr,
+        name: String,
+        persistent: bool,
+    ) -> Result<(Self, bool)> {
+        let mut client = Self::open(address, name, persistent, None)?;
+        match client.next(PATIENCE)? {
+            Some(Packet::Connack(connack)) if connack.code == 0 => {
+                Ok((client, connack.session_present))
+            }
+            _ => Err(client.failure("did not accept the connection")),
+        }
+    }
+
+    /// Waits until a subscription sent by [`Client::open`] is answered, and goes.
+    fn subscribed(mut self) -> Result<()> {
+        while let Some(packet) = self.next(PATIENCE)? {
+            if let Packet::Suback = packet {
+                return self.send(&[kind::DISCONNECT << 4, 0]);
+            }
+        }
+        Err(self.failure("sent no SUBACK"))
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let context = format!("cannot send (client {})", self.name);
+        self.stream.write_all(bytes).map_err(Error::io(context))
+    }
+
+    /// The next packet; `None` if none comes for that long. Publications are acknowledged.
+    pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Packet>> {
+        while self.inbox.is_empty() {
+            if !self.read(patience)? {
+                return Ok(None);
+            }
+        }
+        Ok(self.inbox.pop_front())
+    }
+
+    /// The next packet that is here already.
+    fn next_here(&mut self) -> Option<Packet> {
+        self.inbox.pop_front()
+    }
+
+    fn read(&mut self, patience: Duration) -> Result<bool> {
+        let context = format!("cannot read (client {})", self.name);
+        self.stream
+            .set_read_timeout(Some(patience))
+            .map_err(Error::io(context.clone()))?;
+        let mut chunk = [0; 64 << 10];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => return Err(self.failure("closed the connection")),
+            Ok(len) => self.bytes.extend_from_slice(&chunk[..len]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(false);
+            }
+            Err(error) => return Err(Error::io(context)(error)),
+        }
+        let (mut at, mut acks) = (0, Vec::new());
+        while let Frame::Packet { first, body, end } = wire::frame(&self.bytes[at..]) {
+            let packet = packet(first, &self.bytes[at + body..at + end], &mut acks);
+            self.inbox.push_back(packet);
+            at += end;
+        }
+        self.bytes.drain(..at);
+        match acks.is_empty() {
+            true => Ok(true),
+            false => self.send(&acks).map(|()| true),
+        }
+    }
+
+    fn failure(&self, what: &str) -> Error {
+        Error::Broker {
+            client: self.name.clone(),
+            what: what.to_owned(),
+        }
+    }
+}
+
+fn packet(first: u8, body: &[u8], acks: &mut Vec<u8>) -> Packet {
+    match first >> 4 {
+        kind::CONNACK => wire::connack(body, VERSION).map_or(Packet::Other, Packet::Connack),
+        kind::SUBACK => Packet::Suback,
+        kind::PUBACK => wire::leading_id(body).map_or(Packet::Other, Packet::Puback),
+        kind::PUBLISH => {
+            let Some(publish) = wire::publish(first, body, VERSION) else {
+                return Packet::Other;
+            };
+            if publish.qos == 1 {
+                wire::put_ack(acks, kind::PUBACK, publish.id);
+            }
+            let number = publish.payload.first_chunk::<NUMBER>();
+            number.map_or(Packet::Other, |number| {
+                Packet::Publish(u64::from_be_bytes(*number))
+            })
+        }
+        _ => Packet::Other,
+    }
+}
+
+/// Publishes numbered messages with QoS 1 to several topics in turn, and knows which were
+/// acknowledged.
+pub(super) struct Numbered {
+    client: Client,
+    topics: Vec<PublishTemplate>,
+    next: u64,
+    /// Messages in flight by packet identifier.
+    inflight: Vec<Option<u64>>,
+    window: usize,
+    waiting: usize,
+    /// Numbers that were acknowledged.
+    pub(super) acknowledged: Vec<u64>,
+    /// How many, for others.
+    pub(super) count: Arc<AtomicU64>,
+}
+
+impl Numbered {
+    /// `window` messages are unacknowledged at most.
+    pub(super) fn connect(
+        address: SocketAddr,
+        topics: impl Iterator<Item = String>,
+        payload: usize,
+        window: usize,
+    ) -> Result<Self> {
+        let (client, _) = Client::connect(address, "numbered".to_owned(), false)?;
+        let payload = vec![b'.'; payload.max(NUMBER)];
+        Ok(Self {
+            client,
+            topics: topics
+                .map(|topic| PublishTemplate::new(VERSION, &topic, 1, &payload))
+                .collect(),
+            next: 0,
+            inflight: vec![None; 1 << 16],
+            window,
+            waiting: 0,
+            acknowledged: Vec::new(),
+            count: Arc::default(),
+        })
+    }
+
+    /// Publishes up to that number, for so long, or until the broker is gone; says whether it
+    /// still is there.
+    pub(super) fn publish_until(&mut self, last: u64, deadline: Instant) -> bool {
+        let mut out = Vec::new();
+        loop {
+            let going = self.next < last && Instant::now() < deadline;
+            if !going && self.waiting == 0 {
+                return true;
+            }
+            out.clear();
+            while going && self.next < last && self.waiting < self.window {
+                self.put(&mut out);
+            }
+            if !out.is_empty() && self.client.send(&out).is_err() {
+                return false;
+            }
+            let mut packet = match self.client.next(PATIENCE) {
+                Ok(Some(packet)) => Some(packet),
+                _ => return false,
+            };
+            while let Some(came) = packet {
+                self.take(&came);
+                packet = self.client.next_here();
+            }
+        }
+    }
+
+    fn take(&mut self, packet: &Packet) {
+        if let Packet::Puback(id) = *packet
+            && let Some(number) = self.inflight[usize::from(id)].take()
+        {
+            self.acknowledged.push(number);
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.waiting -= 1;
+        }
+    }
+
+    fn put(&mut self, out: &mut Vec<u8>) {
+        let number = self.next;
+        self.next += 1;
+        self.waiting += 1;
+        // Identifiers come round long after the window.
+        let id = (number % u64::from(u16::MAX)) as u16 + 1;
+        self.inflight[usize::from(id)] = Some(number);
+        let template = &self.topics[(number % self.topics.len() as u64) as usize];
+        let at = out.len();
+        out.extend_from_slice(&template.bytes);
+        let payload = at + template.payload_at;
+        out[payload..payload + NUMBER].copy_from_slice(&number.to_be_bytes());
+        if let Some(id_at) = template.id_at {
+            out[at + id_at..at + id_at + 2].copy_from_slice(&id.to_be_bytes());
+        }
+    }
+}
+
+/// Makes sessions that outlive their connections, each with a subscription to `topic` of its
+/// number, and leaves them.
+pub(super) fn make_sessions(
+    address: SocketAddr,
+    sessions: u32,
+    topic: impl Fn(u32) -> String,
+) -> Result<()> {
+    const AT_ONCE: usize = 250;
+    let numbers: Vec<u32> = (0..sessions).collect();
+    for some in numbers.chunks(AT_ONCE) {
+        let clients = some
+            .iter()
+            .map(|&n| Client::open(address, session_name(n), true, Some(&topic(n))))
+            .collect::<Result<Vec<_>>>()?;
+        clients.into_iter().try_for_each(Client::subscribed)?;
+    }
+    Ok(())
+}
+
+/// Client identifier of a session by its number.
+pub(super) fn session_name(number: u32) -> String {
+    format!("durable-{number}")
+}

@@ -1,0 +1,287 @@
+//! `bench durability`: what it costs that nothing acknowledged is lost, and whether nothing is.
+//!
+//! Every figure is a ratio within one run of the command: levels of our broker take turns with
+//! each other and with Mosquitto's ways to persist, each time with a fresh process and an empty
+//! directory, and medians are compared. Broker and clients have a core each.
+
+mod client;
+mod loss;
+mod plain;
+mod report;
+mod restart;
+mod systems;
+mod throughput;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use self::loss::Loss;
+use self::plain::Bulk;
+use self::report::Results;
+use self::restart::Size;
+use self::systems::{BATCHED, NONE, SYSTEMS, System};
+use self::throughput::CASES;
+use crate::cli::seconds;
+use crate::compare::document;
+use crate::compare::machine::Machine;
+use crate::error::{Error, Result};
+
+/// Values of `store.group_delay` and `store.group_bytes` that a sweep goes through.
+const DELAYS: [&str; 5] = ["0us", "250us", "1ms", "2ms", "5ms"];
+const BYTES: [&str; 3] = ["256KiB", "1MiB", "4MiB"];
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// Messages per second and acknowledgements at each level
+    Throughput,
+    /// Plain and urgent traffic beside a store that is as busy as can be (takes root, for
+    /// `SCHED_FIFO`)
+    Plain,
+    /// Time from the start after a kill to the first CONNACK
+    Restart,
+    /// What is lost of what was acknowledged by kill -9
+    Loss,
+    /// Throughput and acknowledgements by `store.group_delay` and `store.group_bytes`
+    Sweep,
+}
+
+/// Options of `bench durability`.
+#[derive(Args, Debug)]
+pub struct DurabilityArgs {
+    /// What to measure [default: all but sweep]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    experiments: Vec<Experiment>,
+    /// Levels and peers: no-store, none, batched, sync, mosquitto, mosquitto-default,
+    /// mosquitto-autosave [default: all whose program is found]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    systems: Vec<String>,
+    /// Only cases of the throughput whose title contains this; repeatable
+    #[arg(long = "case", value_name = "TEXT")]
+    cases: Vec<String>,
+    /// Runs of each; medians are reported
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
+    repeat: u32,
+    /// Seconds measured per run
+    #[arg(long, short, value_name = "S", default_value = "2", value_parser = seconds)]
+    duration: Duration,
+    /// Sessions of the restart
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    sessions: u32,
+    /// Messages that wait for them
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    messages: u64,
+    /// Payload bytes of these
+    #[arg(long, value_name = "BYTES", default_value_t = 200)]
+    payload: usize,
+    /// Core for the broker
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    broker_core: usize,
+    /// Core for the clients
+    #[arg(long, value_name = "CORE", default_value_t = 1)]
+    generator_core: usize,
+    /// Directory for configurations and logs; programs are looked for in its bin/
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    directory: PathBuf,
+    /// Directory on the disk that is measured; what is made in it is removed
+    #[arg(long, value_name = "DIR", default_value = "target/bench/stores")]
+    data: PathBuf,
+    /// Markdown file whose generated part is replaced
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
+    /// File for the tables as a page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// File for all results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl DurabilityArgs {
+    /// Runs the experiments; progress goes to standard error, the tables to `out`. `own_words`
+    /// lead from this program's name to its bench subcommands.
+    ///
+    /// # Errors
+    /// A broker is not found or does not start, or files cannot be written.
+    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+        for directory in [&self.directory, &self.data] {
+            fs::create_dir_all(directory)
+                .map_err(Error::io(format!("cannot create {}", directory.display())))?;
+        }
+        let mut results = Results::new(Machine::read(), self.repeat, self.duration);
+        let systems = self.systems(own_words)?;
+        results.systems = systems.iter().map(|it| it.found.clone()).collect();
+        if self.wants(Experiment::Throughput) {
+            self.throughput(&systems, &mut results)?;
+        }
+        if self.wants(Experiment::Plain) {
+            self.plain(&systems, &mut results)?;
+        }
+        if self.wants(Experiment::Restart) {
+            self.restart(&systems, &mut results)?;
+        }
+        if self.wants(Experiment::Loss) {
+            self.loss(&systems, &mut results)?;
+        }
+        if self.experiments.contains(&Experiment::Sweep) {
+            self.sweep(own_words, &mut results)?;
+        }
+        self.write(&results, out)
+    }
+
+    fn wants(&self, experiment: Experiment) -> bool {
+        let all_but_sweep = self.experiments.is_empty() && experiment != Experiment::Sweep;
+        all_but_sweep || self.experiments.contains(&experiment)
+    }
+
+    fn system(&self, name: &str, own_words: &[&str], store: &str) -> Option<System> {
+        let peer = SYSTEMS.iter().find(|peer| peer.name == name)?;
+        let core = self.broker_core;
+        System::find(peer, own_words, &self.directory, &self.data, core, store)
+    }
+
+    fn systems(&self, own_words: &[&str]) -> Result<Vec<System>> {
+        let mut systems = Vec::new();
+        let names = SYSTEMS.iter().map(|peer| peer.name);
+        let wanted: Vec<&str> = match self.systems.is_empty() {
+            true => names.collect(),
+            false => self.systems.iter().map(String::as_str).collect(),
+        };
+        for name in wanted {
+            match self.system(name, own_words, "") {
+                Some(system) => systems.push(system),
+                None if self.systems.is_empty() => eprintln!("{name} is not found: left out"),
+                None => {
+                    return Err(Error::Config {
+                        field: "--systems",
+                        value: name.to_owned(),
+                        remedy: "write one that is named in --help and installed".to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(systems)
+    }
+
+    fn throughput(&self, systems: &[System], results: &mut Results) -> Result<()> {
+        let wanted = |title: &str| {
+            self.cases.is_empty() || self.cases.iter().any(|part| title.contains(part))
+        };
+        for case in CASES.iter().filter(|case| wanted(case.title)) {
+            for round in 1..=self.repeat {
+                for system in systems {
+                    let run = case.run(system, self.duration, self.generator_core)?;
+                    eprintln!(
+                        "{}, {}, {round}: {:.0} msg/s",
+                        case.title,
+                        system.name(),
+                        run.report.delivered_per_s
+                    );
+                    results.add_throughput(case.title, system.name(), run);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn plain(&self, systems: &[System], results: &mut Results) -> Result<()> {
+        let named = |name| systems.iter().find(|system| system.name() == name);
+        let (Some(none), Some(batched)) = (named(NONE), named(BATCHED)) else {
+            return Ok(());
+        };
+        for round in 1..=self.repeat {
+            let core = self.generator_core;
+            let run = plain::run(batched, Bulk::All, self.duration, core)?;
+            let rate = run.bulk.delivered_per_s;
+            eprintln!("plain beside {rate:.0} msg/s of bulk, {round}");
+            results.plain.batched.push(run);
+            let run = plain::run(none, Bulk::Rate(rate.max(1.0)), self.duration, core)?;
+            results.plain.none.push(run);
+        }
+        Ok(())
+    }
+
+    fn restart(&self, systems: &[System], results: &mut Results) -> Result<()> {
+        let size = Size {
+            sessions: self.sessions,
+            messages: self.messages,
+            payload: self.payload,
+        };
+        for name in [BATCHED, "mosquitto-default"] {
+            let Some(system) = systems.iter().find(|system| system.name() == name) else {
+                continue;
+            };
+            eprintln!("restart, {name}: {} messages", size.messages);
+            let seen = restart::run(system, size, &[false, true, false])?;
+            results.restarts.extend(seen);
+        }
+        Ok(())
+    }
+
+    fn loss(&self, systems: &[System], results: &mut Results) -> Result<()> {
+        for system in systems {
+            let mut loss = Loss::default();
+            for round in 0..self.repeat {
+                // Not always at the same time of whatever a broker does periodically.
+                let time = self.duration / 2 + self.duration / (2 * self.repeat) * round;
+                loss.round(system, time)?;
+            }
+            eprintln!(
+                "kill -9, {}: {} of {} lost",
+                system.name(),
+                loss.lost,
+                loss.acknowledged
+            );
+            results.losses.push((system.name(), loss));
+        }
+        Ok(())
+    }
+
+    fn sweep(&self, own_words: &[&str], results: &mut Results) -> Result<()> {
+        for _ in 0..self.repeat {
+            for bytes in BYTES {
+                for delay in DELAYS {
+                    let store = format!("group_delay = \"{delay}\"\ngroup_bytes = \"{bytes}\"\n");
+                    let Some(system) = self.system(BATCHED, own_words, &store) else {
+                        return Ok(());
+                    };
+                    for case in CASES.iter().filter(|case| case.title != throughput::CLEAN) {
+                        let run = case.run(&system, self.duration, self.generator_core)?;
+                        eprintln!(
+                            "{delay}, {bytes}, {}: {:.0} msg/s",
+                            case.title, run.report.delivered_per_s
+                        );
+                        results.add_sweep(delay, bytes, case.title, run);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, results: &Results, out: &mut dyn Write) -> Result<()> {
+        let page = results.page();
+        let markdown = page.markdown();
+        // The title is the document's where there is one.
+        let tables = markdown.split_once('\n').map_or("", |(_, tables)| tables);
+        write!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
+        if let Some(path) = &self.document {
+            // Below a heading of its own there.
+            document::update(path, &tables.replace("\n## ", "\n### "))?;
+        }
+        let file = |path: &PathBuf, text: String| {
+            fs::write(path, text).map_err(Error::io(format!("cannot write {}", path.display())))
+        };
+        if let Some(path) = &self.html {
+            file(path, page.html())?;
+        }
+        if let Some(path) = &self.json {
+            file(path, format!("{:#}\n", results.json()))?;
+        }
+        Ok(())
+    }
+}

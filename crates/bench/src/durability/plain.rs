@@ -1,0 +1,115 @@
+//! Plain and urgent traffic beside bulk that keeps the store as busy as it can be.
+//!
+//! Bulk is as much as `batched` takes; the comparison is the same broker with `none` and bulk at
+//! that rate, so that only the store differs.
+
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::systems::{Commits, System};
+use super::throughput::LATE;
+use crate::error::{Error, Result};
+use crate::load::{self, Options, Pace, Report, Scenario};
+use crate::wire::Version;
+
+/// Payload of bulk: large, so that the disk and not the broker is what is busy.
+const BULK_PAYLOAD: usize = 8 << 10;
+/// Publishers of bulk, and how many of its messages each may have undelivered.
+const BULK: Scenario = Scenario::Pairs(10);
+const BULK_WINDOW: u32 = 100;
+/// Messages per second of plain and of urgent traffic.
+const PLAIN_RATE: f64 = 5000.0;
+const URGENT_RATE: f64 = 200.0;
+/// `SCHED_FIFO` priority of the clients that are timed: bulk clients share their core.
+const FIFO: u8 = 30;
+
+/// What a run has shown.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) plain: Report,
+    pub(super) urgent: Report,
+    pub(super) bulk: Report,
+    pub(super) commits: Option<Commits>,
+}
+
+/// How much bulk there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Bulk {
+    /// As much as is taken.
+    All,
+    /// So many messages per second.
+    Rate(f64),
+}
+
+/// One run with a fresh broker.
+pub(super) fn run(
+    system: &System,
+    bulk: Bulk,
+    duration: Duration,
+    generator_core: usize,
+) -> Result<Run> {
+    let broker = system.start_empty()?;
+    let usual = Options {
+        warm_up: duration / 4,
+        duration,
+        core: Some(generator_core),
+        ..Options::new(Scenario::Rate, broker.address)
+    };
+    let plain = Options {
+        pace: Pace::Rate(PLAIN_RATE),
+        fifo: FIFO,
+        topic_prefix: "plain/".to_owned(),
+        client_prefix: "plain-".to_owned(),
+        ..usual.clone()
+    };
+    let urgent = Options {
+        scenario: Scenario::Pairs(1),
+        pace: Pace::Rate(URGENT_RATE),
+        version: Version::V5,
+        qos: 1,
+        persistent: true,
+        acks: true,
+        fifo: FIFO,
+        user_properties: vec![("priority".to_owned(), "0".to_owned())],
+        topic_prefix: "urgent/".to_owned(),
+        client_prefix: "urgent-".to_owned(),
+        ..usual.clone()
+    };
+    let bulk = Options {
+        scenario: BULK,
+        pace: match bulk {
+            Bulk::All => Pace::Window(BULK_WINDOW),
+            Bulk::Rate(rate) => Pace::Rate(rate),
+        },
+        payload: BULK_PAYLOAD,
+        qos: 1,
+        persistent: true,
+        // Whatever is acknowledged before its commit need not be written.
+        ack_delay: LATE,
+        broker_pid: Some(broker.pid()),
+        topic_prefix: "bulk/".to_owned(),
+        client_prefix: "bulk-".to_owned(),
+        ..usual
+    };
+    let (plain, urgent, bulk) = thread::scope(|scope| {
+        let [plain, urgent, bulk] =
+            [plain, urgent, bulk].map(|options| scope.spawn(move || load::run(&options)));
+        let ended = |_| Error::io("a generator ended")(std::io::ErrorKind::Other.into());
+        Ok::<_, Error>((
+            plain.join().map_err(ended)??,
+            urgent.join().map_err(ended)??,
+            bulk.join().map_err(ended)??,
+        ))
+    })?;
+    let commits = broker.commits()?;
+    drop(broker);
+    system.remove_data()?;
+    Ok(Run {
+        plain,
+        urgent,
+        bulk,
+        commits,
+    })
+}

@@ -1,0 +1,301 @@
+//! The brokers and levels that are compared, each with a directory of its own for what it keeps.
+//!
+//! Queues are large and limits on messages in flight out of the way, as in the comparison of
+//! brokers, so that what is lost is lost by the kill and not by a bound.
+
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::compare::peers::{Found, Peer, Running, Setup};
+use crate::error::{Error, Result};
+use crate::http::http_get;
+use crate::prometheus::{Distribution, Samples};
+use crate::wire::Version;
+
+/// Our broker without a store.
+pub(super) const NO_STORE: &str = "no-store";
+/// With one that nothing is promised by.
+pub(super) const NONE: &str = "none";
+/// With what it does by itself.
+pub(super) const BATCHED: &str = "batched";
+
+/// Rest between the start of a broker and its first client.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// How long Mosquitto may take to write its file in an orderly end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const PUNCTUAL_COMMON: &str = "[[listener]]\n\
+     address = \"tcp://127.0.0.1:{port}\"\n\
+     allow_anonymous = true\n\
+     [log]\n\
+     level = \"warn\"\n\
+     [limits]\n\
+     max_queued_messages = 1000000\n\
+     max_queued_bytes = \"1GiB\"\n\
+     max_total_queued_bytes = \"4GiB\"\n\
+     max_inflight = 1000\n\
+     [server]\n\
+     http = \"127.0.0.1:{port5}\"\n\
+     sys_interval = \"off\"\n\
+     shards = 1\n";
+
+macro_rules! punctual {
+    ($name:literal, $level:literal, $note:expr) => {
+        Peer {
+            name: $name,
+            variable: "PUNCTUAL_BIN",
+            program: "punctual",
+            arguments: &["serve", "--config", "{config}"],
+            config: Some((
+                concat!("durability-", $name, ".toml"),
+                concat!(
+                    "{common}",
+                    "data = \"{data}\"\n[store]\ndurability = \"",
+                    $level,
+                    "\"\n{store}"
+                ),
+            )),
+            version_argument: "--version",
+            v5_on_second_port: false,
+            most_qos: 2,
+            all_cores: false,
+            note: $note,
+        }
+    };
+}
+
+macro_rules! mosquitto {
+    ($name:literal, $own:literal, $note:expr) => {
+        Peer {
+            name: $name,
+            variable: "MOSQUITTO_BIN",
+            program: "mosquitto",
+            arguments: &["-c", "{config}"],
+            config: Some((
+                concat!("durability-", $name, ".conf"),
+                concat!(
+                    "listener {port} 127.0.0.1\n\
+                     allow_anonymous true\n\
+                     set_tcp_nodelay true\n\
+                     max_queued_messages 1000000\n\
+                     max_queued_bytes 0\n\
+                     max_inflight_messages 0\n\
+                     log_dest stderr\n\
+                     log_type error\n",
+                    $own
+                ),
+            )),
+            version_argument: "-h",
+            v5_on_second_port: false,
+            most_qos: 2,
+            all_cores: false,
+            note: $note,
+        }
+    };
+}
+
+/// All of them, in the order of the tables.
+pub(super) const SYSTEMS: [Peer; 7] = [
+    Peer {
+        config: Some(("durability-no-store.toml", "{common}")),
+        ..punctual!("no-store", "none", Some("started without a directory"))
+    },
+    punctual!("none", "none", Some("durability = \"none\"")),
+    punctual!(
+        "batched",
+        "batched",
+        Some("durability = \"batched\", the default")
+    ),
+    punctual!("sync", "sync", Some("durability = \"sync\"")),
+    mosquitto!(
+        "mosquitto",
+        "persistence false\n",
+        Some("persistence false")
+    ),
+    mosquitto!(
+        "mosquitto-default",
+        "persistence true\npersistence_location {data}/\n",
+        Some("persistence true: a file every half hour and at an orderly end")
+    ),
+    mosquitto!(
+        "mosquitto-autosave",
+        "persistence true\npersistence_location {data}/\n\
+         autosave_on_changes true\nautosave_interval 1\n",
+        Some("autosave_on_changes true, autosave_interval 1")
+    ),
+];
+
+/// A system whose program was found.
+#[derive(Clone, Debug)]
+pub(super) struct System {
+    pub(super) found: Found,
+    setup: Setup,
+    data: PathBuf,
+}
+
+impl System {
+    /// Looks for the program of `peer`; configurations and logs go to `directory`, what it keeps
+    /// to a directory below `data`. `store` has further lines of our section on the store.
+    pub(super) fn find(
+        peer: &Peer,
+        own_words: &[&str],
+        directory: &Path,
+        data: &Path,
+        core: usize,
+        store: &str,
+    ) -> Option<Self> {
+        let found = peer.find(&directory.join("bin"), own_words)?;
+        let data = data.join(peer.name);
+        Some(Self {
+            found,
+            setup: Setup {
+                core,
+                directory: directory.to_owned(),
+                further: vec![
+                    ("{common}", PUNCTUAL_COMMON.to_owned()),
+                    ("{data}", data.to_string_lossy().into_owned()),
+                    ("{store}", store.to_owned()),
+                ],
+            },
+            data,
+        })
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.found.peer.name
+    }
+
+    /// Whether it is our broker.
+    pub(super) fn is_ours(&self) -> bool {
+        self.found.peer.program == "punctual"
+    }
+
+    /// Where it keeps what it keeps.
+    pub(super) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Starts it with nothing kept.
+    pub(super) fn start_empty(&self) -> Result<Broker> {
+        self.remove_data()?;
+        if !self.is_ours() {
+            // Mosquitto makes no directory, and gives root's rights away before it writes.
+            fs::create_dir_all(&self.data)
+                .and_then(|()| fs::set_permissions(&self.data, Permissions::from_mode(0o777)))
+                .map_err(Error::io(format!("cannot create {}", self.data.display())))?;
+        }
+        let broker = self.start()?;
+        thread::sleep(SETTLE);
+        Ok(broker)
+    }
+
+    /// Starts it with what it kept.
+    pub(super) fn start(&self) -> Result<Broker> {
+        let running = self.found.start(&self.setup, 0)?;
+        let port = running.port(Version::V311);
+        Ok(Broker {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            metrics: self
+                .is_ours()
+                .then(|| SocketAddr::from(([127, 0, 0, 1], running.second_port()))),
+            running,
+        })
+    }
+
+    /// Removes what it kept.
+    pub(super) fn remove_data(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.data) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(format!(
+                "cannot remove {}",
+                self.data.display()
+            ))(error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One that runs.
+pub(super) struct Broker {
+    pub(super) address: SocketAddr,
+    metrics: Option<SocketAddr>,
+    running: Running,
+}
+
+impl Broker {
+    pub(super) fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// Ends it as a crash does.
+    pub(super) fn kill(self) {
+        self.running.kill();
+    }
+
+    /// Ends it in order, and lets it take the time that it needs.
+    pub(super) fn stop(self) {
+        self.running.stop(PATIENCE);
+    }
+
+    /// What its store has done; `None` where there is none.
+    pub(super) fn commits(&self) -> Result<Option<Commits>> {
+        let Some(metrics) = self.metrics else {
+            return Ok(None);
+        };
+        let samples = Samples::parse(&http_get(metrics, "/metrics")?);
+        let distribution = |name| samples.distribution(name, &[]);
+        let (Some(commits), Some(groups)) = (
+            distribution("punctual_store_commit_seconds"),
+            distribution("punctual_store_group_bytes"),
+        ) else {
+            return Ok(None);
+        };
+        let sum = |name| samples.sum(name, &[]).unwrap_or(0.0);
+        let ms = |commits: &Distribution, q| commits.quantile(q).unwrap_or(0.0) * 1e3;
+        Ok((commits.count > 0.0).then(|| Commits {
+            count: commits.count as u64,
+            p50_ms: ms(&commits, 0.5),
+            p99_ms: ms(&commits, 0.99),
+            group_bytes: groups.mean().unwrap_or(0.0),
+            written_bytes: sum("punctual_store_written_bytes_total") as u64,
+            pauses: sum("punctual_store_pauses_total") as u64,
+        }))
+    }
+}
+
+/// Commits of a run, by the broker's metrics.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Commits {
+    pub(super) count: u64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+    /// Mean size of what was posted for one.
+    pub(super) group_bytes: f64,
+    /// What was written for all of them: the rest was done with before.
+    pub(super) written_bytes: u64,
+    /// Times that a publisher was not read because of the disk.
+    pub(super) pauses: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_and_files_are_unique() {
+        let names: HashSet<_> = SYSTEMS.iter().map(|system| system.name).collect();
+        let files: HashSet<_> = SYSTEMS.iter().map(|system| system.config).collect();
+        assert_eq!((names.len(), files.len()), (SYSTEMS.len(), SYSTEMS.len()));
+        for name in [NO_STORE, NONE, BATCHED] {
+            assert!(names.contains(name), "{name}");
+        }
+    }
+}
