@@ -144,7 +144,7 @@ impl End {
                 Err(Error::Full) => return,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!("{}: {} cannot go there: {error}", self.place, message.topic)
+                    tracing::warn!("{}: {} cannot go there: {error}", self.place, message.topic);
                 }
             }
             self.held.pop_front();
