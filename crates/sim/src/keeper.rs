@@ -1,5 +1,5 @@
-//! A store in virtual time: commits take as long as the seed says, fail when the
-//! test says, and are lost or kept when the broker crashes.
+//! A store in virtual time: the log that real brokers have, on a disk that fills,
+//! fails, and loses, tears and reorders what was not synced when the power fails.
 //!
 //! Invariant: a group is one commit, as long as it waits everything joins it, and
 //! nobody is told of a commit that would not survive a crash.
@@ -7,7 +7,17 @@
 use std::collections::VecDeque;
 
 use punctual_broker::{Nanos, Operations, StoreTrouble};
-use punctual_store::{Batch, Memory, Store};
+use punctual_store::{Batch, Log, LogConfig, Simulated, Store, StoreError};
+
+use crate::Rng;
+
+/// Small, so that segments come and go.
+const CONFIG: LogConfig = LogConfig {
+    segment_bytes: 16 << 10,
+    max_bytes: 1 << 30,
+};
+/// Calls of the disk, at most, that succeed before it fails.
+const CALLS: u64 = 8;
 
 /// What a shard handed over.
 #[derive(Debug)]
@@ -19,16 +29,21 @@ struct Waiting {
 /// The store of a [`crate::World`] and its writer.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    store: Memory,
+    /// Not there while it is being read again.
+    store: Option<Log<Simulated>>,
     /// Wall clock's time at the zero of the world's.
     pub(crate) wall: u64,
-    /// Longest commit.
+    /// Longest time until a commit ends.
     pub(crate) delay: Nanos,
     waiting: VecDeque<Waiting>,
     /// How many of them are being committed.
     running: usize,
-    /// Commits fail.
-    pub(crate) failing: Option<StoreTrouble>,
+    /// What the disk does.
+    trouble: Option<StoreTrouble>,
+    /// Calls of the disk until the power fails.
+    power: Option<u64>,
+    /// How often it was read again.
+    starts: u64,
     /// Those of `waiting` that were told so.
     told: usize,
     /// When the last news for each shard arrives.
@@ -42,18 +57,58 @@ pub(crate) enum News {
     Failed(StoreTrouble),
 }
 
+/// How a commit ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Well or not; who is to be told.
+    Told(Vec<(u16, News)>),
+    /// The power has failed.
+    Power,
+}
+
 impl Keeper {
     pub(crate) fn new(shards: u16, delay: Nanos) -> Self {
         Self {
-            store: Memory::default(),
+            store: Some(open(Simulated::default(), 0)),
             wall: 1_700_000_000_000_000_000,
             delay,
             waiting: VecDeque::new(),
             running: 0,
-            failing: None,
+            trouble: None,
+            power: None,
+            starts: 0,
             told: 0,
             last: vec![Nanos(0); usize::from(shards)],
         }
+    }
+
+    pub(crate) fn store(&mut self) -> &mut Log<Simulated> {
+        let store = self.store.as_mut();
+        store.unwrap_or_else(|| unreachable!("it is there but while it is read"))
+    }
+
+    /// What is wrong with the disk from now on: it has room for nothing more than
+    /// it has reserved, or fails after some calls, each time.
+    pub(crate) fn set_trouble(&mut self, trouble: Option<StoreTrouble>) {
+        self.trouble = trouble;
+        let full = trouble == Some(StoreTrouble::Full);
+        let disk = self.store().medium_mut();
+        disk.capacity = full.then(|| disk.used());
+    }
+
+    /// The power fails when the disk has been called so many times.
+    pub(crate) fn set_power(&mut self, calls: u64) {
+        self.power = Some(calls);
+    }
+
+    /// Whether it was called less often than that.
+    pub(crate) fn has_power_left(&self) -> bool {
+        self.power.is_some()
+    }
+
+    /// Whether something could not be committed, and is tried again.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.told > 0
     }
 
     /// Takes what a shard hands over. True if a commit is to begin.
@@ -71,49 +126,81 @@ impl Keeper {
         begin
     }
 
-    /// The commit that is under way ends, well or not; returns whom to tell.
-    pub(crate) fn end(&mut self) -> Vec<(u16, News)> {
-        if let Some(trouble) = self.failing {
-            let news = self
-                .waiting
-                .range(self.told.min(self.running)..self.running);
-            let news = news.map(|it| (it.shard, News::Failed(trouble))).collect();
-            self.told = self.running;
-            self.running = 0;
-            return news;
+    /// The commit that is under way ends.
+    pub(crate) fn end(&mut self, rng: &mut Rng) -> End {
+        let committed = self.commit(rng);
+        let Err(error) = committed else {
+            let group = self.waiting.drain(..self.running);
+            let news = group.map(|it| (it.shard, News::Committed(it.operations.ticket)));
+            let news = news.collect();
+            (self.running, self.told) = (0, 0);
+            return End::Told(news);
+        };
+        if self.power == Some(0) {
+            return End::Power;
         }
-        let group = self.waiting.drain(..self.running).collect::<Vec<_>>();
-        (self.running, self.told) = (0, 0);
-        self.commit(&group);
-        group
-            .iter()
-            .map(|it| (it.shard, News::Committed(it.operations.ticket)))
-            .collect()
+        let trouble = match error {
+            StoreError::Full { .. } => StoreTrouble::Full,
+            _ => StoreTrouble::Failed,
+        };
+        let news = self
+            .waiting
+            .range(self.told.min(self.running)..self.running);
+        let news = news.map(|it| (it.shard, News::Failed(trouble))).collect();
+        self.told = self.running;
+        self.running = 0;
+        End::Told(news)
     }
 
-    fn commit(&mut self, group: &[Waiting]) {
+    /// Commits what is being committed, with the disk as it is.
+    fn commit(&mut self, rng: &mut Rng) -> Result<(), StoreError> {
         let mut batch = Batch::new();
-        for it in group {
+        for it in self.waiting.range(..self.running) {
             batch.append(&it.operations.batch);
         }
-        if self.store.commit(&batch).is_err() {
-            unreachable!("memory takes everything");
+        let fails = self.trouble == Some(StoreTrouble::Failed);
+        let trouble = fails.then(|| rng.below(CALLS));
+        let power = self.power;
+        let fail_after = power.into_iter().chain(trouble).min();
+        let store = self.store();
+        store.medium_mut().fail_after = fail_after;
+        let committed = store.commit(&batch);
+        let left = std::mem::take(&mut store.medium_mut().fail_after);
+        if let (Some(power), Some(before), Some(left)) = (power, fail_after, left) {
+            self.power = Some(power - (before - left));
         }
+        committed
     }
 
-    /// The process ends: what was under way is on disk or not, what waited is
-    /// lost.
-    pub(crate) fn crash(&mut self, survives: bool) {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        if survives && self.failing.is_none() {
-            let group = waiting.drain(..self.running).collect::<Vec<_>>();
-            self.commit(&group);
+    /// The process ends, or the power fails, and what is on the disk is read
+    /// again. What was under way has got as far as it may be; what waited is lost.
+    pub(crate) fn crash(&mut self, rng: &mut Rng) {
+        let power = self.power.filter(|left| *left > 0);
+        if self.running > 0 && self.power != Some(0) {
+            self.power = Some(rng.below(CALLS));
+            let _ = self.commit(rng);
         }
+        self.power = power;
+        self.waiting.clear();
         (self.running, self.told) = (0, 0);
         self.last.fill(Nanos(0));
+        let Some(store) = self.store.take() else {
+            return;
+        };
+        let mut disk = store.into_medium();
+        // All of it where only the process ended.
+        let survives = *rng.pick(&[100, 100, 0, 50, 90]);
+        disk.crash(|| rng.chance(survives));
+        self.starts += 1;
+        let store = open(disk, self.starts);
+        let damages = &store.report().damages;
+        assert!(damages.is_empty(), "damaged without a reason: {damages:?}");
+        self.store = Some(store);
+        self.set_trouble(self.trouble);
     }
+}
 
-    pub(crate) fn store(&mut self) -> &mut Memory {
-        &mut self.store
-    }
+fn open(disk: Simulated, seed: u64) -> Log<Simulated> {
+    let opened = Log::open(disk, CONFIG, seed);
+    opened.unwrap_or_else(|error| panic!("it cannot be read: {error}"))
 }

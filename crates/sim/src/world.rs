@@ -19,7 +19,7 @@ use punctual_broker::{
 use punctual_codec::{Split, split};
 use punctual_store::Store as _;
 
-use crate::keeper::{Keeper, News};
+use crate::keeper::{End, Keeper, News};
 use crate::rng::Rng;
 
 /// A network connection between a client and the broker.
@@ -79,6 +79,9 @@ pub enum Trace {
 
 /// Answers authentication requests; the World delivers the answer later.
 pub type Authenticator = Box<dyn FnMut(&AuthRequest) -> AuthAnswer>;
+
+/// Time between two attempts to commit the same.
+const RETRY: Nanos = Nanos(2_000_000);
 
 /// Time that a decision about a flow takes.
 const DECISION: Nanos = Nanos(300_000);
@@ -203,6 +206,7 @@ pub struct World {
     nonce: u128,
     config: Arc<Config>,
     keeper: Option<Keeper>,
+    crashes: u32,
 }
 
 impl World {
@@ -220,6 +224,7 @@ impl World {
                 .collect(),
             config,
             keeper: None,
+            crashes: 0,
             directory,
             links: Vec::new(),
             conns: HashMap::new(),
@@ -249,17 +254,18 @@ impl World {
         world
     }
 
-    /// The broker's process ends without warning, and another one starts with
-    /// what the store has. All connections break.
+    /// The broker's process ends without warning or its power fails, and another
+    /// one starts after `down` with what the disk has. All connections break.
     ///
     /// # Panics
-    /// Without a store.
-    pub fn crash(&mut self) {
-        let survives = self.rng.chance(50);
+    /// Without a store; if what was confirmed of it cannot be read.
+    pub fn crash(&mut self, down: Nanos) {
         let Some(keeper) = &mut self.keeper else {
             panic!("a broker without store crashes only once");
         };
-        keeper.crash(survives);
+        self.crashes += 1;
+        keeper.crash(&mut self.rng);
+        self.now = self.now + down;
         self.queue.clear();
         self.posting.fill(false);
         self.conns.clear();
@@ -291,18 +297,38 @@ impl World {
         let recovered = keeper.store().recover(&mut |op| {
             restorer.take(&op).into_iter().for_each(&mut restore);
         });
-        assert!(recovered.is_ok(), "memory can always be read");
+        assert!(recovered.is_ok(), "what was open can be read");
         restorer.finish().into_iter().for_each(&mut restore);
         for shard in 0..count {
             self.settle(shard);
         }
     }
 
-    /// Whether commits fail, and how. They are tried again.
+    /// How often the broker has crashed.
+    pub fn crashes(&self) -> u32 {
+        self.crashes
+    }
+
+    /// Whether the disk fails, and how. Commits are tried again; as long as a full
+    /// one has something in reserve they succeed.
     pub fn set_store_trouble(&mut self, trouble: Option<StoreTrouble>) {
         if let Some(keeper) = &mut self.keeper {
-            keeper.failing = trouble;
+            keeper.set_trouble(trouble);
         }
+    }
+
+    /// The power fails, and comes back, with the call of the disk that follows so
+    /// many others.
+    pub fn set_power_failure(&mut self, calls: u64) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.set_power(calls);
+        }
+    }
+
+    /// Whether that is still to come.
+    pub fn expects_power_failure(&self) -> bool {
+        let keeper = self.keeper.as_ref();
+        keeper.is_some_and(Keeper::has_power_left)
     }
 
     /// The time.
@@ -712,8 +738,11 @@ impl World {
     }
 
     fn schedule_commit(&mut self) {
-        let longest = self.keeper.as_ref().map_or(0, |keeper| keeper.delay.0);
-        let at = self.now + Nanos(self.rng.below(longest + 1));
+        let Some(keeper) = &self.keeper else {
+            return;
+        };
+        let pause = if keeper.is_failing() { RETRY } else { Nanos(0) };
+        let at = self.now + pause + Nanos(self.rng.below(keeper.delay.0 + 1));
         self.schedule(at, Happening::Commit);
     }
 
@@ -721,7 +750,10 @@ impl World {
         let Some(keeper) = &mut self.keeper else {
             return;
         };
-        let news = keeper.end();
+        let news = match keeper.end(&mut self.rng) {
+            End::Told(news) => news,
+            End::Power => return self.crash(Nanos(0)),
+        };
         let again = keeper.begin();
         for (shard, news) in news {
             let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
