@@ -706,15 +706,12 @@ impl Story {
         self.tell("all is to become quiet".into());
         self.world.set_store_trouble(None);
         self.become_quiet(&[])?;
-        self.check_wills()?;
+        let gone = self.check_wills()?;
         self.check()?;
         // What is retained, someone new finds out.
         let fresh = self.clients.len();
         self.clients.push(Client::new(fresh, true));
-        self.connect(fresh);
-        self.run_for(SECOND)?;
-        self.subscribe(fresh);
-        self.run_for(SECOND)?;
+        self.become_quiet(&gone)?;
         self.check_retained(fresh)
     }
 
@@ -749,8 +746,8 @@ impl Story {
         Ok(())
     }
 
-    /// Who has a will goes, and does not come back.
-    fn check_wills(&mut self) -> Result<(), String> {
+    /// Who has a will goes, and does not come back; returns them.
+    fn check_wills(&mut self) -> Result<Vec<usize>, String> {
         let publishers = (0..self.clients.len()).filter(|at| !self.clients[*at].subscriber);
         let gone: Vec<usize> = publishers
             .filter(|at| self.clients[*at].will.is_some())
@@ -773,7 +770,8 @@ impl Story {
         }
         // Longer than any of them waits.
         self.run_for(Nanos::from_secs(12))?;
-        self.become_quiet(&gone)
+        self.become_quiet(&gone)?;
+        Ok(gone)
     }
 
     fn check_retained(&self, fresh: usize) -> Result<(), String> {

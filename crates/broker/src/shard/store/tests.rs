@@ -137,22 +137,6 @@ fn restored(store: &mut Memory) -> Shard {
 }
 
 /// Commits what was emitted; returns what that was.
-/// A shard with what the store has, which is one session.
-fn restored(store: &mut Memory) -> Shard {
-    let mut shard = shard();
-    let mut restorer = Restorer::new(shard.hub.directory.clone(), WALL);
-    let mut restored = Vec::new();
-    store
-        .recover(&mut |op: Op<'_>| restored.extend(restorer.take(&op)))
-        .unwrap();
-    restored.extend(restorer.finish());
-    assert_eq!(restored.len(), 1);
-    for session in restored {
-        assert!(shard.restore(session, NOW));
-    }
-    shard
-}
-
 fn commit(shard: &mut Shard, store: &mut Memory) -> Vec<String> {
     let Some(operations) = shard.take_operations() else {
         return Vec::new();
