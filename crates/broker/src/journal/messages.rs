@@ -17,6 +17,10 @@ use crate::sequence::Number;
 use crate::session::Session;
 use crate::{Directory, Message, Nanos};
 
+/// Bytes of a shard that may wait for their commit while the store fails, before
+/// wills are not stored any more.
+const MOST_INSISTING: usize = 1 << 20;
+
 /// How a publication is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
@@ -27,6 +31,8 @@ pub(crate) struct Keeping {
     pub(crate) written: bool,
     /// Whether anything was emitted that its publisher waits for.
     pub(crate) awaited: bool,
+    /// Whether nobody could be told that it is refused.
+    pub(crate) insists: bool,
     /// Number of the entry that the publisher's shard has emitted for the only
     /// receiver of this copy; 0 for none.
     pub(crate) entry: u64,
@@ -39,6 +45,7 @@ impl Keeping {
         message: 0,
         written: false,
         awaited: false,
+        insists: false,
         entry: 0,
     };
 
@@ -109,7 +116,10 @@ impl Journal {
         session: u64,
         reception: Reception<'_>,
     ) -> u64 {
-        if publication.keeping.message == 0 || self.trouble().is_some() {
+        // A QoS 2 message of which nothing is stored would be sent with an identifier
+        // that may be another's after a crash.
+        let insists = publication.keeping.insists && self.uncommitted() < MOST_INSISTING;
+        if publication.keeping.message == 0 || (self.trouble().is_some() && !insists) {
             return 0;
         }
         self.write(publication);

@@ -473,6 +473,7 @@ impl Shard {
         let Self { hub, routes, .. } = self;
         let mut publication = Publication::from_message(message, now);
         publication.keeping = hub.keeping(durability, true);
+        publication.keeping.insists = true;
         if publication.keeping.message != 0 {
             // Made again, with its number.
             publication.message = None;
