@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode, Split,
-    Subscribe, SubscribeOptions, Version, split,
+    Subscribe, SubscribeOptions, Version, Will, split,
 };
 use punctual_store::{Memory, Op, Store as _};
 
@@ -62,6 +62,16 @@ fn connect(shard: &mut Shard, client_id: &str, expiry: u32) -> ConnId {
 }
 
 fn connect_as(shard: &mut Shard, client_id: &str, user: Option<&str>, expiry: u32) -> ConnId {
+    connect_with(shard, client_id, user, expiry, None)
+}
+
+fn connect_with(
+    shard: &mut Shard,
+    client_id: &str,
+    user: Option<&str>,
+    expiry: u32,
+    will: Option<Will<'_>>,
+) -> ConnId {
     let meta = ConnMeta {
         peer: None,
         local: None,
@@ -82,7 +92,7 @@ fn connect_as(shard: &mut Shard, client_id: &str, user: Option<&str>, expiry: u3
             clean_start: false,
             keep_alive: 0,
             client_id,
-            will: None,
+            will,
             username: user,
             password: None,
             properties: properties.as_properties(),
@@ -289,6 +299,31 @@ fn refusals_wait_for_nothing_that_has_to_wait() {
     commit(&mut shard, &mut store);
     let both = [PacketType::PubRec, PacketType::PubRec];
     assert_eq!(leaving(&mut shard, publisher), both);
+}
+
+#[test]
+fn what_nobody_could_be_refused_is_stored_once_that_is_possible() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = connect(&mut shard, "kept", 100);
+    subscribe(&mut shard, kept, QoS::ExactlyOnce);
+    let none = PropertyBuf::new();
+    let will = Will {
+        topic: "t",
+        payload: b"x",
+        qos: QoS::ExactlyOnce,
+        retain: false,
+        properties: none.as_properties(),
+    };
+    let mortal = connect_with(&mut shard, "mortal", None, 0, Some(will));
+    commit(&mut shard, &mut store);
+    leaving(&mut shard, kept);
+    shard.store_failed(StoreTrouble::Failed, NOW);
+    shard.closed(mortal, "gone", NOW);
+    // Its identifier has to be safe before it is seen.
+    assert_eq!(leaving(&mut shard, kept), []);
+    let ops = commit(&mut shard, &mut store);
+    assert!(ops.iter().any(|op| op.starts_with("Sent")), "{ops:?}");
+    assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
 }
 
 #[test]
