@@ -255,7 +255,8 @@ impl Hub {
         let Some(conn) = self.conns.get(slot) else {
             return;
         };
-        if !conn.v5() {
+        // Not before CONNACK, which may wait for a commit [MQTT-3.14.0-1].
+        if !conn.v5() || conn.corked {
             return;
         }
         let mut properties = PropertyBuf::new();

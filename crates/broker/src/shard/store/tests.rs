@@ -10,7 +10,7 @@ use punctual_codec::{
 use punctual_store::{Memory, Op, Store as _};
 
 use crate::journal::{Restorer, StoreTrouble};
-use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Scope, Shard};
+use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard};
 
 const NOW: Nanos = Nanos::from_secs(1);
 const WALL: u64 = 1_700_000_000_000_000_000;
@@ -324,6 +324,27 @@ fn what_nobody_could_be_refused_is_stored_once_that_is_possible() {
     let ops = commit(&mut shard, &mut store);
     assert!(ops.iter().any(|op| op.starts_with("Sent")), "{ops:?}");
     assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
+}
+
+#[test]
+fn nothing_is_said_before_connack() {
+    for commit_first in [false, true] {
+        let (mut shard, mut store) = (shard(), Memory::default());
+        let old = connect(&mut shard, "kept", 100);
+        if commit_first {
+            commit(&mut shard, &mut store);
+            leaving(&mut shard, old);
+        }
+        connect(&mut shard, "kept", 100);
+        let mut outputs = Vec::new();
+        shard.take_outputs(&mut outputs);
+        let farewell = outputs.iter().find_map(|output| match output {
+            Output::Close { conn, tail } if *conn == old => Some(tail),
+            _ => None,
+        });
+        let said = !farewell.unwrap().is_empty();
+        assert_eq!(said, commit_first);
+    }
 }
 
 #[test]
