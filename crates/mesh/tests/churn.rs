@@ -6,6 +6,8 @@
 //! more; `PUNCTUAL_SEED=7` runs one.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
+#[path = "support/seeds.rs"]
+mod seeds;
 #[allow(unreachable_pub, reason = "shared by test programs")]
 mod world;
 
@@ -13,19 +15,8 @@ use std::collections::BTreeMap;
 
 use punctual_mesh::Settings;
 use punctual_model::Nanos;
+use seeds::seeds;
 use world::{Rng, World, graph};
-
-fn seeds(few: u64) -> std::ops::Range<u64> {
-    let number = |key| {
-        std::env::var(key)
-            .ok()
-            .and_then(|value| value.parse::<u64>().ok())
-    };
-    if let Some(seed) = number("PUNCTUAL_SEED") {
-        return seed..seed + 1;
-    }
-    0..number("PUNCTUAL_SEEDS").unwrap_or(few)
-}
 
 fn settings(settings: &mut Settings) {
     settings.tree.hello = Nanos::from_millis(200);

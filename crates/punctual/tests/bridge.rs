@@ -7,19 +7,17 @@
 #[path = "http/broker.rs"]
 #[allow(dead_code, reason = "the tests of the HTTP interface need more of it")]
 mod broker;
+#[path = "support/talk.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod talk;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use broker::{Broker, PATIENCE};
-use punctual_client::{
-    Client, Config, Event, Message, Options, PropertyBuf, QoS, SubscribeOptions, Url,
-};
+use punctual_client::{Client, Config, Event, QoS};
 use tempfile::TempDir;
-
-/// How long nothing more has to come before a message counts as having come once.
-const QUIET: Duration = Duration::from_millis(500);
 
 /// What is published only to find out whether a bridge is up.
 const PROBE: &str = "probe";
@@ -94,62 +92,34 @@ fn bridged(id: &str, mosquitto: &Mosquitto, topics: &str, neighbours: &[SocketAd
 }
 
 fn client(address: SocketAddr, id: &str) -> Client {
-    let options = Options {
-        endpoint: Url::parse(&format!("mqtt://{address}")).unwrap().endpoint,
-        config: Config {
-            client_id: id.into(),
-            ..Config::default()
-        },
-        reconnect: None,
+    let config = Config {
+        client_id: id.into(),
+        ..Config::default()
     };
-    Client::connect(options).unwrap().0
+    talk::connect(address, config)
 }
 
 fn subscriber(address: SocketAddr, filter: &str) -> Client {
-    let mut client = client(address, "subscriber");
-    let options = SubscribeOptions {
-        qos: QoS::AtLeastOnce,
-        ..SubscribeOptions::default()
-    };
-    client
-        .subscribe(&[(filter, options)], &PropertyBuf::new())
-        .unwrap();
-    while !matches!(
-        client.next(Some(PATIENCE)).unwrap(),
-        Some(Event::Subscribed { .. })
-    ) {}
-    client
+    talk::subscribed(client(address, "subscriber"), filter)
 }
 
 #[track_caller]
 fn publish(address: SocketAddr, topic: &str, payload: &str) {
     let mut client = client(address, "publisher");
-    client
-        .publish(&Message::new(topic, payload).qos(QoS::AtLeastOnce))
-        .unwrap();
-    while !matches!(
-        client.next(Some(PATIENCE)).unwrap(),
-        Some(Event::Published { .. })
-    ) {}
+    talk::publish(&mut client, topic, payload, QoS::AtLeastOnce);
 }
 
 /// Topics and payloads until nothing more comes, late probes left out.
 fn received(client: &mut Client, at_least: usize) -> Vec<(String, String)> {
     let mut messages = Vec::new();
-    loop {
-        let enough = messages.len() >= at_least;
-        let patience = if enough { QUIET } else { PATIENCE };
-        match client.next(Some(patience)).unwrap() {
-            Some(Event::Message(delivery)) => {
-                let payload = String::from_utf8(delivery.message.payload).unwrap();
-                if payload != PROBE {
-                    messages.push((delivery.message.topic, payload));
-                }
-            }
-            Some(_) => {}
-            None => return messages,
-        }
+    while messages.len() < at_least {
+        let more = talk::received(client, at_least - messages.len());
+        assert!(!more.is_empty(), "only {messages:?}");
+        let more = more.into_iter();
+        let more = more.map(|it| (it.topic, String::from_utf8(it.payload).unwrap()));
+        messages.extend(more.filter(|(_, payload)| payload != PROBE));
     }
+    messages
 }
 
 /// Publishes at one end until it is heard at the other: then the bridge is up.

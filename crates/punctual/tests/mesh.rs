@@ -6,18 +6,16 @@
 #[path = "http/broker.rs"]
 #[allow(dead_code, reason = "the tests of the HTTP interface need more of it")]
 mod broker;
+#[path = "support/talk.rs"]
+mod talk;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use broker::{Broker, PATIENCE};
-use punctual_client::{
-    Client, Config, Event, Message, Options, PropertyBuf, PropertyId, QoS, SubscribeOptions, Url,
-};
+use punctual_client::{Client, Config, Event, Message, PropertyBuf, PropertyId, QoS};
 use serde_json::Value;
+use talk::{payloads, publish, subscribed};
 use tempfile::{NamedTempFile, TempDir};
-
-/// How long nothing more has to come before a message counts as having come once.
-const QUIET: Duration = Duration::from_millis(300);
 
 struct Member {
     broker: Broker,
@@ -87,82 +85,33 @@ impl Member {
     }
 
     fn client(&self, id: &str) -> Client {
-        self.client_with(Config {
-            client_id: id.into(),
-            ..Config::default()
-        })
+        talk::connect(
+            self.broker.tcp,
+            Config {
+                client_id: id.into(),
+                ..Config::default()
+            },
+        )
     }
 
     /// One with a session that is there the next time.
     fn lasting(&self, id: &str) -> Client {
         let mut properties = PropertyBuf::new();
         properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
-        self.client_with(Config {
-            client_id: id.into(),
-            clean_start: false,
-            properties,
-            ..Config::default()
-        })
-    }
-
-    fn client_with(&self, config: Config) -> Client {
-        let url = format!("mqtt://{}", self.broker.tcp);
-        let options = Options {
-            endpoint: Url::parse(&url).unwrap().endpoint,
-            config,
-            reconnect: None,
-        };
-        Client::connect(options).unwrap().0
+        talk::connect(
+            self.broker.tcp,
+            Config {
+                client_id: id.into(),
+                clean_start: false,
+                properties,
+                ..Config::default()
+            },
+        )
     }
 }
 
 fn subscriber(member: &Member, id: &str, filter: &str) -> Client {
     subscribed(member.client(id), filter)
-}
-
-fn subscribed(mut client: Client, filter: &str) -> Client {
-    let options = SubscribeOptions {
-        qos: QoS::ExactlyOnce,
-        ..SubscribeOptions::default()
-    };
-    client
-        .subscribe(&[(filter, options)], &PropertyBuf::new())
-        .unwrap();
-    while !matches!(
-        client.next(Some(PATIENCE)).unwrap(),
-        Some(Event::Subscribed { .. })
-    ) {}
-    client
-}
-
-#[track_caller]
-fn publish(client: &mut Client, topic: &str, payload: &str, qos: QoS) {
-    client
-        .publish(&Message::new(topic, payload.to_owned()).qos(qos))
-        .unwrap();
-    while !matches!(
-        client.next(Some(PATIENCE)).unwrap(),
-        Some(Event::Published { .. })
-    ) {}
-}
-
-/// Payloads until nothing more comes.
-fn received(client: &mut Client, at_least: usize) -> Vec<String> {
-    let mut payloads = Vec::new();
-    loop {
-        let patience = if payloads.len() < at_least {
-            PATIENCE
-        } else {
-            QUIET
-        };
-        match client.next(Some(patience)).unwrap() {
-            Some(Event::Message(delivery)) => {
-                payloads.push(String::from_utf8(delivery.message.payload.to_vec()).unwrap());
-            }
-            Some(_) => {}
-            None => return payloads,
-        }
-    }
 }
 
 #[test]
@@ -190,8 +139,8 @@ fn three_brokers_are_one_and_survive_the_root() {
     {
         publish(&mut publisher, "t/1", &i.to_string(), qos);
     }
-    assert_eq!(received(&mut at_c, 3), ["0", "1", "2"]);
-    assert_eq!(received(&mut at_b, 3), ["0", "1", "2"]);
+    assert_eq!(payloads(&mut at_c, 3), ["0", "1", "2"]);
+    assert_eq!(payloads(&mut at_b, 3), ["0", "1", "2"]);
 
     // Who gets it, and how.
     let trace = b.broker.get("/api/v1/mesh/trace/t/1").ok();
@@ -218,8 +167,8 @@ fn three_brokers_are_one_and_survive_the_root() {
         publish(&mut publisher, "t/2", &i.to_string(), QoS::ExactlyOnce);
     }
     let expected: Vec<String> = (3..50).map(|i| i.to_string()).collect();
-    assert_eq!(received(&mut at_b, 47), expected);
-    assert_eq!(received(&mut at_c, 47), expected);
+    assert_eq!(payloads(&mut at_b, 47), expected);
+    assert_eq!(payloads(&mut at_c, 47), expected);
     b.attached("b");
     assert_eq!(c.attached("b")["parent"], "b");
 }
@@ -267,7 +216,7 @@ fn what_was_acknowledged_survives_the_death_of_every_broker() {
     c.attached("a");
     let mut subscriber = c.lasting("subscriber");
     // The origin starts again in between, so the order is not promised.
-    let mut numbers: Vec<u32> = received(&mut subscriber, 60)
+    let mut numbers: Vec<u32> = payloads(&mut subscriber, 60)
         .iter()
         .map(|payload| payload.parse().unwrap())
         .collect();
@@ -382,10 +331,10 @@ fn by_the_root_everybody_hears_once() {
         publish(publisher, "t/1", &format!("{i} at least"), QoS::AtLeastOnce);
     }
     for client in &mut heard {
-        let mut payloads = received(client, 8);
-        payloads.sort();
+        let mut all = payloads(client, 8);
+        all.sort();
         let expected = (0..4).flat_map(|i| [format!("{i} at least"), format!("{i} once")]);
-        assert_eq!(payloads, expected.collect::<Vec<_>>());
+        assert_eq!(all, expected.collect::<Vec<_>>());
     }
     // Nobody wants this, and it goes up to the root and down to everybody.
     let passed = |member: &Member| {

@@ -11,6 +11,8 @@
 #![allow(clippy::print_stdout, reason = "which seed, and what came of it")]
 
 mod client;
+#[path = "../support/seeds.rs"]
+mod seeds;
 mod site;
 mod world;
 
@@ -21,22 +23,11 @@ use punctual_broker::Config;
 use punctual_codec::{QoS, topic};
 use punctual_model::Nanos;
 use punctual_sim::Rng;
+use seeds::seeds;
 use world::{Edge, World};
 
 const TOPICS: [&str; 4] = ["a/b", "a/c", "c/d/e", "d"];
 const FILTERS: [&str; 5] = ["a/+", "a/b", "c/#", "#", "d"];
-
-fn seeds(few: u64) -> std::ops::Range<u64> {
-    let number = |key| {
-        std::env::var(key)
-            .ok()
-            .and_then(|value| value.parse::<u64>().ok())
-    };
-    if let Some(seed) = number("PUNCTUAL_SEED") {
-        return seed..seed + 1;
-    }
-    0..number("PUNCTUAL_SEEDS").unwrap_or(few)
-}
 
 /// A connected graph with some more edges than a tree.
 fn graph(rng: &mut Rng, n: usize) -> Vec<Edge> {

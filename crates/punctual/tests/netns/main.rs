@@ -11,6 +11,8 @@ mod broker;
 mod capture;
 mod mqtt;
 mod network;
+#[path = "../support/talk.rs"]
+mod talk;
 
 mod clients;
 mod marking;

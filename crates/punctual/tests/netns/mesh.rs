@@ -5,16 +5,12 @@ use std::time::{Duration, Instant};
 
 use punctual_bench::http_get;
 use punctual_bench::netns::{Namespace, Queue};
-use punctual_client::{
-    Client, Config, Event, Message, Options, PropertyBuf, QoS, SubscribeOptions, Url,
-};
+use punctual_client::{Client, Config, Event, Message, QoS};
 use serde_json::Value;
 
 use crate::broker::{Broker, HTTP, PORT};
 use crate::mqtt::PATIENCE;
-
-/// How long nothing more has to come before a message counts as having come once.
-const QUIET: Duration = Duration::from_millis(300);
+use crate::talk::{self, payloads};
 
 /// A broker on a host of its own.
 struct Member {
@@ -111,63 +107,22 @@ impl Member {
     }
 
     fn client(&self, id: &str) -> Client {
-        let url = format!("mqtt://127.0.0.1:{PORT}");
-        let options = Options {
-            endpoint: Url::parse(&url).unwrap().endpoint,
-            config: Config {
-                client_id: id.into(),
-                ..Config::default()
-            },
-            reconnect: None,
+        let config = Config {
+            client_id: id.into(),
+            ..Config::default()
         };
-        self.host
-            .enter(|| Client::connect(options))
-            .unwrap()
-            .unwrap()
-            .0
+        let address = format!("127.0.0.1:{PORT}");
+        self.host.enter(|| talk::connect(address, config)).unwrap()
     }
 
     fn subscriber(&self, filter: &str) -> Client {
-        let mut client = self.client("subscriber");
-        let options = SubscribeOptions {
-            qos: QoS::ExactlyOnce,
-            ..SubscribeOptions::default()
-        };
-        client
-            .subscribe(&[(filter, options)], &PropertyBuf::new())
-            .unwrap();
-        while !matches!(
-            client.next(Some(PATIENCE)).unwrap(),
-            Some(Event::Subscribed { .. })
-        ) {}
-        client
+        talk::subscribed(self.client("subscriber"), filter)
     }
 }
 
 #[track_caller]
 fn publish(client: &mut Client, topic: &str, payload: &str) {
-    let message = Message::new(topic, payload.to_owned()).qos(QoS::ExactlyOnce);
-    client.publish(&message).unwrap();
-    while !matches!(
-        client.next(Some(PATIENCE)).unwrap(),
-        Some(Event::Published { .. })
-    ) {}
-}
-
-/// Payloads until nothing more comes.
-fn received(client: &mut Client, at_least: usize) -> Vec<String> {
-    let mut payloads = Vec::new();
-    loop {
-        let enough = payloads.len() >= at_least;
-        let patience = if enough { QUIET } else { PATIENCE };
-        match client.next(Some(patience)).unwrap() {
-            Some(Event::Message(delivery)) => {
-                payloads.push(String::from_utf8(delivery.message.payload.to_vec()).unwrap());
-            }
-            Some(_) => {}
-            None => return payloads,
-        }
-    }
+    talk::publish(client, topic, payload, QoS::ExactlyOnce);
 }
 
 #[test]
@@ -188,8 +143,8 @@ fn halves_go_on_and_become_one_again() {
     }
     let (mut from_a, mut from_c) = (a.client("publisher"), c.client("publisher"));
     publish(&mut from_a, "t", "one");
-    assert_eq!(received(&mut at_b, 1), ["one"]);
-    assert_eq!(received(&mut at_d, 1), ["one"]);
+    assert_eq!(payloads(&mut at_b, 1), ["one"]);
+    assert_eq!(payloads(&mut at_d, 1), ["one"]);
 
     mesh.plug(1, 2, false);
     mesh.have_root(&[2, 3], "c");
@@ -198,8 +153,8 @@ fn halves_go_on_and_become_one_again() {
     assert_eq!(said, "the link to the parent is down), electing: c");
     publish(&mut from_a, "t", "left");
     publish(&mut from_c, "t", "right");
-    assert_eq!(received(&mut at_b, 1), ["left"]);
-    assert_eq!(received(&mut at_d, 1), ["right"]);
+    assert_eq!(payloads(&mut at_b, 1), ["left"]);
+    assert_eq!(payloads(&mut at_d, 1), ["right"]);
 
     mesh.plug(1, 2, true);
     mesh.have_root(&[0, 1, 2, 3], "a");
@@ -213,10 +168,10 @@ fn halves_go_on_and_become_one_again() {
     publish(&mut from_a, "t", "two");
     publish(&mut from_c, "t", "three");
     for (client, own, other) in [(&mut at_b, "left", "right"), (&mut at_d, "right", "left")] {
-        let mut payloads = received(client, 2);
-        payloads.retain(|payload| payload != other);
-        payloads.sort();
-        assert_eq!(payloads, ["three", "two"], "and not {own} again");
+        let mut all = payloads(client, 2);
+        all.retain(|payload| payload != other);
+        all.sort();
+        assert_eq!(all, ["three", "two"], "and not {own} again");
     }
 }
 
@@ -247,7 +202,7 @@ fn a_slow_cable_holds_back_nobody_else() {
     for i in 0..100 {
         publish(&mut publisher, "fast", &i.to_string());
     }
-    assert_eq!(received(&mut fast, 100).len(), 100);
+    assert_eq!(payloads(&mut fast, 100).len(), 100);
     let mut arrived = 0;
     while let Some(event) = slow.next(Some(Duration::ZERO)).unwrap() {
         arrived += usize::from(matches!(event, Event::Message(_)));
@@ -272,7 +227,7 @@ fn a_leaf_that_is_killed_comes_back() {
     for i in 0..10 {
         publish(&mut publisher, "t", &i.to_string());
     }
-    assert_eq!(received(&mut at_b, 10).len(), 10);
+    assert_eq!(payloads(&mut at_b, 10).len(), 10);
     mesh.0[0].until("without c", |status| {
         status["links"].as_array().unwrap().len() == 1
     });
@@ -282,8 +237,8 @@ fn a_leaf_that_is_killed_comes_back() {
     let mut at_c = mesh.0[2].subscriber("t");
     mesh.0[0].wants("c");
     publish(&mut publisher, "t", "again");
-    assert_eq!(received(&mut at_c, 1), ["again"]);
-    assert_eq!(received(&mut at_b, 1), ["again"]);
+    assert_eq!(payloads(&mut at_c, 1), ["again"]);
+    assert_eq!(payloads(&mut at_b, 1), ["again"]);
 }
 
 #[test]
