@@ -52,6 +52,8 @@ struct Sent {
     /// Seconds after which it is of no use, and when it was sent last.
     expiry: Option<u32>,
     transmitted: Nanos,
+    /// It was sent again.
+    again: bool,
     /// It is a will.
     will: Option<Will>,
 }
@@ -287,6 +289,7 @@ impl Story {
             at: 0,
             expiry: None,
             transmitted: Nanos(0),
+            again: false,
             will: Some(Will {
                 delay,
                 fate: Fate::Open,
@@ -406,6 +409,7 @@ impl Story {
             at: 0,
             expiry,
             transmitted: Nanos(0),
+            again: false,
             will: None,
         });
         self.transmit(at, number, false);
@@ -414,6 +418,7 @@ impl Story {
     fn transmit(&mut self, at: usize, number: u32, dup: bool) {
         let sent = &mut self.clients[at].sent[number as usize];
         sent.transmitted = self.world.now();
+        sent.again |= dup;
         let sent = sent.clone();
         let payload = format!("{at}/{number}");
         let mut properties = PropertyBuf::new();
@@ -619,10 +624,11 @@ impl Story {
             }
             let sent = &self.clients[key.0].sent[key.1 as usize];
             // What states a priority overtakes, and is not compared; nor is what was
-            // published before the subscription, and perhaps again after it.
+            // published before the subscription, and perhaps again after it; nor what may
+            // have been refused while the store failed, and was then sent again.
             let client = &self.clients[at];
             let compared = client.subscribed.is_some_and(|since| sent.issued > since);
-            let compared = compared && !client.shares;
+            let compared = compared && !client.shares && !(self.troubled && sent.again);
             if *client.got.get(&key).unwrap() == 1 && !sent.urgent && compared {
                 let place = (key.0, delivered.topic.clone(), sent.qos);
                 let last = self.clients[at].order.insert(place, key.1);
