@@ -6,6 +6,7 @@
 //! codec, so that the yardstick does not bend with what it measures. Linux only (epoll, CPU
 //! clocks of other processes, tracepoints).
 
+mod blocking;
 mod cli;
 mod compare;
 mod durability;

@@ -1,17 +1,14 @@
 //! A client that waits: to fill a broker, to see what it has, and to publish until it is killed.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
-use crate::io;
-use crate::wire::{self, Connack, Frame, PublishTemplate, Version, kind};
-
-const VERSION: Version = Version::V311;
+use crate::blocking::{Connection, VERSION};
+use crate::error::Result;
+use crate::wire::{self, Connack, PublishTemplate, kind};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,9 +18,7 @@ const NUMBER: usize = 8;
 
 /// A connection.
 pub(super) struct Client {
-    name: String,
-    stream: TcpStream,
-    bytes: Vec<u8>,
+    connection: Connection,
     /// What came and was not looked at.
     inbox: VecDeque<Packet>,
 }
@@ -48,25 +43,17 @@ impl Client {
         persistent: bool,
         filter: Option<&str>,
     ) -> Result<Self> {
-        let stream = TcpStream::connect(address)
-            .and_then(|stream| io::prepare(&stream).map(|()| stream))
-            .and_then(|stream| stream.set_nonblocking(false).map(|()| stream))
-            .map_err(Error::io(format!(
-                "cannot connect (client {name}, {address})"
-            )))?;
+        let mut connection = Connection::new(name, TcpStream::connect(address))?;
         let mut out = Vec::new();
-        wire::put_connect_with(&mut out, VERSION, &name, persistent);
+        wire::put_connect_with(&mut out, VERSION, connection.name(), persistent);
         if let Some(filter) = filter {
             wire::put_subscribe(&mut out, VERSION, 1, &[filter.to_owned()], 1);
         }
-        let mut client = Self {
-            name,
-            stream,
-            bytes: Vec::new(),
+        connection.send(&out)?;
+        Ok(Self {
+            connection,
             inbox: VecDeque::new(),
-        };
-        client.send(&out)?;
-        Ok(client)
+        })
     }
 
     /// Connects and waits for CONNACK; says whether the broker had the session.
@@ -80,7 +67,7 @@ impl Client {
             Some(Packet::Connack(connack)) if connack.code == 0 => {
                 Ok((client, connack.session_present))
             }
-            _ => Err(client.failure("did not accept the connection")),
+            _ => Err(client.connection.failure("did not accept the connection")),
         }
     }
 
@@ -88,21 +75,18 @@ impl Client {
     fn subscribed(mut self) -> Result<()> {
         while let Some(packet) = self.next(PATIENCE)? {
             if let Packet::Suback = packet {
-                return self.send(&[kind::DISCONNECT << 4, 0]);
+                return self.connection.send(&[kind::DISCONNECT << 4, 0]);
             }
         }
-        Err(self.failure("sent no SUBACK"))
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let context = format!("cannot send (client {})", self.name);
-        self.stream.write_all(bytes).map_err(Error::io(context))
+        Err(self.connection.failure("sent no SUBACK"))
     }
 
     /// The next packet; `None` if none comes for that long. Publications are acknowledged.
     pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Packet>> {
         while self.inbox.is_empty() {
-            if !self.read(patience)? {
+            let inbox = &mut self.inbox;
+            let take = |first: u8, body: &[u8]| inbox.push_back(packet(first, body));
+            if !self.connection.read(patience, take)? {
                 return Ok(None);
             }
         }
@@ -113,55 +97,16 @@ impl Client {
     fn next_here(&mut self) -> Option<Packet> {
         self.inbox.pop_front()
     }
-
-    fn read(&mut self, patience: Duration) -> Result<bool> {
-        let context = format!("cannot read (client {})", self.name);
-        self.stream
-            .set_read_timeout(Some(patience))
-            .map_err(Error::io(context.clone()))?;
-        let mut chunk = [0; 64 << 10];
-        match self.stream.read(&mut chunk) {
-            Ok(0) => return Err(self.failure("closed the connection")),
-            Ok(len) => self.bytes.extend_from_slice(&chunk[..len]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Ok(false);
-            }
-            Err(error) => return Err(Error::io(context)(error)),
-        }
-        let (mut at, mut acks) = (0, Vec::new());
-        while let Frame::Packet { first, body, end } = wire::frame(&self.bytes[at..]) {
-            let packet = packet(first, &self.bytes[at + body..at + end], &mut acks);
-            self.inbox.push_back(packet);
-            at += end;
-        }
-        self.bytes.drain(..at);
-        match acks.is_empty() {
-            true => Ok(true),
-            false => self.send(&acks).map(|()| true),
-        }
-    }
-
-    fn failure(&self, what: &str) -> Error {
-        Error::Broker {
-            client: self.name.clone(),
-            what: what.to_owned(),
-        }
-    }
 }
 
-fn packet(first: u8, body: &[u8], acks: &mut Vec<u8>) -> Packet {
+fn packet(first: u8, body: &[u8]) -> Packet {
     match first >> 4 {
         kind::CONNACK => wire::connack(body, VERSION).map_or(Packet::Other, Packet::Connack),
         kind::SUBACK => Packet::Suback,
         kind::PUBACK => wire::leading_id(body).map_or(Packet::Other, Packet::Puback),
         kind::PUBLISH => {
-            let Some(publish) = wire::publish(first, body, VERSION) else {
-                return Packet::Other;
-            };
-            if publish.qos == 1 {
-                wire::put_ack(acks, kind::PUBACK, publish.id);
-            }
-            let number = publish.payload.first_chunk::<NUMBER>();
+            let publish = wire::publish(first, body, VERSION);
+            let number = publish.and_then(|publish| publish.payload.first_chunk::<NUMBER>());
             number.map_or(Packet::Other, |number| {
                 Packet::Publish(u64::from_be_bytes(*number))
             })
@@ -223,7 +168,7 @@ impl Numbered {
             while going && self.next < last && self.waiting < self.window {
                 self.put(&mut out);
             }
-            if !out.is_empty() && self.client.send(&out).is_err() {
+            if !out.is_empty() && self.client.connection.send(&out).is_err() {
                 return false;
             }
             let mut packet = match self.client.next(PATIENCE) {

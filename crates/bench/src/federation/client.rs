@@ -1,7 +1,6 @@
 //! Clients of the experiments, each at one broker, over its loopback.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,16 +9,15 @@ use std::time::{Duration, Instant};
 
 use super::network::{Brokers, MQTT};
 use super::{NAMES, PATIENCE};
-use crate::error::{Error, Result};
-use crate::wire::{self, Frame, PublishTemplate, Version, kind};
+use crate::blocking::{Connection, VERSION};
+use crate::error::Result;
+use crate::wire::{self, PublishTemplate, kind};
 
 /// Longest wait of a subscriber's thread before it looks whether it is to end.
 const TURN: Duration = Duration::from_millis(50);
 
 pub(super) struct Client {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-    name: String,
+    connection: Connection,
     next: u16,
 }
 
@@ -27,31 +25,25 @@ impl Client {
     pub(super) fn connect(brokers: &Brokers, at: usize, name: &str) -> Result<Self> {
         let name = format!("{name}-{}", NAMES[at]);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, MQTT));
-        let context = || format!("{name} cannot connect");
         let stream = brokers.space(at).enter(|| TcpStream::connect(address))?;
-        let stream = stream.map_err(Error::io(context()))?;
-        stream.set_nodelay(true).map_err(Error::io(context()))?;
         let mut client = Self {
-            stream,
-            buffer: Vec::new(),
-            name,
+            connection: Connection::new(name, stream)?,
             next: 0,
         };
         let mut out = Vec::new();
-        wire::put_connect(&mut out, Version::V311, &client.name);
+        wire::put_connect(&mut out, VERSION, client.connection.name());
         client.send(&out)?;
         client.until(kind::CONNACK)?;
         Ok(client)
     }
 
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let context = format!("{} cannot send", self.name);
-        self.stream.write_all(bytes).map_err(Error::io(context))
+        self.connection.send(bytes)
     }
 
     pub(super) fn subscribe(&mut self, filter: &str, qos: u8) -> Result<()> {
         let mut out = Vec::new();
-        wire::put_subscribe(&mut out, Version::V311, 1, &[filter.to_owned()], qos);
+        wire::put_subscribe(&mut out, VERSION, 1, &[filter.to_owned()], qos);
         self.send(&out)?;
         self.until(kind::SUBACK)
     }
@@ -59,7 +51,7 @@ impl Client {
     /// Publishes; acknowledgements are read by [`Self::receive`].
     pub(super) fn publish(&mut self, topic: &str, payload: &str, qos: u8) -> Result<()> {
         self.next = self.next.wrapping_add(1).max(1);
-        let mut template = PublishTemplate::new(Version::V311, topic, qos, payload.as_bytes());
+        let mut template = PublishTemplate::new(VERSION, topic, qos, payload.as_bytes());
         if let Some(at) = template.id_at {
             template.bytes[at..at + 2].copy_from_slice(&self.next.to_be_bytes());
         }
@@ -69,18 +61,15 @@ impl Client {
     /// Waits for a packet of that kind.
     fn until(&mut self, wanted: u8) -> Result<()> {
         let end = Instant::now() + PATIENCE;
+        let mut came = false;
         while Instant::now() < end {
-            if self
-                .turn(Duration::from_millis(100), &mut |_, _| {})?
-                .contains(&wanted)
-            {
+            let take = |first: u8, _: &[u8]| came |= first >> 4 == wanted;
+            self.connection.read(Duration::from_millis(100), take)?;
+            if came {
                 return Ok(());
             }
         }
-        Err(Error::Broker {
-            client: self.name.clone(),
-            what: "does not answer".into(),
-        })
+        Err(self.connection.failure("does not answer"))
     }
 
     /// Reads for that long, or until something comes, and acknowledges publications.
@@ -89,46 +78,14 @@ impl Client {
         time: Duration,
         mut take: impl FnMut(&[u8], &[u8]),
     ) -> Result<()> {
-        self.turn(time, &mut take).map(drop)
-    }
-
-    /// Kinds of the packets that came.
-    fn turn(&mut self, time: Duration, take: &mut dyn FnMut(&[u8], &[u8])) -> Result<Vec<u8>> {
-        let context = || format!("{} cannot read", self.name);
-        self.stream
-            .set_read_timeout(Some(time))
-            .map_err(Error::io(context()))?;
-        let mut bytes = [0; 64 << 10];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => {
-                return Err(Error::Broker {
-                    client: self.name.clone(),
-                    what: "closed the connection".into(),
-                });
-            }
-            Ok(n) => self.buffer.extend_from_slice(&bytes[..n]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) => return Err(Error::io(context())(error)),
-        }
-        let (mut kinds, mut acks, mut done) = (Vec::new(), Vec::new(), 0);
-        while let Frame::Packet { first, body, end } = wire::frame(&self.buffer[done..]) {
-            let packet = &self.buffer[done + body..done + end];
-            kinds.push(first >> 4);
+        let packet = |first: u8, body: &[u8]| {
             if first >> 4 == kind::PUBLISH
-                && let Some(publish) = wire::publish(first, packet, Version::V311)
+                && let Some(publish) = wire::publish(first, body, VERSION)
             {
-                if publish.qos == 1 {
-                    wire::put_ack(&mut acks, kind::PUBACK, publish.id);
-                }
                 take(publish.topic, publish.payload);
             }
-            done += end;
-        }
-        self.buffer.drain(..done);
-        if !acks.is_empty() {
-            self.send(&acks)?;
-        }
-        Ok(kinds)
+        };
+        self.connection.read(time, packet).map(drop)
     }
 }
 
