@@ -9,16 +9,16 @@
 //! trace.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use punctual_model::network::{Flow, Network, Topology};
+use punctual_model::network::{Flow, LinkIndex, Network, Topology};
 
 use crate::PathBounds;
 use crate::bounds::{Solution, least_end, lower_end, path_bounds};
 use crate::levels::{Levels, Limits};
 use crate::refusal::{Overload, Refusal};
 use crate::segment::Scratch;
-use crate::system::{Class, ClassId, StageId, System, UNBOUNDED};
+use crate::system::{Class, ClassId, PortId, StageId, System, UNBOUNDED};
 
 /// Streams of other flows that a decision may look at before it gives up and
 /// refuses, unless [`Admission::set_effort`] says otherwise: a few seconds.
@@ -33,6 +33,8 @@ pub struct Admission {
     /// The levels are those of the flows: false while routes make a cycle.
     settled: bool,
     classes: HashMap<String, ClassId>,
+    /// Share of each link that is taken, in millionths.
+    loads: Vec<u64>,
     effort: u64,
 }
 
@@ -43,8 +45,13 @@ impl Admission {
         let mut system = System::empty(&network.topology);
         let classes = system.add_all(&network.flows);
         let names = network.flows.iter().map(|flow| flow.id.clone());
+        let mut loads = vec![0; network.topology.links.len()];
+        for (link, share) in network.flows.iter().flat_map(shares) {
+            loads[link] += share;
+        }
         Self {
             classes: names.zip(classes).collect(),
+            loads,
             levels: Levels::new(&system),
             settled: system.order.is_some(),
             system,
@@ -71,6 +78,12 @@ impl Admission {
         &self.network
     }
 
+    /// Share of each link that the admitted flows take, in millionths; that of
+    /// each flow is rounded down.
+    pub fn loads(&self) -> &[u64] {
+        &self.loads
+    }
+
     /// Admits flows, all or none.
     ///
     /// # Errors
@@ -87,8 +100,7 @@ impl Admission {
         self.touch(&classes);
         let late = self.late(&classes);
         if late.is_empty() {
-            let names = flows.iter().map(|flow| flow.id.clone());
-            self.classes.extend(names.zip(classes));
+            self.keep(&flows, &classes);
             self.network.flows.extend(flows);
             return Ok(());
         }
@@ -121,11 +133,19 @@ impl Admission {
     /// Takes out what was added last, and was not kept.
     fn undo(&mut self, flows: &[Flow], classes: &[ClassId]) {
         self.levels.undo();
-        for (flow, class) in flows.iter().zip(classes) {
-            self.system.remove(*class, flow);
-        }
+        let added = classes.iter().copied().zip(flows);
+        self.system.remove_all(added);
         self.settled &= self.system.order.is_some();
         self.resettle();
+    }
+
+    /// Counts flows as admitted.
+    fn keep(&mut self, flows: &[Flow], classes: &[ClassId]) {
+        let names = flows.iter().map(|flow| flow.id.clone());
+        self.classes.extend(names.zip(classes.iter().copied()));
+        for (link, share) in flows.iter().flat_map(shares) {
+            self.loads[link] += share;
+        }
     }
 
     /// Takes flows out and admits others in their place, all or nothing.
@@ -134,14 +154,15 @@ impl Admission {
     /// # Errors
     /// As for [`add`](Self::add); nothing has changed then.
     pub fn replace(&mut self, out: &[&str], new: Vec<Flow>) -> Result<(), Refusal> {
-        let taken: Vec<_> = out.iter().filter_map(|id| self.take(id)).collect();
+        let taken = self.take(out);
         let added = self.add(new);
-        if added.is_err() {
-            for (place, flow) in taken.into_iter().rev() {
-                let classes = self.system.add_all(std::slice::from_ref(&flow));
-                self.touch(&classes);
-                self.classes
-                    .extend(classes.iter().map(|class| (flow.id.clone(), *class)));
+        if added.is_err() && !taken.is_empty() {
+            let flows: Vec<Flow> = taken.iter().map(|(_, flow)| flow.clone()).collect();
+            let classes = self.system.add_all(&flows);
+            self.touch(&classes);
+            self.keep(&flows, &classes);
+            // In the order of their places, which are those in the whole list.
+            for (place, flow) in taken {
                 self.network.flows.insert(place, flow);
             }
         }
@@ -150,28 +171,57 @@ impl Admission {
 
     /// Takes a flow out. False if there is none of that name.
     pub fn remove(&mut self, id: &str) -> bool {
-        self.take(id).is_some()
+        self.remove_all(&[id]) == 1
     }
 
-    /// Takes a flow out: where it was, and the flow.
-    fn take(&mut self, id: &str) -> Option<(usize, Flow)> {
-        let class = self.classes.remove(id)?;
-        let place = self.network.flows.iter().position(|flow| flow.id == id)?;
-        let stages = self.system.classes[class].stages.clone();
-        let flow = self.network.flows.remove(place);
-        self.system.remove(class, &flow);
+    /// Takes flows out: how many there were of these names. Many at once are
+    /// much less work than one after the other.
+    pub fn remove_all(&mut self, ids: &[&str]) -> usize {
+        self.take(ids).len()
+    }
+
+    /// Takes flows out: where they were, in that order, and the flows.
+    fn take(&mut self, ids: &[&str]) -> Vec<(usize, Flow)> {
+        let out: HashMap<&str, ClassId> = ids
+            .iter()
+            .filter_map(|id| Some((*id, self.classes.remove(*id)?)))
+            .collect();
+        if out.is_empty() {
+            return Vec::new();
+        }
+        let mut places = Vec::with_capacity(out.len());
+        for (place, flow) in self.network.flows.iter().enumerate() {
+            places.extend(out.get(flow.id.as_str()).map(|class| (place, *class)));
+        }
+        let stages: Vec<StageId> = self.stages_of(out.values()).collect();
+        let flows = &self.network.flows;
+        let gone = places.iter().map(|(place, class)| (*class, &flows[*place]));
+        self.system.remove_all(gone);
+        let mut at = 0;
+        let mut next = places.iter().map(|(place, _)| *place).peekable();
+        let is_out = |_: &mut Flow| {
+            let is_out = next.next_if_eq(&at).is_some();
+            at += 1;
+            is_out
+        };
+        let flows: Vec<Flow> = self.network.flows.extract_if(.., is_out).collect();
+        for (link, share) in flows.iter().flat_map(shares) {
+            self.loads[link] -= share;
+        }
         if self.settled {
             self.levels.touch(&self.system, &stages);
             self.levels.settle(&self.system);
         }
         self.resettle();
-        Some((place, flow))
+        let places = places.into_iter().map(|(place, _)| place);
+        places.zip(flows).collect()
     }
 
     /// The network has more nodes and links, at the ends of its lists; all
     /// others are as they were.
     pub fn grow(&mut self, topology: Topology) {
         self.system.grow(&topology);
+        self.loads.resize(topology.links.len(), 0);
         self.network.topology = topology;
     }
 
@@ -236,8 +286,12 @@ impl Admission {
         self.levels.settle(&self.system);
     }
 
-    fn stages_of(&self, classes: &[ClassId]) -> impl Iterator<Item = StageId> {
-        let classes = classes.iter().map(|class| &self.system.classes[*class]);
+    fn stages_of<'a>(
+        &self,
+        classes: impl IntoIterator<Item = &'a ClassId>,
+    ) -> impl Iterator<Item = StageId> {
+        let classes = classes.into_iter();
+        let classes = classes.map(|class| &self.system.classes[*class]);
         classes.flat_map(|class| class.stages.iter().copied())
     }
 
@@ -391,7 +445,10 @@ impl Admission {
     /// Lowers the limits of these stages by segments, each after those before
     /// it.
     fn lower(&self, stages: &BTreeSet<StageId>, limits: &mut Limits, scratch: &mut Scratch) {
-        for port in self.system.order.iter().flatten() {
+        let ports = stages.iter().map(|stage| self.system.stages[*stage].port);
+        let ports: HashSet<PortId> = ports.collect();
+        let order = self.system.order.iter().flatten();
+        for port in order.filter(|port| ports.contains(*port)) {
             for stage in &self.system.ports[*port].stages {
                 if stages.contains(stage) {
                     let end = least_end(&self.system, *stage, limits, scratch);
@@ -444,6 +501,16 @@ impl Admission {
             ..refusal
         }
     }
+}
+
+/// What a flow takes of each of its links, in millionths; bounded, so that sums
+/// are exact and can be taken back.
+fn shares(flow: &Flow) -> impl Iterator<Item = (LinkIndex, u64)> + '_ {
+    flow.hops.iter().map(|hop| {
+        let work = u128::from(hop.cost) * u128::from(flow.frames) * 1_000_000;
+        let share = work / u128::from(flow.period.max(1));
+        (hop.link, u32::try_from(share).unwrap_or(u32::MAX).into())
+    })
 }
 
 /// A destination that might be reached too late.

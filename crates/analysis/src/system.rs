@@ -246,23 +246,31 @@ impl System {
         };
     }
 
-    /// Takes a flow of this class out again.
-    pub(crate) fn remove(&mut self, class: ClassId, flow: &Flow) {
-        self.classes[class].count -= 1;
-        if self.classes[class].count > 0 {
-            self.set_briefs(class);
-            return;
+    /// Takes flows of these classes out again.
+    pub(crate) fn remove_all<'a>(&mut self, flows: impl IntoIterator<Item = (ClassId, &'a Flow)>) {
+        let mut gone = Vec::new();
+        for (class, flow) in flows {
+            self.classes[class].count -= 1;
+            if self.classes[class].count > 0 {
+                self.set_briefs(class);
+                continue;
+            }
+            self.known.remove(&Likeness::of(flow));
+            gone.append(&mut self.classes[class].stages);
+            self.classes[class].leaves.clear();
+            self.free_classes.push(class);
         }
-        self.known.remove(&Likeness::of(flow));
-        let stages = std::mem::take(&mut self.classes[class].stages);
-        self.classes[class].leaves.clear();
-        for id in &stages {
-            let port = self.stages[*id].port;
-            self.ports[port].stages.retain(|stage| stage != id);
+        gone.sort_unstable();
+        let mut ports: Vec<PortId> = gone.iter().map(|id| self.stages[*id].port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        for port in ports {
+            let stages = &mut self.ports[port].stages;
+            stages.retain(|stage| gone.binary_search(stage).is_err());
             self.set_lower(port);
         }
         let mut lost_way = false;
-        for id in &stages {
+        for id in &gone {
             let Some((way, replicated)) = self.way(*id) else {
                 continue;
             };
@@ -271,16 +279,15 @@ impl System {
             };
             entry.stages -= 1;
             entry.replicated -= usize::from(replicated);
-            let (gone, faster) = (entry.stages == 0, replicated && entry.replicated == 0);
-            if gone {
+            let (last, faster) = (entry.stages == 0, replicated && entry.replicated == 0);
+            if last {
                 self.ways.remove(&way);
                 lost_way = true;
             } else if faster {
                 self.set_way_delays(way);
             }
         }
-        self.free_stages.extend(stages);
-        self.free_classes.push(class);
+        self.free_stages.extend(gone);
         if lost_way && self.order.is_none() {
             self.order = self.topological_order();
         }

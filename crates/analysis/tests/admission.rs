@@ -71,6 +71,31 @@ fn check(document: &Document, deadlines: &[u64], steps: &[(usize, u64)]) {
         }
     }
     assert_eq!(admission.network().flows, expected);
+    assert_eq!(
+        admission.loads(),
+        Admission::new(admission.network().clone()).loads()
+    );
+    // All but some at once, as one by one.
+    let out: Vec<&str> = expected.iter().map(|flow| flow.id.as_str()).collect();
+    let out: Vec<&str> = out
+        .into_iter()
+        .skip(1)
+        .step_by(2)
+        .chain(["nobody"])
+        .collect();
+    let mut one_by_one = admission.clone();
+    for id in &out[..out.len() - 1] {
+        assert!(one_by_one.remove(id));
+    }
+    assert_eq!(admission.remove_all(&out), out.len() - 1);
+    assert_eq!(admission.network(), one_by_one.network());
+    assert_eq!(admission.loads(), one_by_one.loads());
+    for effort in [0, u64::MAX] {
+        assert_eq!(
+            all_promises(&admission, effort),
+            all_promises(&one_by_one, effort)
+        );
+    }
 }
 
 proptest! {

@@ -157,6 +157,47 @@ fn what_does_not_fit_is_refused_with_the_link_and_its_load() {
 }
 
 #[test]
+fn what_was_refused_is_tried_again_when_there_is_room() {
+    let mut world = World::new(4, 3, 3);
+    let admitted = |world: &World| -> Vec<String> {
+        let rows = world.rows.iter();
+        let rows = rows.filter(|(_, row)| row.state == State::Admitted);
+        rows.map(|((_, flow), _)| flow.clone()).collect()
+    };
+    for number in 0..20_u16 {
+        let from = udp(1 + (number % 3) as u8, 1, 4000 + number);
+        let mut asked = request(&format!("f{number:02}"), from, &[udp(2, 3, 5000)], None);
+        asked.wire_bytes = 1538;
+        asked.period_ns = 2_000_000;
+        asked.deadline_ns = 60_000_000;
+        asked.priority = Some(if number == 18 { 6 } else { 5 });
+        world.request(asked);
+        world.settle();
+    }
+    assert_eq!(admitted(&world).len(), 16);
+    // The more important one first, then who was there first.
+    for (gone, now) in [("f03", "f18"), ("f05", "f16")] {
+        world.withdraw(&key(gone));
+        world.settle();
+        let all = admitted(&world);
+        assert!(all.len() == 16 && all.contains(&now.to_owned()), "{all:?}");
+    }
+    world.check("others have their places");
+    // One that asks for less leaves room, too.
+    let mut modest = world.requests[&key("f00")].clone();
+    modest.generation += 1;
+    modest.period_ns = 60_000_000;
+    world.request(modest);
+    world.settle();
+    let all = admitted(&world);
+    assert!(
+        all.len() == 17 && all.contains(&"f17".to_owned()),
+        "{all:?}"
+    );
+    world.check("one asks for less");
+}
+
+#[test]
 fn a_host_that_is_unknown_is_waited_for() {
     let mut world = World::with(5, 3, 2, |_| {});
     let stranger = udp(9, 9, 5000);

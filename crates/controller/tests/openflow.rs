@@ -38,6 +38,10 @@ struct World {
     /// Changes that were sent to switches.
     changes: Vec<Message>,
     notices: Vec<Notice>,
+    /// For whom hosts were asked.
+    asked: Vec<Ipv4Addr>,
+    /// What became of requests, one after the other.
+    states: Vec<State>,
 }
 
 /// The address of the host at port 1 or 2 of a switch.
@@ -78,6 +82,8 @@ impl World {
             queues: Vec::new(),
             changes: Vec::new(),
             notices: Vec::new(),
+            asked: Vec::new(),
+            states: Vec::new(),
         };
         for datapath in 1..=switches {
             world.switch_on(datapath);
@@ -153,6 +159,7 @@ impl World {
                     self.emitted(datapath, out);
                 }
                 Effect::Write(channel) => {
+                    self.states.push(channel.state);
                     self.rows.insert(channel.flow.clone(), channel);
                 }
                 Effect::Erase { flow, .. } => {
@@ -176,12 +183,41 @@ impl World {
                     self.queues.extend(emission.queue);
                     self.frame(to, &emission.frame);
                 }
-                None => self.arrived.push(Arrived {
-                    at: from,
-                    queue: emission.queue,
-                    frame: emission.frame,
-                }),
+                None => {
+                    self.resolve(from, &emission.frame);
+                    self.arrived.push(Arrived {
+                        at: from,
+                        queue: emission.queue,
+                        frame: emission.frame,
+                    });
+                }
             }
+        }
+    }
+
+    /// A host answers who asks for its address without telling one.
+    fn resolve(&mut self, at: End, frame: &[u8]) {
+        let ([_, _, _, _, _, _, asker @ ..], Some(&[a, b, c, d])) =
+            (frame, frame.get(38..).and_then(<[u8]>::first_chunk))
+        else {
+            return;
+        };
+        if frame[12..14] != [0x08, 0x06] || frame[28..32] != [0; 4] {
+            return;
+        }
+        let wanted = Ipv4Addr::new(a, b, c, d);
+        self.asked.push(wanted);
+        let (switch, port) = (at.datapath as u8, at.port as u8);
+        if wanted == address(switch, port) {
+            let mut answer = example::arp();
+            answer[..6].copy_from_slice(&asker[..6]);
+            answer[6..12].copy_from_slice(&mac(switch, port));
+            answer[21] = 2;
+            answer[22..28].copy_from_slice(&mac(switch, port));
+            answer[28..32].copy_from_slice(&wanted.octets());
+            answer[32..38].copy_from_slice(&asker[..6]);
+            answer[38..42].copy_from_slice(&[0; 4]);
+            self.frame(at, &answer);
         }
     }
 
@@ -460,6 +496,50 @@ fn nothing_is_sent_that_is_there_and_nothing_is_touched_that_is_not_ours() {
     world.connect(3);
     world.run(3_000);
     world.check_group((1, 1), &members);
+}
+
+/// Switches that kept their entries know where hosts are, not what their
+/// addresses are.
+#[test]
+fn a_controller_that_begins_anew_asks_for_the_hosts_of_requests() {
+    let mut world = World::ring(4);
+    let members = [(3, 1), (4, 2)];
+    world.requests.push(group_of(&members));
+    world.restart_controller();
+    assert_eq!(world.states, [State::Admitted], "{:?}", world.rows);
+    world.check_group((1, 1), &members);
+    // Nobody is asked for who is known, and nothing goes astray.
+    world.asked.clear();
+    world.run(3_000);
+    assert!(world.asked.is_empty(), "{:?}", world.asked);
+    let host = |end| (1..=2).contains(&end);
+    assert!(world.arrived.iter().all(|arrived| host(arrived.at.port)));
+}
+
+#[test]
+fn hosts_are_asked_for_in_turns() {
+    let mut world = World::ring(3);
+    let strangers: Vec<Ipv4Addr> = (0..80).map(|n| Ipv4Addr::new(10, 9, 0, n)).collect();
+    for (number, stranger) in strangers.iter().enumerate() {
+        let mut asked = group_of(&[]);
+        asked.flow = format!("f{number}");
+        asked.subscribers = [Peer::udp(*stranger, 5000)].into();
+        world.tell(Event::Request(asked));
+    }
+    // At six ports.
+    world.asked.clear();
+    world.run(500);
+    assert!(
+        (1..=6 * 2 * 32).contains(&world.asked.len()),
+        "{}",
+        world.asked.len()
+    );
+    world.run(2_500);
+    let mut asked = world.asked.clone();
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!(asked, strangers);
+    assert!(world.rows.values().all(|row| row.state == State::Pending));
 }
 
 #[test]

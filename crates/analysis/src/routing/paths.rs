@@ -163,11 +163,12 @@ impl<'a> Map<'a> {
         let mut candidates: BTreeSet<(u64, usize, Vec<LinkIndex>)> = BTreeSet::new();
         let mut next = self.shortest(from, to, closed);
         while let Some(path) = next {
-            self.spurs(from, to, &path, &found, closed, &mut candidates);
-            found.push(path);
-            if found.len() >= k.min(MAX_SHORTEST) {
+            if found.len() + 1 >= k.min(MAX_SHORTEST) {
+                found.push(path);
                 break;
             }
+            self.spurs(from, to, &path, &found, closed, &mut candidates);
+            found.push(path);
             next = candidates
                 .pop_first()
                 .map(|(length, _, links)| Path { links, length });

@@ -7,6 +7,7 @@
 //! known and the switches' tables were read, so that a restart changes nothing
 //! that is as it should be.
 
+mod again;
 mod protect;
 mod status;
 mod switches;
@@ -26,6 +27,7 @@ use crate::streams::{Compiler, Key, Ledger, Outcome, Placed, World};
 use crate::topology::{Change as Found, End, Map, Topology};
 use crate::updates::{Item, Progress, Stages, Updates};
 
+use again::Again;
 use protect::Protection;
 pub use status::{HostStatus, LinkStatus, Status, SwitchStatus, Uncovered};
 pub use switches::port_state;
@@ -60,6 +62,7 @@ pub struct Controller {
     waiting: BTreeSet<Key>,
     /// Requests that lost what they had.
     lost: BTreeSet<Key>,
+    again: Again,
     intervals: Intervals,
     max_flows: usize,
     begun: bool,
@@ -103,6 +106,7 @@ impl Controller {
             written: BTreeMap::new(),
             waiting: BTreeSet::new(),
             lost: BTreeSet::new(),
+            again: Again::default(),
             intervals,
             max_flows: settings.max_flows,
             begun: false,
@@ -196,6 +200,7 @@ impl Controller {
             self.base_due,
             self.background_due,
             self.refresh_due,
+            self.again.due(),
             self.updates.next(),
             begins,
         ];
@@ -223,6 +228,7 @@ impl Controller {
             && self.updates.is_idle()
             && self.base_due.is_none()
             && self.background_due.is_none()
+            && self.again.due().is_none()
             && self.switches.values().all(ready)
     }
 
@@ -261,7 +267,8 @@ impl Controller {
         let same =
             held.is_some_and(|held| held.granted.is_some() && held.request.same_demand(&request));
         let hint = self.known.remove(&key);
-        if !same && held.is_some() {
+        let frees = !same && held.is_some_and(|held| held.granted.is_some());
+        if frees {
             self.ledger.release([&key]);
         }
         self.ledger.insert(request, hint);
@@ -275,21 +282,38 @@ impl Controller {
             return;
         }
         self.lost.remove(&key);
-        self.decide(vec![key], now, effects);
+        self.again.forget(&key);
+        self.decide(vec![key.clone()], now, effects);
+        if self.waiting.contains(&key) {
+            self.ask_for(&key, effects);
+        }
+        if frees {
+            self.freed(now, effects);
+        }
+    }
+
+    /// There may be room for others now.
+    fn freed(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        let lost: Vec<Key> = self.lost.iter().cloned().collect();
+        if self.begun && !lost.is_empty() {
+            self.decide(lost, now, effects);
+        }
+        self.try_again(now);
     }
 
     fn withdrawn(&mut self, key: Key, now: Nanos, effects: &mut Vec<Effect>) {
         let was_known = self.known.remove(&key).is_some();
         self.waiting.remove(&key);
         self.lost.remove(&key);
+        self.again.forget(&key);
+        let held = self.ledger.flows.get(&key);
+        let had = held.is_some_and(|held| held.granted.is_some());
         let was_held = self.ledger.remove(&key);
         if was_held {
             self.lay(Vec::new(), now, effects);
-            // There may be room for others now.
-            let lost: Vec<Key> = self.lost.iter().cloned().collect();
-            if self.begun && !lost.is_empty() {
-                self.decide(lost, now, effects);
-            }
+        }
+        if had {
+            self.freed(now, effects);
         }
         let was_written = self.written.remove(&key).is_some();
         if was_known || was_held || was_written {
@@ -395,6 +419,9 @@ impl Controller {
         if !again.is_empty() {
             self.decide(again.into_iter().collect(), now, effects);
         }
+        if changed || found.iter().any(better) {
+            self.try_again(now);
+        }
         if changed {
             self.protect_anew(now);
         }
@@ -470,6 +497,7 @@ impl Controller {
         let outcomes = self.ledger.decide(keys, world);
         for (key, outcome) in outcomes {
             self.waiting.remove(&key);
+            self.again.forget(&key);
             let was_lost = self.lost.remove(&key);
             let Some(held) = self.ledger.flows.get(&key) else {
                 continue;
@@ -494,6 +522,7 @@ impl Controller {
                 }
                 Outcome::Refused(reason) => {
                     let channel = Channel::of(&held.request, State::Rejected, reason);
+                    self.again.refused(key);
                     self.write(channel, effects);
                 }
             }
@@ -672,6 +701,7 @@ impl Controller {
             self.next_probe = now + self.intervals.probe;
             self.floods = 0;
             self.probe(effects);
+            self.ask_hosts(effects);
         }
         if now >= self.next_statistics {
             self.next_statistics = now + self.intervals.statistics;
@@ -699,6 +729,9 @@ impl Controller {
         if self.background_due.is_some_and(|due| due <= now) {
             self.background_due = None;
             self.protect(now, effects);
+        }
+        if let Some(key) = self.again.next(now) {
+            self.decide(vec![key], now, effects);
         }
     }
 

@@ -146,16 +146,18 @@ impl Controller {
         for link in [cable.0, cable.1] {
             topology.links[link].rate = 0;
         }
+        let mut crossing = Vec::new();
         let mut of: BTreeMap<Key, Vec<Header>> = BTreeMap::new();
         for header in &affected {
             let Some(stream) = self.ledger.streams.get(header) else {
                 continue;
             };
-            for (id, user) in &stream.users {
-                without.remove(id);
+            crossing.extend(stream.users.keys().map(String::as_str));
+            for user in stream.users.values() {
                 of.entry(user.key.clone()).or_default().push(*header);
             }
         }
+        without.remove_all(&crossing);
         let mut decided: BTreeSet<Header> = BTreeSet::new();
         let mut uncovered = Vec::new();
         for key in self.ledger.by_importance(of.keys().cloned()) {

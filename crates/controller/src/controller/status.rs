@@ -107,7 +107,7 @@ impl Controller {
                     .get(&switch.name)
                     .map_or(0, |plan| plan.entries.len()),
             });
-        let promised = self.ledger.loads();
+        let promised = self.ledger.admission().loads();
         let links = (0..self.map.model().links.len()).filter_map(|link| {
             let from = self.map.ends(link)?.out?;
             let queue = |queue| self.monitor.of_queue(from, queue);

@@ -9,6 +9,7 @@ use punctual_openflow::{
     PortReason, QueueId, TableId,
 };
 
+use super::again::ASKER;
 use super::{Controller, Link};
 use crate::event::{Change, Effect, Notice, Speaks};
 use crate::openflow::{FLOOD, Heard, Session};
@@ -217,7 +218,8 @@ impl Controller {
         let known = self.topology.hosts.get(&sender.to);
         let unknown = known.is_none_or(|host| host.at.is_none());
         let missed = packet.table == TableId(1);
-        if missed && unknown && !sender.to.is_group() && self.floods < MAX_FLOODS {
+        let to_others = !sender.to.is_group() && sender.to != ASKER;
+        if missed && unknown && to_others && self.floods < MAX_FLOODS {
             self.floods += 1;
             let Some(Link::OpenFlow(session)) = self.switches.get_mut(&datapath) else {
                 return;

@@ -74,6 +74,8 @@ pub(crate) struct Ledger {
     admission: Admission,
     router: Router,
     groups: BTreeMap<IpAddr, (String, u8)>,
+    /// Flows came beside some whose bounds were reckoned before.
+    outgrown: bool,
     ranks: u64,
     ways: usize,
     service: Service,
@@ -118,6 +120,7 @@ impl Ledger {
             admission,
             router: Router::new(settings.routing),
             groups: BTreeMap::new(),
+            outgrown: false,
             ranks: 0,
             ways: settings.ways.max(1),
             service: settings.service,
@@ -206,11 +209,10 @@ impl Ledger {
 
     fn take_out(&mut self, ids: &[String]) {
         let flows = &self.admission.network().flows;
-        // One by one, or all anew, whichever is less work.
-        if ids.len() * 8 < flows.len() {
-            for id in ids {
-                self.admission.remove(id);
-            }
+        // Those, or all anew, whichever is less work.
+        if ids.len() * 2 < flows.len() {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            self.admission.remove_all(&ids);
         } else if !ids.is_empty() {
             let out: BTreeSet<&String> = ids.iter().collect();
             let mut network = self.admission.network().clone();
@@ -429,9 +431,11 @@ impl Ledger {
             granted,
         } = draft;
         let ids: Vec<&str> = out.iter().map(String::as_str).collect();
+        let count = new.len();
         self.admission
             .replace(&ids, new)
             .map_err(|refusal| Attempt::Refused(refusal.to_string()))?;
+        self.outgrown |= self.admission.network().flows.len() > count;
         self.touched.extend(streams.keys());
         self.streams.extend(streams);
         let keys: Vec<Key> = granted.iter().map(|(key, _)| key.clone()).collect();
@@ -457,11 +461,6 @@ impl Ledger {
         // are raised or laid elsewhere.
         let mut anew: BTreeSet<Header> = BTreeSet::new();
         let mut fresh = choice == 0;
-        let loads = if self.ways > 1 && ready.len() == 1 {
-            self.loads()
-        } else {
-            Vec::new()
-        };
         for one in ready {
             let Some(held) = self.flows.get(&one.key) else {
                 continue;
@@ -500,12 +499,7 @@ impl Ledger {
                         };
                         let ways = match hinted {
                             Some(way) => vec![way],
-                            None => self.router.ways(
-                                world.map,
-                                self.admission.network(),
-                                &loads,
-                                wanted,
-                            ),
+                            None => self.router.ways(world.map, &self.admission, wanted),
                         };
                         fresh |= choice < ways.len();
                         let way = ways.get(choice).or(ways.first()).cloned();
@@ -700,6 +694,16 @@ impl Ledger {
             .map_err(|error| Attempt::Refused(error.to_string()))
     }
 
+    /// The service of the broker at the end of a segment, and the copies that it
+    /// makes there.
+    fn service_of(&self, segment: &Segment, map: &Map) -> Option<(LinkIndex, u64)> {
+        let Role::Up { copies } = segment.role else {
+            return None;
+        };
+        let node = map.node_at(segment.receivers.first()?.at)?;
+        Some((map.service_of(node)?, copies))
+    }
+
     /// The same as an entry, and which path each receiver has.
     fn flow_entry(
         &self,
@@ -719,33 +723,17 @@ impl Ledger {
         entry.prio = class.into();
         entry.deadline_ns = Some(deadline);
         entry.jitter_ns = jitter;
-        let service = match segment.role {
-            Role::Up { copies } => {
-                let node = segment
-                    .receivers
-                    .first()
-                    .and_then(|receiver| map.node_at(receiver.at));
-                node.and_then(|node| map.service_of(node))
-                    .map(|link| (link, copies))
-            }
-            Role::Down | Role::Direct => None,
-        };
-        let mut of = Vec::new();
-        let mut distinct: Vec<&Vec<LinkIndex>> = Vec::new();
+        let service = self.service_of(segment, map);
+        let (distinct, of) = way.map_or_else(Default::default, |way| {
+            distinct_paths(way, service.is_some())
+        });
         let mut copies: HashMap<LinkIndex, u64> = HashMap::new();
-        for path in way.iter().flat_map(|way| &way.paths) {
-            if path.is_empty() && service.is_none() {
-                of.push(None);
-                continue;
-            }
-            let place = distinct.iter().position(|known| *known == path);
-            of.push(Some(place.unwrap_or(distinct.len())));
-            if place.is_none() {
-                distinct.push(path);
-            }
-            if let Some(last) = path.last() {
-                *copies.entry(*last).or_default() += 1;
-            }
+        for last in way
+            .iter()
+            .flat_map(|way| &way.paths)
+            .filter_map(|path| path.last())
+        {
+            *copies.entry(*last).or_default() += 1;
         }
         for (link, count) in copies.into_iter().filter(|(_, count)| *count > 1) {
             // Several copies for one host, one after the other.
@@ -769,20 +757,6 @@ impl Ledger {
         (entry, of)
     }
 
-    /// Share of each link that is taken, in millionths.
-    pub(crate) fn loads(&self) -> Vec<u64> {
-        let network = self.admission.network();
-        let mut loads = vec![0_u64; network.topology.links.len()];
-        for flow in &network.flows {
-            for hop in &flow.hops {
-                let work = u128::from(hop.cost) * u128::from(flow.frames) * 1_000_000;
-                let share = u64::try_from(work / u128::from(flow.period)).unwrap_or(u64::MAX);
-                loads[hop.link] = loads[hop.link].saturating_add(share);
-            }
-        }
-        loads
-    }
-
     /// Sets what these requests are promised.
     fn set_bounds(&mut self, keys: &[Key], world: World<'_>) {
         let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
@@ -791,10 +765,9 @@ impl Ledger {
         let ids: Vec<&str> = segments.map(|segment| segment.id.as_str()).collect();
         let promises = self.admission.promises(&ids, EFFORT_OF_BOUNDS);
         let promises: HashMap<&str, Vec<u64>> = ids.into_iter().zip(promises).collect();
-        let bounds = wanted.into_iter().filter_map(|(key, granted)| {
-            let request = &self.flows.get(&key)?.request;
-            let bounds = self.bounds_of(request, granted, world, |id| promises.get(id));
-            Some((key, bounds))
+        let bounds = wanted.into_iter().map(|(key, granted)| {
+            let bounds = self.bounds_of(granted, world, |id| promises.get(id));
+            (key, bounds)
         });
         for (key, bounds) in bounds.collect::<Vec<_>>() {
             if let Some(granted) = self
@@ -809,7 +782,6 @@ impl Ledger {
 
     fn bounds_of<'a>(
         &self,
-        request: &Request,
         granted: &Granted,
         world: World<'_>,
         promise: impl Fn(&str) -> Option<&'a Vec<u64>>,
@@ -819,14 +791,8 @@ impl Ledger {
             let Some(stream) = self.streams.get(&segment.header) else {
                 continue;
             };
-            let (_, of) = self.flow_entry(
-                request,
-                segment,
-                Some(&stream.way),
-                stream.class,
-                granted.up_deadline,
-                world.map,
-            );
+            let (_, of) =
+                distinct_paths(&stream.way, self.service_of(segment, world.map).is_some());
             let promised = promise(&segment.id);
             let at = |place: Option<usize>| match place {
                 Some(place) => promised.and_then(|promised| promised.get(place)).copied(),
@@ -858,6 +824,9 @@ impl Ledger {
     /// Bounds that are not true any more, because others came; they are set
     /// anew, and whose they are is told.
     pub(crate) fn refresh_bounds(&mut self, world: World<'_>) -> Vec<Key> {
+        if !std::mem::take(&mut self.outgrown) {
+            return Vec::new();
+        }
         let before: BTreeMap<Key, BTreeMap<Peer, u64>> = self
             .flows
             .iter()
@@ -1004,6 +973,24 @@ pub(crate) fn class_of(request: &Request) -> u8 {
 fn same_way(a: &Stream, b: &Stream) -> bool {
     (a.source, a.class, &a.receivers, &a.way.paths)
         == (b.source, b.class, &b.receivers, &b.way.paths)
+}
+
+/// The paths of a way that differ, and which of them each receiver has. The
+/// hosts at one port need none, unless a broker there serves the stream.
+fn distinct_paths(way: &Way, served: bool) -> (Vec<&Vec<LinkIndex>>, Vec<Option<usize>>) {
+    let mut distinct: Vec<&Vec<LinkIndex>> = Vec::new();
+    let place = |path| {
+        if Vec::is_empty(path) && !served {
+            return None;
+        }
+        let known = distinct.iter().position(|known| *known == path);
+        Some(known.unwrap_or_else(|| {
+            distinct.push(path);
+            distinct.len() - 1
+        }))
+    };
+    let of = way.paths.iter().map(place).collect();
+    (distinct, of)
 }
 
 /// The way of an earlier life, if all of it is there.

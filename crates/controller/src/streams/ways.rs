@@ -8,9 +8,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use punctual_analysis::{paths_by_bucket_weight, rendezvous_point, shortest_paths};
+use punctual_analysis::{Admission, paths_by_bucket_weight, rendezvous_point, shortest_paths};
 use punctual_model::network::{
-    FlowEntry, LinkEntry, LinkIndex, Network, NodeEntry, NodeIndex, Topology as Model,
+    FlowEntry, LinkEntry, LinkIndex, NodeEntry, NodeIndex, Topology as Model,
 };
 
 use super::Receiver;
@@ -106,19 +106,18 @@ impl Router {
         self.fabric = Model::new(&nodes, &links).unwrap_or_default();
     }
 
-    /// Ways for a stream, the best first; none if it cannot get there. `loads`
-    /// are the shares of links that are taken, in millionths.
+    /// Ways for a stream beside what is admitted, the best first; none if it
+    /// cannot get there.
     pub(crate) fn ways(
         &mut self,
         map: &Map,
-        network: &Network,
-        loads: &[u64],
+        admission: &Admission,
         wanted: Wanted<'_>,
     ) -> Vec<Way> {
         match wanted.receivers {
             [] => Vec::new(),
             [receiver] => {
-                let paths = self.unicast(map, network, loads, wanted, receiver.at);
+                let paths = self.unicast(map, admission, wanted, receiver.at);
                 let way = |path| Way {
                     paths: vec![path],
                     rendezvous: None,
@@ -132,8 +131,7 @@ impl Router {
     fn unicast(
         &mut self,
         map: &Map,
-        network: &Network,
-        loads: &[u64],
+        admission: &Admission,
         wanted: Wanted<'_>,
         to: End,
     ) -> Vec<Vec<LinkIndex>> {
@@ -146,7 +144,7 @@ impl Router {
         if self.routing == Routing::Paper {
             let links = &map.model().links;
             let (from, to) = (links[first].from, links[last].to);
-            let best = paths_by_bucket_weight(network, wanted.flow, from, to)
+            let best = paths_by_bucket_weight(admission.network(), wanted.flow, from, to)
                 .into_iter()
                 .next();
             return best.into_iter().map(|path| path.links).collect();
@@ -165,6 +163,7 @@ impl Router {
             // The time of a frame at the rate that is left.
             let links = &map.model().links;
             let nodes = &map.model().nodes;
+            let loads = admission.loads();
             let weight = |path: &Vec<LinkIndex>| {
                 let each = path.iter().map(|link| {
                     let taken = loads.get(*link).copied().unwrap_or(0);

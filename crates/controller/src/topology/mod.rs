@@ -6,6 +6,7 @@
 //! hosts; hosts are learned from what they send there. Only what changes is
 //! told, so that whoever computes ways computes them once.
 
+pub(crate) mod arp;
 pub(crate) mod lldp;
 mod map;
 
