@@ -2,7 +2,7 @@
 //! target `store`, which `crates/store/tests/replay.rs` also runs over the
 //! seeds.
 
-use punctual_store::{Batch, Image, Log, LogConfig, Medium as _, Op, Simulated, Store as _};
+use punctual_store::{Batch, Image, Log, LogConfig, Medium as _, Op, Simulated, Start, Store as _};
 
 /// Reads the input as an operation, and as the first segment of a log.
 pub fn store(data: &[u8]) {
@@ -30,7 +30,7 @@ fn segment(data: &[u8]) {
         segment_bytes: 4096,
         ..LogConfig::default()
     };
-    let Ok(mut log) = Log::open(disk, config, 1) else {
+    let Ok(mut log) = Log::open(disk, config, Start { seed: 1, wall: 0 }) else {
         return;
     };
     let mut group = Batch::new();
@@ -40,7 +40,8 @@ fn segment(data: &[u8]) {
     });
     log.commit(&group).expect("room");
     let before = told(&mut log);
-    let mut log = Log::open(log.into_medium(), config, 2).expect("its own segments");
+    let mut log =
+        Log::open(log.into_medium(), config, Start { seed: 2, wall: 0 }).expect("its own segments");
     assert_eq!(told(&mut log), before);
 }
 

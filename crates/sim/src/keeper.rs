@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use punctual_broker::{Nanos, Operations, StoreTrouble};
-use punctual_store::{Batch, Log, LogConfig, Simulated, Store, StoreError};
+use punctual_store::{Batch, Log, LogConfig, Simulated, Start, Store, StoreError};
 
 use crate::Rng;
 
@@ -201,6 +201,6 @@ impl Keeper {
 }
 
 fn open(disk: Simulated, seed: u64) -> Log<Simulated> {
-    let opened = Log::open(disk, CONFIG, seed);
+    let opened = Log::open(disk, CONFIG, Start { seed, wall: 0 });
     opened.unwrap_or_else(|error| panic!("it cannot be read: {error}"))
 }

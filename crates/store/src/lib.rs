@@ -27,7 +27,7 @@ mod writer;
 #[cfg(feature = "disk")]
 pub use files::Files;
 pub use image::Image;
-pub use log::{Log, LogConfig};
+pub use log::{Log, LogConfig, Start};
 pub use medium::{Medium, Simulated};
 pub use numbers::{ByNumber, NumberHasher};
 pub use op::{Batch, Op, Wall};

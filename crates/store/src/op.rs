@@ -4,8 +4,8 @@
 //! An operation is encoded as a tag and its fields (integers in base 128, the
 //! low digits first and never longer than needed; bytes after their number); a
 //! record puts the length and the checksum of that before it. Tags are never
-//! used for something else: an operation that changes gets a new one and
-//! [`VERSION`] rises.
+//! used for something else: an operation that changes gets a new one, and the
+//! format of the log that it is written to rises.
 //!
 //! Invariant: what is encoded is decoded as the same, and what is decoded is
 //! encoded as the same bytes.
@@ -14,9 +14,6 @@ use std::fmt::Debug;
 
 /// Nanoseconds since the UNIX epoch.
 pub type Wall = u64;
-
-/// Version of the encoding. A store written with a higher one is refused.
-pub const VERSION: u32 = 1;
 
 /// Bytes before each operation in a record: its length and its checksum.
 pub const RECORD_HEADER: usize = 8;
@@ -788,16 +785,7 @@ impl Batch {
     /// One whose record has more than 4 GiB cannot be written, and is left out:
     /// the core's bounds on packets are far below.
     pub fn push(&mut self, op: &Op<'_>) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; RECORD_HEADER]);
-        op.encode(&mut self.bytes);
-        let body = start + RECORD_HEADER;
-        let Ok(len) = u32::try_from(self.bytes.len() - body) else {
-            self.bytes.truncate(start);
-            return;
-        };
-        self.bytes[start..start + 4].copy_from_slice(&len.to_le_bytes());
-        self.len += 1;
+        self.len += usize::from(put_record(&mut self.bytes, op));
     }
 
     /// Appends the operations of another.
@@ -854,6 +842,35 @@ impl<'a> FromIterator<Op<'a>> for Batch {
     }
 }
 
+/// Appends an operation as a record without its checksum. False, and nothing is
+/// appended, if it is too long for one.
+pub(crate) fn put_record(out: &mut Vec<u8>, op: &Op<'_>) -> bool {
+    let start = out.len();
+    out.extend_from_slice(&[0; RECORD_HEADER]);
+    op.encode(out);
+    let body = start + RECORD_HEADER;
+    let Ok(len) = u32::try_from(out.len() - body) else {
+        out.truncate(start);
+        return false;
+    };
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    true
+}
+
+/// Gives records their checksums. These depend on `salt`, so that nothing else
+/// passes for a record of the same place.
+pub(crate) fn seal_records(mut records: &mut [u8], salt: u32) {
+    while let Some((header, rest)) = records.split_first_chunk_mut::<RECORD_HEADER>() {
+        let [a, b, c, d, ..] = *header;
+        let len = u32::from_le_bytes([a, b, c, d]);
+        let Some((body, rest)) = rest.split_at_mut_checked(len as usize) else {
+            return;
+        };
+        header[4..].copy_from_slice(&checksum(salt, len, body).to_le_bytes());
+        records = rest;
+    }
+}
+
 /// Cuts bytes into records. Ends where no whole record follows.
 #[derive(Debug, Clone)]
 pub(crate) struct Records<'a> {
@@ -893,42 +910,32 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Appends it with its checksum.
-    pub(crate) fn write(self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(self.bytes);
-        if let Some((header, body)) = out[start..].split_first_chunk_mut::<RECORD_HEADER>() {
-            let checksum = checksum(body.len() as u32, body);
-            header[4..].copy_from_slice(&checksum.to_le_bytes());
-        }
-    }
-
     /// Its operation, without a look at the checksum.
     pub(crate) fn op(self) -> Result<Op<'a>, OpError> {
         Op::decode(self.bytes.get(RECORD_HEADER..).unwrap_or_default())
     }
 
-    /// Its operation if it is what was written.
-    pub(crate) fn checked(self) -> Result<Op<'a>, OpError> {
-        match self.is_intact() {
+    /// Its operation if it is what was written with this salt.
+    pub(crate) fn checked(self, salt: u32) -> Result<Op<'a>, OpError> {
+        match self.is_intact(salt) {
             true => self.op(),
             false => Err(OpError::Checksum),
         }
     }
 
-    /// Whether it is what was written.
-    pub(crate) fn is_intact(self) -> bool {
+    /// Whether it is what was written with this salt.
+    pub(crate) fn is_intact(self, salt: u32) -> bool {
         let Some((header, body)) = self.bytes.split_first_chunk::<RECORD_HEADER>() else {
             return false;
         };
         let [a, b, c, d, e, f, g, h] = *header;
         let len = u32::from_le_bytes([a, b, c, d]);
-        checksum(len, body) == u32::from_le_bytes([e, f, g, h])
+        checksum(salt, len, body) == u32::from_le_bytes([e, f, g, h])
     }
 }
 
-fn checksum(len: u32, body: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new_with_initial(len);
+fn checksum(salt: u32, len: u32, body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(salt ^ len);
     hasher.update(body);
     hasher.finalize()
 }
@@ -1031,15 +1038,15 @@ mod tests {
 
         #[test]
         fn every_flipped_bit_is_noticed(op in arbitrary::owned(), at in any::<prop::sample::Index>()) {
-            let mut batch = Batch::new();
-            batch.push(&op.op());
             let mut bytes = Vec::new();
-            batch.records().for_each(|record| record.write(&mut bytes));
+            put_record(&mut bytes, &op.op());
+            seal_records(&mut bytes, 7);
+            prop_assert_eq!(Records::new(&bytes).next().map(|it| it.checked(7)), Some(Ok(op.op())));
             let bit = at.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             let mut records = Records::new(&bytes);
             if let Some(record) = records.next() {
-                prop_assert!(record.checked().is_err() || !records.rest().is_empty());
+                prop_assert!(record.checked(7).is_err() || !records.rest().is_empty());
             }
         }
 

@@ -76,14 +76,27 @@ pub enum StoreError {
     },
     /// It was written by a later version of this program.
     #[error(
-        "the store has format {found}, and this version knows formats up to {known}: \
-         start the version that wrote it, or export there and import here"
+        "the store has format {found}{}, and this version knows formats up to {known}: \
+         start the version that wrote it, or export there and import here", written(.by)
     )]
     Newer {
         /// Version found.
         found: u32,
         /// Highest version known.
         known: u32,
+        /// The program that wrote it, if it says so.
+        by: Option<String>,
+    },
+    /// It uses something of its format that this version does not have.
+    #[error(
+        "the store uses features (0x{bits:x}{}) that this version does not have: \
+         start the version that wrote it, or export there and import here", written(.by)
+    )]
+    Features {
+        /// Which.
+        bits: u32,
+        /// The program that wrote it.
+        by: Option<String>,
     },
     /// It is something else.
     #[error("{0} is not part of a store; name a directory of its own")]
@@ -99,6 +112,11 @@ impl StoreError {
             message: error.to_string(),
         }
     }
+}
+
+fn written(by: &Option<String>) -> String {
+    let by = by.as_ref();
+    by.map_or(String::new(), |by| format!(", written by {by}"))
 }
 
 /// What recovery found.

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use punctual_store::op::{Content, EntryOp, Ids, SessionOp};
-use punctual_store::{Batch, Files, Log, LogConfig, Op, Store as _, StoreError};
+use punctual_store::{Batch, Files, Log, LogConfig, Op, Start, Store as _, StoreError};
 
 use small::Small;
 
@@ -18,8 +18,10 @@ const CONFIG: LogConfig = LogConfig {
     max_bytes: 1 << 30,
 };
 
+const START: Start = Start { seed: 1, wall: 0 };
+
 fn open(place: &Path) -> Log<Files> {
-    Log::open(Files::open(place).unwrap(), CONFIG, 1).unwrap()
+    Log::open(Files::open(place).unwrap(), CONFIG, START).unwrap()
 }
 
 fn session(session: u64) -> Batch {
@@ -150,7 +152,7 @@ fn a_store_in_use_can_be_read() {
     }
     let before = told(&mut log);
     let files = Files::read_only(dir.path()).unwrap();
-    let mut copy = Log::open(files, CONFIG, 2).unwrap();
+    let mut copy = Log::open(files, CONFIG, START).unwrap();
     // It goes on, and gives back all the segments that were there.
     log.commit(&joined((1..=500).map(done))).unwrap();
     log.compact().unwrap();
@@ -174,12 +176,17 @@ fn a_file_that_lost_its_end_loses_its_end() {
     let mut log = open(dir.path());
     let kept = log.report().sessions;
     assert!((10..100).contains(&kept), "{kept}");
+    // The last of them may be damaged as well.
+    let what = &log.report().damages[0].what;
+    assert_eq!(what, "the file has lost its end");
     // It can be used as before.
     log.commit(&session(1000)).unwrap();
     drop(log);
-    let log = open(dir.path());
+    let mut log = open(dir.path());
     assert_eq!(log.report().sessions, kept + 1);
-    assert_eq!(log.report().damages, []);
+    log.compact().unwrap();
+    drop(log);
+    assert_eq!(open(dir.path()).report().damages, []);
 }
 
 #[test]
@@ -189,7 +196,7 @@ fn something_else_is_left_alone() {
         let file = dir.path().join(format!("{number:010}.segment"));
         fs::write(file, b"a file of somebody else").unwrap();
     }
-    let refused = Log::open(Files::open(dir.path()).unwrap(), CONFIG, 1).unwrap_err();
+    let refused = Log::open(Files::open(dir.path()).unwrap(), CONFIG, START).unwrap_err();
     assert!(matches!(refused, StoreError::Foreign(_)), "{refused}");
     let kept = fs::read(&segments(dir.path())[0]).unwrap();
     assert_eq!(kept, b"a file of somebody else");

@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use punctual_broker::{Operations, StoreTrouble};
 use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
 use punctual_store::{
-    Files, Log, LogConfig, Op, Outcome, Poster, Store as _, StoreError, Writer, WriterConfig,
-    WriterStats,
+    Files, Log, LogConfig, Op, Outcome, Poster, Start, Store as _, StoreError, Writer,
+    WriterConfig, WriterStats,
 };
 
 use crate::cli::Failure;
@@ -51,15 +51,28 @@ impl Keeper {
             return Ok(None);
         };
         let keys = &config.store;
-        let log = Log::open(
+        let mut log = Log::open(
             Files::open(place).map_err(|error| wrong(place, &error))?,
             LogConfig {
                 max_bytes: keys.max_bytes.0,
                 ..LogConfig::default()
             },
-            seed(),
+            start(),
         )
         .map_err(|error| wrong(place, &error))?;
+        let format = log.format();
+        match log.migrate() {
+            Ok(true) => tracing::info!(
+                "{}: what format {format} had is in format {} now",
+                place.display(),
+                log.format()
+            ),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(
+                "{}: format {format} is kept until there is room for a copy: {error}",
+                place.display()
+            ),
+        }
         let writing = WriterConfig {
             group_delay: keys.group_delay,
             group_bytes: usize::try_from(keys.group_bytes.0).unwrap_or(usize::MAX),
@@ -154,14 +167,14 @@ fn wrong(place: &Path, error: &StoreError) -> Failure {
     format!("server.data = {place:?}: {error}").into()
 }
 
-/// Differs from start to start, and clients do not know it.
-fn seed() -> u64 {
+/// A random number and the time.
+pub(crate) fn start() -> Start {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let wall = now.map_or(0, |now| now.as_nanos() as u64);
     let mut bytes = [0; 8];
-    match getrandom::fill(&mut bytes) {
+    let seed = match getrandom::fill(&mut bytes) {
         Ok(()) => u64::from_le_bytes(bytes),
-        Err(_) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            now.map_or(0, |now| now.as_nanos() as u64)
-        }
-    }
+        Err(_) => wall,
+    };
+    Start { seed, wall }
 }

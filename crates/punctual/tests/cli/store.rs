@@ -2,7 +2,9 @@
 //! what a later version wrote is refused and left alone.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use tempfile::{TempDir, tempdir};
 
@@ -48,10 +50,35 @@ fn what_format_1_wrote_is_read_and_written_anew() {
 }
 
 #[test]
+fn a_broker_carries_format_1_over_before_it_serves() {
+    let old = copy("store-1");
+    let stats = store("stats", old.path()).ok();
+    assert!(stats.starts_with("format 1\n"), "{stats}");
+    let mut broker = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["serve", "--http", "off", "--listen", "tcp://127.0.0.1:0"])
+        .arg("--data")
+        .arg(old.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(broker.stderr.take().unwrap());
+    let mut lines = log.lines().map_while(Result::ok);
+    let said = lines.find(|line| line.contains("what format 1 had is in format 2 now"));
+    broker.kill().unwrap();
+    broker.wait().unwrap();
+    assert!(said.is_some());
+    let stats = store("stats", old.path()).ok();
+    assert!(stats.starts_with("format 2\nidentity "), "{stats}");
+    assert!(!old.path().join(SEGMENT).exists());
+    assert!(store("check", old.path()).ok().contains("2 sessions"));
+}
+
+#[test]
 fn what_a_later_version_wrote_is_refused() {
     let new = copy("store-1000");
     let before = fs::read(new.path().join(SEGMENT)).unwrap();
-    let words = ["format 1000", "up to 1", "start the version that wrote it"];
+    let words = ["format 1000", "up to 2", "start the version that wrote it"];
     for command in ["check", "export", "compact"] {
         store(command, new.path()).fails(1, &words);
     }

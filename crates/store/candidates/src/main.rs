@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fjall::{KeyspaceCreateOptions, PersistMode};
 use punctual_store::op::{Content, EntryOp, Ids, SessionOp};
-use punctual_store::{Batch, Files, Log, LogConfig, Op, Store};
+use punctual_store::{Batch, Files, Log, LogConfig, Op, Start, Store};
 use redb::{ReadableDatabase as _, TableDefinition};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -262,7 +262,7 @@ fn measure(name: &str, messages: u64, place: &Path) -> Result<()> {
 /// A million messages in ten thousand sessions.
 fn restart(place: &Path) -> Result<()> {
     let place = place.join("restart");
-    let mut log = Log::open(Files::open(&place)?, LogConfig::default(), 1)?;
+    let mut log = Log::open(Files::open(&place)?, LogConfig::default(), Start { seed: 1, wall: 0 })?;
     let mut batch = Batch::new();
     for session in 1..=10_000 {
         let client_id = format!("client-{session}");
@@ -293,7 +293,7 @@ fn restart(place: &Path) -> Result<()> {
     let stats = log.stats();
     drop(log);
     let begun = Instant::now();
-    let mut log = Log::open(Files::open(&place)?, LogConfig::default(), 2)?;
+    let mut log = Log::open(Files::open(&place)?, LogConfig::default(), Start { seed: 2, wall: 0 })?;
     let opened = begun.elapsed();
     let (mut told, mut entries) = (0u64, 0u64);
     let report = log.recover(&mut |op| {

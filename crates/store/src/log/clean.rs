@@ -6,9 +6,9 @@
 //! moved comes before the operations of the commit, because it is as it was
 //! before them.
 
-use super::segment::{self, FRAME_HEADER, Found, Next, START};
-use super::{Log, Place, push_record};
-use crate::op::Records;
+use super::frame;
+use super::segment::{self, Found, Next, START};
+use super::{Log, Place};
 use crate::{Medium, StoreError};
 
 /// Bytes read at once of a segment that is to be given back.
@@ -48,14 +48,14 @@ impl<M: Medium> Log<M> {
 
     /// Puts some of what is still needed of the oldest segment into the frame
     /// of a commit.
-    pub(super) fn put_moved(&mut self, commit: usize, records: &mut u32) -> Moved {
+    pub(super) fn put_moved(&mut self, commit: usize) -> Moved {
         if self.cleaning.is_none() && !self.is_cleaning_due() {
             return Moved::Nothing;
         }
-        self.look(LOOK + LOOK_PER_BYTE * commit, records)
+        self.look(LOOK + LOOK_PER_BYTE * commit)
     }
 
-    fn look(&mut self, bytes: usize, records: &mut u32) -> Moved {
+    fn look(&mut self, bytes: usize) -> Moved {
         let Some(&oldest) = self.segments.front() else {
             return Moved::Nothing;
         };
@@ -90,10 +90,7 @@ impl<M: Medium> Log<M> {
                     offset,
                     len,
                 };
-                image.still(&op, segment, &place, &mut |op| {
-                    *records += 1;
-                    push_record(frame, &op);
-                });
+                image.still(&op, segment, &place, &mut |op| frame.push(&op));
             }
         };
         while at < until {
@@ -114,8 +111,8 @@ impl<M: Medium> Log<M> {
     /// What was put into the frame up to its byte `end` is in `segment` now,
     /// whose byte `at` is the frame's first.
     pub(super) fn have_moved(&mut self, end: usize, moved: Moved, segment: u32, at: u64) {
-        let mut offset = FRAME_HEADER as u64;
-        for record in Records::new(&self.frame[FRAME_HEADER..end]) {
+        let mut offset = frame::HEADER as u64;
+        for record in self.frame.records(end) {
             let len = record.bytes.len() as u32;
             if let Ok(op) = record.op() {
                 let place = Place {
@@ -127,7 +124,7 @@ impl<M: Medium> Log<M> {
             }
             offset += u64::from(len);
         }
-        self.stats.moved_bytes += offset - FRAME_HEADER as u64;
+        self.stats.moved_bytes += offset - frame::HEADER as u64;
         match (moved, &mut self.cleaning) {
             (Moved::Until(at), Some(cleaning)) => cleaning.at = at,
             (Moved::All, Some(_)) => {
@@ -144,17 +141,17 @@ impl<M: Medium> Log<M> {
 
     /// Moves a part, with a commit of its own.
     fn move_some(&mut self) -> Result<Moved, StoreError> {
-        let mut records = self.begin_frame();
-        let moved = self.look(LOOK_MUCH, &mut records);
-        let nothing = records == 1 && moved != Moved::All;
+        self.begin_frame();
+        let moved = self.look(LOOK_MUCH);
+        let nothing = self.frame.count() == 1 && moved != Moved::All;
         if moved == Moved::Nothing || nothing {
             if let (Moved::Until(at), Some(cleaning)) = (moved, &mut self.cleaning) {
                 cleaning.at = at;
             }
             return Ok(moved);
         }
-        let end = self.frame.len();
-        let (segment, at) = self.write_frame(records)?;
+        let end = self.frame.end();
+        let (segment, at) = self.write_frame()?;
         self.have_moved(end, moved, segment, at);
         Ok(moved)
     }

@@ -15,20 +15,24 @@
 //! succeeded; a commit is there as a whole or not at all.
 
 mod clean;
+mod copy;
+mod format1;
+mod frame;
 mod segment;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::{io, iter};
 
 use self::clean::Cleaning;
-use self::segment::{FRAME_HEADER, Found, Header, Next, Opening, START};
+use self::frame::Draft;
+use self::segment::{COPYING, FORMAT, Found, Header, Next, Opening, Origin, START};
 use crate::image::Fate;
 use crate::numbers::mix;
 use crate::op::RECORD_HEADER;
 use crate::store::Damage;
-use crate::{Batch, Image, Medium, Op, Report, Store, StoreError, StoreStats};
+use crate::{Batch, Image, Medium, Op, Report, Store, StoreError, StoreStats, Wall};
 
 /// How a log uses its medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +51,15 @@ impl Default for LogConfig {
             max_bytes: 8 << 30,
         }
     }
+}
+
+/// What a log takes from the process that opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// Differs from one start to the next, and clients do not know it.
+    pub seed: u64,
+    /// The time.
+    pub wall: Wall,
 }
 
 /// Where the record of a content is.
@@ -68,18 +81,21 @@ struct Segment {
 
 impl Segment {
     fn without_commits(segment: u32, size: u64) -> Self {
-        let header = Header {
-            segment,
-            salt: 0,
-            previous: 0,
-            previous_end: 0,
-        };
         Self {
-            header,
+            header: Header::nothing(segment, size),
             size,
             end: START as u64,
         }
     }
+}
+
+/// An empty segment.
+#[derive(Debug, Clone, Copy)]
+struct Reserve {
+    segment: u32,
+    size: u64,
+    /// So many of its first bytes may be left of a commit that failed.
+    used: u64,
 }
 
 /// A store on a medium.
@@ -88,38 +104,52 @@ pub struct Log<M> {
     medium: M,
     config: LogConfig,
     seed: u64,
+    origin: Origin,
+    /// The first segment that counts, since the log was copied; before that 0.
+    base: u32,
+    /// Of the segments that are made.
+    features: u32,
+    /// Segments that do not count any more, or never did.
+    leftovers: Vec<u32>,
+    /// Of these the one that may say that a copy which was given up is the log.
+    doubtful: Option<u32>,
     image: Image<Place>,
     /// The oldest first.
     segments: VecDeque<Segment>,
     /// Whether the last of them is written to.
     open: bool,
-    /// An empty segment and its size.
-    reserve: Option<(u32, u64)>,
+    reserve: Option<Reserve>,
     /// The highest number of a segment that was ever used.
     last_segment: u32,
     sequence: u64,
     cleaning: Option<Cleaning>,
     report: Report,
     stats: StoreStats,
-    /// The records of the commit that is being made.
-    frame: Vec<u8>,
+    frame: Draft,
 }
 
 impl<M: Medium> Log<M> {
-    /// Reads what is on the medium; changes nothing there. `seed` must differ
-    /// from one start to the next and not be known to clients.
+    /// Reads what is on the medium; changes nothing there.
     ///
     /// # Errors
     /// There is something else, something of a later version, or the medium
     /// cannot be read.
-    pub fn open(mut medium: M, config: LogConfig, seed: u64) -> Result<Self, StoreError> {
+    pub fn open(mut medium: M, config: LogConfig, start: Start) -> Result<Self, StoreError> {
         let numbers = medium
             .list()
             .map_err(|error| StoreError::io("the store cannot be listed", &error))?;
         let mut log = Self {
             medium,
             config,
-            seed,
+            seed: start.seed,
+            origin: Origin {
+                identity: mix(!start.seed),
+                created: start.wall,
+            },
+            base: 0,
+            features: 0,
+            leftovers: Vec::new(),
+            doubtful: None,
             image: Image::default(),
             segments: VecDeque::new(),
             open: false,
@@ -129,7 +159,7 @@ impl<M: Medium> Log<M> {
             cleaning: None,
             report: Report::default(),
             stats: StoreStats::default(),
-            frame: Vec::new(),
+            frame: Draft::default(),
         };
         log.image.begin_reading();
         log.load(&numbers)?;
@@ -142,6 +172,27 @@ impl<M: Medium> Log<M> {
     /// What was found.
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// The oldest format in use.
+    pub fn format(&self) -> u32 {
+        let formats = self.segments.iter().map(|it| it.header.format);
+        formats.min().unwrap_or(FORMAT)
+    }
+
+    /// A number that tells the store from others, unless nothing is written or all
+    /// of it has format 1. It goes with a copy of the files.
+    pub fn identity(&self) -> Option<u64> {
+        Some(self.written_origin()?.identity)
+    }
+
+    /// When the store was made, or carried over from format 1, which did not say.
+    pub fn created(&self) -> Option<Wall> {
+        Some(self.written_origin()?.created)
+    }
+
+    fn written_origin(&self) -> Option<Origin> {
+        self.segments.iter().find_map(|it| it.header.origin)
     }
 
     /// What it is written to.
@@ -166,20 +217,23 @@ impl<M: Medium> Log<M> {
             let len = self.read(segment, 0, &mut start)?;
             let opening = match Header::read(&start[..len]) {
                 Opening::Header(header) if header.segment != segment => Opening::Unknown,
+                Opening::Newer(found, by) => {
+                    let known = FORMAT;
+                    return Err(StoreError::Newer { found, known, by });
+                }
+                Opening::Features(bits, by) => return Err(StoreError::Features { bits, by }),
                 opening => opening,
             };
-            if let Opening::Newer(found) = opening {
-                let known = segment::FORMAT;
-                return Err(StoreError::Newer { found, known });
-            }
             openings.push((segment, opening));
         }
         let is_foreign = |(_, opening): &(u32, Opening)| *opening == Opening::Unknown;
         if !openings.is_empty() && openings.iter().all(is_foreign) && numbers.len() > 1 {
             return Err(StoreError::Foreign(format!("segment {}", numbers[0])));
         }
+        self.choose(&mut openings);
         let mut bytes = Vec::new();
-        for (at, &(number, opening)) in openings.iter().enumerate() {
+        for (at, (number, opening)) in openings.iter().enumerate() {
+            let number = *number;
             let size = self
                 .medium
                 .size(number)
@@ -201,18 +255,25 @@ impl<M: Medium> Log<M> {
                 bytes.resize(size as usize, 0);
                 self.read(number, 0, &mut bytes)?;
                 self.report.bytes += size;
-                let end = self.replay(&header, &bytes, end);
-                self.segments.push_back(Segment { header, size, end });
+                let end = self.replay(header, &bytes, end);
+                self.segments.push_back(Segment {
+                    header: *header,
+                    size,
+                    end,
+                });
                 continue;
             }
             let mut torn = 0;
-            if opening == Opening::Unused && is_last {
+            if *opening == Opening::Unused && is_last {
                 bytes.resize(size as usize, 0);
                 self.read(number, 0, &mut bytes)?;
-                let written = bytes.iter().rposition(|byte| *byte != 0);
-                torn = written.map_or(0, |written| written as u64 + 1);
+                torn = segment::written(&bytes) as u64;
                 if torn == 0 && size >= self.config.segment_bytes {
-                    self.reserve = Some((number, size));
+                    self.reserve = Some(Reserve {
+                        segment: number,
+                        size,
+                        used: 0,
+                    });
                     continue;
                 }
             }
@@ -221,7 +282,7 @@ impl<M: Medium> Log<M> {
             // part of the next one.
             if end.is_some_and(|end| end > START as u64) {
                 self.damage(number, 0, size, "its header cannot be read");
-            } else if opening == Opening::Unknown {
+            } else if *opening == Opening::Unknown {
                 torn = START as u64;
             }
             self.report.torn += torn;
@@ -230,6 +291,60 @@ impl<M: Medium> Log<M> {
                 .push_back(Segment::without_commits(number, size));
         }
         Ok(())
+    }
+
+    /// Leaves those segments that are the log: not what was copied to others, nor
+    /// a copy that was never complete, nor what is of another store.
+    fn choose(&mut self, openings: &mut Vec<(u32, Opening)>) {
+        fn header((_, opening): &(u32, Opening)) -> Option<&Header> {
+            match opening {
+                Opening::Header(header) => Some(header),
+                _ => None,
+            }
+        }
+        let mut counts = BTreeMap::<Origin, usize>::new();
+        for origin in openings.iter().filter_map(|it| header(it)?.origin) {
+            *counts.entry(origin).or_default() += 1;
+        }
+        if let Some((origin, _)) = counts.into_iter().max_by_key(|(_, count)| *count) {
+            self.origin = origin;
+        }
+        let Self {
+            origin,
+            report,
+            leftovers,
+            ..
+        } = self;
+        openings.retain(|it| {
+            let other = header(it).and_then(|it| it.origin);
+            let is_own = other.is_none_or(|other| other == *origin);
+            if !is_own {
+                report.damage(Damage {
+                    segment: it.0,
+                    offset: 0,
+                    len: 0,
+                    what: "it belongs to another store, and is left alone".into(),
+                });
+            }
+            is_own
+        });
+        let headers = openings.iter().filter_map(header);
+        let (copies, log): (Vec<&Header>, Vec<&Header>) =
+            headers.partition(|it| it.features & COPYING != 0);
+        let mut base = log.iter().map(|it| it.base).max().unwrap_or(0);
+        // Where nothing is left of what was copied, the copy was complete.
+        if log.is_empty() {
+            base = copies.iter().map(|it| it.base).max().unwrap_or(0);
+        }
+        openings.retain(|it| {
+            let unfinished = header(it).filter(|it| it.features & COPYING != 0 && it.base > base);
+            let counts = it.0 >= base && unfinished.is_none();
+            if !counts {
+                leftovers.push(it.0);
+            }
+            counts
+        });
+        self.base = base;
     }
 
     /// Applies what a segment says; returns where it ends.
@@ -246,6 +361,7 @@ impl<M: Medium> Log<M> {
         let mut found = |found: Found<'_>| match found {
             Found::Commit(commit) => {
                 image.settle();
+                let commit = commit.unwrap_or_else(|| sequence.wrapping_add(1));
                 if commit != sequence.wrapping_add(1) && !is_first {
                     report.damage(Damage {
                         segment: number,
@@ -271,6 +387,22 @@ impl<M: Medium> Log<M> {
             }
             Found::Damage(damage) => report.damage(damage),
         };
+        for (at, len) in header.damaged_copies(bytes) {
+            found(Found::Damage(Damage {
+                segment: number,
+                offset: at as u64,
+                len: len as u64,
+                what: "a copy of the header is damaged; the other one is used".into(),
+            }));
+        }
+        if end.is_none() && (bytes.len() as u64) < header.size {
+            found(Found::Damage(Damage {
+                segment: number,
+                offset: bytes.len() as u64,
+                len: header.size - bytes.len() as u64,
+                what: "the file has lost its end".into(),
+            }));
+        }
         let mut at = START;
         let torn = loop {
             match segment::read(header, bytes, at, end, &mut found) {
@@ -282,7 +414,7 @@ impl<M: Medium> Log<M> {
         report.torn += torn;
         // After a clean end the last segment goes on; a full disk may have no
         // room for another.
-        *open = torn == 0;
+        *open = torn == 0 && header.format == FORMAT;
         at as u64
     }
 
@@ -311,18 +443,16 @@ impl<M: Medium> Log<M> {
     fn put_group(&mut self, group: &Batch, ops: &[Op<'_>], fates: &[Fate]) -> Growth {
         let mut growth = Growth::default();
         for ((record, op), fate) in group.records().zip(ops).zip(fates) {
-            growth.offsets.push(self.frame.len() as u64);
+            growth.offsets.push(self.frame.end() as u64);
             if !fate.is_written() {
                 continue;
             }
-            growth.records += 1;
             growth.count(op, record.bytes.len());
-            record.write(&mut self.frame);
+            self.frame.put(record);
             if let (Op::Entry(entry), Fate::WriteSent(early)) = (op, fate)
                 && let Some(op) = early.op(entry)
             {
-                growth.records += 1;
-                push_record(&mut self.frame, &op);
+                self.frame.push(&op);
             }
         }
         growth
@@ -360,7 +490,11 @@ impl<M: Medium> Log<M> {
             self.config.segment_bytes,
         );
         self.create(segment, size)?;
-        self.reserve = Some((segment, size));
+        self.reserve = Some(Reserve {
+            segment,
+            size,
+            used: 0,
+        });
         Ok(())
     }
 
@@ -383,55 +517,48 @@ impl<M: Medium> Log<M> {
 
     /// Writes the frame that was made and makes it safe. Returns in which
     /// segment it is, and from which byte.
-    fn write_frame(&mut self, records: u32) -> Result<(u32, u64), StoreError> {
-        let len = self.frame.len() as u64;
+    fn write_frame(&mut self) -> Result<(u32, u64), StoreError> {
+        let len = self.frame.len();
         if len > u64::from(u32::MAX) {
             return Err(StoreError::Full {
                 what: "a commit",
                 needed: len,
             });
         }
+        self.clear_doubt()?;
+        let sequence = self.sequence.wrapping_add(1);
         if let Some(head) = self.segments.back_mut()
             && self.open
             && head.end + len <= head.size
         {
             let (number, at) = (head.header.segment, head.end);
-            head.header
-                .seal(self.sequence.wrapping_add(1), &mut self.frame, records);
-            let written = self.medium.write(number, at, &self.frame);
+            let bytes = self.frame.seal(&head.header, sequence, at);
+            let written = self.medium.write(number, at, bytes);
             if let Err(error) = written.and_then(|()| self.medium.sync(number)) {
                 // What is there now is not known: the next one goes elsewhere.
                 self.open = false;
                 return Err(unwritable(number, &error));
             }
             head.end += len;
-            self.sequence = self.sequence.wrapping_add(1);
+            self.sequence = sequence;
             return Ok((number, at));
         }
-        let size = self.config.segment_bytes.max(START as u64 + len);
-        let (number, size) = match self.reserve {
-            Some((number, reserved)) if reserved >= size => (number, reserved),
-            smaller => {
-                let number = self.last_segment.saturating_add(1);
-                self.create(number, size)?;
-                // Segments are used in the order of their numbers.
-                self.reserve = Some((number, size));
-                if let Some((smaller, _)) = smaller {
-                    self.remove(smaller);
-                }
-                (number, size)
-            }
-        };
+        let (number, size) = self.take_reserve(START as u64 + len)?;
         let previous = self.segments.back();
         let header = Header {
-            segment: number,
             salt: mix(self.seed ^ mix(u64::from(number))),
             previous: previous.map_or(0, |previous| previous.header.segment),
             previous_end: previous.map_or(0, |previous| previous.end),
+            features: self.features,
+            origin: Some(self.origin),
+            base: self.base,
+            ..Header::nothing(number, size)
         };
-        header.seal(self.sequence.wrapping_add(1), &mut self.frame, records);
         let mut bytes = header.encode().to_vec();
-        bytes.extend_from_slice(&self.frame);
+        bytes.extend_from_slice(self.frame.seal(&header, sequence, START as u64));
+        if let Some(reserve) = &mut self.reserve {
+            reserve.used = bytes.len() as u64;
+        }
         let written = self.medium.write(number, 0, &bytes);
         // Without a commit it stays in reserve.
         written
@@ -444,8 +571,49 @@ impl<M: Medium> Log<M> {
             size,
             end: START as u64 + len,
         });
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence = sequence;
         Ok((number, START as u64))
+    }
+
+    /// Sees to it that there is an empty segment with that much room in reserve, and
+    /// says which, and its size.
+    fn take_reserve(&mut self, needed: u64) -> Result<(u32, u64), StoreError> {
+        let size = self.config.segment_bytes.max(needed);
+        match &mut self.reserve {
+            Some(reserve) if reserve.size >= size => {
+                let (number, used) = (reserve.segment, reserve.used);
+                if used > 0 {
+                    // What a commit that failed left there could pass for a part of
+                    // this one.
+                    let zeros = vec![0; used as usize];
+                    let wiped = self.medium.write(number, 0, &zeros);
+                    wiped
+                        .and_then(|()| self.medium.sync(number))
+                        .map_err(|error| unwritable(number, &error))?;
+                    reserve.used = 0;
+                }
+                Ok((number, reserve.size))
+            }
+            smaller => {
+                let smaller = smaller.take();
+                let number = self.last_segment.saturating_add(1);
+                let created = self.create(number, size);
+                if created.is_err() {
+                    self.reserve = smaller;
+                }
+                created?;
+                // Segments are used in the order of their numbers.
+                self.reserve = Some(Reserve {
+                    segment: number,
+                    size,
+                    used: 0,
+                });
+                if let Some(smaller) = smaller {
+                    self.remove(smaller.segment);
+                }
+                Ok((number, size))
+            }
+        }
     }
 
     /// Removes a segment without commits that are needed. One that stays takes
@@ -454,12 +622,10 @@ impl<M: Medium> Log<M> {
         self.medium.remove(segment).is_ok()
     }
 
-    /// Begins a frame with what was used of the numbers; makes a record.
-    fn begin_frame(&mut self) -> u32 {
-        self.frame.clear();
-        self.frame.resize(FRAME_HEADER, 0);
-        push_record(&mut self.frame, &Op::Highest(self.image.highest));
-        1
+    /// Begins a frame with what was used of the numbers: one record.
+    fn begin_frame(&mut self) {
+        self.frame.begin();
+        self.frame.push(&Op::Highest(self.image.highest));
     }
 }
 
@@ -469,18 +635,21 @@ impl<M: Medium> Store for Log<M> {
         let fates = self.image.fates(&ops);
         let (mut segment, mut at, mut growth) = (0, 0, Growth::default());
         if fates.iter().any(Fate::is_written) {
-            let mut records = self.begin_frame();
-            let moved = self.put_moved(group.as_bytes().len(), &mut records);
-            let start = self.frame.len();
+            if !self.leftovers.is_empty() {
+                self.sweep();
+            }
+            self.begin_frame();
+            let moved = self.put_moved(group.as_bytes().len());
+            let (start, before) = (self.frame.end(), self.frame.count());
             growth = self.put_group(group, &ops, &fates);
             if let Err(full) = self.admit(growth.added, &ops, &fates) {
                 self.reclaim();
                 return Err(full);
             }
-            (segment, at) = self.write_frame(records + growth.records)?;
+            (segment, at) = self.write_frame()?;
             self.have_moved(start, moved, segment, at);
-            self.stats.written_bytes += (self.frame.len() - start) as u64;
-            self.stats.written_operations += u64::from(growth.records);
+            self.stats.written_bytes += (self.frame.end() - start) as u64;
+            self.stats.written_operations += u64::from(self.frame.count() - before);
         }
         let offsets = growth.offsets.iter().copied().chain(iter::repeat(0));
         for (((record, op), fate), offset) in group.records().zip(&ops).zip(&fates).zip(offsets) {
@@ -535,11 +704,12 @@ impl<M: Medium> Store for Log<M> {
         let mut stats = self.stats;
         stats.count(&self.image);
         let sizes = self.segments.iter().map(|segment| segment.size);
-        stats.disk_bytes = sizes.sum::<u64>() + self.reserve.map_or(0, |(_, size)| size);
+        stats.disk_bytes = sizes.sum::<u64>() + self.reserve.map_or(0, |it| it.size);
         stats
     }
 
     fn compact(&mut self) -> Result<(), StoreError> {
+        self.sweep();
         self.clean_all()
     }
 }
@@ -549,8 +719,6 @@ impl<M: Medium> Store for Log<M> {
 struct Growth {
     /// Where operations are in the frame.
     offsets: Vec<u64>,
-    /// Records to write.
-    records: u32,
     /// Bytes, roughly.
     added: u64,
 }
@@ -569,11 +737,6 @@ impl Growth {
             _ => {}
         }
     }
-}
-
-fn push_record(frame: &mut Vec<u8>, op: &Op<'_>) {
-    let batch: Batch = iter::once(*op).collect();
-    batch.records().for_each(|record| record.write(frame));
 }
 
 fn unreadable(segment: u32) -> String {

@@ -1,45 +1,87 @@
 //! What the bytes of a segment are, and what can be read of damaged ones.
 //!
 //! A segment begins with its header, twice, in sectors of their own; then frames
-//! follow without gaps, and then zeros. A frame is one commit: a header and
-//! records. Checksums of headers depend on a number drawn for each segment, so
-//! that a payload cannot pass for a frame.
+//! follow, and then zeros. A frame is one commit ([`super::frame`]; those of
+//! format 1 are in [`super::format1`]). The first 40 bytes of a header are the
+//! same in every format, so that every version can say what it cannot read:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 0 to 7 | `pnctstor` |
+//! | 8 to 11 | format |
+//! | 12 to 15 | number of the segment |
+//! | 16 to 23 | salt: a number drawn for it, which checksums depend on |
+//! | 24 to 31 | where the segment before it ends |
+//! | 32 to 35 | number of that |
+//! | 36 to 39 | checksum of these |
+//! | 40 to 43 | features without which it cannot be read |
+//! | 44 to 47 | features that may be ignored; none yet |
+//! | 48 to 55 | identity of the store |
+//! | 56 to 63 | when the store was made, in nanoseconds since 1970 |
+//! | 64 to 71 | bytes of the segment |
+//! | 72 to 75 | number of the first segment of the log; those before are done with |
+//! | 80 to 111 | the program that wrote it |
+//! | 124 to 127 | checksum of all |
+//!
+//! Checksums of frames and records depend on the salt, so that no payload passes
+//! for one.
 //!
 //! A header says where the segment before it ends. What is found there beyond
 //! that end was never confirmed; what cannot be read before it is damaged.
 
-use crate::Op;
+use super::format1;
+use super::frame::{self, Frame, is_zero};
 use crate::op::{Record, Records};
 use crate::store::Damage;
+use crate::{Op, Wall};
 
 /// Version of this layout and of the operations in it. A segment is read as the
-/// version says with which it was written; new ones have this version, so
-/// giving back room carries a store from one version to the next.
-pub(crate) const FORMAT: u32 = 1;
+/// version says with which it was written; new ones have this version.
+pub(crate) const FORMAT: u32 = 2;
 
 /// Bytes before the first frame.
 pub(crate) const START: usize = 1024;
-/// Bytes before the records of a frame.
-pub(crate) const FRAME_HEADER: usize = 24;
+
+/// The segment is part of a copy of the whole log. It counts if a segment without
+/// this feature says that the log begins with the same one, which is written when
+/// the copy is complete.
+pub(crate) const COPYING: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"pnctstor";
-const FRAME_MAGIC: [u8; 4] = [0xF5, b'p', b'c', 0x0A];
+const PROGRAM: &str = concat!("punctual ", env!("CARGO_PKG_VERSION"));
 /// The second copy of the header.
 const COPY: usize = 512;
-const HEADER: usize = 40;
+/// What every format begins with.
+const ENVELOPE: usize = 40;
+const HEADER: usize = 128;
+
+/// What tells a store from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Origin {
+    pub(crate) identity: u64,
+    pub(crate) created: Wall,
+}
 
 /// Header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
+    pub(crate) format: u32,
     pub(crate) segment: u32,
     pub(crate) salt: u64,
     /// The segment before it, and where that ends; zeros if there is none.
     pub(crate) previous: u32,
     pub(crate) previous_end: u64,
+    pub(crate) features: u32,
+    /// Not in format 1.
+    pub(crate) origin: Option<Origin>,
+    /// Bytes that it was made with; 0 if that is not known.
+    pub(crate) size: u64,
+    /// The first segment of the log; 0 if it was never copied.
+    pub(crate) base: u32,
 }
 
 /// What the first bytes of a segment are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Opening {
     /// A header.
     Header(Header),
@@ -47,23 +89,49 @@ pub(crate) enum Opening {
     Unused,
     /// Something else, or damaged.
     Unknown,
-    /// A header of a later version.
-    Newer(u32),
+    /// A header of a later version, and who wrote it.
+    Newer(u32, Option<String>),
+    /// A header with features that are not known, and who wrote it.
+    Features(u32, Option<String>),
 }
 
 impl Header {
+    /// Of one without anything that can be read.
+    pub(crate) fn nothing(segment: u32, size: u64) -> Self {
+        Self {
+            format: FORMAT,
+            segment,
+            salt: 0,
+            previous: 0,
+            previous_end: 0,
+            features: 0,
+            origin: None,
+            size,
+            base: 0,
+        }
+    }
+
     /// Both copies, up to the first frame.
     pub(crate) fn encode(&self) -> [u8; START] {
-        let mut out = [0; START];
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&MAGIC);
-        header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        header[8..12].copy_from_slice(&self.format.to_le_bytes());
         header[12..16].copy_from_slice(&self.segment.to_le_bytes());
         header[16..24].copy_from_slice(&self.salt.to_le_bytes());
         header[24..32].copy_from_slice(&self.previous_end.to_le_bytes());
         header[32..36].copy_from_slice(&self.previous.to_le_bytes());
-        let checksum = crc32fast::hash(&header[..HEADER - 4]);
-        header[HEADER - 4..].copy_from_slice(&checksum.to_le_bytes());
+        seal(&mut header[..ENVELOPE]);
+        header[40..44].copy_from_slice(&self.features.to_le_bytes());
+        if let Some(Origin { identity, created }) = self.origin {
+            header[48..56].copy_from_slice(&identity.to_le_bytes());
+            header[56..64].copy_from_slice(&created.to_le_bytes());
+        }
+        header[64..72].copy_from_slice(&self.size.to_le_bytes());
+        header[72..76].copy_from_slice(&self.base.to_le_bytes());
+        let program = &PROGRAM.as_bytes()[..PROGRAM.len().min(32)];
+        header[80..80 + program.len()].copy_from_slice(program);
+        seal(&mut header);
+        let mut out = [0; START];
         out[..HEADER].copy_from_slice(&header);
         out[COPY..COPY + HEADER].copy_from_slice(&header);
         out
@@ -71,92 +139,116 @@ impl Header {
 
     /// Reads the first bytes of a segment.
     pub(crate) fn read(bytes: &[u8]) -> Opening {
-        let copies = [0, COPY].map(|at| bytes.get(at..at + HEADER).and_then(Self::copy));
-        if let Some(opening) = copies.into_iter().flatten().next() {
+        let mut copies = [0, COPY].into_iter();
+        if let Some(opening) = copies.find_map(|at| Self::copy(bytes.get(at..)?)) {
             return opening;
         }
-        let start = &bytes[..bytes.len().min(START)];
-        match start.iter().all(|byte| *byte == 0) {
+        match is_zero(&bytes[..bytes.len().min(START)]) {
             true => Opening::Unused,
             false => Opening::Unknown,
         }
     }
 
     fn copy(bytes: &[u8]) -> Option<Opening> {
-        let checksum = u32_at(bytes, HEADER - 4)?;
-        if !bytes.starts_with(&MAGIC) || crc32fast::hash(&bytes[..HEADER - 4]) != checksum {
+        let envelope = bytes.get(..ENVELOPE)?;
+        if !envelope.starts_with(&MAGIC) || !is_sealed(envelope) {
             return None;
         }
-        Some(match u32_at(bytes, 8)? {
-            FORMAT => Opening::Header(Self {
-                segment: u32_at(bytes, 12)?,
-                salt: u64_at(bytes, 16)?,
-                previous_end: u64_at(bytes, 24)?,
-                previous: u32_at(bytes, 32)?,
+        let format = u32_at(bytes, 8)?;
+        let header = Self {
+            format,
+            segment: u32_at(bytes, 12)?,
+            salt: u64_at(bytes, 16)?,
+            previous: u32_at(bytes, 32)?,
+            previous_end: u64_at(bytes, 24)?,
+            features: 0,
+            origin: None,
+            size: 0,
+            base: 0,
+        };
+        if format == 1 {
+            return Some(Opening::Header(header));
+        }
+        let whole = bytes.get(..HEADER).filter(|it| is_sealed(it));
+        let program = || {
+            let name = whole?[80..112].split(|byte| *byte == 0).next()?;
+            let name = std::str::from_utf8(name).ok()?;
+            (!name.is_empty()).then(|| name.to_owned())
+        };
+        if format != FORMAT {
+            return Some(Opening::Newer(format, program()));
+        }
+        let whole = whole?;
+        let features = u32_at(whole, 40)?;
+        if features & !COPYING != 0 {
+            return Some(Opening::Features(features, program()));
+        }
+        Some(Opening::Header(Self {
+            features,
+            origin: Some(Origin {
+                identity: u64_at(whole, 48)?,
+                created: u64_at(whole, 56)?,
             }),
-            newer => Opening::Newer(newer),
+            size: u64_at(whole, 64)?,
+            base: u32_at(whole, 72)?,
+            ..header
+        }))
+    }
+
+    /// Copies of a header of this format that have changed since they were written:
+    /// at which byte, and how many. One that is missing, or lacks its checksum, may
+    /// never have got to the disk.
+    pub(crate) fn damaged_copies(&self, bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+        let len = if self.format == 1 { ENVELOPE } else { HEADER };
+        [0, COPY].into_iter().filter_map(move |at| {
+            let copy = bytes.get(at..at + len)?;
+            let is_there = !is_zero(&copy[len - 4..]);
+            (is_there && Self::copy(copy).is_none()).then_some((at, len))
         })
     }
 
-    fn frame_checksum(&self, bytes: &[u8]) -> u32 {
+    /// Of the header of a frame.
+    pub(super) fn checksum(&self, at: Option<u64>, bytes: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.salt.to_le_bytes());
         hasher.update(&self.segment.to_le_bytes());
+        if let Some(at) = at {
+            hasher.update(&at.to_le_bytes());
+        }
         hasher.update(bytes);
         hasher.finalize()
     }
 
-    /// Fills in the header of a frame in front of its records.
-    pub(crate) fn seal(&self, sequence: u64, frame: &mut [u8], records: u32) {
-        let len = (frame.len() - FRAME_HEADER) as u32;
-        frame[..4].copy_from_slice(&FRAME_MAGIC);
-        frame[4..12].copy_from_slice(&sequence.to_le_bytes());
-        frame[12..16].copy_from_slice(&len.to_le_bytes());
-        frame[16..20].copy_from_slice(&records.to_le_bytes());
-        let checksum = self.frame_checksum(&frame[..20]);
-        frame[20..24].copy_from_slice(&checksum.to_le_bytes());
+    /// What the checksums of records depend on.
+    pub(super) fn record_salt(&self) -> u32 {
+        match self.format {
+            1 => 0,
+            _ => (self.salt >> 32) as u32,
+        }
     }
 
-    /// The frame that begins with these bytes, if one does; its records may be
-    /// damaged or cut off.
-    fn frame<'a>(&self, bytes: &'a [u8]) -> Option<Frame<'a>> {
-        if !bytes.starts_with(&FRAME_MAGIC) {
-            return None;
+    /// The frame that begins with these bytes, if one does.
+    fn frame<'a>(&self, bytes: &'a [u8], at: usize) -> Option<Frame<'a>> {
+        match self.format {
+            1 => format1::parse(self, bytes),
+            _ => frame::parse(self, bytes, at),
         }
-        let header = bytes.get(..FRAME_HEADER)?;
-        if self.frame_checksum(&header[..20]) != u32_at(header, 20)? {
-            return None;
-        }
-        let rest = &bytes[FRAME_HEADER..];
-        let len = u32_at(header, 12)? as usize;
-        Some(Frame {
-            sequence: u64_at(header, 4)?,
-            count: u32_at(header, 16)?,
-            whole: rest.len() >= len,
-            records: &rest[..len.min(rest.len())],
-        })
     }
-}
 
-struct Frame<'a> {
-    sequence: u64,
-    count: u32,
-    whole: bool,
-    records: &'a [u8],
-}
-
-impl Frame<'_> {
-    fn is_intact(&self) -> bool {
-        let mut records = Records::new(self.records);
-        let good = records.by_ref().take_while(|it| it.is_intact());
-        self.whole && good.count() == self.count as usize && records.rest().is_empty()
+    /// Where the next frame begins, after the first of these bytes.
+    fn next_frame(&self, bytes: &[u8], at: usize) -> Option<usize> {
+        match self.format {
+            1 => (1..bytes.len()).find(|&next| format1::begins(self, &bytes[next..])),
+            _ => { (frame::ALIGN..bytes.len()).step_by(frame::ALIGN) }
+                .find(|&next| frame::begins(self, &bytes[next..], at + next)),
+        }
     }
 }
 
 /// What is found in a segment, in its order.
 pub(crate) enum Found<'a> {
-    /// A commit begins.
-    Commit(u64),
+    /// A commit begins, with this number if that can be read.
+    Commit(Option<u64>),
     /// The operation of a record that is as it was written.
     Record {
         op: Op<'a>,
@@ -169,16 +261,6 @@ pub(crate) enum Found<'a> {
     Damage(Damage),
 }
 
-impl<'a> Found<'a> {
-    fn of(record: Record<'a>, op: Op<'a>, offset: usize) -> Self {
-        Self::Record {
-            op,
-            offset: offset as u64,
-            len: record.bytes.len() as u32,
-        }
-    }
-}
-
 /// Where reading a segment goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -189,8 +271,8 @@ pub(crate) enum Next {
 }
 
 /// Reads what is at `at`: a frame, or what is left of one. `end` says that the
-/// bytes are known to be all that was confirmed; otherwise what cannot be read
-/// and has nothing after it that can be was never confirmed.
+/// bytes are known to be all that was confirmed; otherwise what never got to the
+/// disk was not, and what cannot be read besides is damaged.
 pub(crate) fn read(
     header: &Header,
     bytes: &[u8],
@@ -201,115 +283,158 @@ pub(crate) fn read(
     let known = end.map(|end| (end as usize).min(bytes.len()));
     let rest = bytes[..known.unwrap_or(bytes.len())].get(at..);
     let rest = rest.unwrap_or_default();
-    let frame = header.frame(rest);
-    if let Some(frame) = &frame
-        && frame.is_intact()
-    {
-        found(Found::Commit(frame.sequence));
-        let mut from = at + FRAME_HEADER;
+    let frame = header.frame(rest, at);
+    if let Some(frame) = frame.filter(|frame| frame.is_intact) {
+        found(Found::Commit(Some(frame.sequence)));
+        let mut from = at + frame.header;
         for record in Records::new(frame.records) {
             found(match record.op() {
                 Ok(op) => Found::of(record, op, from),
-                Err(error) => Found::Damage(Damage {
-                    segment: header.segment,
-                    offset: from as u64,
-                    len: record.bytes.len() as u64,
-                    what: error.to_string(),
-                }),
+                Err(error) => Found::damage(header, from, record.bytes.len(), error),
             });
             from += record.bytes.len();
         }
-        return Next::At(from);
+        return Next::At(at + frame.len);
     }
-    let Some(written) = rest.iter().rposition(|byte| *byte != 0) else {
+    let written = written(rest);
+    if written == 0 {
         if let Some(end) = end.filter(|end| *end > at as u64) {
-            found(Found::Damage(Damage {
-                segment: header.segment,
-                offset: at as u64,
-                len: end - at as u64,
-                what: "nothing is there any more".into(),
-            }));
+            let len = end as usize - at;
+            found(Found::damage(header, at, len, "nothing is there any more"));
         }
         return Next::End(0);
+    }
+    let next = header.next_frame(rest, at);
+    let is_torn = || header.format == 1 || frame::is_torn(header, rest, at);
+    if next.is_none() && known.is_none() && is_torn() {
+        return Next::End(written as u64);
+    }
+    let len = match (frame, next) {
+        (Some(frame), _) => frame.len,
+        (None, Some(next)) => next,
+        (None, None) => written.next_multiple_of(frame::ALIGN),
     };
-    // Where reading can go on.
-    let next = (1..rest.len()).find(|&next| header.frame(&rest[next..]).is_some());
-    if next.is_none() && known.is_none() {
-        return Next::End(written as u64 + 1);
-    }
-    let len = next.unwrap_or(rest.len());
-    if let Some(frame) = &frame {
-        found(Found::Commit(frame.sequence));
-    }
-    salvage(header.segment, at, &rest[..len], frame.is_some(), found);
+    let len = len.min(rest.len());
+    found(Found::Commit(frame.map(|frame| frame.sequence)));
+    salvage(header, at, &rest[..len], frame, found);
     Next::At(at + len)
 }
 
-/// Reads the records of a damaged frame that are intact. They are never searched
-/// for: a payload may look like one.
+/// Reads the records of a damaged frame that are intact.
 fn salvage(
-    segment: u32,
+    header: &Header,
     at: usize,
     bytes: &[u8],
-    has_header: bool,
+    frame: Option<Frame<'_>>,
     found: &mut dyn FnMut(Found<'_>),
 ) {
-    let mut damage = |offset: usize, len: usize, what: String| {
-        found(Found::Damage(Damage {
-            segment,
-            offset: offset as u64,
-            len: len as u64,
-            what,
-        }));
+    let first = match header.format {
+        1 => format1::HEADER,
+        _ => frame::HEADER,
     };
-    if !has_header {
-        damage(
-            at,
-            bytes.len().min(FRAME_HEADER),
-            "no commit begins here".into(),
-        );
+    if frame.is_none() {
+        let len = bytes.len().min(first);
+        found(Found::damage(header, at, len, "no commit begins here"));
     }
-    let mut from = at + FRAME_HEADER;
-    let mut records = Records::new(bytes.get(FRAME_HEADER..).unwrap_or_default());
-    let mut bad: Option<(usize, usize, String)> = None;
-    let mut good = Vec::new();
-    loop {
-        let rest = records.rest().len();
-        match records.next().map(|record| (record, record.checked())) {
-            Some((record, Ok(op))) => {
-                if let Some((offset, len, what)) = bad.take() {
-                    damage(offset, len, what);
-                }
-                good.push(Found::of(record, op, from));
-                from += record.bytes.len();
-            }
-            // Its length may be what is wrong: the next one will tell.
-            Some((record, Err(error))) if bad.is_none() => {
-                bad = Some((from, record.bytes.len(), error.to_string()));
-                from += record.bytes.len();
-            }
-            None if bad.is_none() && rest == 0 => break,
-            _ => {
-                let (offset, what) = match bad {
-                    Some((offset, _, what)) => (offset, what),
-                    None => (from, "no record begins here".into()),
-                };
-                damage(offset, at + bytes.len() - offset, what);
-                bad = None;
-                break;
-            }
+    let end = match frame {
+        Some(frame) => (first + frame.records.len()).min(bytes.len()),
+        None => bytes.len(),
+    };
+    let mut from = first;
+    while from < end {
+        let rest = &bytes[from..end];
+        if frame.is_none() && frame::is_padding(rest) {
+            return;
         }
+        let error = match Records::new(rest).next() {
+            Some(record) => match record.checked(header.record_salt()) {
+                Ok(op) => {
+                    found(Found::of(record, op, at + from));
+                    from += record.bytes.len();
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            },
+            None => "no record begins here".into(),
+        };
+        let len = next_record(header, rest);
+        found(Found::damage(header, at + from, len, error));
+        from += len;
     }
-    if let Some((offset, len, what)) = bad {
-        damage(offset, len, what);
+    if let Some(frame) = frame.filter(|frame| frame.len > end)
+        && !bytes.get(end..).is_some_and(frame::is_padding)
+    {
+        let what = "the end of the commit is not as it was written";
+        found(Found::damage(header, at + end, frame.len - end, what));
     }
-    good.into_iter().for_each(found);
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+/// Where the next record that is intact begins after the first of these bytes,
+/// which is not; all of them if there is none.
+fn next_record(header: &Header, bytes: &[u8]) -> usize {
+    let salt = header.record_salt();
+    let is_record = |at: usize| {
+        let record = Records::new(&bytes[at..]).next();
+        // Most of what is none is not an operation either, which is seen sooner.
+        record.is_some_and(|it| it.op().is_ok() && it.is_intact(salt))
+    };
+    let next = match header.format {
+        // A payload may look like a record: only what follows it is one.
+        1 => { Records::new(bytes).next() }
+            .map(|it| it.bytes.len())
+            .filter(|next| is_record(*next)),
+        _ => (1..bytes.len()).find(|next| is_record(*next)),
+    };
+    next.unwrap_or(bytes.len())
+}
+
+impl<'a> Found<'a> {
+    fn of(record: Record<'a>, op: Op<'a>, offset: usize) -> Self {
+        Self::Record {
+            op,
+            offset: offset as u64,
+            len: record.bytes.len() as u32,
+        }
+    }
+
+    fn damage(header: &Header, offset: usize, len: usize, what: impl ToString) -> Self {
+        Self::Damage(Damage {
+            segment: header.segment,
+            offset: offset as u64,
+            len: len as u64,
+            what: what.to_string(),
+        })
+    }
+}
+
+/// Up to where bytes are not all zero.
+pub(super) fn written(bytes: &[u8]) -> usize {
+    const BLOCK: usize = 4096;
+    let mut blocks = bytes.chunks(BLOCK);
+    let Some(last) = blocks.rposition(|block| !is_zero(block)) else {
+        return 0;
+    };
+    let block = &bytes[last * BLOCK..bytes.len().min((last + 1) * BLOCK)];
+    let within = block.iter().rposition(|byte| *byte != 0);
+    last * BLOCK + within.map_or(0, |within| within + 1)
+}
+
+/// Puts the checksum of what is before them into the last four bytes.
+fn seal(bytes: &mut [u8]) {
+    if let Some((fields, checksum)) = bytes.split_last_chunk_mut::<4>() {
+        *checksum = crc32fast::hash(fields).to_le_bytes();
+    }
+}
+
+fn is_sealed(bytes: &[u8]) -> bool {
+    let parts = bytes.split_last_chunk::<4>();
+    parts.is_some_and(|(fields, checksum)| crc32fast::hash(fields) == u32::from_le_bytes(*checksum))
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }

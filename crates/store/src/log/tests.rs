@@ -1,5 +1,8 @@
 //! A log against the model, on a disk that loses, tears, fails and fills.
 
+mod damage;
+mod formats;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -12,8 +15,12 @@ const CONFIG: LogConfig = LogConfig {
     max_bytes: 1 << 30,
 };
 
+fn start(seed: u64) -> Start {
+    Start { seed, wall: 3 }
+}
+
 fn open(disk: Simulated) -> Log<Simulated> {
-    Log::open(disk, CONFIG, 7).expect("a store")
+    Log::open(disk, CONFIG, start(7)).expect("a store")
 }
 
 /// What is kept, without what need not be exact: which numbers were used, and
@@ -283,7 +290,7 @@ proptest! {
             ..CONFIG
         };
         let mut run = Run::new();
-        run.log = Some(Log::open(Simulated::default(), config, 7).expect("a store"));
+        run.log = Some(Log::open(Simulated::default(), config, start(7)).expect("a store"));
         let mut states = vec![Vec::new()];
         for draws in &groups {
             let group = run.group(draws);
@@ -301,34 +308,6 @@ proptest! {
         prop_assert!(states.contains(&now), "{} records", now.len());
     }
 
-    #[test]
-    fn no_flipped_bit_passes_unnoticed(
-        groups in groups(),
-        segment in any::<prop::sample::Index>(),
-        bit in any::<prop::sample::Index>(),
-    ) {
-        let mut run = Run::new();
-        for draws in &groups {
-            let group = run.group(draws);
-            run.log().commit(&group).expect("room");
-        }
-        let mut disk = run.log.take().expect("a log").into_medium();
-        let before = of_log(&mut open(disk.clone()));
-        let segments: Vec<u32> = disk.segments().collect();
-        prop_assume!(!segments.is_empty());
-        let bytes = disk.safe_bytes(segments[segment.index(segments.len())]).expect("it is there");
-        let bit = bit.index(bytes.len() * 8);
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        match Log::open(disk, CONFIG, 7) {
-            Ok(mut log) => {
-                let after = of_log(&mut log);
-                let report = log.report();
-                let noticed = !report.damages.is_empty() || report.torn > 0;
-                prop_assert!(after == before || noticed);
-            }
-            Err(error) => prop_assert!(false, "{error}"),
-        }
-    }
 }
 
 fn sessions(log: &mut Log<Simulated>) -> Vec<u64> {
@@ -365,118 +344,6 @@ fn session_op(session: u64) -> Op<'static> {
 }
 
 #[test]
-fn one_damaged_record_costs_itself_and_is_named() {
-    let log = with_sessions(100);
-    let mut disk = log.into_medium();
-    let bytes = disk.safe_bytes(1).expect("a segment");
-    let client = { bytes.windows(6).enumerate() }.filter(|(_, it)| *it == b"client");
-    let (at, _) = { client }.nth(41).expect("the forty-second");
-    bytes[at] = b'k';
-    let mut log = open(disk);
-    let expected: Vec<u64> = (1..=100).filter(|it| *it != 42).collect();
-    assert_eq!(sessions(&mut log), expected);
-    let [damage] = &log.report().damages[..] else {
-        panic!("{:?}", log.report().damages);
-    };
-    assert_eq!(damage.segment, 1);
-    assert!((damage.offset..damage.offset + damage.len).contains(&(at as u64)));
-    assert_eq!(damage.what, "the checksum is wrong");
-}
-
-#[test]
-fn a_damaged_beginning_costs_one_commit() {
-    let log = with_sessions(10);
-    let mut disk = log.into_medium();
-    let bytes = disk.safe_bytes(1).expect("a segment");
-    let frames = { bytes.windows(4).enumerate() }.filter(|(_, it)| *it == [0xF5, b'p', b'c', 10]);
-    let (at, _) = { frames }.nth(4).expect("the fifth");
-    bytes[at + 5] ^= 1;
-    let mut log = open(disk);
-    // Its records can still be read.
-    assert_eq!(sessions(&mut log).len(), 10);
-    assert!(!log.report().damages.is_empty());
-}
-
-#[test]
-fn a_missing_segment_is_noticed() {
-    let log = with_sessions(1000);
-    let mut disk = log.into_medium();
-    let middle = { disk.segments() }.nth(2).expect("several segments");
-    disk.remove(middle).expect("it is there");
-    let log = open(disk);
-    let what = &log.report().damages[0].what;
-    assert!(what.contains("are missing"), "{what}");
-}
-
-#[test]
-fn a_later_format_is_refused() {
-    let mut disk = with_sessions(3).into_medium();
-    let bytes = disk.safe_bytes(1).expect("a segment");
-    for copy in [0, 512] {
-        bytes[copy + 8] = 9;
-        let checksum = crc32fast::hash(&bytes[copy..copy + 36]);
-        bytes[copy + 36..copy + 40].copy_from_slice(&checksum.to_le_bytes());
-    }
-    let refused = Log::open(disk, CONFIG, 7).err();
-    assert_eq!(refused, Some(StoreError::Newer { found: 9, known: 1 }));
-}
-
-#[test]
-fn a_payload_cannot_pass_for_a_commit() {
-    // Someone who has seen the files of another store publishes one of its
-    // commits, and this one is cut off in the middle of that.
-    let mut other = with_sessions(2).into_medium();
-    let stolen = other.safe_bytes(1).expect("a segment")[START..].to_vec();
-    let mut log = Log::open(Simulated::default(), CONFIG, 8).expect("a store");
-    let mut group = Batch::new();
-    group.push(&session_op(9));
-    log.commit(&group).expect("room");
-    group.clear();
-    group.push(&Op::Flow {
-        key: "k",
-        value: &stolen[..200],
-    });
-    log.commit(&group).expect("room");
-    let mut disk = log.into_medium();
-    let bytes = disk.safe_bytes(1).expect("a segment");
-    let end = bytes.iter().rposition(|it| *it != 0).expect("bytes");
-    bytes[end] = 0;
-    let mut log = Log::open(disk, CONFIG, 8).expect("a store");
-    assert_eq!(sessions(&mut log), [9]);
-    assert!(log.report().torn > 0);
-}
-
-#[test]
-fn what_is_left_of_a_first_commit_passes_for_no_part_of_the_next() {
-    // Records that lie at the same bytes in both.
-    let groups = [1..=30, 31..=60].map(|sessions| sessions.map(session_op).collect::<Batch>());
-    let mut log = open(Simulated::default());
-    log.medium_mut().fail_after = Some(2);
-    assert!(log.commit(&groups[0]).is_err());
-    // Of the first all but the header of the segment gets to the disk.
-    let mut disk = log.into_medium();
-    let mut sector = 0;
-    disk.crash(|| {
-        sector += 1;
-        sector > 2
-    });
-    let mut log = Log::open(disk, CONFIG, 8).expect("a store");
-    assert!(log.report().torn > 0);
-    log.medium_mut().fail_after = Some(2);
-    assert!(log.commit(&groups[1]).is_err());
-    // Of the second only that and the beginning.
-    let mut disk = log.into_medium();
-    let mut sector = 0;
-    disk.crash(|| {
-        sector += 1;
-        sector <= 3
-    });
-    let mut log = Log::open(disk, CONFIG, 9).expect("a store");
-    assert_eq!(sessions(&mut log), []);
-    assert_eq!(log.report().damages, []);
-}
-
-#[test]
 fn numbers_are_remembered_when_all_is_gone() {
     let mut log = with_sessions(300);
     for session in 1..=300 {
@@ -497,7 +364,7 @@ fn a_bound_on_what_is_kept_holds_and_what_gives_back_passes() {
         max_bytes: 1000,
         ..CONFIG
     };
-    let mut log = Log::open(Simulated::default(), config, 7).expect("a store");
+    let mut log = Log::open(Simulated::default(), config, start(7)).expect("a store");
     let mut group = Batch::new();
     let mut session = 0;
     let refused = loop {

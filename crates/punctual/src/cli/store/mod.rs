@@ -11,8 +11,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, SecondsFormat};
 use clap::{Args, Subcommand};
-use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _, StoreStats};
+use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 
 use self::lines::Line;
 use super::{Failure, print};
@@ -50,7 +51,7 @@ pub(super) struct Place {
 pub(super) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Check(Place { directory }) => check(&directory),
-        Command::Stats(Place { directory }) => print(&describe(&read(&directory)?.stats())),
+        Command::Stats(Place { directory }) => print(&describe(&read(&directory)?)),
         Command::Export(Place { directory }) => export(&directory),
         Command::Import { place, file } => import(&place.directory, &file),
         Command::Compact(Place { directory }) => compact(&directory),
@@ -68,10 +69,11 @@ fn read(directory: &Path) -> Result<Log<Files>, Failure> {
 
 /// Opens a store to write to it.
 fn open(files: Files) -> Result<Log<Files>, Failure> {
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed)?;
-    let seed = u64::from_le_bytes(seed);
-    Ok(Log::open(files, LogConfig::default(), seed)?)
+    Ok(Log::open(
+        files,
+        LogConfig::default(),
+        crate::store::start(),
+    )?)
 }
 
 fn nothing(directory: &Path) -> Failure {
@@ -82,7 +84,8 @@ fn check(directory: &Path) -> Result<(), Failure> {
     let mut log = read(directory)?;
     let report = log.recover(&mut |_| {})?;
     let mut text = format!(
-        "{} commits in {} bytes: {} sessions, {} queued messages, {} retained messages, {} flows\n",
+        "format {}: {} commits in {} bytes: {} sessions, {} queued messages, {} retained messages, {} flows\n",
+        log.format(),
         report.commits,
         report.bytes,
         report.sessions,
@@ -114,7 +117,14 @@ fn check(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-fn describe(stats: &StoreStats) -> String {
+fn describe(log: &Log<Files>) -> String {
+    let stats = log.stats();
+    let mut text = format!("format {}\n", log.format());
+    if let (Some(identity), Some(created)) = (log.identity(), log.created()) {
+        let created = DateTime::from_timestamp_nanos(created as i64);
+        let created = created.to_rfc3339_opts(SecondsFormat::Secs, true);
+        text += &format!("identity {identity:016x}\ncreated {created}\n");
+    }
     let lines = [
         ("sessions", stats.sessions),
         ("queued_messages", stats.entries),
@@ -124,8 +134,10 @@ fn describe(stats: &StoreStats) -> String {
         ("needed_bytes", stats.live_bytes),
         ("disk_bytes", stats.disk_bytes),
     ];
-    let lines = lines.map(|(name, value)| format!("{name} {value}\n"));
-    lines.concat()
+    for (name, value) in lines {
+        text += &format!("{name} {value}\n");
+    }
+    text
 }
 
 fn export(directory: &Path) -> Result<(), Failure> {
@@ -202,7 +214,7 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
     for batch in &contents {
         log.commit(batch)?;
     }
-    print(&describe(&log.stats()))
+    print(&describe(&log))
 }
 
 fn compact(directory: &Path) -> Result<(), Failure> {
@@ -211,7 +223,10 @@ fn compact(directory: &Path) -> Result<(), Failure> {
     }
     let mut log = open(Files::open(directory)?)?;
     let before = log.stats().disk_bytes;
-    log.compact()?;
+    // A copy in the present format has nothing that is done with.
+    if !matches!(log.migrate(), Ok(true)) {
+        log.compact()?;
+    }
     let after = log.stats().disk_bytes;
     print(&format!("{before} bytes before, {after} bytes now\n"))
 }
