@@ -498,6 +498,24 @@ fn nothing_is_sent_that_is_there_and_nothing_is_touched_that_is_not_ours() {
     world.check_group((1, 1), &members);
 }
 
+/// It is in effect before any switch has confirmed anything, and answered after
+/// all have.
+#[test]
+fn a_new_stream_to_one_receiver_is_laid_at_once() {
+    let mut world = World::ring(5);
+    let mut asked = group_of(&[]);
+    asked.broker = Some(Peer::udp(address(3, 1), 1883));
+    world.deaf = true;
+    world.tell(Event::Request(asked));
+    world.udp((1, 1), address(3, 1), mac(3, 1), (4000, 1883));
+    assert_eq!(world.arrived[0].queue, Some(QueueId(5)));
+    assert_eq!(world.queues, [QueueId(5), QueueId(5)]);
+    assert!(world.rows.is_empty());
+    world.deaf = false;
+    world.run(500);
+    assert_eq!(world.rows["g"].state, State::Admitted);
+}
+
 /// Switches that kept their entries know where hosts are, not what their
 /// addresses are.
 #[test]

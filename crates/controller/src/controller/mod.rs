@@ -569,7 +569,12 @@ impl Controller {
             });
             let new = new.unwrap_or_default();
             let old = self.compiled.remove(&header).unwrap_or_default();
-            stage(header, &old, &new, &mut stages);
+            // Nothing of it is on its way, and what meets no entry yet goes on as any other
+            // packet does: then all switches can be told at once. Copies to several receivers
+            // and tags cannot do without the entries behind.
+            let at_once =
+                old.is_empty() && !header.destination.is_multicast() && !self.compiler.tags;
+            stage(header, &old, &new, at_once, &mut stages);
             if !new.is_empty() {
                 self.compiled.insert(header, new);
             }
@@ -796,8 +801,9 @@ impl Controller {
     }
 }
 
-/// What leads from the old entries of a stream to the new ones.
-fn stage(header: Header, old: &[Placed], new: &[Placed], stages: &mut Stages<Key>) {
+/// What leads from the old entries of a stream to the new ones; `at_once`: the
+/// entry where packets enter need not wait for the others.
+fn stage(header: Header, old: &[Placed], new: &[Placed], at_once: bool, stages: &mut Stages<Key>) {
     let old: HashMap<_, &Placed> = old
         .iter()
         .map(|each| ((each.datapath, each.matching), each))
@@ -815,7 +821,7 @@ fn stage(header: Header, old: &[Placed], new: &[Placed], stages: &mut Stages<Key
         match old.get(&place) {
             Some(known) if known.entry == each.entry => {}
             Some(_) => stages.flip.push(item),
-            None if each.is_ingress() => stages.flip.push(item),
+            None if each.is_ingress() && !at_once => stages.flip.push(item),
             None => stages.lay.push(item),
         }
     }

@@ -8,25 +8,29 @@
 //! This is done in the background, one cable after the other, and again
 //! whenever what is admitted changes.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use punctual_analysis::shortest_paths;
 use punctual_model::Nanos;
-use punctual_model::network::{Flow, FlowEntry, LinkIndex, Topology};
+use punctual_model::network::{Flow, FlowEntry, LinkIndex, NodeIndex, Topology};
 
 use super::{BACKGROUND, Controller};
 use crate::event::Effect;
 use crate::plan::Header;
 use crate::streams::{Detours, Key, Stream, Way};
 
-/// Flows that are analysed between two events; a cable at least.
-const FLOWS_AT_ONCE: usize = 20_000;
+/// Flows that are analysed between two events; a cable at least. Who asks meanwhile waits
+/// for so many.
+const FLOWS_AT_ONCE: usize = 2_000;
 
 /// Flows and cables that are analysed before the first decisions are laid.
 const FLOWS_AT_BEGIN: usize = 100_000;
 
 /// Both directions of a cable, the smaller index first.
 pub(super) type Cable = (LinkIndex, LinkIndex);
+
+/// Ways around a cable between two switches that were looked for.
+type Around = HashMap<(NodeIndex, NodeIndex), Option<Vec<LinkIndex>>>;
 
 #[derive(Debug)]
 pub(super) struct Protection {
@@ -141,23 +145,31 @@ impl Controller {
             .filter(crosses)
             .map(|stream| stream.header)
             .collect();
-        let mut without = self.ledger.admission().clone();
         let mut topology = self.map.model().clone();
         for link in [cable.0, cable.1] {
             topology.links[link].rate = 0;
         }
+        let mut found: HashMap<Header, (Detours, Way)> = HashMap::new();
+        let mut around = Around::new();
         let mut crossing = Vec::new();
         let mut of: BTreeMap<Key, Vec<Header>> = BTreeMap::new();
         for header in &affected {
             let Some(stream) = self.ledger.streams.get(header) else {
                 continue;
             };
+            let detours = self.detours(stream, cable, &topology, &mut around);
+            found.extend(detours.map(|detours| (*header, detours)));
             crossing.extend(stream.users.keys().map(String::as_str));
             for user in stream.users.values() {
                 of.entry(user.key.clone()).or_default().push(*header);
             }
         }
-        without.remove_all(&crossing);
+        // Where there is no way around there is nothing to analyse.
+        let mut without = (!found.is_empty()).then(|| {
+            let mut without = self.ledger.admission().clone();
+            without.remove_all(&crossing);
+            without
+        });
         let mut decided: BTreeSet<Header> = BTreeSet::new();
         let mut uncovered = Vec::new();
         for key in self.ledger.by_importance(of.keys().cloned()) {
@@ -167,11 +179,13 @@ impl Controller {
                     covered &= self.is_covered(header, cable);
                     continue;
                 }
-                let detours = self.detours(header, cable, &topology);
+                let detours = found.remove(header);
                 let flows = detours
                     .as_ref()
                     .and_then(|(_, way)| self.flows_by(header, way));
-                let admitted = flows.is_some_and(|flows| without.add(flows).is_ok());
+                let admitted = flows
+                    .zip(without.as_mut())
+                    .is_some_and(|(flows, without)| without.add(flows).is_ok());
                 let detours = detours.filter(|_| admitted).map(|(detours, _)| detours);
                 let Some(stream) = self.ledger.streams.get(header) else {
                     continue;
@@ -214,11 +228,11 @@ impl Controller {
     /// each receiver beyond, and the whole way that results.
     fn detours(
         &self,
-        header: &Header,
+        stream: &Stream,
         cable: Cable,
         topology: &Topology,
+        known: &mut Around,
     ) -> Option<(Detours, Way)> {
-        let stream = self.ledger.streams.get(header)?;
         let entry = FlowEntry {
             wire_bytes: Some(1538),
             ..FlowEntry::default()
@@ -242,10 +256,11 @@ impl Controller {
             let around = match from == to {
                 true => Vec::new(),
                 false => {
-                    shortest_paths(topology, &entry, from, to, 1)
-                        .into_iter()
-                        .next()?
-                        .links
+                    let look = || {
+                        let mut paths = shortest_paths(topology, &entry, from, to, 1);
+                        paths.pop().map(|path| path.links)
+                    };
+                    known.entry((from, to)).or_insert_with(look).clone()?
                 }
             };
             let around = [around.as_slice(), &[last]].concat();
