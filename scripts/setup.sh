@@ -45,3 +45,17 @@ need_rust() {
     # Installs the pinned toolchain on first use.
     cargo --version >/dev/null
 }
+
+# need_venv DIRECTORY REQUIREMENTS : a Python environment with these packages.
+need_venv() {
+    local venv=$1 wanted=$2
+    cmp -s "$wanted" "$venv/installed.txt" && return
+    # Debian keeps what `python3 -m venv` needs in a package of its own.
+    python3 -c 'import ensurepip' 2>/dev/null || need_packages no-such-command=python3-venv
+    say "installing what $wanted names"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile \
+        --requirement "$wanted"
+    cp "$wanted" "$venv/installed.txt"
+}

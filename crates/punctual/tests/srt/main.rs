@@ -10,21 +10,32 @@
 
 mod clients;
 mod network;
+mod paho;
 mod programs;
+mod stages;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use punctual_client::Status;
+use punctual_southbound::ovsdb::Endpoint;
 
 use clients::{asking, hear, plain, publish, subscribe, told};
 use network::{Network, RATE};
 use programs::{Controller, Flood, Programs};
+use stages::Stages;
 
-/// Where a test ends that would hang. Well above a minute: a controller that has
-/// started again knows a host once it speaks, and a system asks again for an
-/// address that it knows after that time.
+/// Where a test ends that would hang.
 const LONG: Duration = Duration::from_secs(180);
+
+/// The ports on the way from the publisher at the first of three switches over the
+/// broker at the second to the subscriber at the third.
+const PORTS: [(&str, &str); 4] = [
+    ("s1", "s1-s2"),
+    ("s2", "s2-b"),
+    ("s2", "s2-s3"),
+    ("s3", "s3-s"),
+];
 
 /// Polls until something is there.
 #[track_caller]
@@ -70,19 +81,13 @@ fn a_requirement_becomes_queues_on_every_switch() {
     assert_eq!(channel["state"], "admitted");
     let queue = u8::try_from(channel["queue"].as_u64().unwrap()).unwrap();
     assert!(queue > 0, "{channel}");
-    let ports = [
-        ("s1", "s1-s2"),
-        ("s2", "s2-b"),
-        ("s2", "s2-s3"),
-        ("s3", "s3-s"),
-    ];
-    let before: Vec<_> = ports.map(|(_, port)| network.sent(port, queue)).into();
+    let before = PORTS.map(|(_, port)| network.sent(port, queue));
     let messages = 20;
     for _ in 0..messages {
         publish(&mut publisher, &asked);
         hear(&mut subscriber);
     }
-    for ((switch, port), before) in ports.iter().zip(before) {
+    for ((switch, port), before) in PORTS.iter().zip(before) {
         let passed = network.sent(port, queue) - before;
         assert!(
             passed >= messages,
@@ -184,30 +189,57 @@ fn set_up_over_eight_switches() {
     let Some(network) = Network::build(8, 8) else {
         return;
     };
-    let Some(_programs) = Programs::start(&network, &[]) else {
+    let Some(programs) = Programs::start(&network, &[]) else {
         return;
     };
-    let mut times = Vec::new();
+    network.put_switches_first();
+    let stages = Stages::watch(Endpoint::Unix(programs.table.socket()));
+    let mut times: [Vec<Duration>; 5] = Default::default();
     let mut clients = Vec::new();
     for n in 0..FLOWS {
         let mut client = network.client(&format!("p{n}"), &network.publisher);
         let message = asking(&format!("axis/{n}"), Duration::from_millis(500));
         let began = Instant::now();
         let answer = publish(&mut client, &message).unwrap();
-        times.push(began.elapsed());
+        let ended = Instant::now();
         assert_eq!(
             answer.status,
             Some(Status::Admitted),
             "{n}: {:?}",
             answer.reason
         );
+        let (asked, answered) = stages.of(&format!("axis/{n}@p{n}"));
+        // The same without a decision.
+        let known = Instant::now();
+        publish(&mut client, &message);
+        let each = [
+            ended - began,
+            asked.saturating_duration_since(began),
+            answered.saturating_duration_since(asked),
+            ended.saturating_duration_since(answered),
+            known.elapsed(),
+        ];
+        for (times, time) in times.iter_mut().zip(each) {
+            times.push(time);
+        }
         clients.push(client);
     }
-    times.sort();
-    println!(
-        "PUBLISH to PUBACK with a new flow over 8 switches, {FLOWS} flows: p50 {:?}, p99 {:?}, longest {:?}",
-        times[FLOWS / 2],
-        times[FLOWS * 99 / 100],
-        times[FLOWS - 1]
-    );
+    println!("over 8 switches, {FLOWS} flows, a connection each:");
+    let names = [
+        "PUBLISH to PUBACK with a new flow",
+        "of it, until it is in the table",
+        "of it, until all switches have it and the answer is in the table",
+        "of it, until the PUBACK is there",
+        "PUBLISH to PUBACK with a flow that is known",
+    ];
+    for (name, mut times) in names.into_iter().zip(times) {
+        let last = median(times[FLOWS * 3 / 4..].to_vec());
+        times.sort();
+        println!(
+            "{name}: p50 {:?}, p99 {:?}, longest {:?}; p50 of the last quarter {last:?}",
+            times[FLOWS / 2],
+            times[FLOWS * 99 / 100],
+            times[FLOWS - 1]
+        );
+    }
 }
