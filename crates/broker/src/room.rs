@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::directory::SessionHandle;
+use crate::egress::Class;
 use crate::hub::{Conn, Hub};
 use crate::route::Target;
 use crate::session::Session;
@@ -24,9 +25,12 @@ impl Hub {
             .filter(|session| Arc::ptr_eq(&session.handle, &target.session))
     }
 
-    /// Whether a message with QoS above 0 would be sent at once.
+    /// Whether a message of that class with QoS above 0 would be sent at once.
     #[inline(always)]
-    pub(crate) fn sends_at_once(&self, session: &Session) -> bool {
+    fn sends_at_once(&self, session: &Session, class: Class) -> bool {
+        if class.is_urgent() {
+            return self.sends_urgent_at_once(session);
+        }
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
         conn.is_some_and(|conn| takes_at_once(session, conn, self.config.limits.send_buffer))
     }
@@ -40,14 +44,14 @@ impl Hub {
         })
     }
 
-    /// Whether a message of `size` bytes with QoS above 0 can be kept for a
-    /// local session now, or sent at once.
+    /// Whether a message of `size` bytes with QoS above 0, of that class there,
+    /// can be kept for a local session now, or sent at once.
     #[inline]
-    pub(crate) fn has_room(&self, target: &Target, size: usize) -> bool {
+    pub(crate) fn has_room(&self, target: &Target, class: Class, size: usize) -> bool {
         let Some(session) = self.session_of(target) else {
             return true;
         };
-        self.sends_at_once(session) || self.queue_has_room(target, size)
+        self.sends_at_once(session, class) || self.queue_has_room(target, size)
     }
 
     /// Whether a message of `size` bytes can wait in a local session.
@@ -59,13 +63,14 @@ impl Hub {
         self.fits(session, size, 0) && total + size <= self.config.limits.max_total_queued_bytes
     }
 
-    /// Promises room for a message with QoS above 0 in a local session, of
-    /// which `copies` copies go there before. What it will take in the queue is
+    /// Promises room for a message with QoS above 0 in a local session, where it
+    /// is of that class and of which `copies` copies go there before. What it will take in the queue is
     /// added to the bytes of all sessions right away, and to `reserved`.
     #[inline]
     pub(crate) fn promise(
         &self,
         target: &Target,
+        class: Class,
         size: usize,
         copies: usize,
         reserved: &mut usize,
@@ -73,7 +78,7 @@ impl Hub {
         let Some(session) = self.session_of(target) else {
             return true;
         };
-        if copies == 0 && self.sends_at_once(session) {
+        if copies == 0 && self.sends_at_once(session, class) {
             return true;
         }
         let total = self

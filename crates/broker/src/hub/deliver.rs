@@ -117,6 +117,15 @@ impl Publication<'_> {
         self.name
     }
 
+    /// Its class for one receiver.
+    #[inline]
+    pub(crate) fn class_for(&self, target: &Target) -> Class {
+        match self.stamp.class() {
+            Class::RealTime if target.demoted => Class::Normal,
+            class => class,
+        }
+    }
+
     pub(crate) fn size(&self) -> usize {
         self.parts.topic.len() + self.parts.properties.len() + self.parts.payload.len()
     }
@@ -135,7 +144,7 @@ impl Hub {
         if target.no_local && publication.publisher == target.session.number {
             return None;
         }
-        if target.demoted && publication.stamp.class() == Class::RealTime {
+        if publication.class_for(target) != publication.stamp.class() {
             return self.deliver_demoted(publication, target, now);
         }
         let session = self.sessions.get_mut(target.slot)?;
@@ -514,7 +523,8 @@ impl Hub {
         let size = publication.size();
         if publication.promise == Promise::Due && qos != QoS::AtMostOnce {
             let mut reserved = 0;
-            let room = self.promise(target, size, 0, &mut reserved);
+            let class = publication.stamp.class();
+            let room = self.promise(target, class, size, 0, &mut reserved);
             publication.reserved = reserved;
             if !room {
                 publication.promise = Promise::Refused;

@@ -14,6 +14,7 @@ use punctual_codec::{
 use super::publish::is_congested;
 use super::{Fail, Next, Shard};
 use crate::directory::SessionHandle;
+use crate::egress::Class;
 use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Relay};
 use crate::hub::{ConnId, ConnMeta, Hub};
 use crate::index::Subscriber;
@@ -150,7 +151,7 @@ pub(super) fn must_wait(
             return false;
         }
         match target.session.link {
-            true => !hub.has_room(target, size),
+            true => !hub.has_room(target, Class::Normal, size),
             false => is_congested(target),
         }
     };

@@ -954,7 +954,8 @@ fn promise_room(
     let (mut checked, mut reserved) = (0, 0);
     let mut promise = |target: &Target, copies: usize| {
         let room = if target.session.shard == hub.index {
-            hub.promise(target, size, copies, &mut reserved)
+            let class = publication.class_for(target);
+            hub.promise(target, class, size, copies, &mut reserved)
         } else {
             hub.reserve(&target.session, size)
         };
@@ -1013,7 +1014,7 @@ fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Opt
         if !is_kept(target, publication) {
             true
         } else if target.session.shard == hub.index {
-            hub.has_room(target, size)
+            hub.has_room(target, publication.class_for(target), size)
         } else {
             hub.may_have_room(&target.session, size)
         }
