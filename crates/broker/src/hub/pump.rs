@@ -20,8 +20,8 @@ const REPLAY_BATCH: usize = 256;
 
 impl Hub {
     /// Sends what a session's window and its connection's buffer allow: first
-    /// what has to be sent again, then retained messages for new
-    /// subscriptions, then what waits.
+    /// what has to be sent again, then urgent messages that wait, then retained
+    /// messages for new subscriptions, then the others that wait.
     pub(crate) fn pump(&mut self, session_slot: u32, now: Nanos) {
         let Some(session) = self.sessions.get_mut(session_slot) else {
             return;
@@ -35,7 +35,7 @@ impl Hub {
         let limit = self.config.limits.send_buffer;
         // What comes now waits behind what is sent of the past.
         let ahead = limit.min(AHEAD);
-        let (mut sent, mut urgent) = (false, false);
+        let (mut sent, mut taken) = (false, Taken::default());
         while session.window.is_rewound() && conn.out.backlog() < limit {
             let Some(entry) = session.window.next_resend(conn.receive_max) else {
                 break;
@@ -80,6 +80,15 @@ impl Hub {
                 }
             }
         }
+        let mut outlet = Outlet {
+            limits: &self.config.lanes,
+            seat: self.shared.seat(slot),
+            pool: &mut self.pool,
+            stats: &mut self.stats,
+            journal: &mut self.journal,
+            conn: conn.id(slot),
+        };
+        taken.send(session, conn, &mut outlet, ahead, now);
         while conn.out.backlog() < ahead {
             let Some(replay) = session.replays.front_mut() else {
                 break;
@@ -143,7 +152,7 @@ impl Hub {
             let entry = match qos {
                 QoS::AtMostOnce => 0,
                 _ => Journal::keep_retained(
-                    &mut self.journal,
+                    outlet.journal,
                     &self.directory,
                     &message,
                     session,
@@ -164,61 +173,22 @@ impl Hub {
                 entry,
             };
             // Not urgent any more, whatever it was when it was published.
-            let mut outlet = Outlet {
-                limits: &self.config.lanes,
-                seat: self.shared.seat(slot),
-                pool: &mut self.pool,
-                stats: &mut self.stats,
-                journal: &mut self.journal,
-                conn: conn.id(slot),
-            };
             sent |= send_delivery(delivery, Class::Normal, session, conn, &mut outlet, now);
         }
-        let (mut taken, mut taken_bytes) = (0, 0);
         if session.replays.is_empty() {
-            while let Some(next) = session.queue.front()
-                && match next.message.stamp.class().is_urgent() {
-                    true => next.qos > QoS::AtMostOnce || conn.out.has_room(&self.config.lanes),
-                    false => conn.out.backlog() < ahead,
-                }
-                && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
-            {
-                let Some(delivery) = session.queue.pop() else {
-                    break;
-                };
-                taken += 1;
-                taken_bytes += delivery.message.size();
-                if delivery.message.is_expired(now) {
-                    self.stats.dropped_expired += 1;
-                    Journal::done(&mut self.journal, session, delivery.entry);
-                    continue;
-                }
-                let class = delivery.message.stamp.class();
-                let mut outlet = Outlet {
-                    limits: &self.config.lanes,
-                    seat: self.shared.seat(slot),
-                    pool: &mut self.pool,
-                    stats: &mut self.stats,
-                    journal: &mut self.journal,
-                    conn: conn.id(slot),
-                };
-                if send_delivery(delivery, class, session, conn, &mut outlet, now) {
-                    sent = true;
-                    urgent |= class.is_urgent();
-                }
-            }
+            taken.send(session, conn, &mut outlet, ahead, now);
         }
-        if taken > 0 {
+        if taken.messages > 0 {
             session.share_queue_len();
         }
-        if sent {
+        if sent || taken.sent {
             Self::mark_dirty(conn, slot, &mut self.dirty);
         }
-        if urgent {
+        if taken.urgent {
             Self::mark_urgent(conn, slot, &mut self.urgent);
         }
-        if taken > 0 {
-            self.forget_queued(taken, taken_bytes);
+        if taken.messages > 0 {
+            self.forget_queued(taken.messages, taken.bytes);
         }
     }
 
@@ -226,6 +196,52 @@ impl Hub {
     #[inline]
     pub(crate) fn has_backlog(session: &Session) -> bool {
         !session.queue.is_empty() || !session.replays.is_empty() || session.window.is_rewound()
+    }
+}
+
+/// What was taken from a session's queue.
+#[derive(Default)]
+struct Taken {
+    messages: usize,
+    bytes: usize,
+    /// Some of it was sent.
+    sent: bool,
+    /// Some of that was urgent.
+    urgent: bool,
+}
+
+impl Taken {
+    /// Sends what waits in the queue: while retained messages are to be sent,
+    /// urgent ones only.
+    fn send(
+        &mut self,
+        session: &mut Session,
+        conn: &mut Conn,
+        outlet: &mut Outlet<'_>,
+        ahead: usize,
+        now: Nanos,
+    ) {
+        while let Some(next) = session.queue.front()
+            && match next.message.stamp.class().is_urgent() {
+                true => next.qos > QoS::AtMostOnce || conn.out.has_room(outlet.limits),
+                false => session.replays.is_empty() && conn.out.backlog() < ahead,
+            }
+            && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
+            && let Some(delivery) = session.queue.pop()
+        {
+            self.messages += 1;
+            self.bytes += delivery.message.size();
+            if delivery.message.is_expired(now) {
+                outlet.stats.dropped_expired += 1;
+                Journal::done(outlet.journal, session, delivery.entry);
+                continue;
+            }
+            let class = delivery.message.stamp.class();
+            if send_delivery(delivery, class, session, conn, outlet, now) {
+                self.sent = true;
+                self.urgent |= class.is_urgent();
+            }
+        }
     }
 }
 
