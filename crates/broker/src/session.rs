@@ -283,15 +283,16 @@ impl Window {
     }
 }
 
-/// Messages that wait for room in the window: urgent ones by their rank, the
-/// others in the order of arrival. Most sessions have none and pay one word
-/// for it.
+/// Messages that wait for room in the window: urgent ones by their rank, then
+/// normal ones and bulk, each in the order of arrival. Most sessions have none
+/// and pay one word for it.
 #[derive(Debug, Default)]
 pub(crate) struct Queue(Option<Box<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    plain: VecDeque<Delivery>,
+    normal: VecDeque<Delivery>,
+    bulk: VecDeque<Delivery>,
     urgent: Option<Box<[Lane<Delivery>; 2]>>,
     bytes: usize,
     /// How many have QoS 0.
@@ -300,7 +301,7 @@ struct Waiting {
 
 impl Waiting {
     fn len(&self) -> usize {
-        self.plain.len() + self.urgent().map(Lane::len).sum::<usize>()
+        self.normal.len() + self.bulk.len() + self.urgent().map(Lane::len).sum::<usize>()
     }
 
     fn urgent(&self) -> impl Iterator<Item = &Lane<Delivery>> {
@@ -330,11 +331,12 @@ impl Queue {
         lanes.into_iter().all(Lane::is_empty)
     }
 
-    /// All that wait: first the urgent ones, in no order, then the others.
+    /// All that wait: first the urgent ones, in no order, then normal ones, then
+    /// bulk.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Delivery> {
         self.0.iter().flat_map(|waiting| {
             let urgent = waiting.urgent().flat_map(Lane::iter);
-            urgent.chain(&waiting.plain)
+            urgent.chain(&waiting.normal).chain(&waiting.bulk)
         })
     }
 
@@ -360,7 +362,7 @@ impl Queue {
                 }
             }
         }
-        waiting.plain.front()
+        waiting.normal.front().or_else(|| waiting.bulk.front())
     }
 
     pub(crate) fn push(&mut self, delivery: Delivery) {
@@ -368,17 +370,19 @@ impl Queue {
         let rank = delivery.message.stamp.rank;
         let size = delivery.message.size();
         let unacknowledged = usize::from(delivery.qos == QoS::AtMostOnce);
-        if rank.class.is_urgent() {
-            let lanes = waiting.urgent.get_or_insert_default();
-            if lanes[rank.class as usize & 1]
-                .push(rank.key, delivery)
-                .is_err()
-            {
-                // Sixteen million wait: a bound of messages that high is none.
-                return;
+        match rank.class {
+            Class::RealTime | Class::Priority => {
+                let lanes = waiting.urgent.get_or_insert_default();
+                if lanes[rank.class as usize & 1]
+                    .push(rank.key, delivery)
+                    .is_err()
+                {
+                    // Sixteen million wait: a bound of messages that high is none.
+                    return;
+                }
             }
-        } else {
-            waiting.plain.push_back(delivery);
+            Class::Normal => waiting.normal.push_back(delivery),
+            Class::Bulk => waiting.bulk.push_back(delivery),
         }
         waiting.bytes += size;
         waiting.unacknowledged += unacknowledged;
@@ -386,7 +390,10 @@ impl Queue {
 
     pub(crate) fn pop(&mut self) -> Option<Delivery> {
         let waiting = self.0.as_mut()?;
-        let delivery = waiting.pop_urgent().or_else(|| waiting.plain.pop_front())?;
+        let delivery = waiting
+            .pop_urgent()
+            .or_else(|| waiting.normal.pop_front())
+            .or_else(|| waiting.bulk.pop_front())?;
         self.forget(&delivery);
         Some(delivery)
     }
@@ -395,7 +402,10 @@ impl Queue {
     /// urgent than one with `rank` that needs the room.
     pub(crate) fn give_up(&mut self, rank: Rank) -> Option<Delivery> {
         let waiting = self.0.as_mut()?;
-        let mut delivery = waiting.plain.pop_front();
+        let mut delivery = waiting.bulk.pop_front();
+        if delivery.is_none() && rank.class != Class::Bulk {
+            delivery = waiting.normal.pop_front();
+        }
         if let (None, Some(lanes)) = (&delivery, &mut waiting.urgent) {
             for class in [Class::Priority, Class::RealTime] {
                 let lane = &mut lanes[class as usize];
@@ -435,13 +445,14 @@ impl Queue {
                 }
                 keep
             };
-            waiting.plain.retain(&mut keep);
+            waiting.normal.retain(&mut keep);
+            waiting.bulk.retain(&mut keep);
             for lane in waiting.urgent.iter_mut().flat_map(|lanes| lanes.iter_mut()) {
                 lane.retain(&mut keep);
             }
             let (mut bytes, mut unacknowledged) = (0, 0);
             let urgent = waiting.urgent().flat_map(Lane::iter);
-            for delivery in waiting.plain.iter().chain(urgent) {
+            for delivery in urgent.chain(&waiting.normal).chain(&waiting.bulk) {
                 next = next.min(delivery.message.expires);
                 bytes += delivery.message.size();
                 unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);

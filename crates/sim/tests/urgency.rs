@@ -362,3 +362,56 @@ fn a_subscriber_may_have_its_messages_numbered() {
         ),
     );
 }
+
+/// A receiver that has stopped reading, and one that gets nothing else: both are
+/// sent the urgent message at once, though plain ones fill the first one's queue.
+#[test]
+fn full_queues_refuse_no_urgent_message_that_is_sent_at_once() {
+    let mut s = Scenario::run("broker shards=1 buffer=2000 queue=5 pause=0s");
+    s.go_on(
+        "conn b window=50; sub b # q1; conn c; sub c alarm q1; stop b
+         pub a log x q1 size=500 times=10; pub a alarm y q1 user=priority:0
+         expect c alarm y q1; none c",
+    );
+    let mut s = Scenario::run("broker shards=1 buffer=2000 queue=5 pause=0s");
+    s.go_on(
+        "conn b window=50; sub b $share/g/# q1; stop b; pub a log x q1 size=500 times=10
+         pub a alarm y q1 user=priority:0; read b
+         expect b log x q1; expect b alarm y q1",
+    );
+}
+
+#[test]
+fn urgent_messages_do_not_wait_for_retained_ones() {
+    everywhere(
+        "",
+        "pub a r/1 1 q1 retain; pub a r/2 2 q1 retain; pub a r/3 3 q1 retain
+         conn b rm=1 hold; sub b # q1; pub a log z q1; pub a alarm y q1 user=priority:0
+         expect b r/1 1 q1 retain; ack b; expect b alarm y q1; ack b
+         expect b r/2 2 q1 retain; ack b; expect b r/3 3 q1 retain; ack b
+         expect b log z q1; none b; drop a; drop b; idle",
+    );
+}
+
+#[test]
+fn bulk_waits_behind_normal_messages_in_sessions() {
+    everywhere(
+        "rule=bulk/#:bulk",
+        "conn d resume expiry=100; sub d # q1; drop d
+         pub a bulk/x 1 q1; pub a n 2 q1; pub a bulk/x 3 q1; pub a n 4 q1
+         conn d resume expiry=100 present
+         expect d n 2 q1; expect d n 4 q1; expect d bulk/x 1 q1; expect d bulk/x 3 q1; none d
+         drop a; drop d expiry=0; idle",
+    );
+}
+
+#[test]
+fn bulk_goes_before_normal_messages_from_full_queues() {
+    everywhere(
+        "policy=oldest queue=2 rule=bulk/#:bulk",
+        "conn d resume expiry=100; sub d # q1; drop d
+         pub a n 1 q1; pub a bulk/x 2 q1; pub a bulk/x 3 q1; pub a n 4 q1; pub a bulk/x 5 q1
+         conn d resume expiry=100 present; expect d n 1 q1; expect d n 4 q1; none d
+         drop a; drop d expiry=0; idle",
+    );
+}
