@@ -92,6 +92,9 @@ pub struct Limits {
     /// Bytes of the messages waiting in all sessions; a message counts once
     /// for every session it waits in.
     pub max_total_queued_bytes: usize,
+    /// Per cent of the three bounds above that only urgent messages (lanes 0 and
+    /// 1) may fill, rounded down: 0..=50.
+    pub urgent_reserve: u8,
     /// Unacknowledged QoS 1 and 2 messages to one client: 1..=65 535. A
     /// smaller Receive Maximum of the client wins.
     pub max_inflight: u16,
@@ -153,6 +156,7 @@ impl Default for Limits {
             max_queued_messages: 10_000,
             max_queued_bytes: 64 << 20,
             max_total_queued_bytes: 1 << 30,
+            urgent_reserve: 10,
             max_inflight: 1_000,
             receive_maximum: 1_000,
             topic_alias_maximum: 64,

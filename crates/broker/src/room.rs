@@ -5,12 +5,16 @@
 //! that shard gives back when it delivers. The bytes of all sessions are
 //! reserved in both cases, because all shards share them.
 //!
+//! The last part of every bound is kept free for urgent messages, so that one
+//! session full of others does not have every alarm refused that it subscribes to.
+//!
 //! Invariant: with policy `refuse`, what waits in a session and what is
 //! reserved in it never exceed its bounds, nor all sessions theirs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::Limits;
 use crate::directory::SessionHandle;
 use crate::egress::Class;
 use crate::hub::{Conn, Hub};
@@ -51,16 +55,18 @@ impl Hub {
         let Some(session) = self.session_of(target) else {
             return true;
         };
-        self.sends_at_once(session, class) || self.queue_has_room(target, size)
+        self.sends_at_once(session, class) || self.queue_has_room(target, class, size)
     }
 
-    /// Whether a message of `size` bytes can wait in a local session.
-    pub(crate) fn queue_has_room(&self, target: &Target, size: usize) -> bool {
+    /// Whether a message of that class with `size` bytes can wait in a local
+    /// session.
+    pub(crate) fn queue_has_room(&self, target: &Target, class: Class, size: usize) -> bool {
         let Some(session) = self.session_of(target) else {
             return true;
         };
         let total = self.directory.queued_bytes.load(Ordering::Relaxed);
-        self.fits(session, size, 0) && total + size <= self.config.limits.max_total_queued_bytes
+        let bounds = Bounds::of(&self.config.limits, class);
+        bounds.fit(session, size, 0) && total + size <= bounds.total
     }
 
     /// Promises room for a message with QoS above 0 in a local session, where it
@@ -86,8 +92,8 @@ impl Hub {
             .queued_bytes
             .fetch_add(size, Ordering::Relaxed);
         *reserved += size;
-        self.fits(session, size, copies)
-            && total + size <= self.config.limits.max_total_queued_bytes
+        let bounds = Bounds::of(&self.config.limits, class);
+        bounds.fit(session, size, copies) && total + size <= bounds.total
     }
 
     /// Gives back what was reserved and not used.
@@ -100,30 +106,20 @@ impl Hub {
         }
     }
 
-    /// Whether a session's queue takes another message after `copies` of it.
-    fn fits(&self, session: &Session, size: usize, copies: usize) -> bool {
-        let limits = &self.config.limits;
-        let handle = &session.handle;
-        let messages = session.queue.len() + handle.reserved.load(Ordering::Acquire) as usize;
-        let bytes = session.queue.bytes() + handle.reserved_bytes.load(Ordering::Acquire);
-        messages + copies < limits.max_queued_messages
-            && bytes + (copies + 1) * size <= limits.max_queued_bytes
-    }
-
     /// Whether a session of another shard seems to have room.
-    pub(crate) fn may_have_room(&self, handle: &SessionHandle, size: usize) -> bool {
-        let limits = &self.config.limits;
+    pub(crate) fn may_have_room(&self, handle: &SessionHandle, class: Class, size: usize) -> bool {
+        let bounds = Bounds::of(&self.config.limits, class);
         let messages = handle.queued.load(Ordering::Relaxed) as usize
             + handle.reserved.load(Ordering::Relaxed) as usize;
         let bytes = handle.queued_bytes.load(Ordering::Relaxed)
             + handle.reserved_bytes.load(Ordering::Relaxed);
-        messages < limits.max_queued_messages && bytes + size <= limits.max_queued_bytes
+        messages < bounds.messages && bytes + size <= bounds.bytes
     }
 
-    /// Promises room for one message in a session of another shard, if it has
-    /// that.
-    pub(crate) fn reserve(&self, handle: &SessionHandle, size: usize) -> bool {
-        let limits = &self.config.limits;
+    /// Promises room for one message in a session of another shard, where it is
+    /// of that class, if it has that.
+    pub(crate) fn reserve(&self, handle: &SessionHandle, class: Class, size: usize) -> bool {
+        let bounds = Bounds::of(&self.config.limits, class);
         let messages = handle.reserved.fetch_add(1, Ordering::AcqRel) as usize
             + handle.queued.load(Ordering::Acquire) as usize;
         let bytes = handle.reserved_bytes.fetch_add(size, Ordering::AcqRel)
@@ -132,9 +128,9 @@ impl Hub {
             .directory
             .queued_bytes
             .fetch_add(size, Ordering::Relaxed);
-        let fits = messages < limits.max_queued_messages
-            && bytes + size <= limits.max_queued_bytes
-            && total + size <= limits.max_total_queued_bytes;
+        let fits = messages < bounds.messages
+            && bytes + size <= bounds.bytes
+            && total + size <= bounds.total;
         if !fits {
             self.give_back(handle, size);
             self.release(size);
@@ -147,6 +143,39 @@ impl Hub {
     pub(crate) fn give_back(&self, handle: &SessionHandle, size: usize) {
         handle.reserved.fetch_sub(1, Ordering::AcqRel);
         handle.reserved_bytes.fetch_sub(size, Ordering::AcqRel);
+    }
+}
+
+/// What messages of one class may fill, what waits of others included.
+struct Bounds {
+    messages: usize,
+    bytes: usize,
+    /// Bytes in all sessions.
+    total: usize,
+}
+
+impl Bounds {
+    #[inline]
+    fn of(limits: &Limits, class: Class) -> Self {
+        let kept = match class.is_urgent() {
+            true => 0,
+            false => usize::from(limits.urgent_reserve),
+        };
+        // In this order there is no overflow.
+        let open = |bound: usize| bound - (bound / 100 * kept + bound % 100 * kept / 100);
+        Self {
+            messages: open(limits.max_queued_messages),
+            bytes: open(limits.max_queued_bytes),
+            total: open(limits.max_total_queued_bytes),
+        }
+    }
+
+    /// Whether a session's queue takes another message after `copies` of it.
+    fn fit(&self, session: &Session, size: usize, copies: usize) -> bool {
+        let handle = &session.handle;
+        let messages = session.queue.len() + handle.reserved.load(Ordering::Acquire) as usize;
+        let bytes = session.queue.bytes() + handle.reserved_bytes.load(Ordering::Acquire);
+        messages + copies < self.messages && bytes + (copies + 1) * size <= self.bytes
     }
 }
 

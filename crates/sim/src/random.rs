@@ -918,6 +918,7 @@ fn any_config(rng: &mut Rng) -> Config {
     let limits = &mut config.limits;
     limits.max_numbered_topics = *rng.pick(&[1, 3, 1_024]);
     limits.max_queued_messages = *rng.pick(&[1, 3, 10, 10_000, 10_000]);
+    limits.urgent_reserve = *rng.pick(&[0, 10, 50]);
     limits.max_queued_bytes = *rng.pick(&[2_000, 64 << 20, 64 << 20]);
     limits.max_total_queued_bytes = *rng.pick(&[5_000, 1 << 30, 1 << 30]);
     limits.max_inflight = *rng.pick(&[1, 2, 10, 1000]);

@@ -252,6 +252,7 @@ impl Scenario {
 
     /// Settings of the broker: `shards`, `policy` (`refuse`, `oldest`, `new`,
     /// `disconnect`), `queue`, `queue_bytes`, `total_bytes`, `inflight`,
+    /// `urgent_reserve`,
     /// `buffer`, `pause`, `sessions`, `subs`, `retained`, `retained_bytes`,
     /// `max_expiry`, `max_packet`, `user_properties`, `aliases`, `rm`, `qos`,
     /// `qos0_offline`, `mail` (longest delay between shards).
@@ -277,6 +278,7 @@ impl Scenario {
                 "queue" => limits.max_queued_messages = count()?,
                 "queue_bytes" => limits.max_queued_bytes = count()?,
                 "total_bytes" => limits.max_total_queued_bytes = count()?,
+                "urgent_reserve" => limits.urgent_reserve = number(value)? as u8,
                 "inflight" => limits.max_inflight = number(value)? as u16,
                 "buffer" => limits.send_buffer = count()?,
                 "pause" => config.max_publisher_pause = duration(value)?,

@@ -36,7 +36,7 @@ fn bytes_of_one_session_are_bounded() {
 #[test]
 fn bytes_of_all_sessions_are_bounded() {
     everywhere(
-        "total_bytes=1000",
+        "total_bytes=1000 urgent_reserve=0",
         "conn b shard=1 resume expiry=100; sub b t q1; drop b
          conn c shard=2 resume expiry=100; sub c t q1; drop c
          conn d shard=1 resume expiry=100; sub d t q1; drop d
@@ -211,9 +211,25 @@ fn waiting_qos_0_does_not_take_what_is_promised() {
 #[test]
 fn promises_add_up_over_shards() {
     everywhere(
-        "total_bytes=1000",
+        "total_bytes=1000 urgent_reserve=0",
         "conn b shard=0 resume expiry=100; sub b t q1; drop b
          conn c shard=1 resume expiry=100; sub c t q1; drop c
          conn a shard=0; pub a t 1 q1 size=600 fails=0x97; pub a t 1 q1 size=400",
     );
+}
+
+/// What waits of others leaves room for urgent messages; so one session that is
+/// full of others does not take an alarm from everybody.
+#[test]
+fn a_part_of_every_bound_is_for_urgent_messages() {
+    for bound in ["queue=10", "queue_bytes=1000", "total_bytes=1000"] {
+        everywhere(
+            &format!("{bound} pause=0s"),
+            "conn d shard=1 resume expiry=100; sub d # q1; drop d; conn c; sub c alarm q1
+             pub a log x q1 size=96 times=9; pub a log x q1 size=96 fails=0x97
+             pub a alarm y q1 user=priority:0; expect c alarm y q1
+             conn d resume expiry=100; expect d alarm y q1; count d 9
+             drop a; drop c; drop d expiry=0; idle",
+        );
+    }
 }

@@ -521,9 +521,9 @@ impl Hub {
         now: Nanos,
     ) -> Option<u32> {
         let size = publication.size();
+        let class = publication.stamp.class();
         if publication.promise == Promise::Due && qos != QoS::AtMostOnce {
             let mut reserved = 0;
-            let class = publication.stamp.class();
             let room = self.promise(target, class, size, 0, &mut reserved);
             publication.reserved = reserved;
             if !room {
@@ -540,10 +540,10 @@ impl Hub {
             publication.promise = Promise::Made;
         }
         let promised = publication.promise == Promise::Made && qos != QoS::AtMostOnce;
-        if !promised && !self.queue_has_room(target, size) {
+        if !promised && !self.queue_has_room(target, class, size) {
             match self.config.queue_full {
                 QueueFull::DropOldest => {
-                    while !self.queue_has_room(target, size)
+                    while !self.queue_has_room(target, class, size)
                         && let Some(session) = self.sessions.get_mut(target.slot)
                         && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
                     {
@@ -551,7 +551,7 @@ impl Hub {
                         self.forget_queued(1, oldest.message.size());
                         self.stats.dropped_queue_full += 1;
                     }
-                    if !self.queue_has_room(target, size) {
+                    if !self.queue_has_room(target, class, size) {
                         self.stats.dropped_queue_full += 1;
                         self.sessions.get(target.slot)?.share_queue_len();
                         return None;

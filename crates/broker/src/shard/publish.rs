@@ -953,11 +953,11 @@ fn promise_room(
     };
     let (mut checked, mut reserved) = (0, 0);
     let mut promise = |target: &Target, copies: usize| {
+        let class = publication.class_for(target);
         let room = if target.session.shard == hub.index {
-            let class = publication.class_for(target);
             hub.promise(target, class, size, copies, &mut reserved)
         } else {
-            hub.reserve(&target.session, size)
+            hub.reserve(&target.session, class, size)
         };
         checked += usize::from(room);
         room
@@ -1011,12 +1011,13 @@ fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Opt
     let connected = |target: &&Target| target.session.connected.load(Ordering::Acquire);
     let kept = |target: &&Target| is_kept(target, publication) || hub.config.queue_qos0_offline;
     let has_room = |target: &&Target| {
+        let class = publication.class_for(target);
         if !is_kept(target, publication) {
             true
         } else if target.session.shard == hub.index {
-            hub.has_room(target, publication.class_for(target), size)
+            hub.has_room(target, class, size)
         } else {
-            hub.may_have_room(&target.session, size)
+            hub.may_have_room(&target.session, class, size)
         }
     };
     let all = || (0..members.len()).map(turn);

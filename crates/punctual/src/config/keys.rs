@@ -472,6 +472,11 @@ section! {
         /// message is dropped and counted. "disconnect": the session that does
         /// not keep up is ended.
         full: WhenFull = WhenFull::Refuse, since "0.1", Reload;
+        /// Per cent of limits.max_queued_messages, max_queued_bytes and
+        /// max_total_queued_bytes that only urgent messages may fill (classes
+        /// realtime and priority), so that a session full of others does not have
+        /// them refused. Rounded down.
+        urgent_reserve: u8 = 10, in 0 => 50, since "0.4", Reload;
         /// Whether QoS 0 messages wait for persistent sessions whose client is
         /// away.
         qos0_offline: bool = false, since "0.1", Reload;

@@ -68,8 +68,9 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
             "lower min_share_priority, min_share_normal or min_share_bulk: at most 50 together",
         );
     }
+    let open = 100 - u64::from(config.queue.urgent_reserve);
     if let Limit::At(bytes) = config.limits.max_queued_bytes
-        && bytes < config.limits.max_packet_size
+        && bytes.0.saturating_mul(open) / 100 < config.limits.max_packet_size.0
     {
         report(
             reader,
@@ -79,7 +80,7 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
                 "a message of limits.max_packet_size ({}) would never fit",
                 config.limits.max_packet_size
             ),
-            "raise this limit, or lower limits.max_packet_size",
+            "raise this limit, or lower limits.max_packet_size or queue.urgent_reserve",
         );
     }
 }

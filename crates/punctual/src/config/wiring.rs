@@ -43,6 +43,7 @@ impl Config {
                 max_queued_messages: count(limits.max_queued_messages),
                 max_queued_bytes: size(limits.max_queued_bytes),
                 max_total_queued_bytes: size(limits.max_total_queued_bytes),
+                urgent_reserve: self.queue.urgent_reserve,
                 max_inflight: limits.max_inflight,
                 receive_maximum: limits.receive_maximum,
                 topic_alias_maximum: limits.topic_alias_maximum,
