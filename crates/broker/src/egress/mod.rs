@@ -19,6 +19,10 @@ mod outbuf;
 mod rank;
 mod shared;
 mod shares;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;
 
 pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Policy, Rank, Stamp, Urgency};
 pub use shares::Shares;

@@ -219,13 +219,9 @@ impl Seat<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::egress::{
-        Egress, Encoding, Enqueue, LaneLimits, Overflow, Pool, Rank, Scope, Shares, Stamp,
-    };
-    use crate::message::{Form, Parts, Traits};
-    use crate::stats::Stats;
+    use crate::egress::world::{World, message};
+    use crate::egress::{Enqueue, LaneLimits, Overflow, Rank, Scope};
     use proptest::prelude::*;
-    use std::io::IoSlice;
 
     const RECEIVERS: u32 = 5;
 
@@ -275,159 +271,34 @@ mod tests {
         ]
     }
 
-    /// Connections, and what each has been written.
-    struct World {
-        egresses: Vec<Egress>,
-        written: Vec<Vec<u8>>,
-        limits: LaneLimits,
-        shared: Shared,
-        pool: Pool,
-        stats: Stats,
-    }
-
-    const ENCODING: Encoding = Encoding {
-        v5: true,
-        max_packet: 1800,
-    };
-
-    impl World {
-        fn new(limits: LaneLimits) -> Self {
-            Self {
-                egresses: (0..RECEIVERS).map(|_| Egress::default()).collect(),
-                written: vec![Vec::new(); RECEIVERS as usize],
-                limits,
-                shared: Shared::default(),
-                pool: Pool::default(),
-                stats: Stats::default(),
-            }
-        }
-
-        fn push(&mut self, to: u32, message: &Arc<Message>, packet_id: u16, now: Nanos) {
-            let delivery = Delivery {
-                message: message.clone(),
-                subscription_ids: Some(Arc::from([to + 1])),
-                qos: message.qos,
-                retain: false,
-                number: None,
-                entry: 0,
-            };
-            let entry = Entry {
-                delivery,
-                packet_id,
-                since: now,
-                held: false,
-            };
-            let seat = &mut self.shared.seat(to);
-            let (pool, stats) = (&mut self.pool, &mut self.stats);
-            self.egresses[to as usize].push(entry, &self.limits, seat, pool, stats);
-        }
-
-        fn plain(&mut self, to: u32, len: usize) {
-            let payload = vec![7; len];
-            let parts = Parts {
-                topic: b"plain",
-                properties: &[],
-                expiry: None,
-                payload: &payload,
-                shared: None,
-            };
-            let form = Form {
-                v5: true,
-                dup: false,
-                qos: QoS::AtMostOnce,
-                retain: false,
-                packet_id: 0,
-                subscription_ids: &[],
-                number: None,
-                alias: None,
-            };
-            let out = self.egresses[to as usize].plain();
-            parts.put(&form, u32::MAX, out, &mut self.pool);
-        }
-
-        /// Writes at most `n` bytes; returns how many.
-        fn write(&mut self, of: u32, n: usize, scope: Scope, now: Nanos) -> usize {
-            let shares = Shares::default();
-            let egress = &mut self.egresses[of as usize];
-            let mut dropped = Vec::new();
-            let seat = &mut self.shared.seat(of);
-            let (pool, stats) = (&mut self.pool, &mut self.stats);
-            egress.plan(
-                scope,
-                ENCODING,
-                &shares,
-                seat,
-                pool,
-                stats,
-                &mut dropped,
-                now,
-            );
-            let mut slices = [IoSlice::new(&[]); 64];
-            let filled = egress.slices(scope, &mut slices);
-            let offered: Vec<u8> = slices[..filled].iter().flat_map(|s| s.to_vec()).collect();
-            let taken = n.min(offered.len());
-            self.written[of as usize].extend(&offered[..taken]);
-            egress.advance(taken, &shares, pool, stats, now);
-            taken
-        }
-
-        fn leave(&mut self, of: u32, now: Nanos) {
-            let mut egress = std::mem::take(&mut self.egresses[of as usize]);
-            let seat = &mut self.shared.seat(of);
-            let (pool, stats) = (&mut self.pool, &mut self.stats);
-            let tail = egress.take_all(ENCODING, &Shares::default(), seat, pool, stats, now);
-            self.written[of as usize].extend(tail);
-        }
-
-        fn take(&mut self, step: &Step, number: u16, now: Nanos) {
-            match *step {
-                Step::Publish {
-                    class,
-                    key,
-                    to,
-                    twice,
-                    qos,
-                    len,
-                    lifetime,
-                } => {
-                    let payload = vec![number as u8; len];
-                    let parts = Parts {
-                        topic: b"urgent",
-                        properties: &[],
-                        expiry: None,
-                        payload: &payload,
-                        shared: None,
-                    };
-                    let stamp = Stamp {
-                        rank: Rank { class, key },
-                        deadline: lifetime.map_or(Nanos::MAX, |after| now + Nanos(after)),
-                        drop_late: true,
-                    };
-                    let traits = Traits {
-                        qos,
-                        retain: false,
-                        expires: Nanos::MAX,
-                        publisher: 1,
-                        stamp,
-                        watch: None,
-                        stored: 0,
-                    };
-                    let message = Message::from_parts(&parts, traits);
-                    // Not in the order of slots, as sessions are not either.
-                    for n in 0..RECEIVERS {
-                        let to_one = (n * 3 + u32::from(number)) % RECEIVERS;
-                        for _ in 0..(to >> to_one & 1) + (twice >> to_one & 1) {
-                            self.push(to_one, &message, number, now);
-                        }
+    fn take(world: &mut World, step: &Step, number: u16, now: Nanos) {
+        match *step {
+            Step::Publish {
+                class,
+                key,
+                to,
+                twice,
+                qos,
+                len,
+                lifetime,
+            } => {
+                let deadline = lifetime.map_or(Nanos::MAX, |after| now + Nanos(after));
+                let rank = Rank { class, key };
+                let message = message(rank, qos, len, number as u8, deadline);
+                // Not in the order of slots, as sessions are not either.
+                for n in 0..RECEIVERS {
+                    let to_one = (n * 3 + u32::from(number)) % RECEIVERS;
+                    for _ in 0..(to >> to_one & 1) + (twice >> to_one & 1) {
+                        world.push(to_one, &message, number, now);
                     }
                 }
-                Step::Plain(to, len) => self.plain(to, len),
-                Step::Write(of, n, scope) => {
-                    self.write(of, n, scope, now);
-                }
-                Step::Leave(of) => self.leave(of, now),
-                Step::Method(_) => {}
             }
+            Step::Plain(to, len) => world.append(to, Class::Normal, len, 7),
+            Step::Write(of, n, scope) => {
+                world.write(of, n, scope, now);
+            }
+            Step::Leave(of) => world.leave(of, now),
+            Step::Method(_) => {}
         }
     }
 
@@ -448,15 +319,15 @@ mod tests {
                 bytes,
                 overflow: if refuse { Overflow::RefuseNew } else { Overflow::EvictOldest },
             };
-            let mut own = World::new(limits);
-            let mut common = World::new(LaneLimits { enqueue: Enqueue::Shared, ..limits });
+            let mut own = World::new(RECEIVERS, limits);
+            let mut common = World::new(RECEIVERS, LaneLimits { enqueue: Enqueue::Shared, ..limits });
             for (number, step) in steps.iter().enumerate() {
                 let now = Nanos(number as u64);
                 if let Step::Method(method) = step {
                     common.limits.enqueue = *method;
                 }
-                own.take(step, number as u16 + 1, now);
-                common.take(step, number as u16 + 1, now);
+                take(&mut own, step, number as u16 + 1, now);
+                take(&mut common, step, number as u16 + 1, now);
                 prop_assert_eq!(&own.written, &common.written, "step {}", number);
                 prop_assert_eq!(&own.stats, &common.stats, "step {}", number);
                 for (own, common) in own.egresses.iter_mut().zip(&mut common.egresses) {
@@ -482,7 +353,7 @@ mod tests {
             enqueue: Enqueue::Shared,
             ..LaneLimits::default()
         };
-        let mut world = World::new(limits);
+        let mut world = World::new(RECEIVERS, limits);
         let publish = Step::Publish {
             class: Class::Priority,
             key: 3,
@@ -493,7 +364,7 @@ mod tests {
             lifetime: None,
         };
         for number in 1..=4 {
-            world.take(&publish, number, Nanos(0));
+            take(&mut world, &publish, number, Nanos(0));
         }
         assert_eq!(world.shared.len(), 4);
         // Who does not read keeps them there, and holds up nobody.

@@ -1,0 +1,263 @@
+//! What a connection is sent, byte by byte, against a sorted list; and that the
+//! shares hold in what is written.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use punctual_codec::QoS;
+
+use super::world::{World, message};
+use super::{Class, LaneLimits, OVERHEAD, Overflow, Rank, Scope, Shares};
+use crate::{Message, Nanos};
+
+const UNBOUNDED: LaneLimits = LaneLimits {
+    enqueue: super::Enqueue::PerReceiver,
+    messages: usize::MAX,
+    bytes: usize::MAX,
+    overflow: Overflow::EvictOldest,
+};
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A message with bytes of payload; the class says which lane.
+    Push(Rank, QoS, usize),
+    Control,
+    Write(usize, Scope),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let class = (0..4usize).prop_map(|class| Class::ALL[class]);
+    let qos = prop_oneof![3 => Just(QoS::AtMostOnce), 1 => Just(QoS::AtLeastOnce)];
+    let push = (class, 0..4u64, qos, 1..1500usize).prop_map(|(class, key, qos, len)| {
+        let key = if class.is_urgent() { key } else { 0 };
+        Step::Push(Rank { class, key }, qos, len)
+    });
+    let scope = prop_oneof![Just(Scope::All), Just(Scope::Urgent)];
+    let bytes = prop_oneof![0..200usize, 0..6000usize];
+    prop_oneof![
+        8 => push,
+        1 => Just(Step::Control),
+        5 => (bytes, scope).prop_map(|(n, scope)| Step::Write(n, scope)),
+    ]
+}
+
+/// A packet that waits, in a list that is sorted by rank and then by arrival;
+/// control packets, which have none, are first.
+struct Waiting {
+    rank: Option<Rank>,
+    bytes: Vec<u8>,
+    size: usize,
+    may_go: bool,
+}
+
+/// What the egress is to do, with the strictest order: no shares.
+struct Model {
+    waiting: Vec<Waiting>,
+    /// What is left of the packet under way.
+    cut: Vec<u8>,
+    limits: LaneLimits,
+}
+
+impl Model {
+    fn insert(&mut self, new: Waiting) {
+        let at = self.waiting.partition_point(|old| old.rank <= new.rank);
+        self.waiting.insert(at, new);
+    }
+
+    fn urgent(&self) -> impl Iterator<Item = &Waiting> {
+        let is_urgent = |rank: Rank| rank.class.is_urgent();
+        self.waiting
+            .iter()
+            .filter(move |one| one.rank.is_some_and(is_urgent))
+    }
+
+    /// Adds an urgent message. No message goes while one stays that ranks lower.
+    fn push(&mut self, new: Waiting) {
+        let full = |model: &Self| {
+            let bytes: usize = model.urgent().map(|one| one.size).sum();
+            model.urgent().count() >= model.limits.messages || bytes + new.size > model.limits.bytes
+        };
+        while new.may_go && full(self) {
+            let rank = |one: &Waiting| one.rank.filter(|rank| rank.class.is_urgent() && one.may_go);
+            let worst = self.waiting.iter().filter_map(rank).max();
+            let goes = worst.is_some_and(|worst| match self.limits.overflow {
+                Overflow::EvictOldest => Some(worst) >= new.rank,
+                Overflow::RefuseNew => Some(worst) > new.rank,
+            });
+            let oldest = self.waiting.iter().position(|one| rank(one) == worst);
+            match oldest.filter(|_| goes) {
+                Some(at) => drop(self.waiting.remove(at)),
+                None => return,
+            }
+        }
+        self.insert(new);
+    }
+
+    /// The next `n` bytes.
+    fn write(&mut self, mut n: usize, scope: Scope) -> Vec<u8> {
+        let mut out = Vec::new();
+        while n > 0 {
+            if self.cut.is_empty() {
+                let next = self.waiting.remove(0);
+                let urgent = next.rank.is_none_or(|rank| rank.class.is_urgent());
+                assert!(urgent || scope == Scope::All, "a plain packet was begun");
+                self.cut = next.bytes;
+            }
+            let now = n.min(self.cut.len());
+            out.extend(self.cut.drain(..now));
+            n -= now;
+        }
+        out
+    }
+}
+
+fn push(
+    world: &mut World,
+    rank: Rank,
+    qos: QoS,
+    len: usize,
+    number: usize,
+) -> Option<Arc<Message>> {
+    if !rank.class.is_urgent() {
+        world.append(0, rank.class, len, number as u8);
+        return None;
+    }
+    let message = message(rank, qos, len, number as u8, Nanos::MAX);
+    world.push(0, &message, number as u16 + 1, Nanos(0));
+    Some(message)
+}
+
+/// The packet by which it is sent to who has nothing else to get.
+fn alone(rank: Rank, qos: QoS, len: usize, number: usize) -> Vec<u8> {
+    let mut world = World::new(1, UNBOUNDED);
+    push(&mut world, rank, qos, len, number);
+    world.leave(0, Nanos(0));
+    world.written.remove(0)
+}
+
+/// First bytes and lengths of whole packets.
+fn packets(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut packets = Vec::new();
+    while bytes.len() > 1 {
+        let (mut len, mut at) = (0, 1);
+        loop {
+            len |= usize::from(bytes[at] & 0x7F) << (7 * (at - 1));
+            at += 1;
+            if bytes[at - 1] < 0x80 {
+                break;
+            }
+        }
+        let (packet, rest) = bytes.split_at(at + len);
+        packets.push(packet);
+        bytes = rest;
+    }
+    packets
+}
+
+proptest! {
+    /// Whatever is pushed and written in part: control packets, lanes 0 and 1 by
+    /// rank, lane 2, lane 3, nothing in front of the rest of the packet under
+    /// way, and nothing lost but what the bounds say.
+    #[test]
+    fn bytes_leave_in_the_order_of_their_ranks(
+        steps in proptest::collection::vec(step(), 1..120),
+        messages in 1..20usize,
+        bytes in 1000..20_000usize,
+        refuse in any::<bool>(),
+    ) {
+        let overflow = if refuse { Overflow::RefuseNew } else { Overflow::EvictOldest };
+        let limits = LaneLimits { messages, bytes, overflow, ..UNBOUNDED };
+        let mut world = World::new(1, limits);
+        world.shares = Shares([0; 4]);
+        let mut model = Model { waiting: Vec::new(), cut: Vec::new(), limits };
+        let mut expected = Vec::new();
+        let all = [Step::Write(usize::MAX, Scope::All)];
+        for (number, step) in steps.iter().chain(all.iter().cycle()).enumerate() {
+            match *step {
+                Step::Push(rank, qos, len) => {
+                    let message = push(&mut world, rank, qos, len, number);
+                    let new = Waiting {
+                        rank: Some(rank),
+                        bytes: alone(rank, qos, len, number),
+                        size: message.map_or(0, |message| message.size() + OVERHEAD),
+                        may_go: qos == QoS::AtMostOnce,
+                    };
+                    match rank.class.is_urgent() {
+                        true => model.push(new),
+                        false => model.insert(new),
+                    }
+                }
+                Step::Control => {
+                    let bytes = vec![0x40, 2, 0, number as u8];
+                    world.control(0, &bytes);
+                    model.insert(Waiting { rank: None, bytes, size: 0, may_go: false });
+                }
+                Step::Write(n, scope) => {
+                    let taken = world.write(0, n, scope, Nanos(0));
+                    expected.extend(model.write(taken, scope));
+                    if number >= steps.len() && taken == 0 {
+                        break;
+                    }
+                }
+            }
+            prop_assert_eq!(&world.written[0], &expected, "step {}", number);
+            for class in [Class::RealTime, Class::Priority] {
+                let waiting = model.urgent().filter(|one| one.rank.is_some_and(|r| r.class == class));
+                let counted = world.stats.class(class).waiting;
+                prop_assert_eq!(counted, waiting.count() as u64, "step {}", number);
+            }
+        }
+        prop_assert!(model.waiting.is_empty() && model.cut.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// While some lanes always have something, each is written its share, and
+    /// lane 0 all but the others' shares, however little a socket takes at once.
+    #[test]
+    fn shares_hold_in_what_is_written(
+        lens in proptest::array::uniform4(proptest::option::weighted(0.8, 100..1500usize)),
+        shares in [0..1u16, 0..167u16, 0..167u16, 0..167u16],
+        pieces in proptest::collection::vec(1..20_000usize, 1..20),
+    ) {
+        const TOTAL: usize = 60_000;
+        prop_assume!(lens.iter().any(Option::is_some));
+        let mut world = World::new(1, UNBOUNDED);
+        world.shares = Shares(shares);
+        for (lane, len) in lens.iter().enumerate() {
+            let rank = Rank { class: Class::ALL[lane], key: 0 };
+            for _ in 0..len.map_or(0, |len| (TOTAL + 20_000) / len + 1) {
+                push(&mut world, rank, QoS::AtMostOnce, len.unwrap_or(0), lane);
+            }
+        }
+        let mut pieces = pieces.iter().cycle();
+        while world.written[0].len() < TOTAL
+            && let Some(n) = pieces.next()
+        {
+            world.write(0, *n, Scope::All, Nanos(0));
+        }
+        let all = world.written[0].len();
+        world.leave(0, Nanos(0));
+        let mut written = [0; 4];
+        let mut sum = 0;
+        for packet in packets(&world.written[0]) {
+            let lane = packet.last().copied().unwrap_or(0);
+            written[usize::from(lane)] += packet.len();
+            sum += packet.len();
+            if sum >= all {
+                break;
+            }
+        }
+        let slack = 4 * 1600;
+        let others: usize = (1..4).map(|lane| usize::from(shares[lane])).sum();
+        for lane in 0..4 {
+            let share = if lane == 0 { 1000 - others } else { usize::from(shares[lane]) };
+            if lens[lane].is_some() {
+                let least = all * share / 1000;
+                prop_assert!(written[lane] + slack >= least, "lane {}: {:?}", lane, written);
+            }
+        }
+    }
+}
