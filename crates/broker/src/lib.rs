@@ -50,8 +50,8 @@ pub use config::{Config, Limits, QueueFull};
 pub use depth::Depth;
 pub use directory::{Directory, Totals};
 pub use egress::{
-    Class, Discipline, Edf, Enqueue, Fifo, FixedPriority, Lane, LaneLimits, Overflow, Policy, Rank,
-    Scope, Shares, Stamp, Urgency,
+    Class, Credits, Discipline, Edf, Enqueue, Fifo, FixedPriority, Heads, Lane, LaneLimits,
+    Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
 pub use federation::{Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay};
 pub use hub::{

@@ -547,6 +547,55 @@ fn sending_is_paced_to_the_rate_of_the_link() {
     assert!(start.elapsed() >= least, "{:?}", start.elapsed());
 }
 
+/// What is urgent for one receiver leaves the others' plain messages their share
+/// of a paced link: the flood alone would keep it busy for more than a minute.
+#[test]
+fn nobody_starves_behind_an_urgent_flood_to_another() {
+    for shards in [1, 2] {
+        let serve = Serve::start(
+            shards,
+            UdpOptions {
+                rate: Some(400_000),
+                ..UdpOptions::default()
+            },
+        );
+        let mut flooded = Udp::new(serve.udp, false);
+        flooded.connect("flooded", 0);
+        flooded.subscribe("flood", QoS::AtMostOnce);
+        let mut calm: Vec<_> = (0..2)
+            .map(|n| {
+                let mut calm = Udp::new(serve.udp, false);
+                calm.connect(&format!("calm{n}"), 0);
+                calm.subscribe("calm", QoS::AtMostOnce);
+                calm
+            })
+            .collect();
+        let mut sender = Tcp::connect(serve.tcp, "sender", 0);
+        let mut properties = PropertyBuf::new();
+        properties.push_user("priority", "0").unwrap();
+        let urgent = encode(&Packet::Publish(Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: "flood",
+            packet_id: 0,
+            properties: properties.as_properties(),
+            payload: &[0; 1300],
+        }));
+        for _ in 0..2700 {
+            sender.stream.write_all(&urgent).unwrap();
+        }
+        for n in 0..2 {
+            let plain = publish_packet("calm", QoS::AtMostOnce, 0, &[n; 10]);
+            sender.stream.write_all(&plain).unwrap();
+        }
+        for calm in &mut calm {
+            assert_eq!(calm.message()[0], 0);
+            assert_eq!(calm.message()[0], 1);
+        }
+    }
+}
+
 /// What a round trip is measured through.
 #[derive(Clone, Copy)]
 enum Through {

@@ -25,7 +25,7 @@ mod tests;
 mod world;
 
 pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Policy, Rank, Stamp, Urgency};
-pub use shares::Shares;
+pub use shares::{Credits, Heads, Shares};
 
 pub use lane::Lane;
 pub(crate) use outbuf::{OutBuf, Pool, SHARE_FROM};
@@ -41,7 +41,6 @@ use crate::message::Form;
 use crate::session::Delivery;
 use crate::stats::Stats;
 use shared::Place;
-use shares::{Credits, Heads};
 
 /// Bytes that are chosen at once when there is a choice.
 const ROUND: usize = 64 << 10;

@@ -35,20 +35,21 @@ impl Default for Shares {
 }
 
 /// Bytes of the next packet of each lane that has one.
-pub(crate) type Heads = [Option<usize>; 4];
+pub type Heads = [Option<usize>; 4];
 
-/// What the lanes have earned, in thousandths of bytes.
+/// What the lanes have earned, in thousandths of bytes. Whoever sends something
+/// of several lanes in turn keeps one: a connection, a paced listener.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Credits {
+pub struct Credits {
     earned: [i64; 4],
     /// Bytes that may be sent before the next packet of lane 0 that waits.
     before_realtime: i64,
 }
 
 impl Credits {
-    /// The lane to send its next packet.
+    /// The lane to send its next packet; `None` if none has one.
     #[inline]
-    pub(crate) fn pick(&mut self, shares: &Shares, heads: &Heads) -> Option<Class> {
+    pub fn pick(&mut self, shares: &Shares, heads: &Heads) -> Option<Class> {
         let first = heads.iter().position(Option::is_some)?;
         if first != 0 {
             self.lane_0_is_empty();
@@ -76,7 +77,7 @@ impl Credits {
     /// Notes that `lane` was sent a packet of `bytes` while those in `heads`
     /// had something to send.
     #[inline]
-    pub(crate) fn sent(&mut self, shares: &Shares, heads: &Heads, lane: Class, bytes: usize) {
+    pub fn sent(&mut self, shares: &Shares, heads: &Heads, lane: Class, bytes: usize) {
         let bytes = bytes as i64;
         for (other, head) in heads.iter().enumerate().skip(1) {
             let Some(head) = head else {

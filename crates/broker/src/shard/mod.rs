@@ -24,7 +24,7 @@ use punctual_codec::{
 };
 
 use crate::directory::Directory;
-use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared};
+use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
 use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
     State,
@@ -615,6 +615,12 @@ impl Shard {
             Some(conn) if conn.generation == id.generation => conn.class,
             _ => Class::Normal,
         }
+    }
+
+    /// What the lanes get at least of what one receiver is sent, and of what a
+    /// transport sends that serves several in turn ([`Credits`](crate::Credits)).
+    pub fn shares(&self) -> Shares {
+        self.hub.config.shares
     }
 
     /// Rank of what a connection is to be sent next; `None` if nothing waits.

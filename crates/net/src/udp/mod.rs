@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use punctual_broker::{ConnId, Nanos, Shard};
+use punctual_broker::{ConnId, Credits, Nanos, Shard};
 use punctual_udp::{Endpoint, EndpointConfig, Pacer, Path, PeerId, Transmit};
 
 pub use options::{UdpCounters, UdpOptions};
@@ -66,10 +66,16 @@ pub(crate) struct Listener {
     passed: [usize; CLASSES],
     /// Receivers that wait to be sent something.
     waiting: Waiting,
+    /// What the classes have earned, over all receivers.
+    credits: Credits,
+    /// Bytes of a datagram, at most.
+    largest: usize,
     /// Connections by peer.
     peers: Peers,
     /// What other shards want to send, by class.
     queued: [VecDeque<Queued>; CLASSES],
+    /// The last datagram was from another shard.
+    others_last: bool,
     /// Peers of other shards that have ended, and bytes of other shards that
     /// were taken, by shard; for the worker to tell.
     ended: Vec<PeerId>,
@@ -88,8 +94,10 @@ pub(crate) struct Udp {
     packets: Vec<u8>,
     /// Bytes that the other shards have handed to shard 0, by shard.
     credit: Credit,
-    /// Connections of this shard whose packets wait for credit.
-    short: Vec<ConnId>,
+    /// Connections of this shard whose packets wait for credit, and what their
+    /// classes have earned.
+    short: Waiting,
+    earned: Credits,
     counters: Arc<UdpCounters>,
 }
 
@@ -160,6 +168,7 @@ impl Udp {
                 max_peers: opened.max_connections,
                 idle: since_origin(options.idle),
             };
+            let largest = config.max_datagram_v4.max(config.max_datagram_v6);
             listeners.push(Listener {
                 index: opened.index,
                 token: UDP | at << 2,
@@ -171,6 +180,9 @@ impl Udp {
                 blocked: [false; CLASSES],
                 outgoing: Default::default(),
                 waiting: Waiting::default(),
+                credits: Credits::default(),
+                largest,
+                others_last: false,
                 peers: Peers::default(),
                 queued: Default::default(),
                 passed: [0; CLASSES],
@@ -186,7 +198,8 @@ impl Udp {
             sent: SendBatch::new(),
             packets: Vec::new(),
             credit,
-            short: Vec::new(),
+            short: Waiting::default(),
+            earned: Credits::default(),
             counters,
         })
     }
@@ -239,7 +252,7 @@ impl Udp {
                     listener.waiting.set(conn.slot, shard.rank(conn));
                 }
             }
-            Way::Through { .. } => self.short.push(conn),
+            Way::Through { .. } => self.short.set(conn.slot, shard.rank(conn)),
         }
     }
 }

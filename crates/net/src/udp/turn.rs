@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
-use punctual_broker::{ConnId, ConnMeta, Nanos, Shard};
+use punctual_broker::{Class, ConnId, ConnMeta, Nanos, Shard};
 use punctual_codec::ReasonCode;
 use punctual_udp::{Event, PeerId};
 
@@ -216,12 +216,12 @@ impl Worker {
                 self.counters.closed(listener.index);
             }
             Some(Way::Through { remote, .. }) => {
+                self.udp.short.set(conn.slot, None);
                 let from = self.index;
                 self.udp.credit.use_up(from, tail.len());
                 let last = Queued {
                     remote,
-                    // After everything that was said before.
-                    class: CLASSES as u8 - 1,
+                    class: Class::Bulk as u8,
                     from,
                     packets: tail,
                     last: true,
@@ -245,6 +245,7 @@ impl Worker {
                 self.udp_settle(remote, shard, meta, packets);
             }
             Some(Way::Through { remote, unread, .. }) => {
+                self.udp.short.set(conn.slot, None);
                 let mail = UdpMail::Rehome {
                     remote,
                     shard,
@@ -381,35 +382,43 @@ impl Worker {
     /// Hands shard 0 what it has credit for, the most urgent first.
     fn udp_flush_through(&mut self, now: Nanos) {
         let from = self.index;
+        let shares = self.shard.shares();
         let udp = &mut self.udp;
-        let mut short = std::mem::take(&mut udp.short);
         let mut list = Vec::new();
-        short.sort_unstable_by_key(|conn| conn.slot);
-        short.dedup();
         while udp.credit.is_left(from) {
-            let ranks = short.iter().enumerate();
-            let first = ranks
-                .filter_map(|(n, conn)| Some((self.shard.rank(*conn)?, n)))
-                .min();
-            let Some((_, n)) = first else {
-                short.clear();
+            let heads = Class::ALL.map(|class| {
+                let slot = udp.short.first(class as usize)?;
+                match udp.links.at(slot).map(|link| &link.way) {
+                    Some(Way::Through { capacity, .. }) => Some(*capacity),
+                    _ => Some(0),
+                }
+            });
+            let Some(first) = udp.earned.pick(&shares, &heads) else {
                 break;
             };
-            let conn = short[n];
-            let Some(Way::Through {
-                remote, capacity, ..
-            }) = udp.links.get(conn).map(|link| &link.way)
+            let Some(slot) = udp.short.first(first as usize) else {
+                break;
+            };
+            let link = udp.links.at(slot).map(|link| (link.conn, &link.way));
+            let Some((
+                conn,
+                Way::Through {
+                    remote, capacity, ..
+                },
+            )) = link
             else {
-                short.swap_remove(n);
+                udp.short.set(slot, None);
                 continue;
             };
             let mut packets = Vec::new();
             let class = self.shard.next_packets(conn, *capacity, &mut packets, now);
+            let rank = class.and_then(|_| self.shard.rank(conn));
+            udp.short.served(slot, rank);
             let Some(class) = class.filter(|_| !packets.is_empty()) else {
-                short.swap_remove(n);
                 continue;
             };
             udp.credit.use_up(from, packets.len());
+            udp.earned.sent(&shares, &heads, class, packets.len());
             list.push(Queued {
                 remote: *remote,
                 class: class as u8,
@@ -418,7 +427,6 @@ impl Worker {
                 last: false,
             });
         }
-        udp.short = short;
         if !list.is_empty() {
             self.udp_post(0, UdpMail::Send { from, list });
         }
@@ -541,7 +549,9 @@ impl Listener {
     }
 
     /// Takes the next datagram's packets from the broker, or from another
-    /// shard; false if there is nothing, or no socket to send it.
+    /// shard; false if there is nothing, or no socket to send it. The most
+    /// urgent goes first, but every class has its minimum share of what the
+    /// listener sends, whoever the receivers are.
     fn take(
         &mut self,
         shard: &mut Shard,
@@ -549,20 +559,29 @@ impl Listener {
         packets: &mut Vec<u8>,
         now: Nanos,
     ) -> bool {
-        for class in 0..CLASSES {
-            if self.blocked[class] {
-                continue;
-            }
-            if let Some(slot) = self.waiting.first(class) {
-                self.take_waiting(slot, shard, links, packets, now);
-                return true;
-            }
-            if !self.queued[class].is_empty() {
-                self.take_queued(class, now);
-                return true;
-            }
+        let shares = shard.shares();
+        let heads = Class::ALL.map(|class| {
+            let class = class as usize;
+            let waits = self.waiting.has(class) || !self.queued[class].is_empty();
+            waits.then_some(self.largest)
+        });
+        let free = Class::ALL.map(|class| {
+            let class = class as usize;
+            heads[class].filter(|_| !self.blocked[class])
+        });
+        let Some(class) = self.credits.pick(&shares, &free) else {
+            return false;
+        };
+        let class = class as usize;
+        let own = self.waiting.first(class);
+        let sent = match own.filter(|_| self.others_last || self.queued[class].is_empty()) {
+            Some(slot) => self.take_waiting(slot, shard, links, packets, now),
+            None => self.take_queued(class, now),
+        };
+        if let Some((class, bytes)) = sent {
+            self.credits.sent(&shares, &heads, class, bytes);
         }
-        false
+        true
     }
 
     fn take_waiting(
@@ -572,34 +591,49 @@ impl Listener {
         links: &Links,
         packets: &mut Vec<u8>,
         now: Nanos,
-    ) {
+    ) -> Option<(Class, usize)> {
+        self.others_last = false;
         let way = links.at(slot).map(|link| (link.conn, &link.way));
         let Some((conn, Way::Here { peer, .. })) = way else {
             self.waiting.set(slot, None);
-            return;
+            return None;
         };
         packets.clear();
         let capacity = self.endpoint.capacity(*peer);
         let class = shard.next_packets(conn, capacity, packets, now);
         let rank = class.and_then(|_| shard.rank(conn));
-        self.waiting.set(slot, rank);
-        if let Some(class) = class {
-            let now = since_origin(now);
-            self.endpoint.send(*peer, packets, class as u8, now);
-        }
+        self.waiting.served(slot, rank);
+        let class = class?;
+        let now = since_origin(now);
+        self.endpoint.send(*peer, packets, class as u8, now);
+        Some((class, packets.len()))
     }
 
-    fn take_queued(&mut self, class: usize, now: Nanos) {
-        let Some(queued) = self.queued[class].pop_front() else {
-            return;
-        };
+    fn take_queued(&mut self, class: usize, now: Nanos) -> Option<(Class, usize)> {
+        self.others_last = true;
+        let queued = self.queued[class].pop_front()?;
         let (peer, now) = (queued.remote.peer, since_origin(now));
         if queued.last {
+            // After everything that was said before, in whatever class.
+            let Self {
+                endpoint, taken, ..
+            } = self;
+            for waiting in &mut self.queued {
+                waiting.retain(|queued| {
+                    let before = queued.remote.peer == peer;
+                    if before {
+                        endpoint.send(peer, &queued.packets, queued.class, now);
+                        taken.push((queued.from, queued.packets.len()));
+                    }
+                    !before
+                });
+            }
             self.endpoint.close(peer, &queued.packets, now);
             self.ended.push(peer);
         } else {
             self.endpoint.send(peer, &queued.packets, queued.class, now);
         }
         self.taken.push((queued.from, queued.packets.len()));
+        Some((Class::ALL[class], queued.packets.len()))
     }
 }

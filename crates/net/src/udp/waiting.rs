@@ -16,39 +16,63 @@ use super::socket::CLASSES;
 /// Entries of a heap that are not worth tidying up.
 const SLACK: usize = 64;
 
-/// Receivers by slot, and the rank of what waits for each.
+/// Receivers by slot, and the rank of what waits for each. Among equals, who has
+/// waited longest since it was last served comes first.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    ranks: Vec<Option<Rank>>,
-    /// Key and slot; one holds if `ranks` says the same.
-    heaps: [BinaryHeap<Reverse<(u64, u32)>>; CLASSES],
+    places: Vec<Option<Place>>,
+    /// Key, arrival and slot; one holds if `places` says the same.
+    heaps: [BinaryHeap<Reverse<(u64, u64, u32)>>; CLASSES],
     /// Receivers that wait with each class.
     counts: [usize; CLASSES],
+    arrivals: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    rank: Rank,
+    arrival: u64,
 }
 
 impl Waiting {
     /// Puts a receiver where that rank belongs; `None`: it does not wait.
     pub(super) fn set(&mut self, slot: u32, rank: Option<Rank>) {
+        if self.rank(slot) != rank {
+            self.put(slot, rank);
+        }
+    }
+
+    /// Like [`Self::set`] for one that was just served: behind its equals.
+    pub(super) fn served(&mut self, slot: u32, rank: Option<Rank>) {
+        let alone = rank.is_none_or(|rank| self.counts[rank.class as usize] == 1);
+        if !alone || self.rank(slot) != rank {
+            self.put(slot, rank);
+        }
+    }
+
+    fn rank(&self, slot: u32) -> Option<Rank> {
+        let place = self.places.get(slot as usize).copied().flatten();
+        place.map(|place| place.rank)
+    }
+
+    fn put(&mut self, slot: u32, rank: Option<Rank>) {
         let at = slot as usize;
-        if at >= self.ranks.len() {
-            if rank.is_none() {
-                return;
-            }
-            self.ranks.resize(at + 1, None);
+        if at >= self.places.len() {
+            self.places.resize(at + 1, None);
         }
-        let old = std::mem::replace(&mut self.ranks[at], rank);
-        if old == rank {
-            return;
-        }
-        if let Some(old) = old {
-            self.counts[old.class as usize] -= 1;
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        let place = rank.map(|rank| Place { rank, arrival });
+        if let Some(old) = std::mem::replace(&mut self.places[at], place) {
+            self.counts[old.rank.class as usize] -= 1;
         }
         if let Some(Rank { class, key }) = rank {
             let class = class as usize;
             self.counts[class] += 1;
-            self.heaps[class].push(Reverse((key, slot)));
+            self.heaps[class].push(Reverse((key, arrival, slot)));
             if self.heaps[class].len() > SLACK + 2 * self.counts[class] {
-                self.tidy(class);
+                let places = &self.places;
+                self.heaps[class].retain(|Reverse(entry)| holds(places, *entry));
             }
         }
     }
@@ -59,9 +83,9 @@ impl Waiting {
             self.heaps[class].clear();
             return None;
         }
-        while let Some(&Reverse((key, slot))) = self.heaps[class].peek() {
-            if holds(&self.ranks, class, key, slot) {
-                return Some(slot);
+        while let Some(&Reverse(entry)) = self.heaps[class].peek() {
+            if holds(&self.places, entry) {
+                return Some(entry.2);
             }
             self.heaps[class].pop();
         }
@@ -73,19 +97,16 @@ impl Waiting {
         self.counts[class] > 0
     }
 
-    /// Leaves one entry for each receiver.
-    fn tidy(&mut self, class: usize) {
-        let mut entries = std::mem::take(&mut self.heaps[class]).into_vec();
-        entries.retain(|&Reverse((key, slot))| holds(&self.ranks, class, key, slot));
-        entries.sort_unstable();
-        entries.dedup();
-        self.heaps[class] = entries.into();
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.counts == [0; CLASSES]
     }
 }
 
-fn holds(ranks: &[Option<Rank>], class: usize, key: u64, slot: u32) -> bool {
-    let rank = ranks.get(slot as usize).copied().flatten();
-    rank.is_some_and(|rank| rank.class as usize == class && rank.key == key)
+/// Arrivals are never given twice, so that they say which entries are of today.
+fn holds(places: &[Option<Place>], (_, arrival, slot): (u64, u64, u32)) -> bool {
+    let place = places.get(slot as usize).copied().flatten();
+    place.is_some_and(|place| place.arrival == arrival)
 }
 
 #[cfg(test)]
@@ -104,21 +125,46 @@ mod tests {
         /// Against a plain ordered set.
         #[test]
         fn the_most_urgent_of_each_class_is_first(
-            steps in prop::collection::vec((0..8u32, prop::option::of((0..4usize, 0..4u64))), 0..400)
+            steps in prop::collection::vec(
+                (0..8u32, prop::option::of((0..4usize, 0..4u64)), any::<bool>()), 0..400)
         ) {
             let mut waiting = Waiting::default();
             let mut model = BTreeSet::new();
-            for (slot, to) in steps {
-                model.retain(|(_, _, other)| *other != slot);
-                model.extend(to.map(|(class, key)| (class, key, slot)));
-                waiting.set(slot, to.and_then(|(class, key)| rank(Class::ALL[class], key)));
+            for (arrival, (slot, to, served)) in steps.into_iter().enumerate() {
+                let is_there = |entry: &&(usize, u64, usize, u32)| entry.3 == slot;
+                let old = model.iter().find(is_there).copied();
+                if served || old.map(|entry| (entry.0, entry.1)) != to {
+                    model.retain(|entry| entry.3 != slot);
+                    model.extend(to.map(|(class, key)| (class, key, arrival, slot)));
+                }
+                let rank = to.and_then(|(class, key)| rank(Class::ALL[class], key));
+                match served {
+                    true => waiting.served(slot, rank),
+                    false => waiting.set(slot, rank),
+                }
+                prop_assert_eq!(waiting.is_empty(), model.is_empty());
                 for class in 0..CLASSES {
                     let first = model.iter().find(|entry| entry.0 == class);
                     prop_assert_eq!(waiting.has(class), first.is_some());
-                    prop_assert_eq!(waiting.first(class), first.map(|entry| entry.2));
+                    prop_assert_eq!(waiting.first(class), first.map(|entry| entry.3));
                 }
             }
         }
+    }
+
+    #[test]
+    fn equals_take_turns() {
+        let mut waiting = Waiting::default();
+        let normal = rank(Class::Normal, 0);
+        for slot in 0..3 {
+            waiting.set(slot, normal);
+        }
+        let turns = std::iter::repeat_with(|| {
+            let slot = waiting.first(Class::Normal as usize);
+            slot.inspect(|slot| waiting.served(*slot, normal))
+        });
+        let turns: Vec<_> = turns.flatten().take(6).collect();
+        assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]
