@@ -28,6 +28,7 @@ pub(crate) struct Packet {
     pub(crate) dscp: u8,
     pub(crate) from: u16,
     pub(crate) to: u16,
+    pub(crate) is_udp: bool,
     /// It answers a TCP connection request.
     pub(crate) is_syn_ack: bool,
     pub(crate) payload: Vec<u8>,
@@ -96,6 +97,7 @@ impl Packet {
             dscp: octet >> 2,
             from: port(0)?,
             to: port(2)?,
+            is_udp: i32::from(protocol) == libc::IPPROTO_UDP,
             is_syn_ack: flags & SYN_ACK == SYN_ACK,
             payload: transport.get(header..)?.to_vec(),
         })

@@ -27,14 +27,14 @@ const WAYS: [(&str, &str); 2] = [
     ),
 ];
 
-fn url(scheme: &str, address: IpAddr) -> String {
+pub(crate) fn url(scheme: &str, address: IpAddr) -> String {
     match address {
         IpAddr::V4(_) => format!("{scheme}://{address}:{PORT}"),
         IpAddr::V6(_) => format!("{scheme}://[{address}]:{PORT}"),
     }
 }
 
-fn punctual(host: &Namespace, arguments: &[&str]) -> Command {
+pub(crate) fn punctual(host: &Namespace, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
     command.args(arguments).stdin(Stdio::null());
     host.place(&mut command);

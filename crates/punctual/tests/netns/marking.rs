@@ -1,6 +1,8 @@
 //! Traffic classes in the packets of real sockets.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::process::{Child, Stdio};
 
 use punctual_bench::netns::Namespace;
 use punctual_broker::Class;
@@ -8,6 +10,7 @@ use punctual_net::marking::{Dscp, Mark, Marking};
 
 use crate::broker::{Broker, PORT};
 use crate::capture::{Capture, Packet};
+use crate::clients::{punctual, url};
 use crate::mqtt::Client;
 use crate::network::{BROKER, Network, skip};
 
@@ -143,7 +146,8 @@ impl<'a> Priorities<'a> {
         for priority in Self::COUNTED {
             rules += &format!(
                 "; add counter inet t p{priority}; \
-                 add rule inet t c tcp sport {PORT} meta priority 0:{priority} \
+                 add rule inet t c meta l4proto {{ tcp, udp }} th sport {PORT} \
+                 meta priority 0:{priority} \
                  meta length > 200 counter name p{priority}"
             );
         }
@@ -235,6 +239,130 @@ fn datagrams_carry_the_code_point_of_their_sockets_class() {
             socket.send_to(payload.as_bytes(), to(peer)).unwrap();
             let packet = capture.find(|packet| packet.contains(&payload));
             assert_eq!((packet.version, packet.dscp), (version, dscp), "{packet:?}");
+        }
+    }
+}
+
+/// A listener for datagrams beside the one for TCP, and what its certificate
+/// needs; gone with the value.
+struct Datagrams {
+    listener: String,
+    /// For who is to trust it.
+    authority: Vec<String>,
+    _files: tempfile::TempDir,
+}
+
+impl Datagrams {
+    fn of(scheme: &str) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let path = |name: &str| files.path().join(name).display().to_string();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let names: Vec<String> = BROKER.iter().map(IpAddr::to_string).collect();
+        let certificate = rcgen::CertificateParams::new(names).unwrap();
+        let certificate = certificate.self_signed(&key).unwrap();
+        std::fs::write(path("server.pem"), certificate.pem()).unwrap();
+        std::fs::write(path("server.key"), key.serialize_pem()).unwrap();
+        let (tls, authority) = match scheme {
+            "quic" => (
+                format!(
+                    "certificate = {:?}\nkey = {:?}\n",
+                    path("server.pem"),
+                    path("server.key")
+                ),
+                vec!["--cafile".to_owned(), path("server.pem")],
+            ),
+            _ => (String::new(), Vec::new()),
+        };
+        Self {
+            authority,
+            listener: format!(
+                "[[listener]]\naddress = \"{scheme}://*:{PORT}\"\nallow_anonymous = true\n{tls}"
+            ),
+            _files: files,
+        }
+    }
+}
+
+/// `punctual sub` for one message; it ends when this is dropped.
+struct Subscriber(Child);
+
+impl Subscriber {
+    /// Returns when it has subscribed.
+    fn start(host: &Namespace, url: &str, more: &[String]) -> Self {
+        let mut child = punctual(host, &["sub", "-d", "-C", "1", "-W", "60", "-L", url])
+            .args(more)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap());
+        let subscriber = Self(child);
+        let mut lines = said.lines().map_while(Result::ok);
+        let mut said = Vec::new();
+        let subscribed = lines.any(|line| {
+            said.push(line);
+            said.last()
+                .is_some_and(|line| line.starts_with("subscribed:"))
+        });
+        assert!(subscribed, "{said:?}");
+        // Whoever writes to a pipe that nobody reads is stopped.
+        std::thread::spawn(move || lines.for_each(drop));
+        subscriber
+    }
+
+    fn has_its_message(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the broker sends from its own sockets by UDP and QUIC: code point on the
+/// wire and priority on the way to the device, seen from outside.
+#[test]
+fn the_brokers_datagrams_are_marked_by_class() {
+    let Some(network) = Network::build() else {
+        return;
+    };
+    let Some(priorities) = Priorities::count(&network.broker) else {
+        return;
+    };
+    // Larger than all that a handshake leaves to be sent, in one datagram.
+    let payload = "x".repeat(1100);
+    for scheme in ["udp", "quic"] {
+        let datagrams = Datagrams::of(scheme);
+        let configuration = format!(
+            "{}[marking]\nso_priority_priority = 5\n",
+            datagrams.listener
+        );
+        let _broker = Broker::start(&network.broker, &configuration);
+        for address in BROKER {
+            let mut publisher = Client::connect(&network.clients, address, "publisher");
+            for ((properties, class, dscp), priority) in CLASSES.into_iter().zip([0, 5, 6]) {
+                let url = format!("{}/{class}", url(scheme, address));
+                let subscriber = Subscriber::start(&network.clients, &url, &datagrams.authority);
+                let mut capture = Capture::start(&network.clients);
+                let before = priorities.of(priority);
+                publisher.publish(class, properties, &payload);
+                let packet = capture.find(|packet| {
+                    // QUIC looks for a larger path with packets of its own.
+                    let message = scheme == "udp" || packet.dscp == dscp;
+                    packet.from == PORT && packet.is_udp && packet.payload.len() > 1100 && message
+                });
+                assert_eq!(
+                    (packet.version, packet.dscp),
+                    (version(address), dscp),
+                    "{scheme} {class}: from {}",
+                    packet.from
+                );
+                subscriber.has_its_message();
+                assert!(priorities.of(priority) > before, "{scheme} {class}");
+            }
         }
     }
 }
