@@ -53,22 +53,98 @@ fn a_broken_auth_closes() {
 /// A broker whose only user `wire` has the password `secret`, may write and
 /// read `open/#`, and nothing else.
 fn guarded() -> Option<(Broker, tempfile::TempDir)> {
+    guarded_by("user wire\ntopic readwrite open/#\n", "")
+}
+
+/// A broker with that ACL file and further configuration, for the users `wire` and
+/// `loud` with the password `secret`.
+fn guarded_by(acl_file: &str, more: &str) -> Option<(Broker, tempfile::TempDir)> {
     // mosquitto's format $7$: PBKDF2 of `secret`, 101 rounds of HMAC-SHA-512.
-    const USER: &str = concat!(
-        "wire:$7$101$c2FsdHNhbHRzYWx0$Hd71hnNoKcARd6Fkl1rUE+opfs3V78ZJB2AgXXC1",
-        "kaKQiWfi5S5qX7D1mY5b+bIzvyidWMnS8VA+YAsAygq9EA==\n",
+    const SECRET: &str = concat!(
+        "$7$101$c2FsdHNhbHRzYWx0$Hd71hnNoKcARd6Fkl1rUE+opfs3V78ZJB2AgXXC1",
+        "kaKQiWfi5S5qX7D1mY5b+bIzvyidWMnS8VA+YAsAygq9EA==",
     );
     let dir = tempfile::tempdir().expect("a directory for the files");
     let passwd = dir.path().join("passwd");
     let acl = dir.path().join("acl");
-    std::fs::write(&passwd, USER).expect("write the password file");
-    std::fs::write(&acl, "user wire\ntopic readwrite open/#\n").expect("write the ACL file");
+    let users = format!("wire:{SECRET}\nloud:{SECRET}\n");
+    std::fs::write(&passwd, users).expect("write the password file");
+    std::fs::write(&acl, acl_file).expect("write the ACL file");
     let config = format!(
-        "[auth]\npassword_file = {:?}\nacl_file = {:?}\n",
+        "{more}[auth]\npassword_file = {:?}\nacl_file = {:?}\n",
         passwd.display().to_string(),
         acl.display().to_string(),
     );
     Some((Broker::with_config(&config)?, dir))
+}
+
+/// `rt` lines of the ACL file say what may be urgent, by user and by topic. The
+/// flood of somebody who may not be urgent stays behind what waits; what the same
+/// client may state on other topics is followed, and so is who has the right.
+#[test]
+fn rt_lines_bind_what_a_flood_may_state() {
+    let acl = "user wire\ntopic readwrite #\n\
+               user loud\ntopic readwrite #\n\
+               rt max-priority=none priority=none\nrt alarm/# priority=3\n";
+    let config = "[tcp]\nnotsent_lowat = \"16KiB\"\n\
+                  [queue]\nsend_buffer = \"64MiB\"\n";
+    let Some((broker, _files)) = guarded_by(acl, config) else {
+        return;
+    };
+    let connect = |user| {
+        let connect = Connect::new(V5, unique("c")).user(user).password("secret");
+        Conn::connect_to(&broker, &connect).0
+    };
+    let mut subscriber = connect("wire");
+    subscriber.subscribe("#", 0);
+    let (mut wire, mut loud) = (connect("wire"), connect("loud"));
+    let logs = 100;
+    let bulk = vec![b'.'; 256 << 10];
+    for _ in 0..logs {
+        wire.send(Publish::new(V5, "log", &bulk).encode());
+    }
+    wire.ping();
+    let stated = [
+        ("priority", "0"),
+        ("rt-priority", "7"),
+        ("rt-deadline", "1ms"),
+    ];
+    let flood = 60;
+    for number in 1..=flood {
+        let (key, value) = stated[usize::from(number) % stated.len()];
+        let publish = Publish::new(V5, "flood", "x").qos(1, number);
+        loud.send(publish.props(Props::new().user(key, value)).encode());
+        let ack = loud.ack(first::PUBACK, number);
+        assert_eq!(ack.code, 0, "it is carried");
+        assert_eq!(ack.props.user()[0], ("rt-status", "best-effort"));
+    }
+    for (number, priority, follows) in [(100, "3", true), (101, "2", false)] {
+        let publish = Publish::new(V5, "alarm/loud", priority).qos(1, number);
+        loud.send(
+            publish
+                .props(Props::new().user("priority", priority))
+                .encode(),
+        );
+        let ack = loud.ack(first::PUBACK, number);
+        assert_eq!(ack.props.user().is_empty(), follows, "priority {priority}");
+    }
+    let urgent = Props::new().user("rt-priority", "7");
+    wire.send(Publish::new(V5, "alarm/wire", "now").props(urgent).encode());
+    wire.ping();
+    let mut before = 0;
+    let mut early = Vec::new();
+    while before < logs {
+        let message = subscriber.message();
+        match &*message.topic {
+            "log" => before += 1,
+            topic => early.push(format!("{topic} {}", message.text())),
+        }
+    }
+    assert_eq!(early, ["alarm/wire now", "alarm/loud 3"]);
+    for _ in 0..flood {
+        assert_eq!(subscriber.message().topic, "flood");
+    }
+    subscriber.expect("alarm/loud", "2");
 }
 
 /// [MQTT-3.1.4-2] [MQTT-3.2.2-7] [3.1.1 MQTT-3.2.2-5] A client without the
