@@ -289,11 +289,44 @@ impl Window {
 #[derive(Debug, Default)]
 pub(crate) struct Queue(Option<Box<Waiting>>);
 
+/// A message that waits, and since when.
+#[derive(Debug)]
+struct Queued {
+    since: Nanos,
+    delivery: Delivery,
+}
+
+/// How much waits, or has left.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Load {
+    /// By class.
+    pub(crate) messages: [usize; 4],
+    pub(crate) bytes: usize,
+}
+
+impl Load {
+    pub(crate) fn of(message: &Message) -> Self {
+        let mut load = Self::default();
+        load.add(message);
+        load
+    }
+
+    pub(crate) fn add(&mut self, message: &Message) {
+        self.messages[message.stamp.class() as usize] += 1;
+        self.bytes += message.size();
+    }
+
+    /// Messages of all classes.
+    pub(crate) fn total(&self) -> usize {
+        self.messages.iter().sum()
+    }
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
-    normal: VecDeque<Delivery>,
-    bulk: VecDeque<Delivery>,
-    urgent: Option<Box<[Lane<Delivery>; 2]>>,
+    normal: VecDeque<Queued>,
+    bulk: VecDeque<Queued>,
+    urgent: Option<Box<[Lane<Queued>; 2]>>,
     bytes: usize,
     /// How many have QoS 0.
     unacknowledged: usize,
@@ -304,11 +337,11 @@ impl Waiting {
         self.normal.len() + self.bulk.len() + self.urgent().map(Lane::len).sum::<usize>()
     }
 
-    fn urgent(&self) -> impl Iterator<Item = &Lane<Delivery>> {
+    fn urgent(&self) -> impl Iterator<Item = &Lane<Queued>> {
         self.urgent.iter().flat_map(|lanes| lanes.iter())
     }
 
-    fn pop_urgent(&mut self) -> Option<Delivery> {
+    fn pop_urgent(&mut self) -> Option<Queued> {
         let lanes = self.urgent.as_mut()?;
         lanes.iter_mut().find_map(|lane| Some(lane.pop()?.2))
     }
@@ -336,8 +369,24 @@ impl Queue {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Delivery> {
         self.0.iter().flat_map(|waiting| {
             let urgent = waiting.urgent().flat_map(Lane::iter);
-            urgent.chain(&waiting.normal).chain(&waiting.bulk)
+            let all = urgent.chain(&waiting.normal).chain(&waiting.bulk);
+            all.map(|queued| &queued.delivery)
         })
+    }
+
+    /// How much waits.
+    pub(crate) fn load(&self) -> Load {
+        let Some(waiting) = &self.0 else {
+            return Load::default();
+        };
+        let mut messages = [0, 0, waiting.normal.len(), waiting.bulk.len()];
+        for (count, lane) in messages.iter_mut().zip(waiting.urgent()) {
+            *count = lane.len();
+        }
+        Load {
+            messages,
+            bytes: waiting.bytes,
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -358,66 +407,72 @@ impl Queue {
         if let Some(lanes) = &mut waiting.urgent {
             for lane in lanes.iter_mut() {
                 if !lane.is_empty() {
-                    return lane.peek().map(|(_, delivery)| delivery);
+                    return lane.peek().map(|(_, queued)| &queued.delivery);
                 }
             }
         }
-        waiting.normal.front().or_else(|| waiting.bulk.front())
+        let lower = waiting.normal.front().or_else(|| waiting.bulk.front());
+        lower.map(|queued| &queued.delivery)
     }
 
-    pub(crate) fn push(&mut self, delivery: Delivery) {
+    pub(crate) fn push(&mut self, delivery: Delivery, now: Nanos) {
         let waiting = self.0.get_or_insert_default();
         let rank = delivery.message.stamp.rank;
         let size = delivery.message.size();
         let unacknowledged = usize::from(delivery.qos == QoS::AtMostOnce);
+        let queued = Queued {
+            since: now,
+            delivery,
+        };
         match rank.class {
             Class::RealTime | Class::Priority => {
                 let lanes = waiting.urgent.get_or_insert_default();
                 if lanes[rank.class as usize & 1]
-                    .push(rank.key, delivery)
+                    .push(rank.key, queued)
                     .is_err()
                 {
                     // Sixteen million wait: a bound of messages that high is none.
                     return;
                 }
             }
-            Class::Normal => waiting.normal.push_back(delivery),
-            Class::Bulk => waiting.bulk.push_back(delivery),
+            Class::Normal => waiting.normal.push_back(queued),
+            Class::Bulk => waiting.bulk.push_back(queued),
         }
         waiting.bytes += size;
         waiting.unacknowledged += unacknowledged;
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Delivery> {
+    /// Takes what goes next, and since when it has waited.
+    pub(crate) fn pop(&mut self) -> Option<(Nanos, Delivery)> {
         let waiting = self.0.as_mut()?;
-        let delivery = waiting
+        let queued = waiting
             .pop_urgent()
             .or_else(|| waiting.normal.pop_front())
             .or_else(|| waiting.bulk.pop_front())?;
-        self.forget(&delivery);
-        Some(delivery)
+        self.forget(&queued.delivery);
+        Some((queued.since, queued.delivery))
     }
 
     /// Removes the oldest of the least urgent messages, if it is not more
     /// urgent than one with `rank` that needs the room.
     pub(crate) fn give_up(&mut self, rank: Rank) -> Option<Delivery> {
         let waiting = self.0.as_mut()?;
-        let mut delivery = waiting.bulk.pop_front();
-        if delivery.is_none() && rank.class != Class::Bulk {
-            delivery = waiting.normal.pop_front();
+        let mut queued = waiting.bulk.pop_front();
+        if queued.is_none() && rank.class != Class::Bulk {
+            queued = waiting.normal.pop_front();
         }
-        if let (None, Some(lanes)) = (&delivery, &mut waiting.urgent) {
+        if let (None, Some(lanes)) = (&queued, &mut waiting.urgent) {
             for class in [Class::Priority, Class::RealTime] {
                 let lane = &mut lanes[class as usize];
                 if let Some(key) = lane.worst_key(|_| true) {
                     if (class, key) >= (rank.class, rank.key) {
-                        delivery = lane.give_up(|_| true).map(|(_, delivery)| delivery);
+                        queued = lane.give_up(|_| true).map(|(_, queued)| queued);
                     }
                     break;
                 }
             }
         }
-        let delivery = delivery?;
+        let delivery = queued?.delivery;
         self.forget(&delivery);
         Some(delivery)
     }
@@ -433,15 +488,19 @@ impl Queue {
     }
 
     /// Removes what has expired and tells `gone` the numbers of the entries in
-    /// the store; returns how many messages and bytes, and when the next expires.
-    pub(crate) fn sweep(&mut self, now: Nanos, mut gone: impl FnMut(u64)) -> (usize, usize, Nanos) {
-        let before = (self.len(), self.bytes());
-        let mut next = Nanos::MAX;
+    /// the store; returns how much that was, and when the next expires.
+    pub(crate) fn sweep(&mut self, now: Nanos, mut gone: impl FnMut(u64)) -> (Load, Nanos) {
+        let (mut swept, mut next) = (Load::default(), Nanos::MAX);
         if let Some(waiting) = &mut self.0 {
-            let mut keep = |delivery: &Delivery| {
+            let mut unacknowledged = 0;
+            let mut keep = |Queued { delivery, .. }: &Queued| {
                 let keep = !delivery.message.is_expired(now);
-                if !keep {
+                if keep {
+                    next = next.min(delivery.message.expires);
+                } else {
                     gone(delivery.entry);
+                    swept.add(&delivery.message);
+                    unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
                 }
                 keep
             };
@@ -450,19 +509,13 @@ impl Queue {
             for lane in waiting.urgent.iter_mut().flat_map(|lanes| lanes.iter_mut()) {
                 lane.retain(&mut keep);
             }
-            let (mut bytes, mut unacknowledged) = (0, 0);
-            let urgent = waiting.urgent().flat_map(Lane::iter);
-            for delivery in urgent.chain(&waiting.normal).chain(&waiting.bulk) {
-                next = next.min(delivery.message.expires);
-                bytes += delivery.message.size();
-                unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
-            }
-            (waiting.bytes, waiting.unacknowledged) = (bytes, unacknowledged);
+            waiting.bytes -= swept.bytes;
+            waiting.unacknowledged -= unacknowledged;
             if waiting.len() == 0 {
                 self.0 = None;
             }
         }
-        (before.0 - self.len(), before.1 - self.bytes(), next)
+        (swept, next)
     }
 }
 

@@ -6,6 +6,7 @@ use punctual_codec::ReasonCode;
 use crate::Nanos;
 use crate::depth::Depth;
 use crate::egress::{Class, Entry};
+use crate::session::Load;
 use crate::wait::Wait;
 
 macro_rules! counters {
@@ -171,14 +172,24 @@ counters! {
 pub struct ClassStats {
     /// Gauge: messages that wait in lanes 0 and 1.
     pub waiting: u64,
+    /// Gauge: messages that wait in queues of sessions, for a client that is away
+    /// or has not acknowledged what it was sent.
+    pub queued: u64,
     /// Messages sent.
     pub sent: u64,
     /// Dropped: the receiver's lanes were full.
     pub dropped_full: u64,
     /// Dropped: past the deadline, with `rt-late = drop`.
     pub dropped_late: u64,
+    /// Dropped: expired before it could be sent.
+    pub dropped_expired: u64,
+    /// Dropped: the queue of the session was full, or the receiver too slow.
+    pub dropped_queue: u64,
     /// Sent after the deadline.
     pub missed: u64,
+    /// Time that messages waited in queues of sessions before they came to the
+    /// lanes, those that did.
+    pub held: Wait,
     /// Time that messages of lanes 0 and 1 waited.
     pub wait: Wait,
     /// With how many of their class.
@@ -189,25 +200,36 @@ impl ClassStats {
     fn follow(&mut self, later: &Self) {
         let Self {
             waiting,
+            queued,
             sent,
             dropped_full,
             dropped_late,
+            dropped_expired,
+            dropped_queue,
             missed,
+            held,
             wait,
             depth,
         } = self;
         (*waiting, *sent, *missed) = (later.waiting, later.sent, later.missed);
         (*dropped_full, *dropped_late) = (later.dropped_full, later.dropped_late);
+        (*dropped_expired, *dropped_queue) = (later.dropped_expired, later.dropped_queue);
+        *queued = later.queued;
+        held.clone_from(&later.held);
         wait.clone_from(&later.wait);
         depth.clone_from(&later.depth);
     }
 
     fn add(&mut self, other: &Self) {
         self.waiting += other.waiting;
+        self.queued += other.queued;
         self.sent += other.sent;
         self.dropped_full += other.dropped_full;
         self.dropped_late += other.dropped_late;
+        self.dropped_expired += other.dropped_expired;
+        self.dropped_queue += other.dropped_queue;
         self.missed += other.missed;
+        self.held.add(&other.held);
         self.wait.add(&other.wait);
         self.depth.add(&other.depth);
     }
@@ -229,6 +251,42 @@ impl Stats {
     #[inline]
     pub(crate) fn class(&mut self, class: Class) -> &mut ClassStats {
         &mut self.classes[class as usize]
+    }
+
+    /// Counts messages that begin to wait in a session.
+    pub(crate) fn queued(&mut self, load: &Load) {
+        self.queued_messages += load.total() as u64;
+        self.queued_bytes += load.bytes as u64;
+        for (class, messages) in self.classes.iter_mut().zip(load.messages) {
+            class.queued += messages as u64;
+        }
+    }
+
+    /// Counts messages that wait in a session no more.
+    pub(crate) fn left_queue(&mut self, load: &Load) {
+        self.queued_messages -= load.total() as u64;
+        self.queued_bytes -= load.bytes as u64;
+        for (class, messages) in self.classes.iter_mut().zip(load.messages) {
+            class.queued -= messages as u64;
+        }
+    }
+
+    /// Counts a message that had expired.
+    pub(crate) fn expired(&mut self, class: Class) {
+        self.dropped_expired += 1;
+        self.class(class).dropped_expired += 1;
+    }
+
+    /// Counts a message that the full queue of a session did not keep.
+    pub(crate) fn not_queued(&mut self, class: Class) {
+        self.dropped_queue_full += 1;
+        self.class(class).dropped_queue += 1;
+    }
+
+    /// Counts messages that a slow receiver did not get.
+    pub(crate) fn too_slow(&mut self, class: Class, messages: u64) {
+        self.dropped_slow_consumer += messages;
+        self.class(class).dropped_queue += messages;
     }
 
     /// Counts an urgent message that was written at `now`.

@@ -88,17 +88,23 @@ impl SysTopics {
                 topics.push((topic, value.to_string()));
             };
             number("sent", of.sent);
+            number("queued", of.queued);
+            number("dropped/queue", of.dropped_queue);
+            number("dropped/expired", of.dropped_expired);
             if class.is_urgent() {
                 number("waiting", of.waiting);
                 number("dropped/full", of.dropped_full);
                 number("dropped/late", of.dropped_late);
                 number("missed", of.missed);
-                let micros = |nanos: Nanos| nanos.0.div_ceil(1000);
-                number("wait/mean", micros(of.wait.mean()));
-                number("wait/p50", micros(of.wait.percentile(500)));
-                number("wait/p99", micros(of.wait.percentile(990)));
-                number("wait/p99.9", micros(of.wait.percentile(999)));
-                number("wait/max", micros(of.wait.max));
+            }
+            let micros = |nanos: Nanos| nanos.0.div_ceil(1000);
+            let lanes = class.is_urgent().then_some(("wait", &of.wait));
+            for (name, wait) in lanes.into_iter().chain([("held", &of.held)]) {
+                number(&format!("{name}/mean"), micros(wait.mean()));
+                number(&format!("{name}/p50"), micros(wait.percentile(500)));
+                number(&format!("{name}/p99"), micros(wait.percentile(990)));
+                number(&format!("{name}/p99.9"), micros(wait.percentile(999)));
+                number(&format!("{name}/max"), micros(wait.max));
             }
         }
         let mut gone = std::mem::take(&mut self.passing);

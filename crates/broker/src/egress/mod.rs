@@ -920,7 +920,7 @@ impl Lanes {
                 watch.missed();
             }
         } else if message.is_expired(now) {
-            stats.dropped_expired += 1;
+            stats.expired(class);
         } else if message
             .parts(now)
             .put(&form, encoding.max_packet, &mut self.express, pool)

@@ -13,7 +13,7 @@ use crate::message::{Form, Messages, Parts, Traits};
 use crate::room::takes_at_once;
 use crate::route::Target;
 use crate::sequence::Number;
-use crate::session::{Delivery, Step};
+use crate::session::{Delivery, Load, Step};
 use crate::shard::Extent;
 use crate::timers::Timer;
 use crate::watch::Watch;
@@ -205,7 +205,7 @@ impl Hub {
         }
         let high = self.config.limits.send_buffer;
         if conn.slow && conn.out.backlog() >= high {
-            self.stats.dropped_slow_consumer += 1;
+            self.stats.too_slow(class, 1);
             return None;
         }
         let sent = match publication.frame {
@@ -360,7 +360,7 @@ impl Hub {
         let conn = self.conns.get_mut(slot)?;
         let high = self.config.limits.send_buffer;
         if conn.slow && conn.out.backlog() >= high {
-            self.stats.dropped_slow_consumer += run.messages;
+            self.stats.too_slow(Class::Normal, run.messages);
             return None;
         }
         conn.out
@@ -548,27 +548,27 @@ impl Hub {
                         && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
                     {
                         Journal::done(&mut self.journal, session, oldest.entry);
-                        self.forget_queued(1, oldest.message.size());
-                        self.stats.dropped_queue_full += 1;
+                        self.forget_queued(&Load::of(&oldest.message));
+                        self.stats.not_queued(oldest.message.stamp.class());
                     }
                     if !self.queue_has_room(target, class, size) {
-                        self.stats.dropped_queue_full += 1;
+                        self.stats.not_queued(class);
                         self.sessions.get(target.slot)?.share_queue_len();
                         return None;
                     }
                 }
                 QueueFull::DropNew => {
-                    self.stats.dropped_queue_full += 1;
+                    self.stats.not_queued(class);
                     return None;
                 }
                 // The publisher was told beforehand; what comes here is a will
                 // or another message nobody waits for an answer to.
                 QueueFull::Refuse => {
-                    self.stats.dropped_queue_full += 1;
+                    self.stats.not_queued(class);
                     return None;
                 }
                 QueueFull::Disconnect => {
-                    self.stats.dropped_queue_full += 1;
+                    self.stats.not_queued(class);
                     self.end_overflowing(target.slot, now);
                     return None;
                 }
@@ -601,6 +601,7 @@ impl Hub {
             entry,
         };
         let expires = delivery.message.expires;
+        let load = Load::of(&delivery.message);
         let reserved = if promised {
             publication.reserved.min(size)
         } else {
@@ -608,10 +609,9 @@ impl Hub {
         };
         publication.reserved -= reserved;
         let session = self.sessions.get_mut(target.slot)?;
-        session.queue.push(delivery);
+        session.queue.push(delivery, now);
         session.share_queue_len();
-        self.stats.queued_messages += 1;
-        self.stats.queued_bytes += size as u64;
+        self.stats.queued(&load);
         // Almost always it was promised room, which counts it already.
         if reserved < size {
             self.directory
@@ -650,12 +650,11 @@ impl Hub {
     }
 
     /// Corrects the totals for messages that left a queue.
-    pub(crate) fn forget_queued(&mut self, messages: usize, bytes: usize) {
-        self.stats.queued_messages -= messages as u64;
-        self.stats.queued_bytes -= bytes as u64;
+    pub(crate) fn forget_queued(&mut self, gone: &Load) {
+        self.stats.left_queue(gone);
         self.directory
             .queued_bytes
-            .fetch_sub(bytes, Ordering::Relaxed);
+            .fetch_sub(gone.bytes, Ordering::Relaxed);
     }
 }
 

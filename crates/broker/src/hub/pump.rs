@@ -9,7 +9,7 @@ use crate::egress::{Class, Entry, LaneLimits, Pool, Seat};
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Reception};
 use crate::message::Form;
-use crate::session::{Delivery, Session, Step};
+use crate::session::{Delivery, Load, Session, Step};
 use crate::timers::Timer;
 use crate::{Nanos, Stats};
 
@@ -178,7 +178,7 @@ impl Hub {
         if session.replays.is_empty() {
             taken.send(session, conn, &mut outlet, ahead, now);
         }
-        if taken.messages > 0 {
+        if taken.load.total() > 0 {
             session.share_queue_len();
         }
         if sent || taken.sent {
@@ -187,8 +187,8 @@ impl Hub {
         if taken.urgent {
             Self::mark_urgent(conn, slot, &mut self.urgent);
         }
-        if taken.messages > 0 {
-            self.forget_queued(taken.messages, taken.bytes);
+        if taken.load.total() > 0 {
+            self.forget_queued(&taken.load);
         }
     }
 
@@ -202,8 +202,7 @@ impl Hub {
 /// What was taken from a session's queue.
 #[derive(Default)]
 struct Taken {
-    messages: usize,
-    bytes: usize,
+    load: Load,
     /// Some of it was sent.
     sent: bool,
     /// Some of that was urgent.
@@ -227,16 +226,16 @@ impl Taken {
                 false => session.replays.is_empty() && conn.out.backlog() < ahead,
             }
             && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
-            && let Some(delivery) = session.queue.pop()
+            && let Some((since, delivery)) = session.queue.pop()
         {
-            self.messages += 1;
-            self.bytes += delivery.message.size();
+            self.load.add(&delivery.message);
+            let class = delivery.message.stamp.class();
             if delivery.message.is_expired(now) {
-                outlet.stats.dropped_expired += 1;
+                outlet.stats.expired(class);
                 Journal::done(outlet.journal, session, delivery.entry);
                 continue;
             }
-            let class = delivery.message.stamp.class();
+            outlet.stats.class(class).held.record(now - since);
             if send_delivery(delivery, class, session, conn, outlet, now) {
                 self.sent = true;
                 self.urgent |= class.is_urgent();

@@ -338,7 +338,7 @@ impl Hub {
             }
             let (packet_id, step) = match sent {
                 None => {
-                    session.queue.push(delivery);
+                    session.queue.push(delivery, now);
                     continue;
                 }
                 Some((packet_id, true)) => (packet_id, Step::Comp),
@@ -353,10 +353,11 @@ impl Hub {
         self.stats.inflight_messages += inflight.len() as u64;
         session.window = Window::restore(restored.next_packet_id, inflight);
         session.share_queue_len();
-        let bytes = session.queue.bytes();
-        self.stats.queued_messages += session.queue.len() as u64;
-        self.stats.queued_bytes += bytes as u64;
-        directory.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let load = session.queue.load();
+        self.stats.queued(&load);
+        directory
+            .queued_bytes
+            .fetch_add(load.bytes, Ordering::Relaxed);
         // What waits may expire; a first sweep finds out when.
         if !session.queue.is_empty() && session.sweep_by(now) {
             let timer = Timer::Sweep { slot, epoch };

@@ -330,10 +330,10 @@ impl Shard {
                 .subscriptions
                 .fetch_sub(count, Ordering::Relaxed);
         }
-        let (queued, bytes) = (session.queue.len(), session.queue.bytes());
-        hub.forget_queued(queued, bytes);
+        let queued = session.queue.load();
+        hub.forget_queued(&queued);
         hub.stats.inflight_messages -= u64::from(session.window.open());
-        hub.stats.dropped_session_ended += queued as u64;
+        hub.stats.dropped_session_ended += queued.total() as u64;
         // Last, so that no other shard takes the identifier before the old
         // session is gone.
         let client_id: Arc<str> = session.handle.client_id.clone();

@@ -21,7 +21,7 @@ use crate::index::Subscriber;
 use crate::journal::{Journal, Reception};
 use crate::route::{Matched, Target};
 use crate::sequence::Number;
-use crate::session::Delivery;
+use crate::session::{Delivery, Load};
 use crate::timers::Timer;
 use crate::{Nanos, Permissions};
 
@@ -413,7 +413,7 @@ impl Shard {
             if delivery.number.is_some_and(|number| !copies.insert(number)) {
                 continue;
             }
-            let size = delivery.message.size();
+            let load = Load::of(&delivery.message);
             delivery.entry = match delivery.qos {
                 QoS::AtMostOnce => 0,
                 qos => Journal::keep_retained(
@@ -429,12 +429,11 @@ impl Shard {
                     },
                 ),
             };
-            session.queue.push(delivery);
-            hub.stats.queued_messages += 1;
-            hub.stats.queued_bytes += size as u64;
+            session.queue.push(delivery, now);
+            hub.stats.queued(&load);
             hub.directory
                 .queued_bytes
-                .fetch_add(size, Ordering::Relaxed);
+                .fetch_add(load.bytes, Ordering::Relaxed);
         }
         session.share_queue_len();
         if moves {
@@ -555,8 +554,9 @@ impl Hub {
         for delivery in queue.iter() {
             Journal::done(&mut self.journal, session, delivery.entry);
         }
-        self.forget_queued(queue.len(), queue.bytes());
-        queue.len() as u64
+        let gone = queue.load();
+        self.forget_queued(&gone);
+        gone.total() as u64
     }
 }
 

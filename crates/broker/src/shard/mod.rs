@@ -922,7 +922,7 @@ impl Shard {
         };
         let (queue, number) = (&mut session.queue, session.handle.number);
         let durable = session.durable;
-        let (messages, bytes, next) = queue.sweep(now, |entry| {
+        let (gone, next) = queue.sweep(now, |entry| {
             if let Some(journal) = &mut hub.journal
                 && durable
                 && entry != 0
@@ -936,8 +936,11 @@ impl Shard {
             let timer = Timer::Sweep { slot, epoch };
             hub.timers.arm(session.sweep_at, timer);
         }
-        hub.forget_queued(messages, bytes);
-        hub.stats.dropped_expired += messages as u64;
+        hub.forget_queued(&gone);
+        hub.stats.dropped_expired += gone.total() as u64;
+        for (class, messages) in hub.stats.classes.iter_mut().zip(gone.messages) {
+            class.dropped_expired += messages as u64;
+        }
     }
 
     fn publish_sys(&mut self, now: Nanos) {

@@ -1,6 +1,7 @@
 //! The numbers, for Prometheus and as JSON.
 
 use std::collections::{BTreeMap, HashSet};
+use std::process::Command;
 
 use crate::broker::Broker;
 use crate::mqtt::Mqtt;
@@ -157,4 +158,49 @@ fn what_real_time_has_led_to_is_shown_with_or_without_the_privileges() {
     let locked = u8::from(realtime["memory_locked"].as_bool().unwrap());
     let sample = format!("punctual_memory_locked {locked}\n");
     assert!(metrics.contains(&sample), "{metrics}");
+}
+
+#[test]
+fn messages_are_counted_by_class() {
+    let broker = Broker::start();
+    let mut awake = Mqtt::connect(&broker, "awake", 0);
+    awake.subscribe("t");
+    let mut asleep = Mqtt::connect(&broker, "asleep", 3600);
+    asleep.subscribe("t");
+    asleep.disconnect();
+    let port = broker.tcp.port().to_string();
+    for urgency in [&["--priority", "3"][..], &["--deadline", "10s"], &[]] {
+        let published = Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .args(["pub", "-h", "127.0.0.1", "-p", &port, "-q", "1"])
+            .args(["-t", "t", "-m", "x"])
+            .args(urgency)
+            .status()
+            .unwrap();
+        assert!(published.success());
+        assert_eq!(awake.receive().0 >> 4, 3);
+    }
+    let metrics = parse(&broker.get("/metrics").body);
+    for class in ["realtime", "priority", "normal", "bulk"] {
+        let one = if class == "bulk" { 0.0 } else { 1.0 };
+        let urgent = if class == "normal" { 0.0 } else { one };
+        for (name, labels, value) in [
+            ("punctual_egress_sent_total", "", one),
+            ("punctual_egress_queued_messages", "", one),
+            ("punctual_egress_waiting_messages", "", 0.0),
+            ("punctual_egress_wait_seconds_count", "", urgent),
+            ("punctual_egress_held_seconds_count", "", 0.0),
+            ("punctual_egress_depth_messages_count", "", urgent),
+            ("punctual_egress_depth_messages_max", "", urgent),
+            ("punctual_egress_dropped_total", ",reason=\"full\"", 0.0),
+            ("punctual_egress_dropped_total", ",reason=\"late\"", 0.0),
+            ("punctual_egress_dropped_total", ",reason=\"expired\"", 0.0),
+            ("punctual_egress_dropped_total", ",reason=\"queue\"", 0.0),
+            ("punctual_deadline_misses_total", "", 0.0),
+        ] {
+            let name = format!("{name}{{class=\"{class}\"{labels}}}");
+            assert_eq!(metrics.get(&name), Some(&value), "{name}");
+        }
+    }
+    let by_value = "punctual_egress_priority_wait_seconds_count{priority=\"3\"}";
+    assert_eq!(metrics.get(by_value), Some(&1.0));
 }

@@ -1,8 +1,11 @@
 //! Urgency by user properties: forwarded unchanged, followed, and answered
 //! where it is not.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use crate::broker::Broker;
-use crate::build::{Connect, Props, Publish, V5, V311, first, subscribe};
+use crate::build::{Connect, Props, Publish, V5, V311, first, id, subscribe};
 use crate::conn::{Conn, unique};
 use crate::fixture::{pair, subscribe_with};
 
@@ -193,4 +196,70 @@ fn subscribe_tells_what_it_does_not_understand() {
     assert!(told[1].1.contains("rt-sequence = \"yes\"") && told[1].1.contains("on"));
     publisher.send(Publish::new(V5, &topic, "p").encode());
     assert!(subscriber.expect(&topic, "p").props.user().is_empty());
+}
+
+/// What is sent, waits, has expired and was held back is told by class.
+#[test]
+fn what_happens_to_classes_is_told_on_sys_topics() {
+    let Some(broker) = Broker::with_config("[server]\nsys_interval = \"1s\"\n") else {
+        return;
+    };
+    let sleeper = Connect::new(V5, unique("s")).lasting(300);
+    let (mut asleep, _) = Conn::connect_to(&broker, &sleeper);
+    asleep.subscribe("t", 1);
+    asleep.disconnect();
+    let (mut awake, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("c")));
+    awake.subscribe("t", 0);
+    let (mut publisher, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("p")));
+    let urgent = || Props::new().user("priority", "0");
+    for (number, props) in [
+        (1, urgent()),
+        (2, urgent()),
+        (3, urgent().four(id::MESSAGE_EXPIRY, 1)),
+        (4, Props::new().user("rt-priority", "3")),
+    ] {
+        let publish = Publish::new(V5, "t", "x").qos(1, number).props(props);
+        publisher.send(publish.encode());
+        publisher.ack(first::PUBACK, number);
+        awake.expect("t", "x");
+    }
+    let (mut watcher, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("w")));
+    watcher.subscribe("$SYS/rt/egress/#", 0);
+    let mut told = BTreeMap::new();
+    let mut until = |wanted: &[(&str, RangeInclusive<u64>)]| {
+        let is_told = |told: &BTreeMap<String, u64>| {
+            let mut wanted = wanted.iter();
+            wanted.all(|(topic, range)| told.get(*topic).is_some_and(|n| range.contains(n)))
+        };
+        while !is_told(&told) {
+            let message = watcher.message();
+            let topic = message.topic.strip_prefix("$SYS/rt/egress/").unwrap();
+            told.insert(topic.to_owned(), message.text().parse().unwrap());
+        }
+    };
+    until(&[
+        ("priority/sent", 3..=3),
+        ("priority/queued", 2..=2),
+        ("priority/dropped/expired", 1..=1),
+        ("priority/dropped/full", 0..=0),
+        ("priority/waiting", 0..=0),
+        ("realtime/sent", 1..=1),
+        ("realtime/queued", 1..=1),
+        ("realtime/missed", 0..=0),
+    ]);
+    let (mut asleep, _) = Conn::connect_to(&broker, &sleeper);
+    for _ in 0..3 {
+        let message = asleep.expect("t", "x");
+        asleep.acknowledge(&message);
+    }
+    // The one that expired waited for a second, and they were there before it.
+    let more_than_a_second = 1_000_000..=u64::MAX;
+    until(&[
+        ("priority/sent", 5..=5),
+        ("priority/queued", 0..=0),
+        ("priority/held/p50", more_than_a_second.clone()),
+        ("realtime/sent", 2..=2),
+        ("realtime/queued", 0..=0),
+        ("realtime/held/max", more_than_a_second),
+    ]);
 }

@@ -28,6 +28,12 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
         |class| class.waiting,
     );
     family(
+        "punctual_egress_queued_messages",
+        Kind::Gauge,
+        "Messages that wait in queues of sessions.",
+        |class| class.queued,
+    );
+    family(
         "punctual_deadline_misses_total",
         Kind::Counter,
         "Messages sent after their deadline.",
@@ -36,11 +42,17 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
     out.family(
         "punctual_egress_dropped_total",
         Kind::Counter,
-        "Messages with a priority or a requirement dropped before they were sent: the \
-         connection's lanes were full, or the message was late and rt-late is drop.",
+        "Messages dropped before they were sent: the connection's lanes were full, the \
+         message was late and rt-late is drop, it had expired, or the session's queue was \
+         full or the receiver too slow.",
     );
     for (class, stats) in classes() {
-        for (reason, count) in [("full", stats.dropped_full), ("late", stats.dropped_late)] {
+        for (reason, count) in [
+            ("full", stats.dropped_full),
+            ("late", stats.dropped_late),
+            ("expired", stats.dropped_expired),
+            ("queue", stats.dropped_queue),
+        ] {
             out.sample(&[("class", class), ("reason", reason)], count);
         }
     }
@@ -51,6 +63,14 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
     );
     for (class, stats) in classes() {
         histogram(out, ("class", class), &stats.wait);
+    }
+    out.family(
+        "punctual_egress_held_seconds",
+        Kind::Histogram,
+        "Time that messages waited in queues of sessions before they came to the lanes.",
+    );
+    for (class, stats) in classes() {
+        histogram(out, ("class", class), &stats.held);
     }
     out.family(
         "punctual_egress_depth_messages",
