@@ -20,6 +20,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(crate) struct Setup<'a> {
     /// The configuration file.
     pub(crate) config: &'a str,
+    /// Listeners beside the one by TCP.
+    pub(crate) listen: &'a [&'a str],
     /// Limit of open files.
     pub(crate) descriptors: Option<u64>,
     /// Where the log goes in place of a file of its own.
@@ -44,6 +46,7 @@ impl Broker {
         let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
         command
             .args(["serve", "--listen", "tcp://127.0.0.1:0", "--http", "off"])
+            .args(setup.listen.iter().flat_map(|more| ["--listen", *more]))
             .args(["--shards", "2", "--config"])
             .arg(config.path())
             .envs(setup.variables.iter().copied())

@@ -24,7 +24,12 @@ impl Pair {
 
     /// The same at a port of this machine.
     pub(crate) fn at(port: u16, name: &str) -> Self {
-        let mut subscriber = client(port, &format!("{name}-subscriber"));
+        Self::by(Scheme::Tcp, port, name)
+    }
+
+    /// The same by another transport.
+    pub(crate) fn by(scheme: Scheme, port: u16, name: &str) -> Self {
+        let mut subscriber = client(scheme, port, &format!("{name}-subscriber"));
         let topic = format!("{name}/talk");
         let options = SubscribeOptions {
             qos: QoS::AtLeastOnce,
@@ -39,7 +44,7 @@ impl Pair {
         });
         assert!(!granted.is_error(), "{granted}");
         Self {
-            publisher: client(port, &format!("{name}-publisher")),
+            publisher: client(scheme, port, &format!("{name}-publisher")),
             subscriber,
             topic,
             exchanged: 0,
@@ -62,10 +67,21 @@ impl Pair {
 
     /// The same with QoS 0, and with a priority.
     pub(crate) fn exchange_urgent(&mut self) {
+        self.exchange_with(&[("priority", "1")]);
+    }
+
+    /// The same with QoS 0 and a deadline, past which it is not sent.
+    pub(crate) fn exchange_due(&mut self, deadline: &str) {
+        self.exchange_with(&[("rt-deadline", deadline), ("rt-late", "drop")]);
+    }
+
+    fn exchange_with(&mut self, properties: &[(&str, &str)]) {
         self.exchanged += 1;
         let payload = self.exchanged.to_string();
         let mut message = Message::new(&self.topic, payload.as_bytes());
-        message.properties.push_user("priority", "1").unwrap();
+        for (name, value) in properties {
+            message.properties.push_user(name, value).unwrap();
+        }
         self.hand_over(&message);
     }
 
@@ -79,12 +95,12 @@ impl Pair {
     }
 }
 
-fn client(port: u16, client_id: &str) -> Client {
+fn client(scheme: Scheme, port: u16, client_id: &str) -> Client {
     let options = Options {
         endpoint: Endpoint {
             port,
             timeout: PATIENCE,
-            ..Endpoint::new(Scheme::Tcp, "127.0.0.1")
+            ..Endpoint::new(scheme, "127.0.0.1")
         },
         config: Config {
             client_id: client_id.to_owned(),

@@ -7,6 +7,8 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use punctual_client::Scheme;
+
 use crate::broker::{Broker, Setup, eventually};
 use crate::client::{Pair, connected, expect, open};
 
@@ -20,15 +22,32 @@ const WALL_CLOCK: [&str; 4] = [
 /// Where it may be read: for `pub` and `sub`, which are clients, for a warning
 /// about a certificate at the start, for the generation of a controller, which
 /// is no broker, and for what a store says of times.
-const ALLOWED: [&str; 5] = [
+const ALLOWED: [&str; 6] = [
     "net/src/server.rs",
     "punctual/src/cli/controller.rs",
     "punctual/src/cli/pubsub/",
     "punctual/src/config/check.rs",
     "punctual/src/store/",
+    "southbound/src/srt/manager.rs",
 ];
 /// What the broker is made of.
-const CRATES: [&str; 5] = ["auth", "broker", "codec", "net", "punctual"];
+const CRATES: [&str; 15] = [
+    "analysis",
+    "auth",
+    "broker",
+    "codec",
+    "manager",
+    "mesh",
+    "model",
+    "net",
+    "openflow",
+    "proxy",
+    "punctual",
+    "southbound",
+    "store",
+    "tls",
+    "udp",
+];
 
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
@@ -98,6 +117,7 @@ fn the_wall_clock_is_set() {
     let path = |path: &Path| path.display().to_string();
     let broker = Broker::start(Setup {
         config: "[server]\nconnect_timeout = \"1s\"\n[log]\nlevel = \"debug\"\n",
+        listen: &["udp://127.0.0.1:0"],
         variables: &[
             ("LD_PRELOAD", &path(&library)),
             ("FAKETIME_TIMESTAMP_FILE", &path(offset.path())),
@@ -111,13 +131,28 @@ fn the_wall_clock_is_set() {
         let last = log.lines().last().and_then(|line| line.get(..4));
         last.and_then(|year| year.parse::<i64>().ok())
     };
+    let datagrams = eventually("the log has the port for datagrams", || {
+        broker.log().lines().find_map(|line| {
+            let (_, port) = line.split_once("listening on udp://127.0.0.1:")?;
+            port.parse().ok()
+        })
+    });
     let mut pair = Pair::new(&broker, "early");
-    pair.exchange();
+    let mut by_udp = Pair::by(Scheme::Udp, datagrams, "early-udp");
+    for pair in [&mut pair, &mut by_udp] {
+        pair.exchange();
+        pair.exchange_due("3600s");
+    }
     let mut silent = connected(&broker, "silent");
     let now = year(&broker).expect("a stamp in the log");
     for years in [10, -10] {
         set(years);
-        pair.exchange();
+        for pair in [&mut pair, &mut by_udp] {
+            pair.exchange();
+            // An hour has not passed.
+            pair.exchange_due("3600s");
+        }
+        Pair::by(Scheme::Udp, datagrams, "late-udp").exchange();
         // Timers go on as before: none fires early, none is late.
         let mut late = open(&broker);
         assert_eq!(
