@@ -1,15 +1,17 @@
-//! What a message costs a shard's thread in allocations once connections,
-//! topics and buffers are known: nothing, urgent or not.
+//! What a message costs a shard's thread in allocations and lines of the log once
+//! connections, topics and buffers are known: nothing, urgent or not, by TCP and by
+//! UDP.
 //!
-//! A real server on a loopback port, and an allocator that counts what one
-//! thread asks for.
+//! A real server on loopback ports, an allocator that counts what one thread asks
+//! for, and a log of all levels that counts what it says.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -19,7 +21,9 @@ use punctual_net::layer::LayerConfig;
 use punctual_net::marking::Marking;
 use punctual_net::{
     AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, Server, ServerOptions, TcpOptions,
+    UdpOptions,
 };
+use tracing::span;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -73,21 +77,63 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// A server with one shard, whose thread is watched.
+/// Events of the watched thread, of every level.
+static EVENTS: AtomicU64 = AtomicU64::new(0);
+
+/// A log that formats nothing, but would have to.
+struct Log;
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        self.event_or_span();
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.event_or_span();
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+impl Log {
+    fn event_or_span(&self) {
+        if WATCHED.try_with(Cell::get).unwrap_or(false) {
+            EVENTS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A server with one shard, whose thread is watched, by TCP and by UDP.
 fn server() -> Server {
+    let listener = |udp| ListenerOptions {
+        address: "127.0.0.1:0".parse().unwrap(),
+        policy: ListenerPolicy {
+            layer: LayerConfig::default(),
+            identity: Identity::None,
+            allow_anonymous: None,
+            refuse: None,
+            max_connections: usize::MAX,
+        },
+        udp,
+        quic: None,
+    };
+    let datagrams = UdpOptions {
+        cookie: false,
+        ..UdpOptions::default()
+    };
     let server = Server::start(ServerOptions {
-        listeners: vec![ListenerOptions {
-            address: "127.0.0.1:0".parse().unwrap(),
-            policy: ListenerPolicy {
-                layer: LayerConfig::default(),
-                identity: Identity::None,
-                allow_anonymous: None,
-                refuse: None,
-                max_connections: usize::MAX,
-            },
-            udp: None,
-            quic: None,
-        }],
+        listeners: vec![listener(None), listener(Some(datagrams))],
         broker: Config {
             sys_interval: None,
             ..Config::default()
@@ -114,23 +160,40 @@ fn server() -> Server {
     let (done, wait) = channel();
     server.handle().call(0, move |_, _| {
         WATCHED.set(true);
+        tracing::info!("watched");
         let _ = done.send(());
     });
     wait.recv_timeout(PATIENCE).unwrap();
     server
 }
 
+/// How a client talks.
+enum Way {
+    Tcp(TcpStream),
+    /// And packets that have come in one datagram.
+    Udp(UdpSocket, VecDeque<Vec<u8>>),
+}
+
 /// A client that speaks MQTT 5, or 3.1.1.
 struct Client {
-    stream: TcpStream,
+    way: Way,
 }
 
 impl Client {
-    fn connect(to: SocketAddr, v5: bool, id: &str) -> Self {
-        let stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let mut client = Self { stream };
+    fn connect(server: &Server, udp: bool, v5: bool, id: &str) -> Self {
+        let to: SocketAddr = server.addresses()[usize::from(udp)];
+        let way = if udp {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(to).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            Way::Udp(socket, VecDeque::new())
+        } else {
+            let stream = TcpStream::connect(to).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_nodelay(true).unwrap();
+            Way::Tcp(stream)
+        };
+        let mut client = Self { way };
         let mut body = text("MQTT");
         body.extend([if v5 { 5 } else { 4 }, 2, 0, 0]);
         if v5 {
@@ -153,20 +216,50 @@ impl Client {
         assert_eq!(self.receive()[0], 0x90);
     }
 
+    /// Sends whole packets.
     fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+        match &mut self.way {
+            Way::Tcp(stream) => stream.write_all(bytes).unwrap(),
+            Way::Udp(socket, _) => packets(bytes).for_each(|packet| {
+                socket.send(packet).unwrap();
+            }),
+        }
     }
 
-    /// The next packet; none of them is long.
+    /// The next packet.
     fn receive(&mut self) -> Vec<u8> {
-        let mut bytes = vec![0; 2];
-        self.stream.read_exact(&mut bytes).unwrap();
-        assert!(bytes[1] < 0x80, "a packet of less than 128 bytes");
-        let rest = usize::from(bytes[1]);
-        bytes.resize(2 + rest, 0);
-        self.stream.read_exact(&mut bytes[2..]).unwrap();
-        bytes
+        match &mut self.way {
+            Way::Tcp(stream) => {
+                let mut bytes = vec![0; 2];
+                stream.read_exact(&mut bytes).unwrap();
+                bytes.resize(length(&bytes), 0);
+                stream.read_exact(&mut bytes[2..]).unwrap();
+                bytes
+            }
+            Way::Udp(socket, come) => loop {
+                if let Some(packet) = come.pop_front() {
+                    return packet;
+                }
+                let mut datagram = [0; 1500];
+                let len = socket.recv(&mut datagram).unwrap();
+                come.extend(packets(&datagram[..len]).map(<[u8]>::to_vec));
+            },
+        }
     }
+}
+
+/// Length of the packet that begins so; none of them is long.
+fn length(bytes: &[u8]) -> usize {
+    assert!(bytes[1] < 0x80, "a packet of less than 128 bytes");
+    2 + usize::from(bytes[1])
+}
+
+/// One after the other.
+fn packets(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let packet = bytes.split_off(..length(bytes.get(..2)?))?;
+        Some(packet)
+    })
 }
 
 fn text(text: &str) -> Vec<u8> {
@@ -181,12 +274,14 @@ fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What is published.
+/// What is published, and how.
 #[derive(Debug)]
 struct Traffic {
+    udp: bool,
     v5: bool,
     qos: u8,
-    priority: bool,
+    /// What every message states.
+    stated: Option<(&'static str, &'static str)>,
 }
 
 impl Traffic {
@@ -198,25 +293,26 @@ impl Traffic {
         }
         if self.v5 {
             let mut properties = Vec::new();
-            if self.priority {
+            if let Some((key, value)) = self.stated {
                 properties.push(0x26);
-                properties.extend(text("priority"));
-                properties.extend(text("3"));
+                properties.extend(text(key));
+                properties.extend(text(value));
             }
             body.push(properties.len() as u8);
             body.extend(properties);
         }
-        body.extend([b'x'; 64]);
+        body.extend([b'x'; 60]);
         packet(0x30 | (self.qos << 1), &body)
     }
 
-    /// Allocations of the shard for a message that `receivers` clients get.
-    fn allocations(&self, receivers: usize) -> f64 {
+    /// Allocations of the shard for a message that `receivers` clients get, and
+    /// events that it logs for all of them.
+    fn costs(&self, receivers: usize) -> (f64, u64) {
         let server = server();
-        let to = server.addresses()[0];
-        let mut publisher = Client::connect(to, self.v5, "publisher");
+        let connect = |id: &str| Client::connect(&server, self.udp, self.v5, id);
+        let mut publisher = connect("publisher");
         let connect = |n| {
-            let mut receiver = Client::connect(to, self.v5, &format!("receiver-{n}"));
+            let mut receiver = connect(&format!("receiver-{n}"));
             receiver.subscribe(self.v5, "cell/1", self.qos);
             receiver
         };
@@ -241,32 +337,50 @@ impl Traffic {
             }
         };
         run(WARM_UP);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let counted = || [&ALLOCATIONS, &EVENTS].map(|count| count.load(Ordering::Relaxed));
+        let before = counted();
         run(COUNTED);
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let after = counted();
         server.shut_down();
-        allocations as f64 / (COUNTED * BATCH) as f64
+        let messages = (COUNTED * BATCH) as f64;
+        (
+            (after[0] - before[0]) as f64 / messages,
+            after[1] - before[1],
+        )
     }
 }
 
 /// One test, because one counter is watched.
 #[test]
-fn messages_in_steady_state_do_not_allocate() {
+fn messages_in_steady_state_neither_allocate_nor_log() {
+    tracing::subscriber::set_global_default(Log).unwrap();
     let mut kinds = Vec::new();
-    for qos in [0, 1] {
+    for (udp, qos) in [(false, 0), (false, 1), (true, 0)] {
         // Urgent messages state it in a property, which MQTT 3.1.1 has not.
-        for (v5, priority) in [(false, false), (true, false), (true, true)] {
-            kinds.push(Traffic { v5, qos, priority });
+        for (v5, stated) in [
+            (false, None),
+            (true, None),
+            (true, Some(("priority", "3"))),
+            (true, Some(("rt-deadline", "10s"))),
+        ] {
+            kinds.push(Traffic {
+                udp,
+                v5,
+                qos,
+                stated,
+            });
         }
     }
     for traffic in kinds {
         for receivers in [1, 3] {
-            let allocations = traffic.allocations(receivers);
+            let (allocations, events) = traffic.costs(receivers);
             println!("{traffic:?} to {receivers}: {allocations}");
             assert!(
                 allocations < NOW_AND_THEN,
                 "{traffic:?} to {receivers} receivers: {allocations} allocations a message"
             );
+            assert_eq!(events, 0, "{traffic:?} to {receivers} receivers");
         }
     }
+    assert!(EVENTS.load(Ordering::Relaxed) > 0, "the log is heard");
 }
