@@ -3,6 +3,8 @@
 #
 #   scripts/bench.sh            all brokers, all cases (about an hour)
 #   scripts/bench.sh --quick    floor, punctual and mosquitto, one second per case
+#   scripts/bench.sh urgency    instead: the goals for urgent messages beside what is measured
+#                               (root; about half an hour; --short: a few minutes)
 #
 # Further options go to `punctual-bench compare`, see its --help. Peers are built once into
 # target/bench/bin; PUNCTUAL_BIN, MOSQUITTO_BIN, RUMQTTD_BIN and MOCHI_BIN name other programs.
@@ -27,7 +29,9 @@ if [ -z "${PUNCTUAL_BIN:-}" ]; then
     cargo build --release -p punctual
     export PUNCTUAL_BIN="$target/release/punctual"
 fi
-cargo build --release -p punctual-bench
+if [ "${1:-}" != urgency ]; then
+    cargo build --release -p punctual-bench
+fi
 
 if [ -z "${MOSQUITTO_BIN:-}" ] && [ ! -x /usr/sbin/mosquitto ] && ! command -v mosquitto >/dev/null; then
     sudo=
@@ -36,6 +40,11 @@ if [ -z "${MOSQUITTO_BIN:-}" ] && [ ! -x /usr/sbin/mosquitto ] && ! command -v m
     # The package would start a broker; the comparison starts its own.
     RUNLEVEL=1 $sudo apt-get install -y --no-install-recommends mosquitto >&2 ||
         say "mosquitto cannot be installed here and is left out"
+fi
+
+if [ "${1:-}" = urgency ]; then
+    shift
+    exec scripts/urgency "$@"
 fi
 
 if [ "$quick" = no ]; then
