@@ -16,6 +16,7 @@ use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
 use crate::retained::Retained;
 use crate::route::Matched;
+use crate::session::Delivery;
 use crate::watch::{FlowSight, Watches};
 use crate::{Message, Nanos, Stats};
 
@@ -29,6 +30,8 @@ pub(crate) struct SessionHandle {
     pub(crate) client_id: Arc<str>,
     /// Whether it is that of a neighbour broker.
     pub(crate) link: bool,
+    /// Whether that neighbour understands [`crate::federation::Notes`].
+    pub(crate) notes: AtomicBool,
     /// Whether a connection is attached.
     pub(crate) connected: AtomicBool,
     /// Messages in the queue, as the owning shard last said.
@@ -58,6 +61,20 @@ impl SessionHandle {
     #[inline]
     pub(crate) fn is_durable(&self) -> bool {
         self.durable.load(Ordering::Acquire)
+    }
+
+    /// What goes with a message for it, as far as its client understands that.
+    #[inline]
+    pub(crate) fn ids_of<'a>(&self, delivery: &'a Delivery) -> &'a [u32] {
+        match self.link && !self.takes_notes() {
+            true => &[],
+            false => delivery.subscription_ids.as_deref().unwrap_or(&[]),
+        }
+    }
+
+    /// Whether it is that of a neighbour that understands notes.
+    pub(crate) fn takes_notes(&self) -> bool {
+        self.link && self.notes.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_durable(&self, durable: bool) {
@@ -176,6 +193,7 @@ impl Directory {
 
     /// Makes the broker one of a mesh; to be called once, before clients connect.
     pub fn set_federation(&self, federation: Arc<dyn Federation>) {
+        self.retained_mut().remember_gone();
         // A second one would not know what the first was told.
         let _ = self.federation.set(federation);
     }
@@ -254,9 +272,10 @@ impl Directory {
         (piece.messages, piece.next)
     }
 
-    /// Removes the retained message of a topic; says whether there was one.
-    pub fn remove_retained(&self, topic: &str) -> bool {
-        self.retained_mut().remove(topic)
+    /// The version of what a topic is to retain now.
+    pub(crate) fn next_version(&self, retained: &mut Retained) -> u64 {
+        let federation = self.federation();
+        retained.next_version(federation.map(|it| (it.clock(), it.origin().get())))
     }
 
     /// Takes the topics that have no retained message any more although the
@@ -351,6 +370,7 @@ impl Directory {
             number,
             client_id: client_id.clone(),
             link: client_id.starts_with(LINK_PREFIX),
+            notes: AtomicBool::new(true),
             connected: AtomicBool::new(false),
             queued: AtomicU32::new(0),
             queued_bytes: AtomicUsize::new(0),

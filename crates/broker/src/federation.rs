@@ -20,8 +20,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
+use punctual_codec::Properties;
 
 use crate::hub::ConnId;
+use crate::retained::VERSION_BITS;
 
 /// Client identifiers of neighbour brokers begin with this.
 pub const LINK_PREFIX: &str = "$mesh/";
@@ -84,6 +86,53 @@ impl MessageName {
     }
 }
 
+/// What a neighbour is told of a message beside its name.
+///
+/// Subscription Identifiers carry it, which have no other meaning between brokers and
+/// are kept wherever a message for a session is: first what there is, then numbers of
+/// [`Self::WORD`] bits, each with a bit above them because 0 cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Notes {
+    /// The version of what its topic retains with it; 0 for none.
+    pub(crate) version: u64,
+    /// It is not published now: a comparison found that the neighbour lacks it.
+    pub(crate) missing: bool,
+}
+
+impl Notes {
+    const WORD: u32 = VERSION_BITS / 2;
+    const TOP: u32 = 1 << Self::WORD;
+    const VERSION: u32 = 1;
+    const MISSING: u32 = 2;
+
+    pub(crate) fn ids(self) -> Arc<[u32]> {
+        let missing = if self.missing { Self::MISSING } else { 0 };
+        let word = |at: u32| (self.version >> (Self::WORD * at)) as u32 % Self::TOP;
+        let words = [Self::VERSION | missing, word(1), word(0)];
+        words.map(|word| word | Self::TOP).into()
+    }
+
+    /// Reads what [`Self::ids`] wrote, and nothing else.
+    pub(crate) fn read(properties: Properties<'_>) -> Option<Self> {
+        let mut words = properties.subscription_ids();
+        let mut next = || words.next().filter(|word| *word >= Self::TOP);
+        let Some(flags) = next() else {
+            let none = properties.subscription_ids().next().is_none();
+            return none.then(Self::default);
+        };
+        let flags = flags - Self::TOP;
+        if flags & !Self::MISSING != Self::VERSION {
+            return None;
+        }
+        let [high, low] = [next()?, next()?].map(|word| u64::from(word - Self::TOP));
+        let notes = Self {
+            version: high << Self::WORD | low,
+            missing: flags & Self::MISSING != 0,
+        };
+        words.next().is_none().then_some(notes)
+    }
+}
+
 /// What a federation is told of links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkNews<'a> {
@@ -123,6 +172,9 @@ pub trait Federation: Debug + Send + Sync {
     fn origin(&self) -> NonZeroU32;
     /// Whether a message from a neighbour was not here before.
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool;
+    /// Microseconds since 1970, by which brokers agree which of two retained messages
+    /// is the newer.
+    fn clock(&self) -> u64;
     /// Topics below `$SYS`, and what they say now.
     fn topics(&self) -> Vec<(String, String)> {
         Vec::new()
@@ -152,14 +204,29 @@ pub(crate) struct LinkState {
     /// Publications of the neighbour that are not acknowledged because there is no
     /// room where they have to go; whole packets, in their order.
     pub(crate) parked: VecDeque<Box<[u8]>>,
+    /// Retained messages that the neighbour has told it has, since it began to.
+    pub(crate) has: Vec<u64>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use punctual_codec::{PropertyBuf, PropertyId};
 
     proptest! {
+        #[test]
+        fn notes_are_read_as_written(version in 1..1u64 << VERSION_BITS, missing: bool) {
+            let notes = Notes { version, missing };
+            let mut properties = PropertyBuf::new();
+            for id in &*notes.ids() {
+                properties.push_number(PropertyId::SubscriptionIdentifier, *id);
+            }
+            prop_assert_eq!(Notes::read(properties.as_properties()), Some(notes));
+            properties.push_number(PropertyId::SubscriptionIdentifier, 1);
+            prop_assert_eq!(Notes::read(properties.as_properties()), None);
+        }
+
         #[test]
         fn names_are_read_as_written(origin in 1..=u32::MAX, number: u32, again: bool) {
             let name = MessageName {

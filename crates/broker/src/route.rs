@@ -112,6 +112,11 @@ impl Matched {
         self.shards.is_empty() && self.groups.is_empty()
     }
 
+    /// All but those of groups.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.shards.iter().flat_map(|(_, targets)| targets.iter())
+    }
+
     /// Bytes that the targets take.
     fn weight(&self) -> usize {
         let groups = self.groups.iter().map(|group| group.members.len());

@@ -16,6 +16,7 @@ use crate::federation::LinkState;
 use crate::hub::Conn;
 use crate::journal::Durability;
 use crate::sequence::{Number, Sequences};
+use crate::shard::Lack;
 use crate::slab::Slab;
 use crate::{Message, Nanos};
 
@@ -543,6 +544,8 @@ pub(crate) struct Replay {
     /// Fetched, not yet sent.
     pub(crate) ready: VecDeque<Arc<Message>>,
     pub(crate) complete: bool,
+    /// For a neighbour: which of them it lacks.
+    pub(crate) lack: Option<Box<Lack>>,
 }
 
 /// Replays that are under way, the oldest first. Most sessions have none.

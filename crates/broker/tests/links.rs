@@ -59,6 +59,10 @@ impl Federation for Notes {
         name.origin.get() != self.origin && !names.iter().any(same)
     }
 
+    fn clock(&self) -> u64 {
+        0
+    }
+
     fn note(&self, name: MessageName) {
         self.names.lock().unwrap().push(name);
     }
@@ -251,7 +255,7 @@ fn a_message_crosses_with_its_name_and_arrives_without() {
     // Kept while the link carries nothing.
     pair.a.publish(publisher, "t/1", "one", 1);
     assert_eq!(pair.carry(), []);
-    pair.a.shard.link_carry("b", true, NOW);
+    pair.a.shard.link_carry("b", true, false, NOW);
     assert_eq!(pair.carry(), [("one".to_owned(), 1)]);
     assert_eq!(
         publications(&pair.b.take(subscriber)),
@@ -294,7 +298,7 @@ fn a_copy_for_another_neighbour_is_recognised() {
     let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
     for peer in ["b", "c"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, NOW);
+        pair.a.shard.link_carry(peer, true, false, NOW);
     }
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", "one", 1);

@@ -110,7 +110,14 @@ pub enum Output {
     /// Close the connection of a link; it is down already.
     Close(LinkId, String),
     /// From now on messages go over the link, or are kept for it.
-    Carry(LinkId, bool),
+    Carry {
+        /// Which.
+        link: LinkId,
+        /// Whether they go.
+        carries: bool,
+        /// What its ends speak, see [`VERSIONS`].
+        version: u8,
+    },
     /// The neighbour wants these as well, and those not any more.
     Interest {
         /// Which.
@@ -174,6 +181,8 @@ struct Link {
     peer: BrokerId,
     instance: u64,
     dialled: bool,
+    /// The highest that both ends speak.
+    version: u8,
     weight: f64,
     rtt: Rtt,
     /// The neighbour's clock in its last hello, and when that came.
@@ -337,6 +346,7 @@ impl Node {
                 peer: peer.id.clone(),
                 instance: peer.instance,
                 dialled,
+                version: peer.versions.1.min(*VERSIONS.end()),
                 weight,
                 rtt: Rtt::default(),
                 echo: None,
@@ -764,14 +774,18 @@ impl Node {
         let Some(link) = self.links.get_mut(&id) else {
             return;
         };
-        let peer = link.peer.clone();
+        let (peer, version) = (link.peer.clone(), link.version);
         let event = Event::Edge(peer.clone(), edge);
         self.outputs.push_back(Output::Event(event));
         let before = std::mem::replace(&mut link.edge, edge);
         match (before.carries(), edge.carries()) {
             (false, true) => {
                 self.lost.remove(&id);
-                self.outputs.push_back(Output::Carry(id, true));
+                self.outputs.push_back(Output::Carry {
+                    link: id,
+                    carries: true,
+                    version,
+                });
                 self.reach.activate(id);
                 match self.settings.strategy {
                     Strategy::SubscriptionTable => {
@@ -790,7 +804,11 @@ impl Node {
             (true, false) if !self.lost.contains_key(&id) => {
                 self.table.deactivate(id);
                 self.awaited.remove(&id);
-                self.outputs.push_back(Output::Carry(id, false));
+                self.outputs.push_back(Output::Carry {
+                    link: id,
+                    carries: false,
+                    version,
+                });
                 let mut behind = self.reach.deactivate(id);
                 behind.insert(peer);
                 self.lose(id, Some(behind), now);

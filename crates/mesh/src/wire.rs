@@ -17,7 +17,10 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=1;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=2;
+/// From this version on a broker keeps what is retained anywhere: publications carry
+/// notes, and what both ends retain is compared.
+pub const RETAINS: u8 = 2;
 /// Parts that filters are divided into when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.

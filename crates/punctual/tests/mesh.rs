@@ -14,7 +14,7 @@ use std::time::Instant;
 use broker::{Broker, PATIENCE};
 use punctual_client::{Client, Config, Event, Message, PropertyBuf, PropertyId, QoS};
 use serde_json::Value;
-use talk::{payloads, publish, subscribed};
+use talk::{payloads, publish, received, subscribed};
 use tempfile::{NamedTempFile, TempDir};
 
 struct Member {
@@ -171,6 +171,80 @@ fn three_brokers_are_one_and_survive_the_root() {
     assert_eq!(payloads(&mut at_c, 47), expected);
     b.attached("b");
     assert_eq!(c.attached("b")["parent"], "b");
+}
+
+/// Publishes a retained message, an empty one to remove what there is.
+fn retain(publisher: &mut Client, topic: &str, payload: &str) {
+    let message = Message::new(topic, payload.to_owned());
+    publisher
+        .publish(&message.qos(QoS::AtLeastOnce).retained())
+        .unwrap();
+    while !matches!(
+        publisher.next(Some(PATIENCE)).unwrap(),
+        Some(Event::Published { .. })
+    ) {}
+}
+
+/// Waits until a broker retains these messages below `t/`.
+#[track_caller]
+fn retains(member: &Member, wanted: &[(&str, &str)]) {
+    let start = Instant::now();
+    loop {
+        let page = member.broker.get("/api/v1/retained?filter=t/%23").ok();
+        let messages = page["messages"].as_array().unwrap().iter();
+        let topics: Vec<&str> = messages
+            .map(|message| message["topic"].as_str().unwrap())
+            .collect();
+        let is_so = topics.len() == wanted.len()
+            && wanted.iter().all(|(topic, payload)| {
+                let path = format!("/api/v1/retained/{topic}");
+                topics.contains(topic) && member.broker.get(&path).ok()["text"] == *payload
+            });
+        if is_so {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{page:#}, not {wanted:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn who_subscribes_late_finds_what_is_retained_at_every_broker() {
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let mut publisher = a.client("publisher");
+    retain(&mut publisher, "t/before", "there");
+    let b = Member::start("b", "", &[&a]);
+    let c = Member::start("c", "", &[&b]);
+    c.attached("a");
+    // Of what there was before, and of what comes, whoever wants it.
+    retains(&c, &[("t/before", "there")]);
+    for (topic, payload) in [("t/1", "old"), ("t/1", "new"), ("t/2", "x"), ("t/2", "")] {
+        retain(&mut publisher, topic, payload);
+    }
+    retain(&mut c.client("publisher-at-c"), "t/3", "from c");
+    let all = [("t/1", "new"), ("t/3", "from c"), ("t/before", "there")];
+    for member in [&a, &b, &c] {
+        retains(member, &all);
+    }
+    for member in [&a, &b, &c] {
+        let mut late = subscriber(member, "late", "t/#");
+        let messages = received(&mut late, 3);
+        let mut found: Vec<(&str, &str)> = messages
+            .iter()
+            .map(|message| {
+                assert!(message.retain && message.properties.as_properties().is_empty());
+                let payload = std::str::from_utf8(&message.payload).unwrap();
+                (&*message.topic, payload)
+            })
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, all);
+    }
+    // An operator removes one for all.
+    b.broker.delete("/api/v1/retained/t/3").ok();
+    for member in [&a, &b, &c] {
+        retains(member, &[("t/1", "new"), ("t/before", "there")]);
+    }
 }
 
 /// Brokers in a row, each of which is killed and starts again with its store while the

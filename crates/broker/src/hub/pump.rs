@@ -6,9 +6,11 @@ use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
 
 use super::{Conn, ConnId, Hub, count_publish, first_step, put_publish};
 use crate::egress::{Class, Entry, LaneLimits, Pool, Seat};
+use crate::federation::Notes;
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Reception};
 use crate::message::Form;
+use crate::sequence::Number;
 use crate::session::{Delivery, Load, Session, Step};
 use crate::timers::Timer;
 use crate::{Nanos, Stats};
@@ -56,7 +58,7 @@ impl Hub {
                         qos: delivery.qos,
                         retain: delivery.retain,
                         packet_id: entry.packet_id,
-                        subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+                        subscription_ids: session.handle.ids_of(delivery),
                         number: delivery.number,
                         alias: None,
                     };
@@ -89,7 +91,9 @@ impl Hub {
             conn: conn.id(slot),
         };
         taken.send(session, conn, &mut outlet, ahead, now);
-        while conn.out.backlog() < ahead {
+        // What a neighbour lacks waits for what is new.
+        let waits = session.link.is_some() && !session.queue.is_empty();
+        while conn.out.backlog() < ahead && !waits {
             let Some(replay) = session.replays.front_mut() else {
                 break;
             };
@@ -100,8 +104,17 @@ impl Hub {
                 }
                 let retained = self.directory.retained();
                 let piece = retained.scan(&replay.filter, &replay.from, REPLAY_BATCH, now);
-                drop(retained);
                 replay.ready = piece.messages.into();
+                if let Some(lack) = &replay.lack {
+                    replay.ready.retain(|message| {
+                        let topic = message.topic();
+                        lack.has(topic, retained.version_of(topic))
+                    });
+                    if piece.next.is_none() {
+                        replay.ready.extend(lack.gone(&retained, now));
+                    }
+                }
+                drop(retained);
                 match piece.next {
                     Some(next) => replay.from = next,
                     None => replay.complete = true,
@@ -134,15 +147,22 @@ impl Hub {
             let own = replay.no_local && message.publisher == session.handle.number;
             // One that was replaced since it was fetched would come after its
             // successor, which was delivered when it was published.
-            if !allowed
-                || own
-                || message.is_expired(now)
-                || !self.directory.retained().is_current(&message)
-            {
+            if !allowed || own || message.is_expired(now) {
                 continue;
             }
-            let ids: Option<Arc<[u32]>> = (replay.id != 0).then(|| Arc::from([replay.id]));
+            let retained = self.directory.retained();
+            if !retained.is_current(&message) {
+                continue;
+            }
+            let version = retained.version_of(message.topic());
+            drop(retained);
+            let missing = replay.lack.is_some();
+            let ids: Option<Arc<[u32]>> = match replay.id {
+                0 => missing.then(|| Notes { version, missing }.ids()),
+                id => Some(Arc::from([id])),
+            };
             let number = match replay.numbered {
+                true if missing => self.directory.new_name().map(Number::from),
                 true => {
                     let most = self.config.limits.max_numbered_topics;
                     session.number(message.topic_bytes(), most)
@@ -210,8 +230,8 @@ struct Taken {
 }
 
 impl Taken {
-    /// Sends what waits in the queue: while retained messages are to be sent,
-    /// urgent ones only.
+    /// Sends what waits in the queue: while retained messages are to be sent to a
+    /// client, urgent ones only.
     fn send(
         &mut self,
         session: &mut Session,
@@ -223,7 +243,10 @@ impl Taken {
         while let Some(next) = session.queue.front()
             && match next.message.stamp.class().is_urgent() {
                 true => next.qos > QoS::AtMostOnce || conn.out.has_room(outlet.limits),
-                false => session.replays.is_empty() && conn.out.backlog() < ahead,
+                false => {
+                    let first = session.replays.is_empty() || session.link.is_some();
+                    first && conn.out.backlog() < ahead
+                }
             }
             && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
             && let Some((since, delivery)) = session.queue.pop()
@@ -247,7 +270,7 @@ impl Taken {
 /// Sends a message that was queued or retained; false if it was dropped or has to
 /// wait until its packet identifier is on disk.
 fn send_delivery(
-    delivery: Delivery,
+    mut delivery: Delivery,
     class: Class,
     session: &mut Session,
     conn: &mut Conn,
@@ -273,6 +296,9 @@ fn send_delivery(
         return false;
     }
     if class.is_urgent() {
+        if session.handle.ids_of(&delivery).is_empty() {
+            delivery.subscription_ids = None;
+        }
         let entry = Entry {
             delivery,
             packet_id,
@@ -295,7 +321,7 @@ fn send_delivery(
         qos,
         retain: delivery.retain,
         packet_id,
-        subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+        subscription_ids: session.handle.ids_of(&delivery),
         number: delivery.number,
         alias: None,
     };

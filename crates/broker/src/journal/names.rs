@@ -154,6 +154,9 @@ mod tests {
         fn is_new(&self, _: MessageName, _: bool) -> bool {
             true
         }
+        fn clock(&self) -> u64 {
+            0
+        }
         fn note(&self, name: MessageName) {
             self.names.lock().unwrap().push(name.number);
         }

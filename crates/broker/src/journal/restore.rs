@@ -101,8 +101,7 @@ impl Restorer {
             } => {
                 if let Some(message) = self.messages.get(message) {
                     let mut retained = self.directory.retained_mut();
-                    retained.raise_version(*version);
-                    retained.set(message.to_be_retained());
+                    retained.set(message.to_be_retained(), *version);
                 }
             }
             Op::Flow { key, value } => {
@@ -387,11 +386,10 @@ impl Hub {
 
     /// What a neighbour wants.
     fn restore_wishes(&mut self, slot: u32, wishes: Vec<Subscription>) {
+        let by_root = self.by_root();
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        let federation = self.directory.federation();
-        let by_root = federation.is_some_and(|federation| federation.relay().is_some());
         let mut index = self.directory.index_mut();
         for wish in &wishes {
             let subscriber = subscriber(&session.handle, by_root);

@@ -254,12 +254,12 @@ impl Hub {
             return;
         }
         let directory = self.directory.clone();
-        let mut retained = directory.retained_mut();
+        let retained = directory.retained();
         for topic in topics {
             if let Some(message) = retained.get(&topic)
                 && message.stored != 0
             {
-                let version = retained.next_version();
+                let version = retained.version_of(&topic);
                 self.store_retained(&message, version);
             }
         }

@@ -12,10 +12,10 @@ use punctual_codec::{
 };
 
 use super::publish::is_congested;
-use super::{Fail, Next, Shard};
+use super::{Fail, Next, Shard, replica};
 use crate::directory::SessionHandle;
 use crate::egress::Class;
-use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Relay};
+use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Relay};
 use crate::hub::{ConnId, ConnMeta, Hub};
 use crate::index::Subscriber;
 use crate::journal::{Journal, Reception};
@@ -51,12 +51,17 @@ pub struct LinkLimits {
 pub(super) enum Incoming<'a> {
     /// A message for the federation.
     Told(&'a [u8]),
-    /// A message with a name, which is not among its properties any more.
-    Named(MessageName),
+    /// A message about what is retained.
+    Retains(&'a [u8]),
+    /// A message with a name and notes, which are not among its properties any more.
+    Named(MessageName, Notes),
 }
 
-/// Takes the name out of a PUBLISH from a neighbour.
+/// Takes name and notes out of a PUBLISH from a neighbour.
 pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fail> {
+    if raw.topic == replica::TOPIC.as_bytes() {
+        return Ok(Incoming::Retains(raw.payload));
+    }
     if raw.topic.starts_with(LINK_TOPIC) {
         return Ok(Incoming::Told(raw.payload));
     }
@@ -72,10 +77,24 @@ pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fai
     }
     let (key, value) = last.pair();
     let name = MessageName::parse(value).filter(|_| key == NAME_KEY);
+    let notes = Notes::read(raw.properties).ok_or_else(|| {
+        Fail::new(
+            ReasonCode::ProtocolError,
+            "notes of a neighbour are not understood",
+        )
+    })?;
+    // The notes come right before the name.
+    let mut own = last.bytes.len();
+    if raw.properties.contains(PropertyId::SubscriptionIdentifier) {
+        let ids = raw.properties.iter();
+        let ids = ids.filter(|property| property.id == PropertyId::SubscriptionIdentifier);
+        own += ids.map(|property| property.bytes.len()).sum::<usize>();
+    }
     let bytes = raw.properties.as_bytes();
-    let rest = &bytes[..bytes.len() - last.bytes.len()];
+    let rest = &bytes[..bytes.len() - own];
     raw.properties = Properties::check(rest, PropertySet::PUBLISH)?;
-    name.map(Incoming::Named).ok_or_else(nameless)
+    let name = name.ok_or_else(nameless)?;
+    Ok(Incoming::Named(name, notes))
 }
 
 /// Who gets a message that goes by the root.
@@ -169,9 +188,10 @@ pub(super) fn park(
     id: ConnId,
     topic: &[u8],
     raw: &RawPublish<'_>,
-    name: Option<MessageName>,
+    called: (Option<MessageName>, Notes),
     now: Nanos,
 ) -> Result<Next, Fail> {
+    let (name, notes) = called;
     if hub.unparking {
         return Ok(Next::Hold);
     }
@@ -181,6 +201,13 @@ pub(super) fn park(
         if property.id != PropertyId::TopicAlias {
             properties.extend_from_slice(property.bytes);
         }
+    }
+    if notes != Notes::default() {
+        let mut ids = PropertyBuf::new();
+        for id in &*notes.ids() {
+            ids.push_number(PropertyId::SubscriptionIdentifier, *id);
+        }
+        properties.extend_from_slice(ids.as_properties().as_bytes());
     }
     if let Some(name) = name {
         Number::from(name).encode(&mut properties);
@@ -270,25 +297,42 @@ impl Shard {
         id
     }
 
-    /// Lets messages go to a neighbour, or keeps them for it.
-    pub fn link_carry(&mut self, peer: &str, carries: bool, now: Nanos) {
+    /// Lets messages go to a neighbour, or keeps them for it. With `retains`, the
+    /// neighbour keeps what is retained anywhere, and understands how to compare that.
+    pub fn link_carry(&mut self, peer: &str, carries: bool, retains: bool, now: Nanos) {
         let Some(slot) = self.link_session(peer) else {
             return;
         };
         let hub = &mut self.hub;
+        let by_root = hub.by_root();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
         };
-        let (Some(link), Some(conn)) = (&mut session.link, session.conn) else {
+        let Some(link) = &mut session.link else {
             return;
         };
-        let Some(conn) = hub.conns.get_mut(conn) else {
+        let generations = &hub.directory.generations;
+        session.handle.notes.store(retains, Ordering::Release);
+        if carries && retains {
+            let subscriber = subscriber(&session.handle, by_root);
+            let mut index = hub.directory.index_mut();
+            index.subscribe(replica::TOPIC, subscriber, generations);
+        } else {
+            let mut index = hub.directory.index_mut();
+            index.unsubscribe(replica::TOPIC, &session.handle, generations);
+            session.replays.remove("#");
+            link.has.clear();
+        }
+        let Some(conn) = session.conn.and_then(|conn| hub.conns.get_mut(conn)) else {
             return;
         };
         match (carries, link.held) {
             (true, Some(max)) => {
                 (conn.receive_max, link.held) = (max, None);
                 hub.pump(slot, now);
+                if retains {
+                    self.compare_retained(slot);
+                }
             }
             (false, None) => (conn.receive_max, link.held) = (0, Some(conn.receive_max)),
             _ => {}
@@ -301,8 +345,7 @@ impl Shard {
             return;
         };
         let hub = &mut self.hub;
-        let federation = hub.directory.federation();
-        let by_root = federation.is_some_and(|federation| federation.relay().is_some());
+        let by_root = hub.by_root();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
         };
@@ -425,7 +468,7 @@ impl Shard {
                         qos,
                         retain: delivery.retain,
                         number: delivery.number,
-                        subscription_ids: &[],
+                        subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
                     },
                 ),
             };
@@ -526,6 +569,7 @@ impl Shard {
         };
         if let Some(link) = session.link.take() {
             let mut index = hub.directory.index_mut();
+            index.unsubscribe(replica::TOPIC, &session.handle, &hub.directory.generations);
             for filter in &link.filters {
                 index.unsubscribe(filter, &session.handle, &hub.directory.generations);
             }
@@ -534,6 +578,12 @@ impl Shard {
 }
 
 impl Hub {
+    /// Whether all messages go by the root.
+    pub(crate) fn by_root(&self) -> bool {
+        let federation = self.directory.federation();
+        federation.is_some_and(|federation| federation.relay().is_some())
+    }
+
     /// Forgets what a session's client was sent and has not taken.
     fn give_up_window(&mut self, slot: u32) {
         if let Some(session) = self.sessions.get_mut(slot) {

@@ -6,6 +6,7 @@ mod inspect;
 mod lifecycle;
 mod links;
 mod publish;
+mod replica;
 mod store;
 mod subscribe;
 
@@ -14,6 +15,7 @@ pub use links::LinkLimits;
 pub(crate) use links::{OPTIONS, peer_of, subscriber};
 
 pub(crate) use publish::Extent;
+pub(crate) use replica::Lack;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
 use super::links::{self, Incoming, Reach};
-use super::{Fail, Next, Shard};
+use super::{Fail, Next, Shard, replica};
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
-use crate::federation::{LINK_PREFIX, LinkNews};
+use crate::federation::{LINK_PREFIX, LinkNews, Notes};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::journal::{Durability, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
@@ -72,12 +72,17 @@ impl Shard {
                 "retain not supported",
             ));
         }
-        let mut name = None;
+        let (mut name, mut notes) = (None, Notes::default());
         if conn.link {
             let told = match links::incoming(&mut raw)? {
                 Incoming::Told(message) => Some(message),
-                Incoming::Named(of) => {
-                    name = Some(of);
+                Incoming::Retains(message) => {
+                    let session = conn.session;
+                    self.told_of_retained(session, message, now)?;
+                    return Ok(Next::Packet);
+                }
+                Incoming::Named(of, with) => {
+                    (name, notes) = (Some(of), with);
                     None
                 }
             };
@@ -188,11 +193,13 @@ impl Shard {
         {
             return Ok(Next::Hold);
         }
-        if is_link
-            && raw.qos != QoS::AtMostOnce
-            && links::must_wait(hub, session_slot, &routes.get(route).matched, &raw, number)
-        {
-            return links::park(hub, id, topic_bytes, &raw, name, now);
+        if is_link && raw.qos != QoS::AtMostOnce {
+            let matched = &routes.get(route).matched;
+            let waits =
+                |matched: &Matched| links::must_wait(hub, session_slot, matched, &raw, number);
+            if waits(matched) || raw.retain && waits(&replica::keepers(hub)) {
+                return links::park(hub, id, topic_bytes, &raw, (name, notes), now);
+            }
         }
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
 
@@ -324,11 +331,25 @@ impl Shard {
         let retains = raw.retain && !relayed && reach.as_ref().is_none_or(|reach| reach.clients);
         let directory = retains.then(|| hub.directory.clone());
         let mut retained = directory.as_ref().map(|d| d.retained_mut());
-        if let Some(retained) = &retained {
-            if !has_retained_room(hub, retained, &publication) {
-                hub.stats.refused_retained_full += 1;
+        let mut keeps = false;
+        if let (Some(retained), Some(directory)) = (&mut retained, &directory) {
+            let name_of_topic = std::str::from_utf8(topic_bytes).unwrap_or_default();
+            let known = retained.version_of(name_of_topic);
+            keeps = has_retained_room(hub, retained, &publication);
+            hub.stats.refused_retained_full += u64::from(!keeps);
+            if !keeps && name.is_none() {
                 return refuse(hub, id, &raw, session_slot, "no room for retained messages");
             }
+            // Who hears here of a topic that it has nothing any more knew nothing of it.
+            publication.relayed |= notes.missing && known == 0 && raw.payload.is_empty();
+            if notes.missing && (known >= notes.version || !keeps) {
+                let reason = ReasonCode::Success;
+                return Ok(acknowledge(hub, id, &raw, session_slot, reason, false));
+            }
+            if notes.version == 0 {
+                notes.version = directory.next_version(retained);
+            }
+            keeps &= notes.version > known;
             route = match routes.find(topic_bytes, route, &hub.directory) {
                 Some(route) => route,
                 None => routes.insert(topic::validate_name(topic_bytes)?, &hub.directory),
@@ -336,6 +357,9 @@ impl Shard {
         }
         let matched = routes.get(route).matched.as_ref();
         let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
+        let common = (raw.retain && notes.version > 0 && replica::is_common(hub, topic_bytes))
+            .then(|| replica::reach(hub, matched, notes, retains || upwards));
+        let matched = common.as_ref().unwrap_or(matched);
         let reached = reach.map(|reach| reach.of(matched));
         let matched = reached.as_ref().unwrap_or(matched);
         if let Some(trouble) = hub.trouble_for(matched, &publication) {
@@ -352,9 +376,10 @@ impl Shard {
             hub.stats.refused_queue_full += 1;
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
-        if let Some(retained) = &mut retained {
-            retain(hub, retained, &mut publication);
+        if let Some(retained) = retained.as_mut().filter(|_| keeps) {
+            retain(hub, retained, &mut publication, notes.version);
         }
+        drop(retained);
         let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
         if let (Some(name), false, Some(federation)) =
             (name, relayed || upwards, hub.directory.federation())
@@ -478,11 +503,13 @@ impl Shard {
             // Made again, with its number.
             publication.message = None;
         }
+        let mut notes = Notes::default();
         if message.retain {
             let directory = hub.directory.clone();
             let mut retained = directory.retained_mut();
             if has_retained_room(hub, &retained, &publication) {
-                retain(hub, &mut retained, &mut publication);
+                notes.version = directory.next_version(&mut retained);
+                retain(hub, &mut retained, &mut publication, notes.version);
             } else {
                 hub.stats.refused_retained_full += 1;
             }
@@ -492,6 +519,9 @@ impl Shard {
             None => routes.insert(message.topic(), &hub.directory),
         };
         let matched = routes.get(route).matched.as_ref();
+        let common = (notes.version > 0 && replica::is_common(hub, message.topic_bytes()))
+            .then(|| replica::reach(hub, matched, notes, true));
+        let matched = common.as_ref().unwrap_or(matched);
         let federation = hub.directory.federation();
         let relay = federation.and_then(|federation| federation.relay());
         let reached = relay.map(|relay| Reach::new(relay, None, false).of(matched));
@@ -640,14 +670,18 @@ impl Extent {
 }
 
 /// Makes a publication what its topic retains.
-fn retain(hub: &mut Hub, retained: &mut Retained, publication: &mut Publication<'_>) {
+pub(super) fn retain(
+    hub: &mut Hub,
+    retained: &mut Retained,
+    publication: &mut Publication<'_>,
+    version: u64,
+) {
     let message = publication.message(&mut hub.messages).to_be_retained();
     if let Some(journal) = &mut hub.journal {
         let before = retained.is_stored(message.topic());
-        let version = retained.next_version();
         journal.retain(publication, version, before);
     }
-    retained.set(message);
+    retained.set(message, version);
 }
 
 fn has_retained_room(hub: &Hub, retained: &Retained, publication: &Publication<'_>) -> bool {
@@ -793,7 +827,7 @@ fn refuse_unstored(
 
 /// Delivers to all receivers of a topic. With `refusable`, nobody gets a
 /// message with QoS above 0 unless everyone can keep it.
-fn deliver_all(
+pub(super) fn deliver_all(
     hub: &mut Hub,
     matched: &Matched,
     publication: &mut Publication<'_>,

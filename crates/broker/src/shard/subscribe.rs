@@ -348,5 +348,6 @@ fn start_replay(
         numbered,
         ready: VecDeque::new(),
         complete: false,
+        lack: None,
     });
 }

@@ -7,6 +7,7 @@ use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Subscribe, Version,
 };
+use punctual_model::Nanos;
 use punctual_sim::{Decoder, Incoming};
 
 /// What a publisher knows of a message.
@@ -25,6 +26,10 @@ pub struct Published {
     pub publisher: usize,
     pub topic: &'static str,
     pub qos: QoS,
+    /// Whether it is retained, or removes what is.
+    pub retain: bool,
+    pub is_empty: bool,
+    pub sent: Nanos,
     pub fate: Fate,
 }
 
@@ -45,6 +50,8 @@ pub struct Client {
     unreleased: BTreeSet<u16>,
     /// Numbers in the order in which they came; a repetition of a packet is left out.
     pub received: Vec<u64>,
+    /// What came because it subscribed: topics and numbers.
+    pub retained: Vec<(String, u64)>,
     pub answers: Vec<(u64, Fate)>,
 }
 
@@ -62,6 +69,7 @@ impl Client {
             sent: BTreeMap::new(),
             unreleased: BTreeSet::new(),
             received: Vec::new(),
+            retained: Vec::new(),
             answers: Vec::new(),
         }
     }
@@ -109,7 +117,14 @@ impl Client {
         }
     }
 
-    pub fn publish(&mut self, number: u64, topic: &str, qos: QoS) {
+    pub fn publish(&mut self, number: u64, message: &Published) {
+        let Published {
+            topic,
+            qos,
+            retain,
+            is_empty,
+            ..
+        } = *message;
         self.next_id += 1;
         let packet_id = if qos == QoS::AtMostOnce {
             0
@@ -119,11 +134,15 @@ impl Client {
         if packet_id != 0 {
             self.sent.insert(packet_id, number);
         }
-        let payload = number.to_string();
+        let payload = if is_empty {
+            String::new()
+        } else {
+            number.to_string()
+        };
         self.put(&Packet::Publish(Publish {
             dup: false,
             qos,
-            retain: false,
+            retain,
             topic,
             packet_id,
             properties: Properties::default(),
@@ -165,16 +184,20 @@ impl Client {
             }
             Incoming::Publish(publish) => {
                 let text = String::from_utf8(publish.payload.0).unwrap();
-                let number = text.parse().unwrap();
+                // What removes a retained message has no number.
+                let number = text.parse().ok();
+                if let (Some(number), true) = (number, publish.retain) {
+                    self.retained.push((publish.topic.clone(), number));
+                }
                 match publish.qos {
-                    QoS::AtMostOnce => self.received.push(number),
+                    QoS::AtMostOnce => self.received.extend(number),
                     QoS::AtLeastOnce => {
-                        self.received.push(number);
+                        self.received.extend(number);
                         self.ack(PacketType::PubAck, publish.packet_id);
                     }
                     QoS::ExactlyOnce => {
                         if self.unreleased.insert(publish.packet_id) {
-                            self.received.push(number);
+                            self.received.extend(number);
                         }
                         self.ack(PacketType::PubRec, publish.packet_id);
                     }

@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Output,
-    Restorer, Scope, Shard,
+    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message, MessageName,
+    Output, Received, Restorer, Scope, Shard,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{Message, Open, TOPIC};
+use punctual_mesh::wire::{self, Open, RETAINS, TOPIC};
 use punctual_mesh::{BrokerId, LinkId, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -35,6 +36,8 @@ struct Seam {
     before: Mutex<BTreeSet<NonZeroU32>>,
     seen: Mutex<Seen>,
     inputs: Mutex<VecDeque<Input>>,
+    /// What the world's clock says.
+    now: AtomicU64,
 }
 
 impl Seam {
@@ -85,6 +88,10 @@ impl Federation for Seam {
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
         }
+    }
+
+    fn clock(&self) -> u64 {
+        (WALL + self.now.load(Ordering::Relaxed)) / 1000
     }
 
     fn note(&self, name: MessageName) {
@@ -162,6 +169,7 @@ impl Site {
             before: Mutex::default(),
             seen: Mutex::new(Seen::new(1 << 17)),
             inputs: Mutex::default(),
+            now: AtomicU64::new(now.0),
         });
         let directory = Directory::new(1);
         directory.set_federation(seam.clone());
@@ -242,6 +250,20 @@ impl Running {
         self.shard.open_link(meta(nonce), id.as_str(), limits, now)
     }
 
+    pub fn receive(&mut self, conn: ConnId, bytes: &[u8], now: Nanos) -> Received {
+        self.seam.now.store(now.0, Ordering::Relaxed);
+        self.shard.receive(conn, bytes, now)
+    }
+
+    /// What it retains: topics and payloads.
+    pub fn retains(&self, now: Nanos) -> Vec<(String, String)> {
+        let (messages, more) = self.directory.retained_page("#", "", usize::MAX, now);
+        assert_eq!(more, None);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let both = |message: &Arc<Message>| (message.topic().into(), text(message.payload()));
+        messages.iter().map(both).collect()
+    }
+
     fn take(&mut self, input: Input, now: Nanos) {
         match input {
             Input::Subscribed(filter) => self.node.subscribe(&filter, now),
@@ -259,10 +281,10 @@ impl Running {
                         .receive(*link, &bytes, now)
                         .expect("neighbours speak well");
                 } else if self.waiting.remove(&conn.number()).is_some() {
-                    let Ok(Message::Open(open)) = Message::decode(&bytes) else {
+                    let Ok(wire::Message::Open(open)) = wire::Message::decode(&bytes) else {
                         panic!("not who it is, but {bytes:?}");
                     };
-                    let answer = Message::Open(self.node.open(false)).encode();
+                    let answer = wire::Message::Open(self.node.open(false)).encode();
                     self.shard.link_send(conn, TOPIC, &answer);
                     self.link_up(conn, &open, now);
                 }
@@ -310,9 +332,14 @@ impl Running {
                     self.shard.link_close(conn, &why, now);
                 }
             }
-            Order::Carry(link, on) => {
+            Order::Carry {
+                link,
+                carries,
+                version,
+            } => {
                 if let Some(peer) = peer(link) {
-                    self.shard.link_carry(&peer, on, now);
+                    self.shard
+                        .link_carry(&peer, carries, version >= RETAINS, now);
                 }
             }
             Order::Interest { link, add, remove } => {
@@ -397,6 +424,7 @@ impl Running {
     }
 
     pub fn tick(&mut self, now: Nanos) {
+        self.seam.now.store(now.0, Ordering::Relaxed);
         if self.node.next_timeout() <= now {
             self.node.tick(now);
         }

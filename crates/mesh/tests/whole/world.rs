@@ -229,7 +229,7 @@ impl World {
                 let Some(running) = &mut self.sites[n].running else {
                     return;
                 };
-                let received = running.shard.receive(conn, &bytes, now);
+                let received = running.receive(conn, &bytes, now);
                 let rest = bytes[received.consumed..].to_vec();
                 self.pipes[pipe].inbox[to] = rest;
                 self.settle(n);
@@ -463,19 +463,26 @@ impl World {
     }
 
     pub fn publish(&mut self, client: usize, topic: &'static str, qos: QoS) {
-        if !self.clients[client].is_connected() {
-            return;
-        }
-        let number = self.published.len() as u64;
-        let message = Published {
+        self.send(Published {
             publisher: client,
             topic,
             qos,
+            retain: false,
+            is_empty: false,
+            sent: self.now,
             fate: Fate::Unknown,
-        };
-        self.published.insert(number, message);
-        self.clients[client].publish(number, topic, qos);
-        self.flush(client);
+        });
+    }
+
+    /// Publishes a message, if its publisher is connected.
+    pub fn send(&mut self, message: Published) {
+        let client = message.publisher;
+        if self.clients[client].is_connected() {
+            let number = self.published.len() as u64;
+            self.clients[client].publish(number, &message);
+            self.published.insert(number, message);
+            self.flush(client);
+        }
     }
 
     /// Notes what publishers were answered.

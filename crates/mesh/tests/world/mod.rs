@@ -563,7 +563,9 @@ impl World {
                     }
                 }
             }
-            Output::Carry(link, on) => {
+            Output::Carry {
+                link, carries: on, ..
+            } => {
                 let Some(peer) = node.peer(link).cloned() else {
                     return;
                 };

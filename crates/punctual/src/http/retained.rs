@@ -163,12 +163,13 @@ pub(super) async fn delete(
         )
         .about("topic", &topic));
     }
-    if !app.directory.remove_retained(&topic) {
+    let wanted = topic.clone();
+    let removed = app
+        .shards
+        .ask_all(move |shard, now| shard.remove_retained(&wanted, now))
+        .await;
+    if !removed.into_iter().any(|removed| removed.unwrap_or(false)) {
         return Err(unknown(&topic));
-    }
-    if app.keeper.is_some() {
-        // A shard that sleeps would not tell the store.
-        let _ = app.shards.ask_all(|_, _| ()).await;
     }
     tracing::info!(%topic, "retained message removed over HTTP");
     Ok(Json(Removed { topic }))

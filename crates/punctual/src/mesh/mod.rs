@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use punctual_broker::{ConnId, Federation, LinkLimits, Nanos, Shard};
 use punctual_mesh::tree::Why;
-use punctual_mesh::wire::{Message, Open, TOPIC, Traced};
+use punctual_mesh::wire::{Message, Open, RETAINS, TOPIC, Traced};
 use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
@@ -620,10 +620,14 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Carry(link, carries) => {
+                Output::Carry {
+                    link,
+                    carries,
+                    version,
+                } => {
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, now| {
-                            shard.link_carry(&peer, carries, now);
+                            shard.link_carry(&peer, carries, version >= RETAINS, now);
                         }));
                     }
                 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use punctual_broker::{ConnId, Federation, LinkNews, MessageName, Relay};
 use punctual_mesh::seen::{Name, Seen, Verdict};
@@ -120,6 +121,11 @@ impl Federation for Seam {
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
         }
+    }
+
+    fn clock(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| since.as_micros() as u64)
     }
 
     fn topics(&self) -> Vec<(String, String)> {

@@ -1,0 +1,284 @@
+//! Retained messages of a mesh: every broker has those of all, so that who subscribes
+//! late finds the newest at its own broker, at once.
+//!
+//! A retained publication goes to every neighbour on the tree, whoever wants it, as an
+//! ordinary message with its version ([`Notes`]); the highest version stays. When a link
+//! begins to carry, both ends tell sums over 64 parts of what they retain, then what
+//! they have in the parts that differ, and each sends what the other lacks; that a topic
+//! has nothing any more counts as something. It goes on to others who lack it, and to
+//! their subscribers.
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use punctual_codec::{Packet, Properties, Publish, QoS, ReasonCode};
+
+use super::publish::{deliver_all, retain};
+use super::{Fail, Shard};
+use crate::federation::Notes;
+use crate::hub::{Hub, Publication};
+use crate::index::generation_slot;
+use crate::retained::Retained;
+use crate::route::{Matched, Target};
+use crate::session::{Replay, Session};
+use crate::{Message, Nanos};
+
+/// Where neighbours compare what they retain. Who is sent all that is retained has
+/// subscribed there, too.
+pub(super) const TOPIC: &str = "$mesh/retained";
+/// Parts of what is retained.
+const PARTS: usize = 64;
+/// Digests in one message.
+const BATCH: usize = 4096;
+
+/// What kind of message it is, as its first byte.
+const SUMS: u8 = 0;
+const HAS: u8 = 1;
+const HAS_AND_MORE: u8 = 2;
+
+/// What a neighbour lacks, as far as that was compared.
+#[derive(Debug)]
+pub(crate) struct Lack {
+    /// Parts that differ, a bit each.
+    parts: u64,
+    /// What it has of them.
+    has: HashSet<u64, foldhash::fast::RandomState>,
+}
+
+impl Lack {
+    /// Whether a retained message is to be sent.
+    pub(crate) fn has(&self, topic: &str, version: u64) -> bool {
+        let digest = digest(topic, version);
+        self.parts & part(digest) != 0 && !self.has.contains(&digest)
+    }
+
+    /// What is to be sent of topics that have nothing any more.
+    pub(crate) fn gone(&self, retained: &Retained, now: Nanos) -> Vec<Arc<Message>> {
+        let gone = retained.gone_since();
+        gone.filter(|(topic, version)| self.has(topic, *version))
+            .map(|(topic, _)| removal(topic, now))
+            .collect()
+    }
+}
+
+/// What removes a retained message.
+fn removal(topic: &str, now: Nanos) -> Arc<Message> {
+    let qos = QoS::AtLeastOnce;
+    Message::new(topic.as_bytes(), Properties::EMPTY, b"", qos, true, now, 0)
+}
+
+/// A number for what a topic retains, the same in every broker: FNV-1a with a final mix.
+fn digest(topic: &str, version: u64) -> u64 {
+    let mut hash = 0xCBF2_9CE4_8422_2325u64;
+    for byte in topic.bytes().chain(version.to_be_bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+    }
+    hash ^= hash >> 32;
+    hash = hash.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    (hash ^ (hash >> 32)).max(1)
+}
+
+/// The bit of the part that a digest is in.
+fn part(digest: u64) -> u64 {
+    1 << (digest >> 58)
+}
+
+fn sums(retained: &Retained) -> [u64; PARTS] {
+    let mut sums = [0u64; PARTS];
+    for (topic, version) in retained.versions() {
+        let digest = digest(topic, version);
+        let sum = &mut sums[(digest >> 58) as usize];
+        *sum = sum.wrapping_add(digest);
+    }
+    sums
+}
+
+/// Who gets a message that is retained: who wants it and, with `all`, every neighbour
+/// that has subscribed to [`TOPIC`]; the neighbours with its notes.
+pub(super) fn reach(hub: &Hub, matched: &Matched, notes: Notes, all: bool) -> Matched {
+    let ids = notes.ids();
+    let keepers = all.then(|| keepers(hub));
+    let keepers = keepers.iter().flat_map(Matched::targets);
+    let mut targets: Vec<Target> = matched.targets().cloned().collect();
+    for keeper in keepers.filter(|target| target.session.link) {
+        let same = |target: &Target| Arc::ptr_eq(&target.session, &keeper.session);
+        if !targets.iter().any(same) {
+            targets.push(keeper.clone());
+        }
+    }
+    for target in targets.iter_mut().filter(|target| target.session.link) {
+        target.subscription_ids = target.session.takes_notes().then(|| ids.clone());
+    }
+    targets.sort_unstable_by_key(Target::key);
+    Matched::new(targets, matched.groups.to_vec())
+}
+
+/// Neighbours that are sent all that is retained.
+pub(super) fn keepers(hub: &Hub) -> Matched {
+    hub.directory.lookup(TOPIC, generation_slot(TOPIC)).1
+}
+
+/// Whether what a topic retains is everywhere the same in a mesh.
+pub(super) fn is_common(hub: &Hub, topic: &[u8]) -> bool {
+    !topic.starts_with(b"$") && hub.directory.federation().is_some()
+}
+
+impl Shard {
+    /// Removes the retained message of a topic, on all shards and in all of a mesh; says
+    /// whether there was one. Subscribers here are not told.
+    pub fn remove_retained(&mut self, topic: &str, now: Nanos) -> bool {
+        let hub = &mut self.hub;
+        let directory = hub.directory.clone();
+        let mut retained = directory.retained_mut();
+        if retained.get(topic).is_none() {
+            return false;
+        }
+        let empty = removal(topic, now);
+        let mut publication = Publication::from_message(&empty, now);
+        let version = directory.next_version(&mut retained);
+        retain(hub, &mut retained, &mut publication, version);
+        drop(retained);
+        if is_common(hub, topic.as_bytes()) {
+            let missing = false;
+            let nobody = Matched::new(Vec::new(), Vec::new());
+            let neighbours = reach(hub, &nobody, Notes { version, missing }, true);
+            // Without anyone to refuse it to, a full queue is a counted drop.
+            let _ = deliver_all(hub, &neighbours, &mut publication, None, now, false);
+        }
+        self.share_stats_soon(now);
+        true
+    }
+
+    /// A link begins to carry: what both ends retain is compared.
+    pub(super) fn compare_retained(&mut self, slot: u32) {
+        let sums = sums(&self.hub.directory.retained());
+        let mut message = vec![SUMS];
+        message.extend(sums.iter().flat_map(|sum| sum.to_be_bytes()));
+        self.tell_of_retained(slot, &message);
+    }
+
+    /// What a neighbour says of what it retains.
+    pub(super) fn told_of_retained(
+        &mut self,
+        slot: u32,
+        message: &[u8],
+        now: Nanos,
+    ) -> Result<(), Fail> {
+        let wrong = || {
+            let why = "what a neighbour says of retained messages is not understood";
+            Fail::new(ReasonCode::ProtocolError, why)
+        };
+        let (kind, rest) = message.split_first().ok_or_else(wrong)?;
+        let (words, []) = rest.as_chunks() else {
+            return Err(wrong());
+        };
+        let mut words = words.iter().copied().map(u64::from_be_bytes);
+        match *kind {
+            SUMS if words.len() == PARTS => {
+                let own = sums(&self.hub.directory.retained());
+                let differ = words.zip(own).enumerate();
+                let differ = differ.filter(|(_, (theirs, own))| theirs != own);
+                let parts = differ.fold(0u64, |parts, (at, _)| parts | 1 << at);
+                self.tell_parts(slot, parts);
+            }
+            HAS | HAS_AND_MORE => {
+                let parts = words.next().ok_or_else(wrong)?;
+                let most = self.hub.config.limits.max_retained_messages;
+                let Some(session) = self.hub.sessions.get_mut(slot) else {
+                    return Ok(());
+                };
+                let Some(link) = &mut session.link else {
+                    return Ok(());
+                };
+                let room = most.saturating_sub(link.has.len());
+                link.has.extend(words.take(room));
+                if *kind == HAS {
+                    let has = std::mem::take(&mut link.has).into_iter().collect();
+                    send_lacking(session, Lack { parts, has });
+                    self.hub.pump(slot, now);
+                }
+            }
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+
+    /// Tells a neighbour what there is here of some parts.
+    fn tell_parts(&mut self, slot: u32, parts: u64) {
+        if parts == 0 {
+            return;
+        }
+        let retained = self.hub.directory.retained();
+        let all = retained.versions();
+        let all = all.map(|(topic, version)| digest(topic, version));
+        let own: Vec<u64> = all.filter(|digest| part(*digest) & parts != 0).collect();
+        drop(retained);
+        let mut left = &own[..];
+        loop {
+            let (batch, rest) = left.split_at(left.len().min(BATCH));
+            let mut message = vec![if rest.is_empty() { HAS } else { HAS_AND_MORE }];
+            message.extend_from_slice(&parts.to_be_bytes());
+            message.extend(batch.iter().flat_map(|digest| digest.to_be_bytes()));
+            self.tell_of_retained(slot, &message);
+            if rest.is_empty() {
+                return;
+            }
+            left = rest;
+        }
+    }
+
+    fn tell_of_retained(&mut self, slot: u32, message: &[u8]) {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.sessions.get(slot).and_then(|session| session.conn) else {
+            return;
+        };
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic: TOPIC,
+            packet_id: 0,
+            properties: Properties::default(),
+            payload: message,
+        };
+        hub.send(conn, &Packet::Publish(publish));
+    }
+}
+
+/// Starts to send a neighbour what it lacks.
+fn send_lacking(session: &mut Session, lack: Lack) {
+    session.replays.remove("#");
+    session.replays.push_back(Replay {
+        filter: "#".into(),
+        from: Box::from(""),
+        qos: QoS::ExactlyOnce,
+        no_local: false,
+        id: 0,
+        numbered: true,
+        ready: std::collections::VecDeque::new(),
+        complete: false,
+        lack: Some(Box::new(lack)),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_found_by_topic_and_version() {
+        let digests = [("a", 1), ("b", 2)].map(|(topic, version)| digest(topic, version));
+        assert_ne!(digest("a", 1), digest("a", 2));
+        let lack = Lack {
+            parts: u64::MAX,
+            has: digests.into_iter().collect(),
+        };
+        assert!(!lack.has("a", 1) && !lack.has("b", 2));
+        assert!(lack.has("a", 2) && lack.has("c", 1));
+        let elsewhere = Lack {
+            parts: !part(digest("c", 1)),
+            has: HashSet::default(),
+        };
+        assert!(!elsewhere.has("c", 1));
+    }
+}

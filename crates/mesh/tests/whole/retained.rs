@@ -1,0 +1,181 @@
+//! Retained messages: once all is quiet every broker has the same, nothing older than
+//! what was accepted, and who subscribes anywhere gets each of them once.
+
+use std::collections::BTreeMap;
+
+use punctual_broker::Config;
+use punctual_codec::QoS;
+use punctual_model::Nanos;
+use punctual_sim::Rng;
+
+use crate::client::{Client, Fate, Published};
+use crate::seeds::seeds;
+use crate::world::World;
+use crate::{Faults, fault, graph, heal};
+
+const TOPICS: [&str; 6] = ["r/0", "r/1", "r/2", "r/3", "r/4", "r/5"];
+/// Longest time from a client to its broker.
+const WAY: Nanos = Nanos::from_millis(20);
+
+fn publish(world: &mut World, topic: &'static str, is_empty: bool) {
+    let n = world.sites.len() as u64;
+    let publisher = world.rng.below(n) as usize;
+    let qos = *world
+        .rng
+        .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
+    world.send(Published {
+        publisher,
+        topic,
+        qos,
+        retain: true,
+        is_empty,
+        sent: world.now,
+        fate: Fate::Unknown,
+    });
+}
+
+fn run(seed: u64, faults: Faults) {
+    let mut rng = Rng::new(seed);
+    let n = 2 + rng.below(6) as usize;
+    let edges = graph(&mut rng, n);
+    let mut config = Config::default();
+    config.limits.receive_maximum = 16;
+    let store = faults.crashes || rng.chance(50);
+    let mut world = World::new(rng, n, edges, store, &config, |settings| {
+        settings.tree.hello = Nanos::from_millis(200);
+        settings.heal = Nanos::from_secs(60);
+    });
+    for site in 0..n {
+        world
+            .clients
+            .push(Client::new(format!("p{site}"), None, site));
+    }
+    for site in 0..n {
+        if world.rng.chance(30) {
+            let name = format!("s{site}");
+            world.clients.push(Client::new(name, Some("r/+"), site));
+        }
+    }
+    (0..world.clients.len()).for_each(|client| world.connect(client));
+    world.run_for(2000);
+    for round in 0..30 {
+        for _ in 0..world.rng.below(8) {
+            let topic = *world.rng.pick(&TOPICS);
+            // What is gone is not remembered over a restart.
+            let is_empty = !faults.crashes && world.rng.chance(20);
+            publish(&mut world, topic, is_empty);
+            let pause = world.rng.below(4);
+            world.run_for(pause);
+        }
+        if round % 2 == 1 {
+            fault(&mut world, faults);
+        }
+        let pause = world.rng.below(400);
+        world.run_for(pause);
+    }
+    for _ in 0..4 {
+        heal(&mut world);
+        world.run_for(5000);
+    }
+    world.note_answers();
+    let first = agreed(seed, &world);
+    for topic in TOPICS {
+        check(seed, &world, topic, first.get(topic));
+    }
+    // Now the order is plain.
+    let mut expected = first;
+    for topic in TOPICS {
+        if world.rng.chance(50) {
+            let is_empty = world.rng.chance(30);
+            let number = world.published.len() as u64;
+            publish(&mut world, topic, is_empty);
+            match is_empty {
+                true => expected.remove(topic),
+                false => expected.insert(topic.into(), number),
+            };
+        }
+    }
+    world.run_for(5000);
+    assert_eq!(agreed(seed, &world), expected, "seed {seed}");
+    for site in 0..n {
+        let name = format!("late{site}");
+        world.clients.push(Client::new(name, Some("r/+"), site));
+        world.connect(world.clients.len() - 1);
+    }
+    world.run_for(1000);
+    for late in &world.clients[world.clients.len() - n..] {
+        let mut retained = late.retained.clone();
+        retained.sort();
+        let expected: Vec<_> = expected.clone().into_iter().collect();
+        assert_eq!(retained, expected, "seed {seed}: {}", late.name);
+        assert_eq!(late.received.len(), expected.len(), "seed {seed}");
+    }
+}
+
+/// What all brokers have.
+fn agreed(seed: u64, world: &World) -> BTreeMap<String, u64> {
+    let all = world.sites.iter().enumerate().map(|(n, site)| {
+        let retained = site.running.as_ref().unwrap().retains(world.now);
+        let number = |payload: String| payload.parse().unwrap();
+        let retained = retained.into_iter();
+        let retained: BTreeMap<String, u64> = retained
+            .map(|(topic, payload)| (topic, number(payload)))
+            .collect();
+        (n, retained)
+    });
+    let all: Vec<_> = all.collect();
+    for (n, retained) in &all {
+        assert_eq!(*retained, all[0].1, "seed {seed}: 0 and {n} disagree");
+    }
+    all[0].1.clone()
+}
+
+/// What a topic retains is nothing older than what was accepted.
+fn check(seed: u64, world: &World, topic: &str, kept: Option<&u64>) {
+    let of_topic = || {
+        let all = world.published.iter();
+        all.filter(|(_, message)| message.topic == topic)
+    };
+    let accepted =
+        of_topic().filter(|(_, it)| it.fate == Fate::Accepted && it.qos != QoS::AtMostOnce);
+    let Some((number, last)) = accepted.max_by_key(|(_, message)| message.sent) else {
+        return;
+    };
+    let mut may_be = of_topic().filter(|(number, message)| match kept {
+        Some(kept) => *number == kept,
+        None => message.is_empty,
+    });
+    assert!(
+        may_be.any(|(_, message)| message.sent + WAY >= last.sent),
+        "seed {seed}: {topic} has {kept:?}, and {number} {last:?} was accepted"
+    );
+}
+
+fn all(few: u64, faults: Faults) {
+    for seed in seeds(few) {
+        println!("seed {seed}");
+        run(seed, faults);
+    }
+}
+
+#[test]
+fn retained_messages_are_everywhere_with_links() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: false,
+        room: 10_000,
+    };
+    all(8, faults);
+}
+
+#[test]
+fn retained_messages_are_everywhere_with_brokers_that_have_a_store() {
+    let faults = Faults {
+        links: true,
+        crashes: true,
+        clients: true,
+        room: 10_000,
+    };
+    all(8, faults);
+}
