@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 use punctual_codec::Properties;
+use smallvec::SmallVec;
 
 use crate::hub::ConnId;
 use crate::retained::VERSION_BITS;
@@ -89,14 +90,38 @@ impl MessageName {
 /// What a neighbour is told of a message beside its name.
 ///
 /// Subscription Identifiers carry it, which have no other meaning between brokers and
-/// are kept wherever a message for a session is: first what there is, then numbers of
-/// [`Self::WORD`] bits, each with a bit above them because 0 cannot be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// are kept wherever a message for a session is: first what there is, then pairs of
+/// numbers of [`Self::WORD`] bits, each with a bit above them because 0 cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Notes {
     /// The version of what its topic retains with it; 0 for none.
     pub(crate) version: u64,
     /// It is not published now: a comparison found that the neighbour lacks it.
     pub(crate) missing: bool,
+    /// It is for members of shared subscriptions only.
+    pub(crate) handed: bool,
+    /// Which broker is to give it to a member of which shared subscription.
+    pub(crate) duties: SmallVec<[Duty; 1]>,
+}
+
+/// That a broker is to give a message to a member of a shared subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Duty {
+    /// [`sign`] of the broker's name.
+    pub(crate) broker: u32,
+    /// [`sign`] of the subscription's filter.
+    pub(crate) group: u32,
+}
+
+/// Stands for a name in notes, the same in every broker. That two duties that concern one
+/// message have both signs in common is left to chance: one in 10^16 pairs.
+pub(crate) fn sign(name: &str) -> u32 {
+    let mut hash = 0xCBF2_9CE4_8422_2325u64;
+    for byte in name.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+    }
+    hash ^= hash >> 32;
+    (hash.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> (64 - Notes::WORD)) as u32
 }
 
 impl Notes {
@@ -104,32 +129,62 @@ impl Notes {
     const TOP: u32 = 1 << Self::WORD;
     const VERSION: u32 = 1;
     const MISSING: u32 = 2;
+    const HANDED: u32 = 4;
 
-    pub(crate) fn ids(self) -> Arc<[u32]> {
-        let missing = if self.missing { Self::MISSING } else { 0 };
+    /// Of a retained message that a neighbour lacks.
+    pub(crate) fn missing(version: u64) -> Self {
+        Self {
+            version,
+            missing: true,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn ids(&self) -> Arc<[u32]> {
+        let flags = [
+            (self.version > 0, Self::VERSION),
+            (self.missing, Self::MISSING),
+            (self.handed, Self::HANDED),
+        ];
+        let flags = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag);
         let word = |at: u32| (self.version >> (Self::WORD * at)) as u32 % Self::TOP;
-        let words = [Self::VERSION | missing, word(1), word(0)];
-        words.map(|word| word | Self::TOP).into()
+        let version = (self.version > 0).then(|| [word(1), word(0)]);
+        let duties = self.duties.iter().map(|duty| [duty.broker, duty.group]);
+        let pairs = version.into_iter().chain(duties);
+        std::iter::once(flags.sum())
+            .chain(pairs.flatten())
+            .map(|word| word | Self::TOP)
+            .collect()
     }
 
     /// Reads what [`Self::ids`] wrote, and nothing else.
     pub(crate) fn read(properties: Properties<'_>) -> Option<Self> {
-        let mut words = properties.subscription_ids();
-        let mut next = || words.next().filter(|word| *word >= Self::TOP);
-        let Some(flags) = next() else {
-            let none = properties.subscription_ids().next().is_none();
-            return none.then(Self::default);
-        };
-        let flags = flags - Self::TOP;
-        if flags & !Self::MISSING != Self::VERSION {
+        let mut words = properties.subscription_ids().peekable();
+        if words.peek().is_none() {
+            return Some(Self::default());
+        }
+        let mut next = || words.next()?.checked_sub(Self::TOP);
+        let flags = next()?;
+        if flags & !(Self::VERSION | Self::MISSING | Self::HANDED) != 0 {
             return None;
         }
-        let [high, low] = [next()?, next()?].map(|word| u64::from(word - Self::TOP));
-        let notes = Self {
-            version: high << Self::WORD | low,
+        let mut notes = Self {
             missing: flags & Self::MISSING != 0,
+            handed: flags & Self::HANDED != 0,
+            ..Self::default()
         };
-        words.next().is_none().then_some(notes)
+        if flags & Self::VERSION != 0 {
+            notes.version = u64::from(next()?) << Self::WORD | u64::from(next()?);
+        }
+        while let Some(broker) = next() {
+            let group = next()?;
+            notes.duties.push(Duty { broker, group });
+        }
+        Some(notes)
     }
 }
 
@@ -172,6 +227,8 @@ pub trait Federation: Debug + Send + Sync {
     fn origin(&self) -> NonZeroU32;
     /// Whether a message from a neighbour was not here before.
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool;
+    /// This broker's name.
+    fn name(&self) -> &str;
     /// Microseconds since 1970, by which brokers agree which of two retained messages
     /// is the newer.
     fn clock(&self) -> u64;
@@ -216,14 +273,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn notes_are_read_as_written(version in 1..1u64 << VERSION_BITS, missing: bool) {
-            let notes = Notes { version, missing };
+        fn notes_are_read_as_written(
+            version in 0..1u64 << VERSION_BITS,
+            missing: bool,
+            handed: bool,
+            signs in proptest::collection::vec((0..Notes::TOP, 0..Notes::TOP), 0..4),
+        ) {
+            let duties = signs.into_iter().map(|(broker, group)| Duty { broker, group });
+            let duties = duties.collect();
+            let notes = Notes { version, missing, handed, duties };
             let mut properties = PropertyBuf::new();
             for id in &*notes.ids() {
                 properties.push_number(PropertyId::SubscriptionIdentifier, *id);
             }
             prop_assert_eq!(Notes::read(properties.as_properties()), Some(notes));
-            properties.push_number(PropertyId::SubscriptionIdentifier, 1);
+            properties.push_number(PropertyId::SubscriptionIdentifier, Notes::TOP);
             prop_assert_eq!(Notes::read(properties.as_properties()), None);
         }
 

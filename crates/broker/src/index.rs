@@ -17,6 +17,7 @@ use hashbrown::HashTable;
 use punctual_codec::{QoS, SubscribeOptions, topic};
 
 use crate::directory::SessionHandle;
+use crate::federation::sign;
 use crate::route::{Group, Matched, Target};
 
 /// Generation counters for filters by first level.
@@ -41,6 +42,26 @@ struct ShareGroup {
     name: Box<str>,
     cursor: Arc<AtomicU32>,
     members: Vec<Subscriber>,
+    /// Of its filter.
+    sign: u32,
+    /// Signs of other brokers of the mesh where it has members.
+    elsewhere: Arc<[u32]>,
+}
+
+impl ShareGroup {
+    fn new(name: &str, filter: &str) -> Self {
+        Self {
+            name: name.into(),
+            cursor: Arc::new(AtomicU32::new(0)),
+            members: Vec::new(),
+            sign: sign(filter),
+            elsewhere: Arc::default(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.elsewhere.is_empty()
+    }
 }
 
 /// Who subscribed to exactly one filter.
@@ -178,20 +199,7 @@ impl Index {
         generations: &Generations,
     ) -> bool {
         let (share, plain) = topic::split_share(filter);
-        let (path, below) = match plain.strip_suffix('#') {
-            Some(path) => (path.strip_suffix('/'), true),
-            None => (Some(plain), false),
-        };
-        let mut node = 0;
-        for level in path.into_iter().flat_map(|path| path.split('/')) {
-            node = self.child_or_insert(node, level);
-        }
-        let node = &mut self.nodes[node as usize];
-        let subscribers = if below {
-            node.below.get_or_insert_default()
-        } else {
-            &mut node.here
-        };
+        let subscribers = self.subscribers_or_insert(plain);
         let members = match share {
             None => &mut subscribers.plain,
             Some(name) => {
@@ -199,11 +207,7 @@ impl Index {
                 let at = match groups.iter().position(|g| *g.name == *name) {
                     Some(at) => at,
                     None => {
-                        groups.push(ShareGroup {
-                            name: name.into(),
-                            cursor: Arc::new(AtomicU32::new(0)),
-                            members: Vec::new(),
-                        });
+                        groups.push(ShareGroup::new(name, filter));
                         groups.len() - 1
                     }
                 };
@@ -230,6 +234,51 @@ impl Index {
         new
     }
 
+    /// Those of a plain filter.
+    fn subscribers_or_insert(&mut self, plain: &str) -> &mut Subscribers {
+        let (path, below) = match plain.strip_suffix('#') {
+            Some(path) => (path.strip_suffix('/'), true),
+            None => (Some(plain), false),
+        };
+        let mut node = 0;
+        for level in path.into_iter().flat_map(|path| path.split('/')) {
+            node = self.child_or_insert(node, level);
+        }
+        let node = &mut self.nodes[node as usize];
+        match below {
+            true => node.below.get_or_insert_default(),
+            false => &mut node.here,
+        }
+    }
+
+    /// Notes at which other brokers of the mesh a shared subscription has members, by
+    /// their signs.
+    pub(crate) fn share_elsewhere(
+        &mut self,
+        filter: &str,
+        brokers: &[u32],
+        generations: &Generations,
+    ) {
+        let (Some(name), plain) = topic::split_share(filter) else {
+            return;
+        };
+        let groups = self
+            .subscribers_or_insert(plain)
+            .groups
+            .get_or_insert_default();
+        match groups.iter_mut().find(|group| *group.name == *name) {
+            Some(group) => group.elsewhere = brokers.into(),
+            None => {
+                let mut group = ShareGroup::new(name, filter);
+                group.elsewhere = brokers.into();
+                groups.push(group);
+            }
+        }
+        generations.bump(plain);
+        // What is empty now goes.
+        self.change(filter, |_| false);
+    }
+
     /// Removes the subscription of `session` to `filter`. Says whether there
     /// was one.
     pub(crate) fn unsubscribe(
@@ -238,6 +287,21 @@ impl Index {
         session: &Arc<SessionHandle>,
         generations: &Generations,
     ) -> bool {
+        let removed = self.change(filter, |members| {
+            let found = members
+                .iter()
+                .position(|s| Arc::ptr_eq(&s.session, session));
+            found.map(|i| members.swap_remove(i)).is_some()
+        });
+        if removed {
+            generations.bump(topic::split_share(filter).1);
+        }
+        removed
+    }
+
+    /// Changes the subscribers to a filter, and forgets it if there are none. Says what
+    /// `change` says.
+    fn change(&mut self, filter: &str, change: impl FnOnce(&mut Vec<Subscriber>) -> bool) -> bool {
         let (share, plain) = topic::split_share(filter);
         let (path, below) = match plain.strip_suffix('#') {
             Some(path) => (path.strip_suffix('/'), true),
@@ -256,23 +320,17 @@ impl Index {
             (true, Some(below)) => below,
             (true, None) => return false,
         };
-        let remove = |members: &mut Vec<Subscriber>| {
-            let found = members
-                .iter()
-                .position(|s| Arc::ptr_eq(&s.session, session));
-            found.map(|i| members.swap_remove(i)).is_some()
-        };
-        let removed = match share {
-            None => remove(&mut subscribers.plain),
+        let changed = match share {
+            None => change(&mut subscribers.plain),
             Some(name) => subscribers.groups.as_mut().is_some_and(|groups| {
                 let Some(i) = groups.iter().position(|g| *g.name == *name) else {
                     return false;
                 };
-                let removed = remove(&mut groups[i].members);
-                if groups[i].members.is_empty() {
+                let changed = change(&mut groups[i].members);
+                if groups[i].is_empty() {
                     groups.swap_remove(i);
                 }
-                removed
+                changed
             }),
         };
         if subscribers.groups.as_ref().is_some_and(|g| g.is_empty()) {
@@ -281,11 +339,8 @@ impl Index {
         if below && subscribers.is_empty() {
             node.below = None;
         }
-        if removed {
-            generations.bump(plain);
-            self.prune(at);
-        }
-        removed
+        self.prune(at);
+        changed
     }
 
     fn prune(&mut self, mut at: u32) {
@@ -417,10 +472,12 @@ impl Collector {
                 .filter(allowed)
                 .map(Target::new)
                 .collect();
-            if !members.is_empty() {
+            if !members.is_empty() || !group.elsewhere.is_empty() {
                 self.groups.push(Group {
                     cursor: group.cursor.clone(),
                     members,
+                    sign: group.sign,
+                    elsewhere: group.elsewhere.clone(),
                 });
             }
         }

@@ -75,7 +75,12 @@ impl Target {
 pub(crate) struct Group {
     /// Whose turn it is.
     pub(crate) cursor: Arc<AtomicU32>,
+    /// Those of this broker.
     pub(crate) members: Box<[Target]>,
+    /// Of its filter, see [`crate::federation::sign`].
+    pub(crate) sign: u32,
+    /// Signs of other brokers where it has members.
+    pub(crate) elsewhere: Arc<[u32]>,
 }
 
 /// All receivers of one topic.

@@ -63,6 +63,10 @@ impl Federation for Notes {
         0
     }
 
+    fn name(&self) -> &str {
+        "own"
+    }
+
     fn note(&self, name: MessageName) {
         self.names.lock().unwrap().push(name);
     }

@@ -18,16 +18,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use hashbrown::HashMap;
 use punctual_model::Nanos;
 
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::reach::{Reach, Told};
 use crate::rtt::{self, Rtt};
 use crate::strategy::Strategy;
-use crate::table::{Applied, Table};
+use crate::table::{Applied, BATCH, Table};
 use crate::tree::{Advert, Edge, Tree, TreeOutput, TreeSettings, Why};
-use crate::wire::{BUCKETS, Hello, MAX_TRACE, Message, Open, Trace, Traced, VERSIONS, WireError};
+use crate::wire::{
+    BUCKETS, Hello, MAX_TRACE, Member, Message, NOTES, Open, Trace, Traced, VERSIONS, WireError,
+};
 
+/// Shared filters whose messages still come after the last member left.
+const MAX_LEAVING: usize = 1 << 16;
 /// What a link is taken to cost before it was measured.
 const UNMEASURED: Nanos = Nanos::from_millis(10);
 
@@ -139,6 +144,13 @@ pub enum Output {
     /// Nothing is kept any more for a neighbour whose link does not carry, and it
     /// wants nothing.
     Forget(BrokerId),
+    /// Other brokers where a shared subscription has members, instead of those before.
+    Members {
+        /// Its filter.
+        filter: Box<str>,
+        /// Those that are reached, if any is.
+        brokers: Vec<BrokerId>,
+    },
     /// An answer to [`Node::trace`].
     Traced(Traced),
     /// Something for the log.
@@ -238,6 +250,8 @@ pub struct Status {
     pub filters: usize,
     /// Changes told to neighbours so far.
     pub advertised: u64,
+    /// Other brokers with members of shared subscriptions, by their filters.
+    pub shared: BTreeMap<Box<str>, Vec<BrokerId>>,
     /// Neighbours that messages are kept for.
     pub healing: Vec<BrokerId>,
 }
@@ -263,7 +277,17 @@ pub struct Node {
     links: BTreeMap<LinkId, Link>,
     /// Numbers given to neighbours; kept while something is kept for them.
     numbers: BTreeMap<BrokerId, LinkId>,
-    reach: Reach,
+    reach: Reach<BrokerId>,
+    /// Where shared subscriptions have members.
+    members: Reach<Member>,
+    /// Own members by filter.
+    own_members: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
+    /// Filters without own members whose messages may still be on their way here.
+    leaving: VecDeque<(Nanos, Box<str>)>,
+    /// What the shell was told of members elsewhere.
+    elsewhere: BTreeMap<Box<str>, Vec<BrokerId>>,
+    /// It is to be told again.
+    members_changed: bool,
     /// Parts of the filters that are awaited from neighbours whose table differs.
     awaited: BTreeMap<LinkId, u64>,
     /// Links that carried and do not any more.
@@ -285,6 +309,11 @@ impl Node {
             tree: Tree::new(own, settings.tree, now),
             table: Table::new(settings.max_filters),
             reach: Reach::new(settings.id.clone()),
+            members: Reach::lasting(),
+            own_members: HashMap::default(),
+            leaving: VecDeque::new(),
+            elsewhere: BTreeMap::new(),
+            members_changed: false,
             awaited: BTreeMap::new(),
             settings,
             links: BTreeMap::new(),
@@ -466,6 +495,16 @@ impl Node {
                 let came = self.reach.heard(link, all, add, &remove);
                 self.came(link, &came);
             }
+            Message::Members {
+                all,
+                mut add,
+                remove,
+            } => {
+                // One that is not known is not chosen.
+                let known = if all { 0 } else { self.members.count(link) };
+                add.truncate(self.settings.max_filters.saturating_sub(known));
+                self.members.heard(link, all, add, &remove);
+            }
             Message::Trace(trace) => self.follow(Some(link), trace),
             Message::Traced(traced) => self.traced(traced),
         }
@@ -476,6 +515,7 @@ impl Node {
     /// All that the neighbour on a link wants is known.
     fn complete(&mut self, link: LinkId) {
         self.awaited.remove(&link);
+        self.members.ready(link);
         let came = self.reach.ready(link);
         self.came(link, &came);
     }
@@ -556,16 +596,47 @@ impl Node {
 
     /// A client of this broker subscribed to a filter, which may be shared.
     pub fn subscribe(&mut self, filter: &str, now: Nanos) {
-        self.table
-            .subscribe(punctual_codec::topic::split_share(filter).1);
+        let (share, plain) = punctual_codec::topic::split_share(filter);
+        self.table.subscribe(plain);
+        if share.is_some() && !plain.starts_with('$') {
+            let count = self.own_members.entry(filter.into()).or_default();
+            *count += 1;
+            if *count == 1 {
+                self.members.add((self.settings.id.clone(), filter.into()));
+            }
+        }
         self.settle(now);
     }
 
     /// A client of this broker does not want a filter any more.
     pub fn unsubscribe(&mut self, filter: &str, now: Nanos) {
-        self.table
-            .unsubscribe(punctual_codec::topic::split_share(filter).1);
+        let (share, plain) = punctual_codec::topic::split_share(filter);
+        if share.is_some() {
+            if let Some(count) = self.own_members.get_mut(filter) {
+                *count -= 1;
+                if *count == 0 {
+                    self.own_members.remove(filter);
+                    self.members
+                        .remove(&(self.settings.id.clone(), filter.into()));
+                }
+            }
+            // What was given to it has to come, to be given to others.
+            self.leaving
+                .push_back((now + self.settings.linger, plain.into()));
+            if self.leaving.len() > MAX_LEAVING {
+                self.leave();
+            }
+        } else {
+            self.table.unsubscribe(plain);
+        }
         self.settle(now);
+    }
+
+    /// Gives up the filter whose last member left longest ago.
+    fn leave(&mut self) {
+        if let Some((_, plain)) = self.leaving.pop_front() {
+            self.table.unsubscribe(&plain);
+        }
     }
 
     /// Another capacity.
@@ -593,6 +664,9 @@ impl Node {
     /// Time passes.
     pub fn tick(&mut self, now: Nanos) {
         self.tree.tick(now);
+        while self.leaving.front().is_some_and(|(at, _)| *at <= now) {
+            self.leave();
+        }
         self.pass_on(now);
         self.settle(now);
     }
@@ -602,6 +676,7 @@ impl Node {
         self.next_pass()
             .into_iter()
             .chain(self.tell_at)
+            .chain(self.leaving.front().map(|(at, _)| *at))
             .fold(self.tree.next_timeout(), Ord::min)
     }
 
@@ -670,6 +745,7 @@ impl Node {
             links: links.collect(),
             filters: self.table.len(),
             advertised: self.table.advertised(),
+            shared: self.elsewhere.clone(),
             healing: self
                 .lost
                 .keys()
@@ -750,7 +826,48 @@ impl Node {
         if self.reach.has_changes() {
             self.tell_reach(now);
         }
+        self.members_changed |= self.members.has_changes();
         self.tell(now);
+        self.note_members();
+    }
+
+    /// Tells the shell where shared subscriptions have members elsewhere, if that is not
+    /// what it knows. Those whose link is lost count if there are no others: what is meant
+    /// for them waits.
+    fn note_members(&mut self) {
+        if !std::mem::take(&mut self.members_changed) {
+            return;
+        }
+        let mut now: BTreeMap<Box<str>, Vec<BrokerId>> = BTreeMap::new();
+        for reached in [true, false] {
+            let mut found: BTreeMap<&str, BTreeSet<&BrokerId>> = BTreeMap::new();
+            for ((id, filter), ready) in self.members.all() {
+                if ready == reached && *id != self.settings.id {
+                    found.entry(filter).or_default().insert(id);
+                }
+            }
+            for (filter, brokers) in found {
+                if !now.contains_key(filter) {
+                    now.insert(filter.into(), brokers.into_iter().cloned().collect());
+                }
+            }
+        }
+        let before = std::mem::take(&mut self.elsewhere);
+        for filter in before.keys().filter(|filter| !now.contains_key(*filter)) {
+            self.outputs.push_back(Output::Members {
+                filter: filter.clone(),
+                brokers: Vec::new(),
+            });
+        }
+        for (filter, brokers) in &now {
+            if before.get(filter) != Some(brokers) {
+                self.outputs.push_back(Output::Members {
+                    filter: filter.clone(),
+                    brokers: brokers.clone(),
+                });
+            }
+        }
+        self.elsewhere = now;
     }
 
     /// Tells neighbours who is where, after all that those want, and sees who is back.
@@ -787,6 +904,9 @@ impl Node {
                     version,
                 });
                 self.reach.activate(id);
+                if version >= NOTES {
+                    self.members.activate(id);
+                }
                 match self.settings.strategy {
                     Strategy::SubscriptionTable => {
                         self.tell_filters(now);
@@ -809,6 +929,7 @@ impl Node {
                     carries: false,
                     version,
                 });
+                self.members.deactivate(id);
                 let mut behind = self.reach.deactivate(id);
                 behind.insert(peer);
                 self.lose(id, Some(behind), now);
@@ -862,6 +983,7 @@ impl Node {
     fn give_up(&mut self, link: LinkId) {
         self.lost.remove(&link);
         self.table.forget(link);
+        self.members.forget(link);
         match self.links.get(&link) {
             Some(up) => self.outputs.push_back(Output::Forget(up.peer.clone())),
             None => self.release(link),
@@ -874,6 +996,7 @@ impl Node {
             return;
         }
         self.table.forget(link);
+        self.members.forget(link);
         if let Some(peer) = self.peer(link).cloned() {
             self.numbers.remove(&peer);
             self.outputs.push_back(Output::Forget(peer));
@@ -882,7 +1005,7 @@ impl Node {
 
     /// Tells neighbours what changed in the table, now or after a while.
     fn tell(&mut self, now: Nanos) {
-        if self.settings.strategy != Strategy::SubscriptionTable || !self.table.has_changes() {
+        if !self.has_news() {
             return;
         }
         let due = self.told_at + self.settings.batch;
@@ -894,14 +1017,54 @@ impl Node {
         self.tell_filters(now);
     }
 
+    fn has_news(&self) -> bool {
+        let by_table = self.settings.strategy == Strategy::SubscriptionTable;
+        by_table && self.table.has_changes() || self.members.has_changes()
+    }
+
     fn tell_filters(&mut self, now: Nanos) {
-        if self.settings.strategy != Strategy::SubscriptionTable || !self.table.has_changes() {
+        if !self.has_news() {
             return;
         }
         self.told_at = now;
-        for change in self.table.changes() {
-            let (add, remove) = (change.add, change.remove);
-            self.send(change.link, &Message::Filters { add, remove });
+        if self.settings.strategy == Strategy::SubscriptionTable {
+            for change in self.table.changes() {
+                let (add, remove) = (change.add, change.remove);
+                self.send(change.link, &Message::Filters { add, remove });
+            }
+        }
+        // Who hears of a member can send to it.
+        self.members_changed |= self.members.has_changes();
+        for told in self.members.changes() {
+            let Told {
+                link,
+                all,
+                add,
+                remove,
+            } = told;
+            self.send_members(link, all, add, remove);
+        }
+    }
+
+    /// In messages of bounded size.
+    fn send_members(&mut self, link: LinkId, all: bool, add: Vec<Member>, remove: Vec<Member>) {
+        let (mut all, mut bytes) = (all, 0);
+        let (mut batch, mut count) = ([Vec::new(), Vec::new()], 0);
+        let added = add.into_iter().map(|member| (0, member));
+        let removed = remove.into_iter().map(|member| (1, member));
+        for (which, member) in added.chain(removed) {
+            bytes += member.0.as_str().len() + member.1.len() + 4;
+            batch[which].push(member);
+            count += 1;
+            if bytes > BATCH {
+                let [add, remove] = std::mem::take(&mut batch);
+                self.send(link, &Message::Members { all, add, remove });
+                (all, bytes, count) = (false, 0, 0);
+            }
+        }
+        if all || count > 0 {
+            let [add, remove] = batch;
+            self.send(link, &Message::Members { all, add, remove });
         }
     }
 

@@ -1,53 +1,109 @@
-//! Which brokers are behind which link of the tree.
+//! What is behind which link of the tree: brokers, or members of shared subscriptions.
 //!
-//! Each broker tells its neighbours on the tree whom it reaches over its other
-//! links, itself included; a tree has no circles, so what is told dies out when a broker
-//! is gone. It is told only when the table of the link over which a broker came is
+//! Each broker tells its neighbours on the tree what it reaches over its other
+//! links, its own included; a tree has no circles, so what is told dies out when a broker
+//! is gone. It is told only when the table of the link over which something came is
 //! complete, and after the filters that it wants: who hears that a broker is back
 //! can send what it kept for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::id::{BrokerId, LinkId};
+use crate::id::LinkId;
 
-/// Whom a link leads to, and who was told there.
-#[derive(Debug, Default)]
-struct Side {
+/// What a link leads to, and what was told there.
+#[derive(Debug)]
+struct Side<T> {
     /// What the neighbour told.
-    behind: BTreeSet<BrokerId>,
+    behind: BTreeSet<T>,
     /// What it was told; `None` as long as nothing is told on the link.
-    told: Option<BTreeSet<BrokerId>>,
+    told: Option<BTreeSet<T>>,
     /// Whether its filters are known, so that messages find their way.
     ready: bool,
     /// It has been told nothing since it carries.
     fresh: bool,
+    /// What is to be known of it elsewhere: what it told, as long as messages find their
+    /// way there, or wait for that.
+    shown: BTreeSet<T>,
+}
+
+impl<T> Default for Side<T> {
+    fn default() -> Self {
+        Self {
+            behind: BTreeSet::new(),
+            told: None,
+            ready: false,
+            fresh: false,
+            shown: BTreeSet::new(),
+        }
+    }
 }
 
 /// What is to be told on a link.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Told<T> {
     pub(crate) link: LinkId,
     /// Instead of everything told before.
     pub(crate) all: bool,
-    pub(crate) add: Vec<BrokerId>,
-    pub(crate) remove: Vec<BrokerId>,
+    pub(crate) add: Vec<T>,
+    pub(crate) remove: Vec<T>,
 }
 
-/// Who is where.
+/// What is where.
 #[derive(Debug)]
-pub(crate) struct Reach {
-    own: BrokerId,
-    sides: BTreeMap<LinkId, Side>,
+pub(crate) struct Reach<T> {
+    own: BTreeSet<T>,
+    sides: BTreeMap<LinkId, Side<T>>,
+    /// What is behind a lost link is still told elsewhere.
+    lasts: bool,
     dirty: bool,
 }
 
-impl Reach {
-    pub(crate) fn new(own: BrokerId) -> Self {
+impl<T> Default for Reach<T> {
+    fn default() -> Self {
         Self {
-            own,
+            own: BTreeSet::new(),
             sides: BTreeMap::new(),
+            lasts: false,
             dirty: false,
         }
+    }
+}
+
+impl<T: Ord + Clone> Reach<T> {
+    /// Of what waits where it was, and not elsewhere.
+    pub(crate) fn lasting() -> Self {
+        Self {
+            lasts: true,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn new(own: T) -> Self {
+        Self {
+            own: BTreeSet::from([own]),
+            ..Self::default()
+        }
+    }
+
+    /// Something is here.
+    pub(crate) fn add(&mut self, own: T) {
+        self.dirty |= self.own.insert(own);
+    }
+
+    /// Something is not here any more.
+    pub(crate) fn remove(&mut self, own: &T) {
+        self.dirty |= self.own.remove(own);
+    }
+
+    /// How much the neighbour on a link has told.
+    pub(crate) fn count(&self, link: LinkId) -> usize {
+        self.sides.get(&link).map_or(0, |side| side.behind.len())
+    }
+
+    /// All that is behind links, and whether it is reached now.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&T, bool)> {
+        let sides = self.sides.values();
+        sides.flat_map(|side| side.shown.iter().map(|it| (it, side.ready)))
     }
 
     /// A link carries messages from now on.
@@ -59,12 +115,15 @@ impl Reach {
     }
 
     /// It does not any more; returns whom it led to.
-    pub(crate) fn deactivate(&mut self, link: LinkId) -> BTreeSet<BrokerId> {
+    pub(crate) fn deactivate(&mut self, link: LinkId) -> BTreeSet<T> {
         self.dirty = true;
         let Some(side) = self.sides.get_mut(&link) else {
             return BTreeSet::new();
         };
         (side.told, side.ready) = (None, false);
+        if !self.lasts {
+            side.shown.clear();
+        }
         side.behind.clone()
     }
 
@@ -75,12 +134,13 @@ impl Reach {
     }
 
     /// What a neighbour wants is known; returns who is reached over it because of that.
-    pub(crate) fn ready(&mut self, link: LinkId) -> BTreeSet<BrokerId> {
+    pub(crate) fn ready(&mut self, link: LinkId) -> BTreeSet<T> {
         let side = self.sides.entry(link).or_default();
         if side.told.is_none() || std::mem::replace(&mut side.ready, true) {
             return BTreeSet::new();
         }
         self.dirty = true;
+        side.shown = side.behind.clone();
         side.behind.clone()
     }
 
@@ -90,9 +150,9 @@ impl Reach {
         &mut self,
         link: LinkId,
         all: bool,
-        add: Vec<BrokerId>,
-        remove: &[BrokerId],
-    ) -> BTreeSet<BrokerId> {
+        add: Vec<T>,
+        remove: &[T],
+    ) -> BTreeSet<T> {
         let side = self.sides.entry(link).or_default();
         let before = match all {
             true => std::mem::take(&mut side.behind),
@@ -108,17 +168,18 @@ impl Reach {
             }
         }
         self.dirty = true;
-        match side.ready {
-            true => new,
-            false => BTreeSet::new(),
+        if !side.ready {
+            return BTreeSet::new();
         }
+        side.shown = side.behind.clone();
+        new
     }
 
     /// Over which links that carry these brokers are reached, and whether all are.
-    pub(crate) fn where_are(&self, ids: &BTreeSet<BrokerId>) -> (Vec<LinkId>, bool) {
+    pub(crate) fn where_are(&self, ids: &BTreeSet<T>) -> (Vec<LinkId>, bool) {
         let ready = || self.sides.iter().filter(|(_, side)| side.ready);
         let links = ready().filter(|(_, side)| !side.behind.is_disjoint(ids));
-        let reached = |id: &BrokerId| ready().any(|(_, side)| side.behind.contains(id));
+        let reached = |id: &T| ready().any(|(_, side)| side.behind.contains(id));
         (
             links.map(|(link, _)| *link).collect(),
             ids.iter().all(reached),
@@ -131,7 +192,7 @@ impl Reach {
     }
 
     /// What is to be told since this was asked last.
-    pub(crate) fn changes(&mut self) -> Vec<Told> {
+    pub(crate) fn changes(&mut self) -> Vec<Told<T>> {
         if !std::mem::take(&mut self.dirty) {
             return Vec::new();
         }
@@ -139,11 +200,11 @@ impl Reach {
         let mut changes = Vec::new();
         for link in links {
             let others = self.sides.iter();
-            let others = others.filter(|(other, side)| **other != link && side.ready);
-            let mut due: BTreeSet<BrokerId> = others
-                .flat_map(|(_, side)| side.behind.iter().cloned())
+            let others = others.filter(|(other, _)| **other != link);
+            let mut due: BTreeSet<T> = others
+                .flat_map(|(_, side)| side.shown.iter().cloned())
                 .collect();
-            due.insert(self.own.clone());
+            due.extend(self.own.iter().cloned());
             let Some(side) = self.sides.get_mut(&link) else {
                 continue;
             };
@@ -157,7 +218,7 @@ impl Reach {
                 remove: told.difference(&due).cloned().collect(),
             };
             *told = due;
-            if !change.add.is_empty() || !change.remove.is_empty() {
+            if change.all || !change.add.is_empty() || !change.remove.is_empty() {
                 changes.push(change);
             }
         }
@@ -168,6 +229,7 @@ impl Reach {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::BrokerId;
 
     fn ids(names: &str) -> BTreeSet<BrokerId> {
         let names = names.split_whitespace();

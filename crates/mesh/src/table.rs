@@ -26,7 +26,7 @@ use crate::wire::BUCKETS;
 const OWN: u64 = 1 << 63;
 const ROOT: u32 = 0;
 /// Bytes of filters in one message of changes.
-const BATCH: usize = 16 << 10;
+pub(crate) const BATCH: usize = 16 << 10;
 
 fn bit(link: LinkId) -> u64 {
     1 << (link.0 % LinkId::MAX)

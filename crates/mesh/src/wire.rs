@@ -18,9 +18,9 @@ use crate::tree::{Advert, Seek};
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
 pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=2;
-/// From this version on a broker keeps what is retained anywhere: publications carry
-/// notes, and what both ends retain is compared.
-pub const RETAINS: u8 = 2;
+/// From this version on publications carry notes, what both ends retain is compared, and
+/// neighbours are told where shared subscriptions have members.
+pub const NOTES: u8 = 2;
 /// Parts that filters are divided into when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.
@@ -66,7 +66,20 @@ pub enum Message {
         /// Not reached any more.
         remove: Vec<BrokerId>,
     },
+    /// Shared subscriptions with members at brokers that the sender reaches over its other
+    /// links, itself included.
+    Members {
+        /// Instead of all told before.
+        all: bool,
+        /// Have members from now on.
+        add: Vec<Member>,
+        /// Have none any more.
+        remove: Vec<Member>,
+    },
 }
+
+/// A broker, and the filter of a shared subscription that has members there.
+pub type Member = (BrokerId, Box<str>);
 
 /// The first message on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,6 +212,12 @@ impl Message {
                 out.ids(add);
                 out.ids(remove);
             }
+            Self::Members { all, add, remove } => {
+                out.byte(9);
+                out.byte(u8::from(*all));
+                out.members(add);
+                out.members(remove);
+            }
         }
         out.0
     }
@@ -280,6 +299,11 @@ impl Message {
                 add: from.ids()?,
                 remove: from.ids()?,
             },
+            9 => Self::Members {
+                all: from.flag()?,
+                add: from.members()?,
+                remove: from.members()?,
+            },
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -322,6 +346,14 @@ impl Writer {
     fn ids(&mut self, ids: &[BrokerId]) {
         self.number(ids.len() as u64);
         ids.iter().for_each(|id| self.id(id));
+    }
+
+    fn members(&mut self, members: &[Member]) {
+        self.number(members.len() as u64);
+        for (id, filter) in members {
+            self.id(id);
+            self.text(filter);
+        }
     }
 
     fn path(&mut self, path: &[(BrokerId, u64)]) {
@@ -446,6 +478,22 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.id()).collect()
     }
 
+    fn members(&mut self) -> Result<Vec<Member>, WireError> {
+        let count = self.count(4)?;
+        let mut members = Vec::with_capacity(count.min(4096));
+        for _ in 0..count {
+            let id = self.id()?;
+            let filter = self.text()?;
+            let shared =
+                topic::validate_filter(filter).is_ok() && topic::split_share(filter).0.is_some();
+            if !shared || filter.len() > usize::from(u16::MAX) {
+                return Err(WireError::Field("shared filter"));
+            }
+            members.push((id, filter.into()));
+        }
+        Ok(members)
+    }
+
     fn path(&mut self) -> Result<Vec<(BrokerId, u64)>, WireError> {
         let count = self.count(3)?;
         if !(1..=MAX_TRACE).contains(&count) {
@@ -519,6 +567,12 @@ mod tests {
 
     fn ids() -> impl Strategy<Value = Vec<BrokerId>> {
         proptest::collection::vec(id(), 0..6)
+    }
+
+    fn members() -> impl Strategy<Value = Vec<Member>> {
+        let filter = "\\$share/[a-z]{1,3}/([a-z]{1,5}|\\+)(/#)?";
+        let member = (id(), filter.prop_map(|filter| filter.into_boxed_str()));
+        proptest::collection::vec(member, 0..6)
     }
 
     fn path() -> impl Strategy<Value = Vec<(BrokerId, u64)>> {
@@ -608,6 +662,11 @@ mod tests {
             trace,
             traced,
             (any::<bool>(), ids(), ids()).prop_map(|(all, add, remove)| Message::Here {
+                all,
+                add,
+                remove
+            }),
+            (any::<bool>(), members(), members()).prop_map(|(all, add, remove)| Message::Members {
                 all,
                 add,
                 remove

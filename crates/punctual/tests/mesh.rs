@@ -247,6 +247,49 @@ fn who_subscribes_late_finds_what_is_retained_at_every_broker() {
     }
 }
 
+#[test]
+fn of_all_members_of_a_shared_subscription_one_gets_a_message() {
+    const SHARED: &str = "$share/g/t/#";
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::start("b", "", &[&a]);
+    let c = Member::start("c", "", &[&b]);
+    c.attached("a");
+    let mut members = [&b, &c].map(|member| subscriber(member, "member", SHARED));
+    let mut plain = subscriber(&c, "plain", "t/#");
+    let knows = |member: &Member, others: &[&str]| {
+        member.until("who has members", |status| {
+            let brokers = status["shared"][SHARED].as_array();
+            brokers.is_some_and(|brokers| brokers == others)
+        });
+    };
+    knows(&a, &["b", "c"]);
+    knows(&b, &["c"]);
+    a.wants("b");
+    b.wants("c");
+    // The publisher's broker has none: others take turns.
+    let mut publisher = a.client("publisher");
+    for i in 0..20 {
+        publish(&mut publisher, "t/1", &i.to_string(), QoS::ExactlyOnce);
+    }
+    let mut got: Vec<u32> = Vec::new();
+    for member in &mut members {
+        let here = payloads(member, 10);
+        assert_eq!(here.len(), 10);
+        got.extend(here.iter().map(|payload| payload.parse::<u32>().unwrap()));
+    }
+    got.sort_unstable();
+    assert_eq!(got, (0..20).collect::<Vec<_>>());
+    assert_eq!(payloads(&mut plain, 20).len(), 20);
+    // One that has gets it itself.
+    let mut publisher = b.client("publisher-at-b");
+    for i in 0..10 {
+        publish(&mut publisher, "t/1", &i.to_string(), QoS::ExactlyOnce);
+    }
+    assert_eq!(payloads(&mut members[0], 10).len(), 10);
+    assert_eq!(payloads(&mut plain, 10).len(), 10);
+    assert_eq!(payloads(&mut members[1], 0), [""; 0]);
+}
+
 /// Brokers in a row, each of which is killed and starts again with its store while the
 /// next one is away: what was acknowledged arrives, once.
 #[test]

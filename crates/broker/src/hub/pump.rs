@@ -158,7 +158,7 @@ impl Hub {
             drop(retained);
             let missing = replay.lack.is_some();
             let ids: Option<Arc<[u32]>> = match replay.id {
-                0 => missing.then(|| Notes { version, missing }.ids()),
+                0 => missing.then(|| Notes::missing(version).ids()),
                 id => Some(Arc::from([id])),
             };
             let number = match replay.numbered {

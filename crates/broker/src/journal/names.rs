@@ -157,6 +157,9 @@ mod tests {
         fn clock(&self) -> u64 {
             0
         }
+        fn name(&self) -> &str {
+            "own"
+        }
         fn note(&self, name: MessageName) {
             self.names.lock().unwrap().push(name.number);
         }

@@ -188,10 +188,9 @@ pub(super) fn park(
     id: ConnId,
     topic: &[u8],
     raw: &RawPublish<'_>,
-    called: (Option<MessageName>, Notes),
+    (name, notes): (Option<MessageName>, &Notes),
     now: Nanos,
 ) -> Result<Next, Fail> {
-    let (name, notes) = called;
     if hub.unparking {
         return Ok(Next::Hold);
     }
@@ -202,7 +201,7 @@ pub(super) fn park(
             properties.extend_from_slice(property.bytes);
         }
     }
-    if notes != Notes::default() {
+    if !notes.is_empty() {
         let mut ids = PropertyBuf::new();
         for id in &*notes.ids() {
             ids.push_number(PropertyId::SubscriptionIdentifier, *id);

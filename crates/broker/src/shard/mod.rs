@@ -7,6 +7,7 @@ mod lifecycle;
 mod links;
 mod publish;
 mod replica;
+mod shares;
 mod store;
 mod subscribe;
 

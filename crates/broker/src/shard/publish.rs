@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
 use super::links::{self, Incoming, Reach};
+use super::shares::{self, Sharing};
 use super::{Fail, Next, Shard, replica};
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
@@ -198,7 +199,7 @@ impl Shard {
             let waits =
                 |matched: &Matched| links::must_wait(hub, session_slot, matched, &raw, number);
             if waits(matched) || raw.retain && waits(&replica::keepers(hub)) {
-                return links::park(hub, id, topic_bytes, &raw, (name, notes), now);
+                return links::park(hub, id, topic_bytes, &raw, (name, &notes), now);
             }
         }
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
@@ -331,11 +332,11 @@ impl Shard {
         let retains = raw.retain && !relayed && reach.as_ref().is_none_or(|reach| reach.clients);
         let directory = retains.then(|| hub.directory.clone());
         let mut retained = directory.as_ref().map(|d| d.retained_mut());
-        let mut keeps = false;
+        let mut kept = None;
         if let (Some(retained), Some(directory)) = (&mut retained, &directory) {
             let name_of_topic = std::str::from_utf8(topic_bytes).unwrap_or_default();
             let known = retained.version_of(name_of_topic);
-            keeps = has_retained_room(hub, retained, &publication);
+            let keeps = has_retained_room(hub, retained, &publication);
             hub.stats.refused_retained_full += u64::from(!keeps);
             if !keeps && name.is_none() {
                 return refuse(hub, id, &raw, session_slot, "no room for retained messages");
@@ -346,10 +347,14 @@ impl Shard {
                 let reason = ReasonCode::Success;
                 return Ok(acknowledge(hub, id, &raw, session_slot, reason, false));
             }
-            if notes.version == 0 {
-                notes.version = directory.next_version(retained);
+            let version = match notes.version {
+                0 => directory.next_version(retained),
+                version => version,
+            };
+            kept = (keeps && version > known).then_some(version);
+            if replica::is_common(hub, topic_bytes) {
+                notes.version = version;
             }
-            keeps &= notes.version > known;
             route = match routes.find(topic_bytes, route, &hub.directory) {
                 Some(route) => route,
                 None => routes.insert(topic::validate_name(topic_bytes)?, &hub.directory),
@@ -357,8 +362,23 @@ impl Shard {
         }
         let matched = routes.get(route).matched.as_ref();
         let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
-        let common = (raw.retain && notes.version > 0 && replica::is_common(hub, topic_bytes))
-            .then(|| replica::reach(hub, matched, notes, retains || upwards));
+        let wanted = matched;
+        let mut handed = SmallVec::new();
+        let shares = !matched.groups.is_empty() && replica::is_common(hub, topic_bytes);
+        let common = match hub.directory.federation() {
+            Some(federation) if shares || !notes.is_empty() => {
+                let decided = name.is_some() && is_noted(hub, session_slot);
+                let sharing = match decided {
+                    true => Sharing::follow(federation.name(), matched, &notes),
+                    false => Sharing::decide(hub, matched, &publication),
+                };
+                let all = notes.version > 0 && (retains || upwards);
+                let (common, others) = sharing.reach(hub, matched, &mut notes, all);
+                handed = others;
+                Some(common)
+            }
+            _ => None,
+        };
         let matched = common.as_ref().unwrap_or(matched);
         let reached = reach.map(|reach| reach.of(matched));
         let matched = reached.as_ref().unwrap_or(matched);
@@ -376,8 +396,11 @@ impl Shard {
             hub.stats.refused_queue_full += 1;
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
-        if let Some(retained) = retained.as_mut().filter(|_| keeps) {
-            retain(hub, retained, &mut publication, notes.version);
+        if !handed.is_empty() && !relayed {
+            shares::hand_on(hub, wanted, &mut publication, handed, now);
+        }
+        if let (Some(retained), Some(version)) = (&mut retained, kept) {
+            retain(hub, retained, &mut publication, version);
         }
         drop(retained);
         let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
@@ -519,8 +542,13 @@ impl Shard {
             None => routes.insert(message.topic(), &hub.directory),
         };
         let matched = routes.get(route).matched.as_ref();
-        let common = (notes.version > 0 && replica::is_common(hub, message.topic_bytes()))
-            .then(|| replica::reach(hub, matched, notes, true));
+        let common = replica::is_common(hub, message.topic_bytes())
+            && (notes.version > 0 || !matched.groups.is_empty());
+        let common = common.then(|| {
+            let all = notes.version > 0;
+            let sharing = Sharing::decide(hub, matched, &publication);
+            sharing.reach(hub, matched, &mut notes, all).0
+        });
         let matched = common.as_ref().unwrap_or(matched);
         let federation = hub.directory.federation();
         let relay = federation.and_then(|federation| federation.relay());
@@ -1033,27 +1061,35 @@ fn report_full(hub: &mut Hub, target: &Target, now: Nanos) {
     }
 }
 
+/// Whether a receiver can keep a publication, if it is to.
+pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>) -> bool {
+    let (class, size) = (publication.class_for(target), publication.size());
+    if !is_kept(target, publication) {
+        true
+    } else if target.session.shard == hub.index {
+        hub.has_room(target, class, size)
+    } else {
+        hub.may_have_room(&target.session, class, size)
+    }
+}
+
+/// Whether a session is that of a neighbour that understands notes.
+fn is_noted(hub: &Hub, session: u32) -> bool {
+    let session = hub.sessions.get(session);
+    session.is_some_and(|session| session.handle.takes_notes())
+}
+
 /// The member of a shared subscription whose turn it is: the next one that is
 /// connected and keeps up; failing that, one that is connected; failing that,
 /// for QoS 1 and 2, one whose session can keep the message. Where policy drops
 /// messages, one whose queue is full is better than none.
 fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Option<&'a Target> {
     let members = &group.members;
-    let size = publication.size();
     let start = group.cursor.fetch_add(1, Ordering::Relaxed) as usize;
     let turn = |n: usize| &members[(start + n) % members.len()];
     let connected = |target: &&Target| target.session.connected.load(Ordering::Acquire);
     let kept = |target: &&Target| is_kept(target, publication) || hub.config.queue_qos0_offline;
-    let has_room = |target: &&Target| {
-        let class = publication.class_for(target);
-        if !is_kept(target, publication) {
-            true
-        } else if target.session.shard == hub.index {
-            hub.has_room(target, class, size)
-        } else {
-            hub.may_have_room(&target.session, class, size)
-        }
-    };
+    let has_room = |target: &&Target| has_room(hub, target, publication);
     let all = || (0..members.len()).map(turn);
     let with_room = all()
         .find(|t| connected(t) && !is_congested(t) && has_room(t))

@@ -93,13 +93,14 @@ fn sums(retained: &Retained) -> [u64; PARTS] {
     sums
 }
 
-/// Who gets a message that is retained: who wants it and, with `all`, every neighbour
-/// that has subscribed to [`TOPIC`]; the neighbours with its notes.
-pub(super) fn reach(hub: &Hub, matched: &Matched, notes: Notes, all: bool) -> Matched {
-    let ids = notes.ids();
+/// Who gets a message: who wants it and, with `all`, every neighbour that has subscribed
+/// to [`TOPIC`]; the neighbours with its notes. If it was handed on, they only.
+pub(super) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> Vec<Target> {
+    let ids = (!notes.is_empty()).then(|| notes.ids());
     let keepers = all.then(|| keepers(hub));
     let keepers = keepers.iter().flat_map(Matched::targets);
-    let mut targets: Vec<Target> = matched.targets().cloned().collect();
+    let gets = |target: &&Target| target.session.link || !notes.handed;
+    let mut targets: Vec<Target> = matched.targets().filter(gets).cloned().collect();
     for keeper in keepers.filter(|target| target.session.link) {
         let same = |target: &Target| Arc::ptr_eq(&target.session, &keeper.session);
         if !targets.iter().any(same) {
@@ -107,10 +108,10 @@ pub(super) fn reach(hub: &Hub, matched: &Matched, notes: Notes, all: bool) -> Ma
         }
     }
     for target in targets.iter_mut().filter(|target| target.session.link) {
-        target.subscription_ids = target.session.takes_notes().then(|| ids.clone());
+        target.subscription_ids = ids.clone().filter(|_| target.session.takes_notes());
     }
     targets.sort_unstable_by_key(Target::key);
-    Matched::new(targets, matched.groups.to_vec())
+    targets
 }
 
 /// Neighbours that are sent all that is retained.
@@ -118,7 +119,7 @@ pub(super) fn keepers(hub: &Hub) -> Matched {
     hub.directory.lookup(TOPIC, generation_slot(TOPIC)).1
 }
 
-/// Whether what a topic retains is everywhere the same in a mesh.
+/// Whether a topic is the same in all of a mesh.
 pub(super) fn is_common(hub: &Hub, topic: &[u8]) -> bool {
     !topic.starts_with(b"$") && hub.directory.federation().is_some()
 }
@@ -139,9 +140,12 @@ impl Shard {
         retain(hub, &mut retained, &mut publication, version);
         drop(retained);
         if is_common(hub, topic.as_bytes()) {
-            let missing = false;
             let nobody = Matched::new(Vec::new(), Vec::new());
-            let neighbours = reach(hub, &nobody, Notes { version, missing }, true);
+            let notes = Notes {
+                version,
+                ..Notes::default()
+            };
+            let neighbours = Matched::new(reach(hub, &nobody, &notes, true), Vec::new());
             // Without anyone to refuse it to, a full queue is a counted drop.
             let _ = deliver_all(hub, &neighbours, &mut publication, None, now, false);
         }

@@ -14,6 +14,7 @@ mod client;
 mod retained;
 #[path = "../support/seeds.rs"]
 mod seeds;
+mod shares;
 mod site;
 mod world;
 

@@ -12,7 +12,7 @@ use punctual_broker::{
     Output, Received, Restorer, Scope, Shard,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{self, Open, RETAINS, TOPIC};
+use punctual_mesh::wire::{self, NOTES, Open, TOPIC};
 use punctual_mesh::{BrokerId, LinkId, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -32,6 +32,7 @@ enum Input {
 /// What the core says to the mesh.
 #[derive(Debug)]
 struct Seam {
+    own: BrokerId,
     origin: NonZeroU32,
     before: Mutex<BTreeSet<NonZeroU32>>,
     seen: Mutex<Seen>,
@@ -88,6 +89,10 @@ impl Federation for Seam {
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
         }
+    }
+
+    fn name(&self) -> &str {
+        self.own.as_str()
     }
 
     fn clock(&self) -> u64 {
@@ -165,6 +170,7 @@ impl Site {
             .iter()
             .fold(self.settings.instance as u32, |n, b| n * 31 + u32::from(*b));
         let seam = Arc::new(Seam {
+            own: self.settings.id.clone(),
             origin: NonZeroU32::new(origin).unwrap(),
             before: Mutex::default(),
             seen: Mutex::new(Seen::new(1 << 17)),
@@ -338,8 +344,7 @@ impl Running {
                 version,
             } => {
                 if let Some(peer) = peer(link) {
-                    self.shard
-                        .link_carry(&peer, carries, version >= RETAINS, now);
+                    self.shard.link_carry(&peer, carries, version >= NOTES, now);
                 }
             }
             Order::Interest { link, add, remove } => {
@@ -351,6 +356,10 @@ impl Running {
                 if let (Some(from), Some(to)) = (peer(from), peer(to)) {
                     self.shard.link_copy(&from, &to, moves, now);
                 }
+            }
+            Order::Members { filter, brokers } => {
+                let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                self.shard.link_members(&filter, &brokers);
             }
             Order::Forget(peer) => self.shard.link_forget(peer.as_str(), now),
             Order::Traced(_) | Order::Event(_) => {}

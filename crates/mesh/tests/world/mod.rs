@@ -584,6 +584,7 @@ impl World {
                     session.filters.remove(f);
                 });
             }
+            Output::Members { .. } => {}
             Output::Copy { from, to, moves } => {
                 let (Some(from), Some(to)) = (node.peer(from).cloned(), node.peer(to).cloned())
                 else {

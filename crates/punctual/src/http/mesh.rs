@@ -1,6 +1,7 @@
 //! `/api/v1/mesh`: the broker among others: tree, links, tables, neighbours, and the
 //! way that a topic takes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -37,6 +38,8 @@ pub(super) struct Overview {
     filters: usize,
     /// Changes of filters told to neighbours.
     advertised: u64,
+    /// Other brokers with members of shared subscriptions, by their filters.
+    shared: BTreeMap<String, Vec<String>>,
     /// Neighbours that were lost, and whose messages wait for another way.
     healing: Vec<String>,
     /// Addresses that are kept connected.
@@ -105,6 +108,14 @@ pub(super) async fn status(
         links: links.collect(),
         filters: status.filters,
         advertised: status.advertised,
+        shared: status
+            .shared
+            .iter()
+            .map(|(filter, brokers)| {
+                let brokers = brokers.iter().map(ToString::to_string);
+                (filter.to_string(), brokers.collect())
+            })
+            .collect(),
         healing: status.healing.iter().map(ToString::to_string).collect(),
         neighbours: overview.neighbours,
     }))

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use punctual_broker::{ConnId, Federation, LinkLimits, Nanos, Shard};
 use punctual_mesh::tree::Why;
-use punctual_mesh::wire::{Message, Open, RETAINS, TOPIC, Traced};
+use punctual_mesh::wire::{Message, NOTES, Open, TOPIC, Traced};
 use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
@@ -627,7 +627,7 @@ impl Keeper {
                 } => {
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, now| {
-                            shard.link_carry(&peer, carries, version >= RETAINS, now);
+                            shard.link_carry(&peer, carries, version >= NOTES, now);
                         }));
                     }
                 }
@@ -644,6 +644,12 @@ impl Keeper {
                             shard.link_copy(&from, &to, moves, now);
                         }));
                     }
+                }
+                Output::Members { filter, brokers } => {
+                    orders.push(Box::new(move |shard, _| {
+                        let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                        shard.link_members(&filter, &brokers);
+                    }));
                 }
                 Output::Forget(peer) => orders.push(Box::new(move |shard, now| {
                     shard.link_forget(peer.as_str(), now);

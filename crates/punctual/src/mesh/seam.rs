@@ -123,6 +123,10 @@ impl Federation for Seam {
         }
     }
 
+    fn name(&self) -> &str {
+        self.own.as_str()
+    }
+
     fn clock(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| since.as_micros() as u64)

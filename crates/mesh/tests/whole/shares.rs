@@ -1,0 +1,134 @@
+//! Shared subscriptions: of all members at all brokers one gets each message, a member at
+//! the publisher's broker if there is one that is connected.
+
+use punctual_broker::Config;
+use punctual_codec::{QoS, topic};
+use punctual_model::Nanos;
+use punctual_sim::Rng;
+
+use crate::client::{Client, Fate};
+use crate::seeds::seeds;
+use crate::world::World;
+use crate::{Faults, TOPICS, fault, graph, heal};
+
+const GROUPS: [&str; 3] = ["$share/g/a/+", "$share/h/#", "$share/g/d"];
+
+fn run(seed: u64, faults: Faults) {
+    let mut rng = Rng::new(seed);
+    let n = 2 + rng.below(6) as usize;
+    let edges = graph(&mut rng, n);
+    let mut config = Config::default();
+    config.limits.max_queued_messages = faults.room;
+    config.limits.receive_maximum = 16;
+    let store = faults.crashes || rng.chance(50);
+    let mut world = World::new(rng, n, edges, store, &config, |settings| {
+        settings.tree.hello = Nanos::from_millis(200);
+        settings.heal = Nanos::from_secs(60);
+    });
+    for site in 0..n {
+        world
+            .clients
+            .push(Client::new(format!("p{site}"), None, site));
+    }
+    for (at, group) in GROUPS.into_iter().enumerate() {
+        for member in 0..1 + world.rng.below(4) {
+            let site = world.rng.below(n as u64) as usize;
+            let name = format!("m{at}-{member}");
+            world.clients.push(Client::new(name, Some(group), site));
+        }
+    }
+    world
+        .clients
+        .push(Client::new("plain".into(), Some("#"), 0));
+    (0..world.clients.len()).for_each(|client| world.connect(client));
+    world.run_for(5000);
+    for round in 0..40 {
+        for _ in 0..world.rng.below(12) {
+            let publisher = world.rng.below(n as u64) as usize;
+            let topic = *world.rng.pick(&TOPICS);
+            let qos = *world
+                .rng
+                .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
+            world.publish(publisher, topic, qos);
+            let pause = world.rng.below(4);
+            world.run_for(pause);
+        }
+        if round % 2 == 1 {
+            fault(&mut world, faults);
+        }
+        let pause = world.rng.below(200);
+        world.run_for(pause);
+    }
+    for _ in 0..4 {
+        heal(&mut world);
+        world.run_for(5000);
+    }
+    world.run_for(50_000);
+    world.note_answers();
+    for group in GROUPS {
+        check(seed, &world, group, faults);
+    }
+}
+
+fn check(seed: u64, world: &World, group: &str, faults: Faults) {
+    let members: Vec<&Client> = world
+        .clients
+        .iter()
+        .filter(|client| client.filter == Some(group))
+        .collect();
+    for (number, message) in &world.published {
+        let got = |member: &&&Client| member.received.contains(number);
+        let times = members.iter().map(|member| {
+            let same = member.received.iter().filter(|other| *other == number);
+            same.count()
+        });
+        let (times, receiver) = (times.sum::<usize>(), members.iter().find(got));
+        let wanted = topic::matches(topic::split_share(group).1, message.topic);
+        let who = format!("seed {seed}: {number} {message:?} to {group}");
+        assert!(times == 0 || wanted, "{who} came and is not wanted");
+        if message.qos != QoS::AtLeastOnce {
+            assert!(times <= 1, "{who} came {times} times");
+        }
+        if wanted && message.fate == Fate::Accepted && message.qos != QoS::AtMostOnce {
+            assert!(times >= 1, "{who} never came");
+        }
+        if !faults.links && !faults.clients && wanted {
+            assert_eq!(times, 1, "{who}");
+            let home = message.publisher;
+            let local = members.iter().any(|member| member.home == home);
+            assert!(
+                !local || receiver.is_some_and(|it| it.home == home),
+                "{who}"
+            );
+        }
+    }
+}
+
+fn all(few: u64, faults: Faults) {
+    for seed in seeds(few) {
+        println!("seed {seed}");
+        run(seed, faults);
+    }
+}
+
+#[test]
+fn one_member_gets_each_message_in_quiet() {
+    let faults = Faults {
+        links: false,
+        crashes: false,
+        clients: false,
+        room: 10_000,
+    };
+    all(4, faults);
+}
+
+#[test]
+fn one_member_gets_each_message_with_links() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: true,
+        room: 10_000,
+    };
+    all(8, faults);
+}
