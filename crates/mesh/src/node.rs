@@ -132,12 +132,12 @@ pub enum Output {
         /// Topic filters.
         remove: Vec<Box<str>>,
     },
-    /// Put what is kept for one link into the queue of another.
+    /// Put what is kept for one neighbour into the queue of another.
     Copy {
         /// What is kept for this one,
-        from: LinkId,
+        from: BrokerId,
         /// goes to this one,
-        to: LinkId,
+        to: BrokerId,
         /// and is not kept any more.
         moves: bool,
     },
@@ -525,18 +525,23 @@ impl Node {
         if who.is_empty() {
             return;
         }
-        for (from, lost) in &self.lost {
-            let theirs = lost
-                .behind
-                .as_ref()
-                .is_none_or(|behind| !behind.is_disjoint(who));
-            if *from != link && theirs {
-                self.outputs.push_back(Output::Copy {
-                    from: *from,
-                    to: link,
-                    moves: false,
-                });
-            }
+        let theirs = |lost: &Lost| {
+            let behind = lost.behind.as_ref();
+            behind.is_none_or(|behind| !behind.is_disjoint(who))
+        };
+        let lost = self.lost.iter().filter(|(_, lost)| theirs(lost));
+        let lost: Vec<LinkId> = lost.map(|(from, _)| *from).collect();
+        for from in lost {
+            self.copy(from, link, false);
+        }
+    }
+
+    /// What is kept for one link goes to another.
+    fn copy(&mut self, from: LinkId, to: LinkId, moves: bool) {
+        if let (Some(from), Some(to)) = (self.peer(from).cloned(), self.peer(to).cloned())
+            && from != to
+        {
+            self.outputs.push_back(Output::Copy { from, to, moves });
         }
     }
 
@@ -545,7 +550,7 @@ impl Node {
     fn pass_on(&mut self, now: Nanos) {
         let may_give_up = self.may_give_up();
         let Settings { heal, linger, .. } = self.settings;
-        let mut over = Vec::new();
+        let (mut over, mut copies) = (Vec::new(), Vec::new());
         for (from, lost) in &mut self.lost {
             let (to, all) = match &lost.behind {
                 Some(behind) => self.reach.where_are(behind),
@@ -561,16 +566,15 @@ impl Node {
             if ends || all && lost.pass_on <= now {
                 lost.pass_on = now + self.settings.tree.hello;
                 for (i, link) in to.iter().enumerate() {
-                    self.outputs.push_back(Output::Copy {
-                        from: *from,
-                        to: *link,
-                        moves: i + 1 == to.len(),
-                    });
+                    copies.push((*from, *link, i + 1 == to.len()));
                 }
             }
             if ends {
                 over.push(*from);
             }
+        }
+        for (from, to, moves) in copies {
+            self.copy(from, to, moves);
         }
         over.into_iter().for_each(|link| self.give_up(link));
     }
@@ -932,7 +936,12 @@ impl Node {
                 self.members.deactivate(id);
                 let mut behind = self.reach.deactivate(id);
                 behind.insert(peer);
+                // Some may have come by another link before this one was known to be lost.
+                let (came, _) = self.reach.where_are(&behind);
                 self.lose(id, Some(behind), now);
+                for to in came {
+                    self.copy(id, to, false);
+                }
             }
             _ => {}
         }
@@ -951,11 +960,7 @@ impl Node {
                 let kept = self.table.wanted_by(lost);
                 let overlap = |new: &str| kept.iter().any(|old| overlaps(old, new));
                 if applied.added.iter().any(|new| overlap(new)) {
-                    self.outputs.push_back(Output::Copy {
-                        from: lost,
-                        to: link,
-                        moves: false,
-                    });
+                    self.copy(lost, link, false);
                 }
             }
         }

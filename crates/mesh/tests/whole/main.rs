@@ -259,3 +259,41 @@ fn nothing_is_lost_with_brokers_that_have_a_store() {
     };
     all(8, faults);
 }
+
+/// One broker sees that the root is gone and comes to the other, which sees it later: what
+/// the other has meant for the root is not left waiting.
+#[test]
+fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
+    let edge = |ends, micros: u64| Edge {
+        ends,
+        delay: Nanos(micros * 1000),
+        cut: false,
+    };
+    let edges = vec![edge([0, 1], 500), edge([0, 2], 2000), edge([1, 2], 5000)];
+    let config = Config::default();
+    let mut world = World::new(Rng::new(1), 3, edges, false, &config, |settings| {
+        settings.tree.hello = Nanos::from_millis(200);
+        settings.heal = Nanos::from_secs(60);
+        settings.capacity = u64::from(settings.id == world::name(0));
+    });
+    for (name, filter, home) in [("p", None, 1), ("s", Some("#"), 2)] {
+        world.clients.push(Client::new(name.into(), filter, home));
+        world.connect(world.clients.len() - 1);
+    }
+    world.run_for(5000);
+    let parent = |world: &World| {
+        let status = world.sites[2].running.as_ref().unwrap().node.status();
+        status.parent
+    };
+    assert_eq!(parent(&world), Some(world::name(0)));
+    world.cut(0, true);
+    world.cut(1, false);
+    for _ in 0..5 {
+        world.publish(0, "d", QoS::AtLeastOnce);
+    }
+    world.run_for(150);
+    assert_eq!(parent(&world), Some(world::name(1)));
+    assert!(world.clients[1].received.is_empty());
+    world.run_for(3000);
+    assert_eq!(world.clients[1].received, [0, 1, 2, 3, 4]);
+}

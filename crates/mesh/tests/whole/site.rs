@@ -353,9 +353,8 @@ impl Running {
                 }
             }
             Order::Copy { from, to, moves } => {
-                if let (Some(from), Some(to)) = (peer(from), peer(to)) {
-                    self.shard.link_copy(&from, &to, moves, now);
-                }
+                let (from, to) = (from.as_str(), to.as_str());
+                self.shard.link_copy(from, to, moves, now);
             }
             Order::Members { filter, brokers } => {
                 let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();

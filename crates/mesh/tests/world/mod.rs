@@ -586,10 +586,6 @@ impl World {
             }
             Output::Members { .. } => {}
             Output::Copy { from, to, moves } => {
-                let (Some(from), Some(to)) = (node.peer(from).cloned(), node.peer(to).cloned())
-                else {
-                    return;
-                };
                 let kept: Vec<Msg> = broker
                     .sessions
                     .get(&from)

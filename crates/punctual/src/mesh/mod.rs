@@ -639,11 +639,9 @@ impl Keeper {
                     }
                 }
                 Output::Copy { from, to, moves } => {
-                    if let (Some(from), Some(to)) = (peer(from), peer(to)) {
-                        orders.push(Box::new(move |shard, now| {
-                            shard.link_copy(&from, &to, moves, now);
-                        }));
-                    }
+                    orders.push(Box::new(move |shard, now| {
+                        shard.link_copy(from.as_str(), to.as_str(), moves, now);
+                    }));
                 }
                 Output::Members { filter, brokers } => {
                     orders.push(Box::new(move |shard, _| {
