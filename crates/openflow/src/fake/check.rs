@@ -6,8 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Limits;
+use super::frame::Tags;
 use super::group::Group;
 use super::meter::Meter;
+use super::run::order;
 use crate::action::{Action, Instruction};
 use crate::error_code::{
     BadAction, BadInstruction, BadRequest, ErrorCode, FlowModFailed, GroupModFailed, MeterModFailed,
@@ -45,76 +47,63 @@ impl Known<'_> {
         if deletes {
             return Ok(());
         }
-        for instruction in &change.instructions {
+        let mut course = Course {
+            matching: Some(&change.matching),
+            tags: tags(&change.matching),
+            inconsistent: false,
+        };
+        let mut instructions: Vec<&Instruction> = change.instructions.iter().collect();
+        instructions.sort_by_key(|instruction| order(instruction));
+        for instruction in &instructions {
             match instruction {
-                Instruction::ApplyActions(actions) => {
-                    self.actions(actions, Some(&change.matching))?;
-                }
-                Instruction::WriteActions(actions) => {
-                    self.actions(actions, Some(&change.matching))?;
-                }
+                Instruction::ApplyActions(actions) => course.take(actions, false)?,
+                Instruction::WriteActions(actions) => course.take(actions, true)?,
                 Instruction::GotoTable(next) => {
                     if *next <= change.table || next.0 >= self.limits.tables {
                         return Err(BadInstruction::BadTableId.into());
                     }
                 }
-                Instruction::Meter(meter) => {
-                    if !self.meters.contains_key(meter) {
-                        return Err(MeterModFailed::InvalidMeter.into());
-                    }
-                }
-                Instruction::ClearActions | Instruction::WriteMetadata { .. } => {}
+                Instruction::Meter(_)
+                | Instruction::ClearActions
+                | Instruction::WriteMetadata { .. } => {}
                 Instruction::Other { .. } => return Err(BadInstruction::UnknownInst.into()),
+            }
+        }
+        course.end()?;
+        for instruction in instructions {
+            match instruction {
+                Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => {
+                    self.groups_of(actions)?;
+                }
+                Instruction::Meter(meter) if !self.meters.contains_key(meter) => {
+                    return Err(MeterModFailed::InvalidMeter.into());
+                }
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Actions one by one, with what those before have changed; without a match everything that
-    /// a packet could have is taken to be there.
-    pub(super) fn actions(&self, actions: &[Action], matching: Option<&Match>) -> Checked {
-        let mut tagged = matching.is_none_or(has_tag);
-        for action in actions {
-            match action {
-                Action::Output { port, .. } => match *port {
-                    PortNo::ANY | PortNo(0) => return Err(BadAction::BadOutPort.into()),
-                    PortNo::NORMAL => return Err(BadAction::BadOutPort.into()),
-                    PortNo::TABLE if matching.is_some() => {
-                        return Err(BadAction::BadOutPort.into());
-                    }
-                    port if port > PortNo::MAX && port < PortNo::IN_PORT => {
-                        return Err(BadAction::BadOutPort.into());
-                    }
-                    _ => {}
-                },
-                Action::Group(group) => {
-                    if !self.groups.contains_key(group) {
-                        return Err(BadAction::BadOutGroup.into());
-                    }
-                }
-                Action::PushVlan(eth_type) => {
-                    if !matches!(*eth_type, ETH_VLAN | super::frame::ETH_QINQ) {
-                        return Err(BadAction::BadArgument.into());
-                    }
-                    tagged = true;
-                }
-                Action::PopVlan => {
-                    if !tagged {
-                        return Err(BadAction::MatchInconsistent.into());
-                    }
-                    tagged = false;
-                }
-                Action::SetNwTtl(_) | Action::DecNwTtl => {
-                    if !matching.is_none_or(|matching| is_ip(matching, &[ETH_IPV4, ETH_IPV6])) {
-                        return Err(BadAction::MatchInconsistent.into());
-                    }
-                }
-                Action::SetField(field) => set_field(field, matching, tagged)?,
-                Action::SetQueue(_) => {}
-                _ => return Err(BadAction::BadType.into()),
-            }
+    /// Actions of no entry: everything that a packet could have is taken to be there.
+    pub(super) fn actions(&self, actions: &[Action]) -> Checked {
+        let mut course = Course {
+            matching: None,
+            tags: 1,
+            inconsistent: false,
+        };
+        course.take(actions, false)?;
+        self.groups_of(actions)
+    }
+
+    fn groups_of(&self, actions: &[Action]) -> Checked {
+        let unknown = |action: &Action| match action {
+            Action::Group(group) => !self.groups.contains_key(group),
+            _ => false,
+        };
+        match actions.iter().any(unknown) {
+            true => Err(BadAction::BadOutGroup.into()),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn group_mod(&self, change: &GroupMod) -> Checked {
@@ -146,7 +135,7 @@ impl Known<'_> {
                 }
                 _ => {}
             }
-            self.actions(&bucket.actions, None)?;
+            self.actions(&bucket.actions)?;
             let leads = |action: &Action| match action {
                 Action::Group(group) => Some(*group),
                 _ => None,
@@ -225,16 +214,76 @@ impl Known<'_> {
     }
 }
 
+/// What is known of a packet on its way through the actions of an entry.
+struct Course<'a> {
+    matching: Option<&'a Match>,
+    tags: usize,
+    /// An action needs what the packet is not known to have. That is said last.
+    inconsistent: bool,
+}
+
+impl Course<'_> {
+    /// Actions one by one, with the tags that those before have left. When those that are written
+    /// are carried out is not known here; of them only fields that are set have to be there.
+    fn take(&mut self, actions: &[Action], written: bool) -> Checked {
+        let matching = self.matching;
+        for action in actions {
+            match action {
+                Action::Output { port, .. } => match *port {
+                    PortNo::ANY | PortNo(0) => return Err(BadAction::BadOutPort.into()),
+                    PortNo::NORMAL => return Err(BadAction::BadOutPort.into()),
+                    PortNo::TABLE if matching.is_some() => {
+                        return Err(BadAction::BadOutPort.into());
+                    }
+                    port if port > PortNo::MAX && port < PortNo::IN_PORT => {
+                        return Err(BadAction::BadOutPort.into());
+                    }
+                    _ => {}
+                },
+                Action::PushVlan(eth_type) => {
+                    if !matches!(*eth_type, ETH_VLAN | super::frame::ETH_QINQ) {
+                        return Err(BadAction::BadArgument.into());
+                    }
+                    if matching.is_some() && self.tags >= Tags::MAX {
+                        return Err(BadAction::BadTag.into());
+                    }
+                    self.tags += 1;
+                }
+                Action::PopVlan => {
+                    self.inconsistent |= self.tags == 0 && !written;
+                    self.tags = self.tags.saturating_sub(1);
+                }
+                Action::SetNwTtl(_) | Action::DecNwTtl => {
+                    let is_ip = |matching| is_ip(matching, &[ETH_IPV4, ETH_IPV6]);
+                    self.inconsistent |= !matching.is_none_or(is_ip) && !written;
+                }
+                Action::SetField(field) => set_field(field, matching, self.tags > 0)?,
+                Action::Group(_) | Action::SetQueue(_) => {}
+                _ => return Err(BadAction::BadType.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> Checked {
+        match self.inconsistent && self.matching.is_some() {
+            true => Err(BadAction::MatchInconsistent.into()),
+            false => Ok(()),
+        }
+    }
+}
+
 fn is_meter(meter: MeterId) -> bool {
     (MeterId(1)..=MeterId::MAX).contains(&meter)
 }
 
-fn has_tag(matching: &Match) -> bool {
+/// Tags that packets of a match are known to have.
+fn tags(matching: &Match) -> usize {
     match matching.get(FieldKind::VlanVid) {
         Some(OxmField::VlanVid(vid)) => {
-            vid.value & vid.mask.unwrap_or(u16::MAX) & VLAN_PRESENT != 0
+            usize::from(vid.value & vid.mask.unwrap_or(u16::MAX) & VLAN_PRESENT != 0)
         }
-        _ => false,
+        _ => 0,
     }
 }
 

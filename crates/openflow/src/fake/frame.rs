@@ -3,7 +3,7 @@
 //! Invariant: a field that a frame does not have is neither read nor written, whatever the
 //! frame's bytes say about themselves. Checksums that cover a rewritten field are corrected by
 //! the difference (RFC 1624), so a wrong one stays wrong. One VLAN tag is looked into, as Open
-//! vSwitch does unless told otherwise.
+//! vSwitch does unless told otherwise, and those that the switch has put before it.
 
 use crate::matching::{ETH_ARP, ETH_IPV4, ETH_IPV6, ETH_VLAN, IP_ICMP, IP_ICMPV6, IP_TCP, IP_UDP};
 use crate::oxm::{FieldKind, OxmField, VLAN_PRESENT};
@@ -47,11 +47,16 @@ enum Place {
 }
 
 impl Layers {
-    /// `None` for what is shorter than an Ethernet header.
+    /// Of a frame as it comes. `None` for what is shorter than an Ethernet header.
+    #[cfg(test)]
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
-        let outer = word(frame, 12)?;
-        let tagged = matches!(outer, ETH_VLAN | ETH_QINQ) && frame.len() >= 18;
-        let at = if tagged { 16 } else { 12 };
+        Self::behind(frame, Tags::of(frame))
+    }
+
+    /// Behind these tags.
+    pub(super) fn behind(frame: &[u8], tags: Tags) -> Option<Self> {
+        let tagged = tags.0 > 0;
+        let at = 12 + 4 * tags.0;
         let eth_type = match word(frame, at)? {
             length if length < 0x600 => NO_ETH_TYPE,
             eth_type => eth_type,
@@ -336,18 +341,42 @@ fn transport_of_v6(frame: &[u8], at: usize) -> Option<Transport> {
     Some(Transport { proto, at })
 }
 
-/// Adds a tag with number and priority 0.
-pub(super) fn push_tag(frame: &mut Vec<u8>, eth_type: u16) {
-    if frame.len() >= 14 {
+/// The tags of a frame that the switch knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tags(usize);
+
+impl Tags {
+    /// No tags.
+    pub(super) const NONE: Self = Self(0);
+    /// As many as Open vSwitch puts before each other.
+    pub(super) const MAX: usize = 2;
+
+    /// Of a frame as it comes.
+    pub(super) fn of(frame: &[u8]) -> Self {
+        let is_tagged = matches!(word(frame, 12), Some(ETH_VLAN | ETH_QINQ)) && frame.len() >= 18;
+        Self(usize::from(is_tagged))
+    }
+
+    /// Adds a tag with number and priority 0. If that is one too many, the inner one goes.
+    pub(super) fn push(&mut self, frame: &mut Vec<u8>, eth_type: u16) {
+        if frame.len() < 14 + 4 * self.0 {
+            return;
+        }
+        if self.0 == Self::MAX {
+            frame.drain(16..20);
+        } else {
+            self.0 += 1;
+        }
         let [high, low] = eth_type.to_be_bytes();
         frame.splice(12..12, [high, low, 0, 0]);
     }
-}
 
-/// Removes the outer tag.
-pub(super) fn pop_tag(frame: &mut Vec<u8>) {
-    if Layers::of(frame).is_some_and(|layers| layers.tagged) {
-        frame.drain(12..16);
+    /// Removes the outer tag.
+    pub(super) fn pop(&mut self, frame: &mut Vec<u8>) {
+        if self.0 > 0 && frame.len() >= 16 {
+            frame.drain(12..16);
+            self.0 -= 1;
+        }
     }
 }
 
@@ -445,7 +474,7 @@ mod tests {
                         true => example::v6(proto, b"an odd payload."),
                     };
                     if tagged {
-                        push_tag(&mut frame, ETH_VLAN);
+                        Tags::of(&frame).push(&mut frame, ETH_VLAN);
                     }
                     assert!(is_sound(&frame));
                     for field in &fields {
@@ -481,13 +510,23 @@ mod tests {
     fn tags_come_and_go() {
         let plain = example::v4(IP_UDP, b"x");
         let mut frame = plain.clone();
-        pop_tag(&mut frame);
+        Tags::of(&frame).pop(&mut frame);
         assert_eq!(frame, plain);
-        push_tag(&mut frame, ETH_VLAN);
-        let layers = Layers::of(&frame).unwrap();
-        assert_eq!(layers.eth_type, ETH_IPV4);
-        assert_eq!(layers.read(&frame, FieldKind::VlanVid), Some(vec![0x10, 0]));
-        pop_tag(&mut frame);
+        let mut tags = Tags::of(&frame);
+        for number in 1..=3 {
+            tags.push(&mut frame, ETH_VLAN);
+            let layers = Layers::behind(&frame, tags).unwrap();
+            assert_eq!(layers.eth_type, ETH_IPV4);
+            assert_eq!(layers.read(&frame, FieldKind::VlanVid), Some(vec![0x10, 0]));
+            layers.write(
+                &mut frame,
+                &OxmField::VlanVid((VLAN_PRESENT | number).into()),
+            );
+        }
+        // The first one gave way.
+        assert_eq!(frame[12..20], [0x81, 0, 0, 3, 0x81, 0, 0, 2]);
+        tags.pop(&mut frame);
+        tags.pop(&mut frame);
         assert_eq!(frame, plain);
     }
 

@@ -6,7 +6,7 @@
 
 use punctual_model::Nanos;
 
-use super::frame::Layers;
+use super::frame::{Layers, Tags};
 use crate::multipart::{BandStats, MeterConfig, MeterStats};
 use crate::{FieldKind, MeterBand, MeterFlags, MeterId, MeterMod, OxmField};
 
@@ -143,8 +143,8 @@ impl Meter {
 
 /// Raises the drop precedence of assured forwarding (RFC 2597) by `levels`, to 3 at most; other
 /// classes have none.
-pub(super) fn remark(frame: &mut [u8], levels: u8) {
-    let Some(layers) = Layers::of(frame) else {
+pub(super) fn remark(frame: &mut [u8], tags: Tags, levels: u8) {
+    let Some(layers) = Layers::behind(frame, tags) else {
         return;
     };
     let Some(dscp) = layers
@@ -219,7 +219,8 @@ mod tests {
             Layers::of(&frame)
                 .unwrap()
                 .write(&mut frame, &OxmField::IpDscp(dscp));
-            remark(&mut frame, levels);
+            let tags = Tags::of(&frame);
+            remark(&mut frame, tags, levels);
             frame[15] >> 2
         };
         assert_eq!(marked(10, 1), 12);

@@ -626,7 +626,7 @@ impl Switch {
         if packet.buffer != BufferId::NONE {
             return Err(BadRequest::BufferUnknown.into());
         }
-        self.known().actions(&packet.actions, None)?;
+        self.known().actions(&packet.actions)?;
         self.send(packet, now);
         Ok(())
     }

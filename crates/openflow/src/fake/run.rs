@@ -4,15 +4,15 @@
 
 use punctual_model::Nanos;
 
-use super::frame::{Layers, pop_tag, push_tag};
+use super::frame::{Layers, Tags};
 use super::group::choose;
 use super::meter::{Verdict, remark};
 use super::table::{Packet, told};
 use super::{Emission, Switch};
 use crate::action::{Action, Instruction};
 use crate::{
-    BufferId, Cookie, FieldKind, GroupId, Message, OxmField, PacketIn, PacketInReason, PacketOut,
-    PortConfig, PortNo, QueueId, TableId,
+    BufferId, Cookie, ETH_VLAN, FieldKind, GroupId, Message, OxmField, PacketIn, PacketInReason,
+    PacketOut, PortConfig, PortNo, QueueId, TableId,
 };
 
 /// Groups one behind the other that a packet passes; as in Open vSwitch.
@@ -24,6 +24,7 @@ const MAX_ENTERED: u32 = 4096;
 #[derive(Clone)]
 struct Walk {
     frame: Vec<u8>,
+    tags: Tags,
     in_port: PortNo,
     metadata: u64,
     queue: Option<QueueId>,
@@ -56,7 +57,7 @@ impl Switch {
         let mut set = ActionSet::default();
         let mut next = Some(TableId(0));
         while let Some(id) = next {
-            let layers = Layers::of(&walk.frame).ok_or(Gone)?;
+            let layers = Layers::behind(&walk.frame, walk.tags).ok_or(Gone)?;
             let table = self.state.tables.entry(id).or_default();
             let packet = Packet {
                 frame: &walk.frame,
@@ -82,7 +83,9 @@ impl Switch {
                         let meter = self.state.meters.get_mut(meter);
                         match meter.map(|meter| meter.pass(walk.frame.len(), now)) {
                             Some(Verdict::Drop) => return Err(Gone),
-                            Some(Verdict::Remark(levels)) => remark(&mut walk.frame, levels),
+                            Some(Verdict::Remark(levels)) => {
+                                remark(&mut walk.frame, walk.tags, levels);
+                            }
                             Some(Verdict::Pass) | None => {}
                         }
                     }
@@ -102,13 +105,13 @@ impl Switch {
 
     fn act(&mut self, walk: &mut Walk, actions: &[Action], now: Nanos) -> Result<(), Gone> {
         for action in actions {
-            let layers = Layers::of(&walk.frame).ok_or(Gone)?;
+            let layers = Layers::behind(&walk.frame, walk.tags).ok_or(Gone)?;
             match action {
                 Action::Output { port, .. } => self.output(walk, *port, now),
                 Action::Group(group) => self.group(walk, *group, now),
                 Action::SetQueue(queue) => walk.queue = Some(*queue),
-                Action::PushVlan(eth_type) => push_tag(&mut walk.frame, *eth_type),
-                Action::PopVlan => pop_tag(&mut walk.frame),
+                Action::PushVlan(eth_type) => walk.tags.push(&mut walk.frame, *eth_type),
+                Action::PopVlan => walk.tags.pop(&mut walk.frame),
                 Action::SetNwTtl(ttl) => layers.set_ttl(&mut walk.frame, *ttl),
                 Action::DecNwTtl => match layers.ttl(&walk.frame) {
                     Some(0 | 1) => {
@@ -119,6 +122,12 @@ impl Switch {
                     None => {}
                 },
                 Action::SetField(OxmField::Metadata(metadata)) => walk.metadata = metadata.value,
+                // Entries are checked for a tag, buckets are not: there it makes one.
+                Action::SetField(field @ OxmField::VlanVid(_)) if walk.tags == Tags::NONE => {
+                    walk.tags.push(&mut walk.frame, ETH_VLAN);
+                    let tagged = Layers::behind(&walk.frame, walk.tags).ok_or(Gone)?;
+                    tagged.write(&mut walk.frame, field);
+                }
                 Action::SetField(field) => layers.write(&mut walk.frame, field),
                 // Refused when it was to be added.
                 _ => {}
@@ -226,7 +235,7 @@ impl Switch {
 }
 
 /// The order in which instructions of an entry are carried out.
-fn order(instruction: &Instruction) -> u8 {
+pub(super) fn order(instruction: &Instruction) -> u8 {
     match instruction {
         Instruction::Meter(_) => 0,
         Instruction::ApplyActions(_) => 1,
@@ -242,6 +251,7 @@ impl Walk {
     fn new(in_port: PortNo, frame: &[u8]) -> Self {
         Self {
             frame: frame.to_vec(),
+            tags: Tags::of(frame),
             in_port,
             metadata: 0,
             queue: None,
@@ -277,7 +287,7 @@ impl Walk {
             Kind::UdpDst,
             Kind::VlanVid,
         ];
-        let layers = Layers::of(&self.frame);
+        let layers = Layers::behind(&self.frame, self.tags);
         let values = KINDS
             .iter()
             .filter_map(|kind| layers?.read(&self.frame, *kind));
