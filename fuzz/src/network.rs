@@ -1,7 +1,8 @@
 //! What must hold for any text that should be a network: the check of the fuzz
 //! target `network`, which `crates/sim/tests/replay.rs` also runs over the seeds.
 
-use punctual_analysis::{Selection, analyze, choose_ways, contract};
+use punctual_analysis::printed::{self, Floor};
+use punctual_analysis::{Selection, analyze, choose_ways, contract, tfa};
 use punctual_model::network::{Document, Network};
 use punctual_sim::network::to_toml;
 
@@ -67,6 +68,18 @@ fn analysed(network: &Network) {
             let best = bounds.best.unwrap_or(u64::MAX);
             assert!(best <= bounds.holistic.unwrap_or(u64::MAX));
             assert!(best >= flow.jitter);
+        }
+    }
+    // No bounds, or others: they answer, that is all.
+    let answers = [
+        tfa(network),
+        printed::holistic(network),
+        printed::trajectory(network, Floor::AsPrinted),
+        printed::trajectory(network, Floor::Repaired),
+    ];
+    for answers in answers {
+        for (flow, answers) in network.flows.iter().zip(&answers) {
+            assert_eq!(answers.len(), flow.leaves.len());
         }
     }
 }

@@ -112,7 +112,7 @@ impl<'a> Frames<'a> {
                 continue;
             };
             let before = &self.all[parent];
-            let (link, ended) = (before.link, before.earliest + before.cost);
+            let (link, ended) = (before.link, before.earliest.saturating_add(before.cost));
             let prop = topology.links[link].prop;
             let held = slowest
                 .get(&(link, self.all[id].link))
@@ -120,7 +120,7 @@ impl<'a> Frames<'a> {
             let frame = &mut self.all[id];
             frame.delay_min = prop + topology.nodes[topology.links[frame.link].from].sd_min;
             frame.delay_max = prop + frame.own_delay.max(held);
-            frame.earliest = ended + frame.delay_min;
+            frame.earliest = ended.saturating_add(frame.delay_min);
         }
     }
 

@@ -19,8 +19,9 @@ use crate::frames::{FrameId, Frames};
 
 /// Longest time that an iteration follows, ns.
 const HORIZON: u64 = 1_000_000_000_000;
-/// Steps of one iteration.
-const STEPS: usize = 200_000;
+/// Steps of the iterations for one frame at a port, those of all its instances
+/// together.
+const STEPS: usize = 20_000;
 /// Rounds over the whole network.
 const ROUNDS: usize = 300;
 
@@ -40,7 +41,9 @@ pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
         let mut changed = Vec::new();
         for link in &order {
             for frame in &frames.on_link[*link] {
-                let new = Port::new(&frames, &jitter, *frame).and_then(|port| port.response());
+                // Values only grow: what had no end has none.
+                let port = response[*frame].and_then(|_| Port::new(&frames, &jitter, *frame));
+                let new = port.and_then(|port| port.response());
                 if std::mem::replace(&mut response[*frame], new) != new {
                     changed.push(*frame);
                 }
@@ -49,10 +52,8 @@ pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
                     let node = network.topology.links[frames.all[*child].link].from;
                     let switching =
                         frames.all[*child].own_delay - network.topology.nodes[node].sd_min;
-                    jitter[*child] = match (jitter[*frame], spread) {
-                        (Some(jitter), Some(spread)) => Some(jitter + spread + switching),
-                        _ => None,
-                    };
+                    jitter[*child] = jitter[*frame]
+                        .and_then(|jitter| jitter.checked_add(spread?)?.checked_add(switching));
                 }
             }
         }
@@ -70,10 +71,18 @@ pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
             let frame = &frames.all[*id];
             let switching = frame.parent.map_or(0, |_| frame.own_delay);
             let prop = network.topology.links[frame.link].prop;
-            sum.checked_add(response[*id]? + switching + prop)
+            sum.checked_add(response[*id]?)?
+                .checked_add(switching)?
+                .checked_add(prop)
         })
     };
     per_path(&frames, total)
+}
+
+/// No less than anything if there is no sum: such a value is passed on to an
+/// addition that fails, or is above the horizon.
+fn sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
 }
 
 /// A flow's result for each of its leaves, release jitter added.
@@ -126,33 +135,43 @@ impl Port {
         Some(port)
     }
 
-    /// (4).
+    /// (4). `None` if an iteration does not end, or there are too many.
     fn response(&self) -> Option<u64> {
+        let mut steps = STEPS;
         // (2): the own flow is missing.
-        let ceil = |w: u64, [_, period, jitter]: &[u64; 3]| (w + jitter).div_ceil(*period);
-        let busy = self.fixed_point(self.blocking + self.cost, self.blocking, ceil)?;
-        let instances = (busy + self.jitter).div_ceil(self.period).max(1);
+        let ceil = |w: u64, [_, period, jitter]: &[u64; 3]| {
+            Some(w.checked_add(*jitter)?.div_ceil(*period))
+        };
+        let least = self.blocking.checked_add(self.cost)?;
+        let busy = self.fixed_point(least, self.blocking, ceil, &mut steps)?;
+        let instances = busy.checked_add(self.jitter)?.div_ceil(self.period).max(1);
+        let floor = |v: u64, [_, period, jitter]: &[u64; 3]| {
+            (v.checked_add(*jitter)? / period).checked_add(1)
+        };
         let mut greatest = 0;
         for q in 0..instances {
             // (3).
             let own = self.blocking.checked_add(q.checked_mul(self.cost)?)?;
-            let floor = |v: u64, [_, period, jitter]: &[u64; 3]| (v + jitter) / period + 1;
-            let start = self.fixed_point(own, own, floor)?;
-            greatest = greatest.max((start + self.cost).saturating_sub(q * self.period));
+            let start = self.fixed_point(own, own, floor, &mut steps)?;
+            let end = start.checked_add(self.cost)?;
+            greatest = greatest.max(end.saturating_sub(q.checked_mul(self.period)?));
         }
         Some(greatest)
     }
 
+    /// Takes what it needs of the steps.
     fn fixed_point(
         &self,
         from: u64,
         constant: u64,
-        frames: impl Fn(u64, &[u64; 3]) -> u64,
+        frames: impl Fn(u64, &[u64; 3]) -> Option<u64>,
+        steps: &mut usize,
     ) -> Option<u64> {
         let mut value = from;
-        for _ in 0..STEPS {
+        loop {
+            *steps = steps.checked_sub(1)?;
             let next = self.others.iter().try_fold(constant, |sum, other| {
-                sum.checked_add(frames(value, other).checked_mul(other[0])?)
+                sum.checked_add(frames(value, other)?.checked_mul(other[0])?)
             })?;
             if next == value {
                 return Some(value);
@@ -162,7 +181,6 @@ impl Port {
             }
             value = next;
         }
-        None
     }
 }
 
@@ -211,11 +229,11 @@ pub fn trajectory(network: &Network, floor: Floor) -> Vec<Vec<Option<u64>>> {
     per_path(&frames, |leaf| {
         let path = frames.path(leaf);
         let links = path.iter().map(|frame| frames.all[*frame].link);
-        let prop: u64 = links.map(|link| network.topology.links[link].prop).sum();
+        let prop = sum(links.map(|link| network.topology.links[link].prop));
         let response = match path.len() {
             // There is no switch.
             1 => frames.work(leaf),
-            _ => trajectory.start[leaf]? + frames.all[leaf].own_delay,
+            _ => trajectory.start[leaf]?.checked_add(frames.all[leaf].own_delay)?,
         };
         response.checked_add(prop)
     })
@@ -248,8 +266,9 @@ impl Trajectory<'_> {
             };
             let before = &self.frames.all[parent];
             if before.parent.is_some() {
-                let step = before.own_delay + self.frames.work(parent);
-                self.smax[id] = self.smax[parent].map(|smax| smax + step);
+                let step = before.own_delay.checked_add(self.frames.work(parent));
+                let smax = self.smax[parent].zip(step);
+                self.smax[id] = smax.and_then(|(smax, step)| smax.checked_add(step));
             }
         }
     }
@@ -261,14 +280,17 @@ impl Trajectory<'_> {
             if self.frames.all[id].parent.is_none() {
                 continue;
             }
-            let start = self.latest_start(&self.frames.path(id));
+            // Values only grow: what had no end has none.
+            let path = self.start[id].map(|_| self.frames.path(id));
+            let start = path.and_then(|path| self.latest_start(&path));
             if std::mem::replace(&mut self.start[id], start) != start {
                 changed.push(id);
             }
             let frame = &self.frames.all[id];
             let cost = self.frames.work(id);
+            let after = |start: u64| start.checked_add(frame.own_delay)?.checked_add(cost);
             for child in &frame.children {
-                self.smax[*child] = start.map(|start| start + frame.own_delay + cost);
+                self.smax[*child] = start.and_then(after);
             }
         }
         changed
@@ -281,8 +303,10 @@ impl Trajectory<'_> {
         let others = self.others(path);
         let delays = || path[1..].iter().map(|id| self.frames.all[*id].own_delay);
         let slowest = delays().max().unwrap_or(0);
-        let transmission: u64 = path.iter().map(|id| self.frames.work(*id)).sum();
-        let mut constant = (delays().sum::<u64>() - slowest) + transmission + self.blocking(path);
+        let transmission = sum(path.iter().map(|id| self.frames.work(*id)));
+        let mut constant = (sum(delays()) - slowest)
+            .checked_add(transmission)?
+            .checked_add(self.blocking(path))?;
         for other in &others {
             if self.network_flow(other.flow).priority == priority {
                 let smax = i128::from(self.smax[path[other.first.0]]?);
@@ -361,9 +385,11 @@ impl Trajectory<'_> {
         let topology = &self.frames.network.topology;
         let least = |id: &FrameId| {
             let node = topology.links[self.frames.all[*id].link].from;
-            topology.nodes[node].sd_min + self.frames.work(*id)
+            topology.nodes[node]
+                .sd_min
+                .saturating_add(self.frames.work(*id))
         };
-        let m: u64 = path[1..other.first.0].iter().map(least).sum();
+        let m = sum(path[1..other.first.0].iter().map(least));
         let jitter = self.network_flow(other.flow).jitter;
         Some(smax - i128::from(m) + i128::from(jitter))
     }
@@ -391,6 +417,6 @@ impl Trajectory<'_> {
             delay.unwrap_or(0).saturating_sub(1)
         };
         let links = path[1..].iter().map(|id| self.frames.all[*id].link);
-        links.map(at).sum()
+        sum(links.map(at))
     }
 }

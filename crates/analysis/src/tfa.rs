@@ -34,7 +34,7 @@ pub fn tfa(network: &Network) -> Vec<Vec<Option<u64>>> {
         latest: frames
             .all
             .iter()
-            .map(|frame| Some(frame.earliest + network.flows[frame.flow].jitter))
+            .map(|frame| frame.earliest.checked_add(network.flows[frame.flow].jitter))
             .collect(),
         end: vec![Some(0); frames.all.len()],
         frames,
@@ -263,7 +263,8 @@ impl Tfa<'_> {
     /// The longest time in the port of a frame of a class.
     fn delay(&self, class: &[FrameId], higher: Bucket, blocking: u64) -> Option<u64> {
         let groups = self.groups(class)?;
-        let rate: Rate = groups.iter().map(|group| group.bucket.rate).sum();
+        let rates = groups.iter().map(|group| group.bucket.rate);
+        let rate = rates.fold(0, Rate::saturating_add);
         if rate > FULL.checked_sub(higher.rate)? {
             return None;
         }
@@ -300,7 +301,9 @@ impl Tfa<'_> {
             group.delay_min = group.delay_min.min(frame.delay_min);
             group.delay_max = group.delay_max.max(frame.delay_max);
             match group.kinds.last_mut() {
-                Some((_, here)) if group.last_parent == Some(parent) => *here += frame.cost,
+                Some((_, here)) if group.last_parent == Some(parent) => {
+                    *here = here.saturating_add(frame.cost);
+                }
                 _ => group.kinds.push((self.frames.all[parent].cost, frame.cost)),
             }
             group.last_parent = Some(parent);

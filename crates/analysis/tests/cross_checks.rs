@@ -167,6 +167,38 @@ fn cycles_end() {
     assert!(tfa(&read(100))[0][0] >= best);
 }
 
+/// The times that are as long as a network's may be, and an instance of a flow
+/// for every microsecond of them.
+#[test]
+fn what_is_long_has_an_end() {
+    let text = |sd_max: u64, period: u64, cost: u64, frames: u64| {
+        format!(
+            r#"{{"nodes":[{{"id":"a"}},{{"id":"b"}},{{"id":"c","sd_max_ns":{sd_max}}},{{"id":"d"}}],
+            "links":[{{"id":"ab","from":"a","to":"b"}},{{"id":"bc","from":"b","to":"c"}},{{"id":"cd","from":"c","to":"d"}}],
+            "flows":[
+              {{"id":"x","prio":2,"period_ns":{period},"cost_ns":{{"ab":{cost},"bc":{cost},"cd":{cost}}},"frames":{frames},"paths":[["ab","bc","cd"]]}},
+              {{"id":"y","prio":1,"period_ns":1000000,"cost_ns":{{"bc":100,"cd":100}},"paths":[["bc","cd"]]}}]}}"#
+        )
+    };
+    let methods = [tfa, printed::holistic, |network: &Network| {
+        printed::trajectory(network, Floor::Repaired)
+    }];
+    let longest = 1_000_000_000_000_000;
+    for (text, bounded) in [
+        // So many instances are too many for the formula, none for the others.
+        (text(1 << 49, 1_000, 100, 1), [true, false, true]),
+        (text(longest, longest, longest, 1_000_000), [false; 3]),
+        (text(longest, 1, longest, 1_000_000), [false; 3]),
+        (text(10_000, 1_000_000, 100, 1), [true; 3]),
+    ] {
+        let document = Document::from_json(&text).expect("it is a document");
+        let network = Network::new(&document).expect("it means something");
+        for (method, bounded) in methods.iter().zip(bounded) {
+            assert_eq!(method(&network)[0][0].is_some(), bounded, "{text}");
+        }
+    }
+}
+
 /// A port that serves by deadline may let everybody pass a frame.
 #[test]
 fn network_calculus_is_safe_where_deadlines_rule() {
