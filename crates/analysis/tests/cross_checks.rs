@@ -57,46 +57,78 @@ fn the_table_of_fig_2_high() {
     }
 }
 
-/// Topic, then for each broker the worst bound by network calculus of the flows
-/// of edge network A, 10 µs.
-#[test]
-fn the_tables_of_fig_15() {
-    let tables = [
-        ("fig15-low", "alpha", [733, 1632, 2102]),
-        ("fig15-low", "beta", [338, 401, 431]),
-        ("fig15-medium", "alpha", [1867, 5163, 7221]),
-        ("fig15-medium", "beta", [590, 653, 682]),
-        ("fig15-high", "alpha", [4151, 17514, 30211]),
-        ("fig15-high", "beta", [841, 905, 934]),
-        ("fig15-abc-low", "alpha", [4280, 6339, 8488]),
-        ("fig15-abc-low", "beta", [761, 1164, 1194]),
-    ];
-    for (name, topic, expected) in tables {
-        let network = network(name);
-        let bounds = tfa(&network);
-        let mut worst = [0; 3];
-        for (flow, bounds) in network.flows.iter().zip(&bounds) {
-            for (path, leaf) in flow.leaves.iter().enumerate() {
-                let link = &network.topology.links[flow.hops[*leaf].link];
-                let broker = match network.topology.nodes[link.to].id.as_str() {
-                    "h5" => 0,
-                    "h10" => 1,
-                    "h15" => 2,
-                    other => panic!("{other} is no broker"),
-                };
-                if flow.id.starts_with(&format!("{topic}-a-")) {
-                    let bound = bounds[path].expect("it is bounded");
-                    worst[broker] = worst[broker].max(bound);
-                }
+/// Network and topic, then for each broker the published worst bounds of the
+/// flows of edge network A, best and network calculus, 10 µs.
+const FIG15: [(&str, &str, [u64; 3], [u64; 3]); 8] = [
+    ("fig15-low", "alpha", [574, 631, 659], [733, 1632, 2102]),
+    ("fig15-low", "beta", [328, 385, 413], [338, 401, 431]),
+    (
+        "fig15-medium",
+        "alpha",
+        [1558, 1616, 1643],
+        [1867, 5163, 7221],
+    ),
+    ("fig15-medium", "beta", [574, 631, 659], [590, 653, 682]),
+    (
+        "fig15-high",
+        "alpha",
+        [2358, 2477, 2566],
+        [4151, 17514, 30211],
+    ),
+    ("fig15-high", "beta", [820, 877, 905], [841, 905, 934]),
+    (
+        "fig15-abc-low",
+        "alpha",
+        [2668, 2354, 2381],
+        [4280, 6339, 8488],
+    ),
+    ("fig15-abc-low", "beta", [576, 877, 905], [761, 1164, 1194]),
+];
+
+/// For each broker the worst of the bounds of a topic's flows, 10 µs.
+fn worst(network: &Network, topic: &str, bounds: &[Vec<Option<u64>>]) -> [u64; 3] {
+    let mut worst = [0; 3];
+    for (flow, bounds) in network.flows.iter().zip(bounds) {
+        for (leaf, bound) in flow.leaves.iter().zip(bounds) {
+            let link = &network.topology.links[flow.hops[*leaf].link];
+            let broker = match network.topology.nodes[link.to].id.as_str() {
+                "h5" => 0,
+                "h10" => 1,
+                "h15" => 2,
+                other => panic!("{other} is no broker"),
+            };
+            if flow.id.starts_with(&format!("{topic}-a-")) {
+                let bound = bound.expect("it is bounded");
+                worst[broker] = worst[broker].max(bound);
             }
         }
-        let worst = worst.map(|nanos| (nanos + 5_000) / 10_000);
-        // The published ones are up to 1.2 % looser where many flows come over one link.
-        for (worst, expected) in worst.into_iter().zip(expected) {
-            let tolerance = 1 + expected / 80;
+    }
+    worst.map(|nanos| (nanos + 5_000) / 10_000)
+}
+
+/// The draw of the periods is not that of the published table, so that equality
+/// cannot be asked for; what is no looser than it can.
+#[test]
+fn the_tables_of_fig_15() {
+    for (name, topic, expected_best, expected_calculus) in FIG15 {
+        let network = network(name);
+        let best = analyze(&network).flows;
+        let best: Vec<Vec<_>> = best
+            .iter()
+            .map(|paths| paths.iter().map(|path| path.best).collect())
+            .collect();
+        let best = worst(&network, topic, &best);
+        let calculus = worst(&network, topic, &tfa(&network));
+        println!("{name} {topic} best {best:?} calculus {calculus:?}");
+        for broker in 0..3 {
             assert!(
-                worst <= expected && worst + tolerance >= expected,
-                "{name} {topic}: {worst} is not {expected}"
+                best[broker] <= expected_best[broker],
+                "{name} {topic}: {best:?} is above {expected_best:?}"
+            );
+            let (calculus, expected) = (calculus[broker], expected_calculus[broker]);
+            assert!(
+                calculus <= expected + expected / 80 + 1 && calculus + expected / 30 >= expected,
+                "{name} {topic}: {calculus} is not {expected}"
             );
         }
     }

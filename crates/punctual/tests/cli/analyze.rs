@@ -87,7 +87,7 @@ fn an_overloaded_link_is_named_with_its_load() {
     let table = answered_no(run(["analyze", &example("fig15-abc-medium.toml")]));
     assert!(table.contains("  no bound\n"), "{table}");
     assert!(
-        table.contains("link s3>h15 loaded 171.2 %: no bound there at priority 1 and below\n"),
+        table.contains("link s3>h15 loaded 170 %: no bound there at priority 1 and below\n"),
         "{table}"
     );
 }

@@ -77,7 +77,7 @@ fn a_link_without_time_is_named_and_no_order_is_tried() {
     assert!(
         refused
             .err
-            .contains("link s1>h5 loaded 172 %: no priorities help"),
+            .contains("link s1>h5 loaded 170 %: no priorities help"),
         "{}",
         refused.err
     );

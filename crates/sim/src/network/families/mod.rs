@@ -121,8 +121,8 @@ pub fn fig2(load: Load) -> Document {
 /// all three, by multicast. `all_publish`: all edge networks publish, not only
 /// A, which is what the paper evaluates.
 ///
-/// Assumed: periods from 15 to 20 ms in equal steps of 0.25 ms (the paper draws
-/// them); switches take 10 to 30 us and up to 20 us more to replicate a frame;
+/// Assumed: periods from 15 to 20 ms in equal steps, both of them included (the
+/// paper draws them at random in that range); switches take 10 to 30 us and up to 20 us more to replicate a frame;
 /// all ports, those of the publishers' gateways too, carry undeclared traffic;
 /// B and C reach the others by the links that A uses, the other way.
 pub fn fig15(load: Load, all_publish: bool) -> Document {
@@ -192,7 +192,7 @@ pub fn fig15(load: Load, all_publish: bool) -> Document {
                 network.flow(FlowEntry {
                     id: format!("{name}-{edge}-{publisher:02}"),
                     prio: topic as u64 + 1,
-                    period_ns: 15 * MILLI + 250 * MICRO * (publisher % 20),
+                    period_ns: 15 * MILLI + 5 * MILLI * publisher / (publishers - 1),
                     jitter_ns: 400 * MICRO,
                     deadline_ns: Some(deadline * MILLI),
                     wire_bytes: Some(FULL_FRAME),
