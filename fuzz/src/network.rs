@@ -76,6 +76,8 @@ fn analysed(network: &Network) {
         printed::holistic(network),
         printed::trajectory(network, Floor::AsPrinted),
         printed::trajectory(network, Floor::Repaired),
+        printed::mrt_holistic(network),
+        printed::mrt_trajectory(network, Floor::AsPrinted),
     ];
     for answers in answers {
         for (flow, answers) in network.flows.iter().zip(&answers) {

@@ -1,10 +1,11 @@
 //! The formulas of "End-to-End Response Time Analysis for RT-MQTT: Trajectory
-//! Approach versus Holistic Approach", as printed.
+//! Approach versus Holistic Approach", as printed; those of the paper on
+//! MRT-MQTT, which builds on them, are [`mrt_holistic`] and [`mrt_trajectory`].
 //!
-//! **These are no bounds.** Real responses exceed them, the trajectory formula
-//! by far: it charges the switching delay where frames contend for the link
+//! **These are no bounds.** Real responses exceed them, the trajectory formulas
+//! by far: they charge the switching delay where frames contend for the link
 //! (WCRT.md section 1 lists the errors). They are here to reproduce the
-//! paper's figures and to show where they are unsafe; nothing that admits a
+//! papers' figures and to show where they are unsafe; nothing that admits a
 //! flow may look at them.
 //!
 //! Where the text leaves something open the reading is the one that favours
@@ -16,6 +17,11 @@
 use punctual_model::network::{LinkIndex, Network};
 
 use crate::frames::{FrameId, Frames};
+
+mod mrt;
+
+use mrt::Multicast;
+pub use mrt::{mrt_holistic, mrt_trajectory};
 
 /// Longest time that an iteration follows, ns.
 const HORIZON: u64 = 1_000_000_000_000;
@@ -29,6 +35,26 @@ const ROUNDS: usize = 300;
 /// and destination, ns; `None` where the iteration does not end.
 pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
     let frames = Frames::new(network);
+    let response = responses(&frames, |port, _| port.response());
+    per_path(&frames, |leaf| {
+        frames.path(leaf).iter().try_fold(0_u64, |sum, id| {
+            let frame = &frames.all[*id];
+            let switching = frame.parent.map_or(0, |_| frame.own_delay);
+            let prop = network.topology.links[frame.link].prop;
+            sum.checked_add(response[*id]?)?
+                .checked_add(switching)?
+                .checked_add(prop)
+        })
+    })
+}
+
+/// The response of each frame at its port by a formula, with the jitter that
+/// accumulates up to there.
+fn responses(
+    frames: &Frames<'_>,
+    formula: impl Fn(&Port, FrameId) -> Option<u64>,
+) -> Vec<Option<u64>> {
+    let network = frames.network;
     let mut jitter: Vec<Option<u64>> = frames
         .all
         .iter()
@@ -42,8 +68,8 @@ pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
         for link in &order {
             for frame in &frames.on_link[*link] {
                 // Values only grow: what had no end has none.
-                let port = response[*frame].and_then(|_| Port::new(&frames, &jitter, *frame));
-                let new = port.and_then(|port| port.response());
+                let port = response[*frame].and_then(|_| Port::new(frames, &jitter, *frame));
+                let new = port.and_then(|port| formula(&port, *frame));
                 if std::mem::replace(&mut response[*frame], new) != new {
                     changed.push(*frame);
                 }
@@ -66,17 +92,7 @@ pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
             }
         }
     }
-    let total = |leaf: FrameId| {
-        frames.path(leaf).iter().try_fold(0_u64, |sum, id| {
-            let frame = &frames.all[*id];
-            let switching = frame.parent.map_or(0, |_| frame.own_delay);
-            let prop = network.topology.links[frame.link].prop;
-            sum.checked_add(response[*id]?)?
-                .checked_add(switching)?
-                .checked_add(prop)
-        })
-    };
-    per_path(&frames, total)
+    response
 }
 
 /// No less than anything if there is no sum: such a value is passed on to an
@@ -137,16 +153,33 @@ impl Port {
 
     /// (4). `None` if an iteration does not end, or there are too many.
     fn response(&self) -> Option<u64> {
+        self.response_with(0, |[cost, ..]| *cost)
+    }
+
+    /// (15): all flows have the jitter of multicast, too, and in (14) C_i stands
+    /// for C_j.
+    fn multicast_response(&self, jitter: u64) -> Option<u64> {
+        self.response_with(jitter, |_| self.cost)
+    }
+
+    /// (2) to (4) with more jitter, and the cost that each frame of another flow
+    /// has in (3).
+    fn response_with(&self, more: u64, charged: impl Fn(&[u64; 3]) -> u64) -> Option<u64> {
         let mut steps = STEPS;
         // (2): the own flow is missing.
-        let ceil = |w: u64, [_, period, jitter]: &[u64; 3]| {
-            Some(w.checked_add(*jitter)?.div_ceil(*period))
+        let ceil = |w: u64, other: &[u64; 3]| {
+            let [cost, period, jitter] = other;
+            let frames = w.checked_add(*jitter)?.checked_add(more)?.div_ceil(*period);
+            frames.checked_mul(*cost)
         };
         let least = self.blocking.checked_add(self.cost)?;
         let busy = self.fixed_point(least, self.blocking, ceil, &mut steps)?;
-        let instances = busy.checked_add(self.jitter)?.div_ceil(self.period).max(1);
-        let floor = |v: u64, [_, period, jitter]: &[u64; 3]| {
-            (v.checked_add(*jitter)? / period).checked_add(1)
+        let busy = busy.checked_add(self.jitter)?.checked_add(more)?;
+        let instances = busy.div_ceil(self.period).max(1);
+        let floor = |v: u64, other: &[u64; 3]| {
+            let [_, period, jitter] = other;
+            let frames = v.checked_add(*jitter)?.checked_add(more)? / period;
+            frames.checked_add(1)?.checked_mul(charged(other))
         };
         let mut greatest = 0;
         for q in 0..instances {
@@ -159,20 +192,21 @@ impl Port {
         Some(greatest)
     }
 
-    /// Takes what it needs of the steps.
+    /// Of the work of the others. Takes what it needs of the steps.
     fn fixed_point(
         &self,
         from: u64,
         constant: u64,
-        frames: impl Fn(u64, &[u64; 3]) -> Option<u64>,
+        work: impl Fn(u64, &[u64; 3]) -> Option<u64>,
         steps: &mut usize,
     ) -> Option<u64> {
         let mut value = from;
         loop {
             *steps = steps.checked_sub(1)?;
-            let next = self.others.iter().try_fold(constant, |sum, other| {
-                sum.checked_add(frames(value, other)?.checked_mul(other[0])?)
-            })?;
+            let next = self
+                .others
+                .iter()
+                .try_fold(constant, |sum, other| sum.checked_add(work(value, other)?))?;
             if next == value {
                 return Some(value);
             }
@@ -207,12 +241,22 @@ impl Floor {
 /// Equations (5) to (8) and Algorithm 2 at t = 0, release jitter added: for
 /// each flow and destination, ns; `None` where the iteration does not end.
 pub fn trajectory(network: &Network, floor: Floor) -> Vec<Vec<Option<u64>>> {
-    let frames = Frames::new(network);
+    trajectories(&Frames::new(network), floor, None)
+}
+
+/// By the formulas of either paper.
+fn trajectories(
+    frames: &Frames<'_>,
+    floor: Floor,
+    multicast: Option<&Multicast>,
+) -> Vec<Vec<Option<u64>>> {
+    let network = frames.network;
     let mut trajectory = Trajectory {
         smax: vec![Some(0); frames.all.len()],
         start: vec![Some(0); frames.all.len()],
-        frames: &frames,
+        frames,
         floor,
+        multicast,
     };
     trajectory.begin();
     for round in 0..ROUNDS {
@@ -226,7 +270,7 @@ pub fn trajectory(network: &Network, floor: Floor) -> Vec<Vec<Option<u64>>> {
             }
         }
     }
-    per_path(&frames, |leaf| {
+    per_path(frames, |leaf| {
         let path = frames.path(leaf);
         let links = path.iter().map(|frame| frames.all[*frame].link);
         let prop = sum(links.map(|link| network.topology.links[link].prop));
@@ -242,6 +286,8 @@ pub fn trajectory(network: &Network, floor: Floor) -> Vec<Vec<Option<u64>>> {
 /// A flow that shares a link with the one under test.
 struct Other {
     flow: usize,
+    /// The greatest delay of its switches between both.
+    slowest: u64,
     /// Positions in the path of the first and the last link that it shares,
     /// and its frames there.
     first: (usize, FrameId),
@@ -251,6 +297,8 @@ struct Other {
 struct Trajectory<'a> {
     frames: &'a Frames<'a>,
     floor: Floor,
+    /// In the second paper.
+    multicast: Option<&'a Multicast>,
     /// Greatest time from the source switch to the frame's switch.
     smax: Vec<Option<u64>>,
     /// W at the frame's switch.
@@ -303,8 +351,12 @@ impl Trajectory<'_> {
         let others = self.others(path);
         let delays = || path[1..].iter().map(|id| self.frames.all[*id].own_delay);
         let slowest = delays().max().unwrap_or(0);
+        let switches = match self.multicast {
+            Some(multicast) => self.lesser_delay(path, multicast),
+            None => sum(delays()) - slowest,
+        };
         let transmission = sum(path.iter().map(|id| self.frames.work(*id)));
-        let mut constant = (sum(delays()) - slowest)
+        let mut constant = switches
             .checked_add(transmission)?
             .checked_add(self.blocking(path))?;
         for other in &others {
@@ -312,7 +364,7 @@ impl Trajectory<'_> {
                 let smax = i128::from(self.smax[path[other.first.0]]?);
                 let smin = i128::from(self.smin(other.first.1));
                 let time = smax - smin + self.advance(path, other)?;
-                constant = constant.checked_add(self.charge(path, other, time)?)?;
+                constant = constant.checked_add(self.charge(&others, other, time)?)?;
             }
         }
         let mut value = 0_u64;
@@ -328,7 +380,7 @@ impl Trajectory<'_> {
                 };
                 let time = i128::from(own) - i128::from(self.smin(other.last.1))
                     + self.advance(path, other)?;
-                next = next.checked_add(self.charge(path, other, time)?)?;
+                next = next.checked_add(self.charge(&others, other, time)?)?;
             }
             let next = next.saturating_sub(self.frames.all[last].own_delay);
             if next <= value {
@@ -363,11 +415,17 @@ impl Trajectory<'_> {
                     Some(known) => known.last = place,
                     None => others.push(Other {
                         flow,
+                        slowest: 0,
                         first: place,
                         last: place,
                     }),
                 }
             }
+        }
+        for other in &mut others {
+            let shared = path[other.first.0..=other.last.0].iter();
+            let delays = shared.map(|id| self.frames.all[*id].own_delay);
+            other.slowest = delays.max().unwrap_or(0);
         }
         others
     }
@@ -390,19 +448,23 @@ impl Trajectory<'_> {
                 .saturating_add(self.frames.work(*id))
         };
         let m = sum(path[1..other.first.0].iter().map(least));
-        let jitter = self.network_flow(other.flow).jitter;
+        let multicast = self
+            .multicast
+            .filter(|multicast| multicast.flows[other.flow]);
+        let more = multicast.map_or(0, |multicast| multicast.jitter);
+        let jitter = self.network_flow(other.flow).jitter.saturating_add(more);
         Some(smax - i128::from(m) + i128::from(jitter))
     }
 
     /// Frames of another flow, each with the switching delay of its slowest
-    /// switch.
-    fn charge(&self, path: &[FrameId], other: &Other, time: i128) -> Option<u64> {
-        let slowest = path[other.first.0..=other.last.0]
-            .iter()
-            .map(|id| self.frames.all[*id].own_delay)
-            .max();
+    /// switch; in the second paper, of the slowest of all.
+    fn charge(&self, others: &[Other], other: &Other, time: i128) -> Option<u64> {
+        let slowest = match self.multicast {
+            Some(_) => others.iter().map(|other| other.slowest).max()?,
+            None => other.slowest,
+        };
         let period = self.network_flow(other.flow).period;
-        self.floor.frames(time, period).checked_mul(slowest?)
+        self.floor.frames(time, period).checked_mul(slowest)
     }
 
     /// (7) without its reduction: the greatest switching delay of a declared

@@ -22,6 +22,11 @@ pub(super) enum Method {
     TrajectoryAsPrinted,
     /// The same with (1+⌊x⌋)⁺ as it is meant. Not safe, by far.
     TrajectoryRepaired,
+    /// The MRT-MQTT paper's formulas for multicast, errors included. Not safe.
+    MrtHolisticAsPrinted,
+    /// The MRT-MQTT paper's formulas for multicast, errors included. Not safe, by
+    /// far.
+    MrtTrajectoryAsPrinted,
 }
 
 impl Method {
@@ -32,7 +37,11 @@ impl Method {
     pub(super) fn is_safe(self) -> bool {
         match self {
             Self::Holistic | Self::Trajectory | Self::Best | Self::Tfa => true,
-            Self::HolisticAsPrinted | Self::TrajectoryAsPrinted | Self::TrajectoryRepaired => false,
+            Self::HolisticAsPrinted
+            | Self::TrajectoryAsPrinted
+            | Self::TrajectoryRepaired
+            | Self::MrtHolisticAsPrinted
+            | Self::MrtTrajectoryAsPrinted => false,
         }
     }
 
@@ -46,6 +55,8 @@ impl Method {
             Self::HolisticAsPrinted => "holistic as printed",
             Self::TrajectoryAsPrinted => "trajectory as printed",
             Self::TrajectoryRepaired => "trajectory repaired",
+            Self::MrtHolisticAsPrinted => "MRT holistic as printed",
+            Self::MrtTrajectoryAsPrinted => "MRT trajectory as printed",
         }
     }
 
@@ -60,6 +71,8 @@ impl Method {
             Self::HolisticAsPrinted => "ha_printed_ns",
             Self::TrajectoryAsPrinted => "ta_printed_ns",
             Self::TrajectoryRepaired => "ta_repaired_ns",
+            Self::MrtHolisticAsPrinted => "mrt_ha_printed_ns",
+            Self::MrtTrajectoryAsPrinted => "mrt_ta_printed_ns",
         }
     }
 
@@ -78,6 +91,8 @@ impl Method {
             Self::HolisticAsPrinted => printed::holistic(network),
             Self::TrajectoryAsPrinted => printed::trajectory(network, Floor::AsPrinted),
             Self::TrajectoryRepaired => printed::trajectory(network, Floor::Repaired),
+            Self::MrtHolisticAsPrinted => printed::mrt_holistic(network),
+            Self::MrtTrajectoryAsPrinted => printed::mrt_trajectory(network, Floor::AsPrinted),
         }
     }
 }
