@@ -1,15 +1,22 @@
-//! More of anything never lowers a bound: flows, jitter, frames, hops, blocking.
+//! More of anything never lowers a bound: flows, jitter, frames, their lengths,
+//! hops, blocking, delay.
+//!
+//! `PUNCTUAL_MONOTONE=3000` compares that many random networks.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests may panic; clippy knows only the tests themselves"
 )]
 
 use punctual_analysis::{PathBounds, analyze};
-use punctual_model::network::{Document, Network};
+use punctual_model::network::{Document, LinkEntry, Network, NodeEntry};
 use punctual_sim::Rng;
 use punctual_sim::network::generate;
 
-const NETWORKS: u64 = 80;
+/// Networks for each kind of change.
+fn networks() -> u64 {
+    let wished = std::env::var("PUNCTUAL_MONOTONE").ok();
+    wished.and_then(|wished| wished.parse().ok()).unwrap_or(200)
+}
 
 fn bounds(document: &Document) -> Vec<Vec<PathBounds>> {
     analyze(&Network::new(document).unwrap()).flows
@@ -23,11 +30,19 @@ fn at_most(less: Option<u64>, more: Option<u64>, tolerance: u64) -> bool {
     more.is_none_or(|more| less.is_some_and(|less| less <= more + tolerance))
 }
 
+/// Which bounds are compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Those {
+    All,
+    /// That do not know how frames come over a link.
+    Plain,
+}
+
 /// Changes random networks and compares the bounds of the flows that both have,
 /// which are the first.
-fn compare(name: &str, change: impl Fn(&mut Document, &mut Rng)) {
+fn compare(name: &str, those: Those, change: impl Fn(&mut Document, &mut Rng)) {
     let mut lowered = Vec::new();
-    for seed in 0..NETWORKS {
+    for seed in 0..networks() {
         let before = generate::random(seed);
         let mut after = before.clone();
         change(&mut after, &mut Rng::new(seed));
@@ -35,9 +50,10 @@ fn compare(name: &str, change: impl Fn(&mut Document, &mut Rng)) {
         for (flow, (less, more)) in less.iter().zip(&more).enumerate() {
             for (path, (less, more)) in less.iter().zip(more).enumerate() {
                 let rounding = ROUNDING * before.flows[flow].paths[path].len() as u64;
-                if !at_most(less.holistic, more.holistic, 0)
-                    || !at_most(less.best, more.best, rounding)
-                {
+                let plain = at_most(less.holistic, more.holistic, 0);
+                let others = at_most(less.best, more.best, rounding)
+                    && at_most(less.trajectory, more.trajectory, rounding);
+                if !plain || those == Those::All && !others {
                     lowered.push(format!(
                         "seed {seed} f{flow} path {path}: {less:?} {more:?}"
                     ));
@@ -55,7 +71,7 @@ fn compare(name: &str, change: impl Fn(&mut Document, &mut Rng)) {
 
 #[test]
 fn another_flow() {
-    compare("flow", |document, rng| {
+    compare("flow", Those::All, |document, rng| {
         let mut flow = rng.pick(&document.flows).clone();
         flow.id = "another".to_owned();
         flow.prio = rng.below(4);
@@ -65,7 +81,7 @@ fn another_flow() {
 
 #[test]
 fn more_jitter() {
-    compare("jitter", |document, rng| {
+    compare("jitter", Those::All, |document, rng| {
         let flow = rng.below(document.flows.len() as u64) as usize;
         let flow = &mut document.flows[flow];
         flow.jitter_ns += 1 + rng.below(flow.period_ns);
@@ -74,7 +90,7 @@ fn more_jitter() {
 
 #[test]
 fn more_frames() {
-    compare("frames", |document, rng| {
+    compare("frames", Those::All, |document, rng| {
         let flow = rng.below(document.flows.len() as u64) as usize;
         let flow = &mut document.flows[flow];
         flow.frames = Some(flow.frames.unwrap_or(1) + 1);
@@ -83,7 +99,7 @@ fn more_frames() {
 
 #[test]
 fn more_blocking() {
-    compare("blocking", |document, rng| {
+    compare("blocking", Those::All, |document, rng| {
         let link = rng.below(document.links.len() as u64) as usize;
         let link = &mut document.links[link];
         match &mut link.be_bytes {
@@ -95,9 +111,70 @@ fn more_blocking() {
 
 #[test]
 fn more_delay() {
-    compare("delay", |document, rng| {
+    compare("delay", Those::All, |document, rng| {
         let node = rng.below(document.nodes.len() as u64) as usize;
         let node = &mut document.nodes[node];
         node.sd_max_ns = Some(node.sd_max_ns.unwrap_or(node.sd_min_ns) + 10_000);
+    });
+}
+
+/// The others come over a link at greater distances then, and behind it are less
+/// in each other's way.
+#[test]
+fn longer_frames() {
+    compare("length", Those::Plain, |document, rng| {
+        let flow = rng.below(document.flows.len() as u64) as usize;
+        let flow = &mut document.flows[flow];
+        flow.wire_bytes = flow.wire_bytes.map(|bytes| bytes + 1 + rng.below(200));
+    });
+}
+
+/// The destination passes a flow on to another node.
+#[test]
+fn another_hop_at_the_end() {
+    compare("last hop", Those::All, |document, rng| {
+        let flow = rng.below(document.flows.len() as u64) as usize;
+        let path = rng.below(document.flows[flow].paths.len() as u64) as usize;
+        let last = document.flows[flow].paths[path].last().unwrap();
+        let last = document.links.iter().find(|link| link.id == *last).unwrap();
+        let link = LinkEntry {
+            id: "on".to_owned(),
+            from: last.to.clone(),
+            to: "beyond".to_owned(),
+            rate_bps: Some(100_000_000),
+            ..LinkEntry::default()
+        };
+        document.nodes.push(NodeEntry {
+            id: "beyond".to_owned(),
+            ..NodeEntry::default()
+        });
+        document.links.push(link);
+        document.flows[flow].paths[path].push("on".to_owned());
+    });
+}
+
+/// A node that does nothing stands in the middle of a link.
+#[test]
+fn another_hop_on_the_way() {
+    compare("hop", Those::All, |document, rng| {
+        let link = rng.below(document.links.len() as u64) as usize;
+        let mut second = document.links[link].clone();
+        if second.rate_bps.is_none() {
+            return;
+        }
+        document.nodes.push(NodeEntry {
+            id: "between".to_owned(),
+            ..NodeEntry::default()
+        });
+        let first = std::mem::replace(&mut document.links[link].to, "between".to_owned());
+        second.from = "between".to_owned();
+        second.to = first;
+        let before = std::mem::replace(&mut second.id, "second".to_owned());
+        document.links.push(second);
+        for path in document.flows.iter_mut().flat_map(|flow| &mut flow.paths) {
+            if let Some(at) = path.iter().position(|link| *link == before) {
+                path.insert(at + 1, "second".to_owned());
+            }
+        }
     });
 }
