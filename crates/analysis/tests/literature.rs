@@ -1,4 +1,8 @@
 //! Worked examples, small enough to be followed by hand.
+//!
+//! Of the literature only Davis et al. (2007) has figures that could be had.
+//! Tindell & Clark (1994) and Martin & Minet (2006) work out examples, too; their
+//! full texts were not available, so what they print is not asserted here.
 
 use punctual_analysis::contract::{Row, analyze_json};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! Packet hops per second of the network simulator, on one core.
+//! Packet hops per second of the network simulator, on one core: the median of
+//! five runs, and the least and the most. `cargo bench -p punctual-sim --bench network`.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -8,7 +9,7 @@ use punctual_model::network::{Network, NetworkError};
 use punctual_sim::network::families::{Load, factory_cell, fig2, fig15, line};
 use punctual_sim::network::{Chances, Drawn, Engine, Layout, Nobody};
 
-/// Best of so many: others use the machine, too.
+/// Runs of each network; odd.
 const ROUNDS: u64 = 5;
 
 fn main() -> Result<(), NetworkError> {
@@ -26,15 +27,19 @@ fn main() -> Result<(), NetworkError> {
             duration: 50_000_000_000,
             ..Chances::default()
         };
-        let mut best = 0.0_f64;
+        let mut rates = Vec::new();
         for seed in 0..ROUNDS {
             let mut behaviour = Drawn::new(&layout, seed, chances);
             let start = Instant::now();
             engine.run(&mut behaviour, &mut Nobody);
-            let rate = engine.transmissions() as f64 / start.elapsed().as_secs_f64();
-            best = best.max(rate);
+            rates.push(engine.transmissions() as f64 / start.elapsed().as_secs_f64() / 1e6);
         }
-        println!("{name:<13} {:6.2} million packet hops/s", best / 1e6);
+        rates.sort_unstable_by(f64::total_cmp);
+        let (median, most) = (rates[rates.len() / 2], rates[rates.len() - 1]);
+        println!(
+            "{name:<13} {median:6.2} million packet hops/s ({:.2} to {most:.2})",
+            rates[0]
+        );
     }
     Ok(())
 }
