@@ -147,14 +147,12 @@ impl Map {
         Some(path)
     }
 
-    /// Time of a frame of that many bytes on the slowest link out of the
-    /// broker, ns.
-    pub(crate) fn slowest_departure(&self, bytes: u64) -> u64 {
-        let broker = self.topology.node(&self.broker);
-        let links = self.topology.links.iter();
+    /// Time of a frame of that many bytes on the slowest of these links, ns.
+    pub(crate) fn slowest(&self, links: &[String], bytes: u64) -> u64 {
+        let links = links.iter().filter_map(|link| self.topology.link(link));
         let rates = links
-            .filter(|link| Some(link.from) == broker && link.rate > 0)
-            .map(|link| link.rate);
+            .map(|link| self.topology.links[link].rate)
+            .filter(|rate| *rate > 0);
         rates.min().map_or(0, |rate| {
             let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(rate));
             u64::try_from(nanos).unwrap_or(u64::MAX)
