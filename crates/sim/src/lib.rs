@@ -4,7 +4,8 @@
 //! windows, the mail between shards. [`Scenario`] runs one-line scripts for
 //! directed tests. [`random`] lets random clients do random things and checks
 //! all that they see against [`model`], a naive second opinion on what MQTT
-//! means. [`network`] is about networks of links instead. A seed determines everything; a failing seed is a bug report.
+//! means. [`network`] is about networks of links instead, and [`stage`] puts a real
+//! broker into one. A seed determines everything; a failing seed is a bug report.
 
 mod keeper;
 pub mod model;
@@ -12,6 +13,7 @@ pub mod network;
 pub mod random;
 mod rng;
 mod scenario;
+pub mod stage;
 mod wire;
 mod world;
 
