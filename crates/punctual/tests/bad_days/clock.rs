@@ -1,7 +1,8 @@
 //! The wall clock is set: by hand, by a leap, by a machine that woke up. The
 //! broker's own time is monotonic; the wall clock is read for the time stamps
-//! of the log, for the validity of certificates, and once at the start with a
-//! store, which keeps times that outlive the process; for nothing else.
+//! of the log, for the validity of certificates, once at the start with a
+//! store, which keeps times that outlive the process, and in a mesh for the
+//! versions of retained messages, which never go back; for nothing else.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -21,12 +22,14 @@ const WALL_CLOCK: [&str; 4] = [
 ];
 /// Where it may be read: for `pub` and `sub`, which are clients, for a warning
 /// about a certificate at the start, for the generation of a controller, which
-/// is no broker, and for what a store says of times.
-const ALLOWED: [&str; 6] = [
+/// is no broker, for what a store says of times, and for the versions by which
+/// brokers of a mesh agree which retained message is the newest.
+const ALLOWED: [&str; 7] = [
     "net/src/server.rs",
     "punctual/src/cli/controller.rs",
     "punctual/src/cli/pubsub/",
     "punctual/src/config/check.rs",
+    "punctual/src/mesh/seam.rs",
     "punctual/src/store/",
     "southbound/src/srt/manager.rs",
 ];
