@@ -621,7 +621,10 @@ impl Egress {
                     !lanes.bulk.is_empty(),
                 ]
                 .map(|waits| waits.then_some(OVERHEAD));
-                lanes.credits.sent(shares, &heads, class, written);
+                match piece.part == Part::Express && express + written <= cut {
+                    true => lanes.credits.sent_rest(shares, &heads, class, written),
+                    false => lanes.credits.sent(shares, &heads, class, written),
+                }
             }
             match lanes.buffer(piece.part) {
                 Some(buffer) => {

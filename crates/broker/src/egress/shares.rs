@@ -74,6 +74,14 @@ impl Credits {
         self.before_realtime = 0;
     }
 
+    /// The same of the rest of a packet that was begun before. That lane 0 was
+    /// sent something lets another lane go once, not twice.
+    pub(crate) fn sent_rest(&mut self, shares: &Shares, heads: &Heads, lane: Class, bytes: usize) {
+        let before = self.before_realtime;
+        self.sent(shares, heads, lane, bytes);
+        self.before_realtime = self.before_realtime.min(before);
+    }
+
     /// Notes that `lane` was sent a packet of `bytes` while those in `heads`
     /// had something to send.
     #[inline]

@@ -1,5 +1,5 @@
-//! What a connection is sent, byte by byte, against a sorted list; and that the
-//! shares hold in what is written.
+//! What a connection is sent, byte by byte, against a sorted list; how long
+//! lane 0 waits; and that the shares hold in what is written.
 
 use std::sync::Arc;
 
@@ -208,6 +208,39 @@ proptest! {
             }
         }
         prop_assert!(model.waiting.is_empty() && model.cut.is_empty());
+    }
+
+    /// Whatever shares the others have earned: who comes to an empty lane 0 waits
+    /// for the rest of the packet under way, and for control packets.
+    #[test]
+    fn who_comes_to_an_empty_lane_0_is_next(
+        steps in proptest::collection::vec(step(), 1..120),
+        shares in [0..1u16, 0..167u16, 0..167u16, 0..167u16],
+        bytes in 1..3000usize,
+    ) {
+        let mut world = World::new(1, UNBOUNDED);
+        world.shares = Shares(shares);
+        for (number, step) in steps.iter().enumerate() {
+            match *step {
+                Step::Push(rank, qos, len) => drop(push(&mut world, rank, qos, len, number)),
+                Step::Control => world.control(0, &[0x40, 2, 0, 1]),
+                Step::Write(n, scope) => drop(world.write(0, n, scope, Nanos(0))),
+            }
+        }
+        while world.stats.class(Class::RealTime).waiting > 0 {
+            world.write(0, bytes, Scope::All, Nanos(0));
+        }
+        let before = world.written[0].len();
+        let rank = Rank { class: Class::RealTime, key: 0 };
+        push(&mut world, rank, QoS::AtMostOnce, 10, 0xEE);
+        while world.write(0, bytes, Scope::All, Nanos(0)) > 0 {}
+        let mut begins = 0;
+        let next = packets(&world.written[0]).into_iter().find(|packet| {
+            let begun_after = begins >= before;
+            begins += packet.len();
+            begun_after && packet[0] >> 4 == 3
+        });
+        prop_assert_eq!(next, Some(&*alone(rank, QoS::AtMostOnce, 10, 0xEE)));
     }
 }
 
