@@ -21,6 +21,17 @@ use crate::hub::{Conn, Hub};
 use crate::route::Target;
 use crate::session::Session;
 
+/// What a message needs of one receiver.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Need {
+    /// Its class there.
+    pub(crate) class: Class,
+    pub(crate) size: usize,
+    /// It may expire: it waits in the session, where that is seen, while the
+    /// connection has not taken everything.
+    pub(crate) fleeting: bool,
+}
+
 impl Hub {
     #[inline]
     pub(crate) fn session_of(&self, target: &Target) -> Option<&Session> {
@@ -29,14 +40,14 @@ impl Hub {
             .filter(|session| Arc::ptr_eq(&session.handle, &target.session))
     }
 
-    /// Whether a message of that class with QoS above 0 would be sent at once.
+    /// Whether a message with QoS above 0 would be sent at once.
     #[inline(always)]
-    fn sends_at_once(&self, session: &Session, class: Class) -> bool {
-        if class.is_urgent() {
+    fn sends_at_once(&self, session: &Session, need: Need) -> bool {
+        if need.class.is_urgent() {
             return self.sends_urgent_at_once(session);
         }
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
-        conn.is_some_and(|conn| takes_at_once(session, conn, self.config.limits.send_buffer))
+        conn.is_some_and(|conn| takes_at_once(session, conn, self.config.limits.send_buffer, need))
     }
 
     /// Whether an urgent message with QoS above 0 would be sent at once,
@@ -48,19 +59,19 @@ impl Hub {
         })
     }
 
-    /// Whether a message of `size` bytes with QoS above 0, of that class there,
-    /// can be kept for a local session now, or sent at once.
+    /// Whether a message with QoS above 0 can be kept for a local session now, or
+    /// sent at once.
     #[inline]
-    pub(crate) fn has_room(&self, target: &Target, class: Class, size: usize) -> bool {
+    pub(crate) fn has_room(&self, target: &Target, need: Need) -> bool {
         let Some(session) = self.session_of(target) else {
             return true;
         };
-        self.sends_at_once(session, class) || self.queue_has_room(target, class, size)
+        self.sends_at_once(session, need) || self.queue_has_room(target, need)
     }
 
-    /// Whether a message of that class with `size` bytes can wait in a local
-    /// session.
-    pub(crate) fn queue_has_room(&self, target: &Target, class: Class, size: usize) -> bool {
+    /// Whether a message can wait in a local session.
+    pub(crate) fn queue_has_room(&self, target: &Target, need: Need) -> bool {
+        let Need { class, size, .. } = need;
         let Some(session) = self.session_of(target) else {
             return true;
         };
@@ -69,22 +80,22 @@ impl Hub {
         bounds.fit(session, size, 0) && total + size <= bounds.total
     }
 
-    /// Promises room for a message with QoS above 0 in a local session, where it
-    /// is of that class and of which `copies` copies go there before. What it will take in the queue is
-    /// added to the bytes of all sessions right away, and to `reserved`.
+    /// Promises room for a message with QoS above 0 in a local session, of which
+    /// `copies` copies go there before. What it will take in the queue is added to
+    /// the bytes of all sessions right away, and to `reserved`.
     #[inline]
     pub(crate) fn promise(
         &self,
         target: &Target,
-        class: Class,
-        size: usize,
+        need: Need,
         copies: usize,
         reserved: &mut usize,
     ) -> bool {
+        let Need { class, size, .. } = need;
         let Some(session) = self.session_of(target) else {
             return true;
         };
-        if copies == 0 && self.sends_at_once(session, class) {
+        if copies == 0 && self.sends_at_once(session, need) {
             return true;
         }
         let total = self
@@ -179,12 +190,18 @@ impl Bounds {
     }
 }
 
-/// Whether a session with that connection is sent a message with QoS above 0
-/// at once, with `send_buffer` as bound for what waits in the connection.
+/// Whether a session with that connection is sent a plain message with QoS above 0
+/// at once, with `send_buffer` as bound for what waits before it in the connection.
 #[inline(always)]
-pub(crate) fn takes_at_once(session: &Session, conn: &Conn, send_buffer: usize) -> bool {
+pub(crate) fn takes_at_once(
+    session: &Session,
+    conn: &Conn,
+    send_buffer: usize,
+    need: Need,
+) -> bool {
     session.queue.is_empty()
         && session.replays.is_empty()
         && session.window.has_room(conn.receive_max)
-        && conn.out.backlog() < send_buffer
+        && conn.out.backlog_before(need.class) < send_buffer
+        && !(need.fleeting && conn.is_behind())
 }

@@ -415,3 +415,32 @@ fn bulk_goes_before_normal_messages_from_full_queues() {
          drop a; drop d expiry=0; idle",
     );
 }
+
+/// Plain messages that expire while the receiver does not read are not sent, with
+/// any QoS; nor does what is urgent wait for them.
+#[test]
+fn plain_messages_expire_behind_a_receiver_that_does_not_read() {
+    for qos in ["", "q1"] {
+        everywhere(
+            "shares=0 rule=bulk/#:bulk",
+            &format!(
+                "conn b window=50; sub b # q1; stop b; pub a log 1 {qos} size=200
+                 pub a t 2 {qos} expiry=1; pub a bulk/t 3 {qos} expiry=1; pub a t 4 {qos}
+                 pub a alarm 5 {qos} user=priority:0; pub a t 6 {qos} expiry=100
+                 wait 3s; read b; expect b log 1 {qos}; expect b alarm 5 {qos}
+                 expect b t 4 {qos}; count b 1
+                 drop a; drop b; idle"
+            ),
+        );
+    }
+}
+
+/// Bulk that fills its lane leaves normal messages theirs.
+#[test]
+fn bulk_leaves_room_for_normal_messages() {
+    everywhere(
+        "rule=bulk/#:bulk buffer=2000 pause=0s",
+        "conn b window=50; sub b #; stop b; pub a bulk/x 1 size=900 times=10; wait 1s
+         pub a t 2; read b; expect b bulk/x 1; expect b t 2",
+    );
+}

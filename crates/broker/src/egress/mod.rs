@@ -282,6 +282,16 @@ impl Egress {
         self.plain.len() + others
     }
 
+    /// Of these, what a plain message of that class would wait behind: the lanes
+    /// have a bound each, so that bulk leaves room for normal messages.
+    #[inline]
+    pub(crate) fn backlog_before(&self, class: Class) -> usize {
+        match class {
+            Class::Bulk => self.backlog(),
+            _ => self.plain.len() + self.lanes.as_ref().map_or(0, |lanes| lanes.control.len()),
+        }
+    }
+
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.plain.is_empty() && self.lanes.as_ref().is_none_or(|lanes| lanes.is_empty())

@@ -42,6 +42,9 @@ pub(crate) struct Conn {
     pub(crate) class: Class,
     pub(crate) congested: bool,
     pub(crate) slow: bool,
+    /// It has not taken everything that was written, and what has waited since
+    /// has not all been sent.
+    pub(crate) behind: bool,
     /// When the current congestion has lasted for long enough, and whether a
     /// timer looks after that.
     pub(crate) congested_until: Nanos,
@@ -129,6 +132,12 @@ impl Conn {
             slot,
             generation: self.generation,
         }
+    }
+
+    /// Whether something waits that it did not take at once.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind && self.out.backlog() > 0
     }
 
     pub(crate) fn extra(&mut self) -> &mut Extra {

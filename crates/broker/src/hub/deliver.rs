@@ -10,7 +10,7 @@ use crate::egress::{Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
-use crate::room::takes_at_once;
+use crate::room::{Need, takes_at_once};
 use crate::route::Target;
 use crate::sequence::Number;
 use crate::session::{Delivery, Load, Step};
@@ -126,6 +126,16 @@ impl Publication<'_> {
         }
     }
 
+    /// What it needs of one receiver. Neighbours see for themselves what expires.
+    #[inline]
+    pub(crate) fn need(&self, target: &Target) -> Need {
+        Need {
+            class: self.class_for(target),
+            size: self.size(),
+            fleeting: self.expires != Nanos::MAX && !target.session.link,
+        }
+    }
+
     pub(crate) fn size(&self) -> usize {
         self.parts.topic.len() + self.parts.properties.len() + self.parts.payload.len()
     }
@@ -182,10 +192,28 @@ impl Hub {
             }
             return None;
         };
-        if session.queue.has_qos0() {
-            return self.enqueue(publication, target, qos, retain, number, now);
-        }
         let conn = self.conns.get_mut(slot)?;
+        let waits = match class.is_urgent() {
+            true => session.queue.has_qos0() && !session.queue.has_no_urgent(),
+            false => {
+                let fleeting = publication.expires != Nanos::MAX && session.link.is_none();
+                session.queue.has_qos0() || fleeting && conn.is_behind()
+            }
+        };
+        if waits {
+            let high = self.config.limits.send_buffer;
+            let waiting = conn.out.backlog_before(class) + session.queue.bytes();
+            if conn.slow && waiting >= high {
+                self.stats.too_slow(class, 1);
+                return None;
+            }
+            let receiver = self.enqueue(publication, target, qos, retain, number, now);
+            if receiver.is_none() && waiting >= high {
+                self.congest(slot, now);
+                return Some(slot);
+            }
+            return receiver;
+        }
         if conn.receive_max == 0 {
             // A link that carries nothing now.
             self.stats.dropped_offline += 1;
@@ -204,7 +232,7 @@ impl Hub {
             return None;
         }
         let high = self.config.limits.send_buffer;
-        if conn.slow && conn.out.backlog() >= high {
+        if conn.slow && conn.out.backlog_before(class) >= high {
             self.stats.too_slow(class, 1);
             return None;
         }
@@ -247,7 +275,7 @@ impl Hub {
         self.stats.publishes_sent_qos0 += 1;
         self.stats.publish_bytes_sent += publication.parts.payload.len() as u64;
         self.stats.class(class).sent += 1;
-        let full = conn.out.backlog() >= high;
+        let full = conn.out.backlog_before(class) >= high;
         Self::mark_dirty(conn, slot, &mut self.dirty);
         if full {
             self.congest(slot, now);
@@ -359,7 +387,7 @@ impl Hub {
         };
         let conn = self.conns.get_mut(slot)?;
         let high = self.config.limits.send_buffer;
-        if conn.slow && conn.out.backlog() >= high {
+        if conn.slow && conn.out.backlog_before(Class::Normal) >= high {
             self.stats.too_slow(Class::Normal, run.messages);
             return None;
         }
@@ -371,7 +399,7 @@ impl Hub {
         self.stats.publishes_sent_qos0 += run.messages;
         self.stats.publish_bytes_sent += run.payload as u64;
         self.stats.class(Class::Normal).sent += run.messages;
-        let full = conn.out.backlog() >= high;
+        let full = conn.out.backlog_before(Class::Normal) >= high;
         Self::mark_dirty(conn, slot, &mut self.dirty);
         if full {
             self.congest(slot, now);
@@ -396,11 +424,12 @@ impl Hub {
         if class.is_urgent() {
             return self.deliver_urgent_acknowledged(publication, target, qos, retain, number, now);
         }
+        let need = publication.need(target);
         let session = self.sessions.get_mut(target.slot)?;
         let send_buffer = self.config.limits.send_buffer;
         if let Some(slot) = session.conn
             && let Some(conn) = self.conns.get_mut(slot)
-            && takes_at_once(session, conn, send_buffer)
+            && takes_at_once(session, conn, send_buffer, need)
         {
             let reception = Reception {
                 qos,
@@ -520,11 +549,11 @@ impl Hub {
         number: Option<Number>,
         now: Nanos,
     ) -> Option<u32> {
-        let size = publication.size();
-        let class = publication.stamp.class();
+        let need = publication.need(target);
+        let Need { class, size, .. } = need;
         if publication.promise == Promise::Due && qos != QoS::AtMostOnce {
             let mut reserved = 0;
-            let room = self.promise(target, class, size, 0, &mut reserved);
+            let room = self.promise(target, need, 0, &mut reserved);
             publication.reserved = reserved;
             if !room {
                 publication.promise = Promise::Refused;
@@ -540,10 +569,10 @@ impl Hub {
             publication.promise = Promise::Made;
         }
         let promised = publication.promise == Promise::Made && qos != QoS::AtMostOnce;
-        if !promised && !self.queue_has_room(target, class, size) {
+        if !promised && !self.queue_has_room(target, need) {
             match self.config.queue_full {
                 QueueFull::DropOldest => {
-                    while !self.queue_has_room(target, class, size)
+                    while !self.queue_has_room(target, need)
                         && let Some(session) = self.sessions.get_mut(target.slot)
                         && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
                     {
@@ -551,7 +580,7 @@ impl Hub {
                         self.forget_queued(&Load::of(&oldest.message));
                         self.stats.not_queued(oldest.message.stamp.class());
                     }
-                    if !self.queue_has_room(target, class, size) {
+                    if !self.queue_has_room(target, need) {
                         self.stats.not_queued(class);
                         self.sessions.get(target.slot)?.share_queue_len();
                         return None;

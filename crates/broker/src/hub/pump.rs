@@ -17,6 +17,9 @@ use crate::{Nanos, Stats};
 
 /// Bytes of retained and queued messages that are put into the buffers at once.
 const AHEAD: usize = 64 << 10;
+/// The same of messages that may expire, for a client that is behind: what is
+/// encoded is sent, whatever the time.
+const AHEAD_FLEETING: usize = 4 << 10;
 /// Retained messages fetched for a subscription at once.
 const REPLAY_BATCH: usize = 256;
 
@@ -245,6 +248,8 @@ impl Taken {
                 true => next.qos > QoS::AtMostOnce || conn.out.has_room(outlet.limits),
                 false => {
                     let first = session.replays.is_empty() || session.link.is_some();
+                    let fleeting = next.message.expires != Nanos::MAX && conn.behind;
+                    let ahead = if fleeting { AHEAD_FLEETING } else { ahead };
                     first && conn.out.backlog() < ahead
                 }
             }

@@ -19,6 +19,7 @@ use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY
 use crate::hub::{ConnId, ConnMeta, Hub};
 use crate::index::Subscriber;
 use crate::journal::{Journal, Reception};
+use crate::room::Need;
 use crate::route::{Matched, Target};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load};
@@ -163,14 +164,18 @@ pub(super) fn must_wait(
     if own.is_some_and(|link| !link.parked.is_empty()) {
         return true;
     }
-    let size = raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len();
+    let need = Need {
+        class: Class::Normal,
+        size: raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len(),
+        fleeting: false,
+    };
     let waits = |target: &Target| {
         let own = target.no_local && target.session.number == publisher;
         if target.qos == QoS::AtMostOnce || own {
             return false;
         }
         match target.session.link {
-            true => !hub.has_room(target, Class::Normal, size),
+            true => !hub.has_room(target, need),
             false => is_congested(target),
         }
     };

@@ -199,6 +199,7 @@ impl Shard {
             class: Class::Normal,
             congested: false,
             slow: false,
+            behind: false,
             congested_until: now,
             pause_armed: false,
             problem_information: true,
@@ -579,7 +580,9 @@ impl Shard {
         };
         let (session, under_pressure) = (conn.session, conn.congested || conn.slow);
         let unread = conn.unread;
-        if hub.sessions.get(session).is_some_and(Hub::has_backlog) {
+        let waits = hub.sessions.get(session).is_some_and(Hub::has_backlog);
+        conn.behind = conn.out.backlog() > 0 || conn.behind && waits;
+        if waits {
             hub.pump(session, now);
         }
         if under_pressure {

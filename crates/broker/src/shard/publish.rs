@@ -1015,11 +1015,11 @@ fn promise_room(
     };
     let (mut checked, mut reserved) = (0, 0);
     let mut promise = |target: &Target, copies: usize| {
-        let class = publication.class_for(target);
+        let need = publication.need(target);
         let room = if target.session.shard == hub.index {
-            hub.promise(target, class, size, copies, &mut reserved)
+            hub.promise(target, need, copies, &mut reserved)
         } else {
-            hub.reserve(&target.session, class, size)
+            hub.reserve(&target.session, need.class, size)
         };
         checked += usize::from(room);
         room
@@ -1063,13 +1063,13 @@ fn report_full(hub: &mut Hub, target: &Target, now: Nanos) {
 
 /// Whether a receiver can keep a publication, if it is to.
 pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>) -> bool {
-    let (class, size) = (publication.class_for(target), publication.size());
+    let need = publication.need(target);
     if !is_kept(target, publication) {
         true
     } else if target.session.shard == hub.index {
-        hub.has_room(target, class, size)
+        hub.has_room(target, need)
     } else {
-        hub.may_have_room(&target.session, class, size)
+        hub.may_have_room(&target.session, need.class, need.size)
     }
 }
 
