@@ -288,11 +288,12 @@ impl Shard {
         }
     }
 
-    /// Bounds the packets to a connection that has just been opened, whatever
-    /// its client says: for transports that carry no larger ones.
+    /// Bounds the packets to a connection, whatever its client says, once it has
+    /// been opened and when less is left: for transports that carry no larger ones.
     pub fn bound_packets(&mut self, id: ConnId, max: usize) {
         if let Some(conn) = self.hub.conn(id) {
-            conn.max_packet = u32::try_from(max).unwrap_or(u32::MAX);
+            let max = u32::try_from(max).unwrap_or(u32::MAX);
+            conn.max_packet = conn.max_packet.min(max);
         }
     }
 

@@ -17,7 +17,7 @@ use punctual_udp::{Path, Transmit};
 use super::mail::Key;
 use super::options::count;
 use super::{QUIC, QuicCounters};
-use crate::udp::socket::{CLASSES, SendBatch, Sockets};
+use crate::udp::socket::{CLASSES, Refused, SendBatch, Sockets};
 
 /// Datagrams of one class that are made before they are sent.
 pub(super) const QUEUE: usize = 32;
@@ -120,7 +120,7 @@ impl Output {
                 continue;
             }
             let queue = &mut self.outgoing[class];
-            let (spare, mut refused) = (&mut self.spare, 0);
+            let (spare, mut refused) = (&mut self.spare, Refused::default());
             let before = queue.len();
             let done = |mut buffer: Vec<u8>| {
                 if spare.len() < SPARE {
@@ -132,7 +132,7 @@ impl Output {
                 .sockets
                 .send(class, batch, queue, before, done, &mut refused);
             count(&counters.sent, before - queue.len());
-            count(&counters.unsent, refused as usize);
+            count(&counters.unsent, refused.count as usize);
             if result.is_err() {
                 self.block(class, on);
             }

@@ -34,7 +34,7 @@ use crate::marking::Marking;
 use link::{Links, Way};
 use peers::Peers;
 use remote::Queued;
-use socket::{CLASSES, ReceiveBatch, SendBatch, Sockets};
+use socket::{CLASSES, ReceiveBatch, Refused, SendBatch, Sockets};
 use waiting::Waiting;
 
 /// Tokens of UDP sockets have this bit set; below it listener and class.
@@ -80,8 +80,10 @@ pub(crate) struct Listener {
     /// were taken, by shard; for the worker to tell.
     ended: Vec<PeerId>,
     taken: Vec<(u16, usize)>,
-    /// Datagrams that the system has refused, or that were too many.
-    refused: u64,
+    refused: Refused,
+    /// Peers of other shards whose paths take less than was thought, and how much;
+    /// for the worker to tell.
+    narrowed: Vec<(u16, PeerId, usize)>,
 }
 
 /// What a shard's thread has of UDP: listeners on shard 0, ways to them on
@@ -121,8 +123,10 @@ impl Opened {
         max_connections: usize,
         marking: &Marking,
     ) -> io::Result<Self> {
+        let sockets = Sockets::open(address, options.send_buffer, marking)?;
+        sockets.refuse_fragments()?;
         Ok(Self {
-            sockets: Sockets::open(address, options.send_buffer, marking)?,
+            sockets,
             options: options.clone(),
             index,
             max_connections,
@@ -188,7 +192,8 @@ impl Udp {
                 passed: [0; CLASSES],
                 ended: Vec::new(),
                 taken: Vec::new(),
-                refused: 0,
+                refused: Refused::default(),
+                narrowed: Vec::new(),
             });
         }
         Ok(Self {

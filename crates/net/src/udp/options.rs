@@ -106,6 +106,8 @@ counters! {
     expired,
     /// Packets too large for a datagram.
     too_large,
+    /// Times that a path took only smaller datagrams than were sent to it.
+    narrowed,
     /// Datagrams dropped because their sender is held back.
     inbox_full,
     /// Connections refused because there are as many as there may be.

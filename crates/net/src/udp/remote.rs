@@ -34,6 +34,8 @@ pub(crate) enum UdpMail {
     Lost { remote: Remote, why: &'static str },
     /// To the session's shard: the client has another address.
     Moved { remote: Remote, to: SocketAddr },
+    /// To the session's shard: a datagram carries less than was said.
+    Narrowed { remote: Remote, capacity: usize },
     /// To a session's shard: there is credit again.
     Room,
     /// To shard 0: so many bytes of packets were taken.

@@ -93,16 +93,25 @@ impl Sockets {
     }
 
     /// Has datagrams that are too large for the path lost instead of fragmented,
-    /// as QUIC demands (RFC 9000 section 14).
+    /// as QUIC demands (RFC 9000 section 14), which finds out by itself what the path
+    /// takes.
     pub(crate) fn never_fragment(&self) -> io::Result<()> {
+        self.set_discovery(libc::IP_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE)
+    }
+
+    /// Has datagrams refused that are too large for what the system knows of the
+    /// path, instead of fragmented.
+    pub(crate) fn refuse_fragments(&self) -> io::Result<()> {
+        self.set_discovery(libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO)
+    }
+
+    fn set_discovery(&self, ipv4: libc::c_int, ipv6: libc::c_int) -> io::Result<()> {
         for socket in &self.sockets {
             if self.ipv6 {
-                let probe = libc::IPV6_PMTUDISC_PROBE;
-                set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+                set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, ipv6)?;
             }
             if !self.ipv6 || self.any {
-                let probe = libc::IP_PMTUDISC_PROBE;
-                set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
+                set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, ipv4)?;
             }
         }
         Ok(())
@@ -137,7 +146,7 @@ impl Sockets {
     }
 
     /// Sends the first `allowed` datagrams of `queue` and removes them. One that the
-    /// system refuses is dropped and counted in `refused`. Stops with
+    /// system refuses is dropped and noted in `refused`. Stops with
     /// `WouldBlock` when the socket is full.
     pub(crate) fn send(
         &self,
@@ -146,7 +155,7 @@ impl Sockets {
         queue: &mut VecDeque<Transmit<Path>>,
         mut allowed: usize,
         mut done: impl FnMut(Vec<u8>),
-        refused: &mut u64,
+        refused: &mut Refused,
     ) -> io::Result<()> {
         let socket = &self.sockets[class];
         while allowed > 0
@@ -170,8 +179,11 @@ impl Sockets {
                 }
                 // An ICMP message about an earlier datagram, or a path that
                 // does not take this one: it is lost, as datagrams may be.
-                Err(_) => {
-                    *refused += 1;
+                Err(error) => {
+                    refused.count += 1;
+                    if error.raw_os_error() == Some(libc::EMSGSIZE) {
+                        refused.too_long.push(first.path.remote);
+                    }
                     1
                 }
             };
@@ -194,6 +206,41 @@ impl Sockets {
             }
             (to, _) => to,
         })
+    }
+}
+
+/// Datagrams that the system has refused.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    /// How many, or that were too many to wait.
+    pub(crate) count: u64,
+    /// Where those were to go that the path does not take.
+    pub(crate) too_long: Vec<SocketAddr>,
+}
+
+/// Bytes of a datagram that the system knows the path to an address takes.
+pub(crate) fn path_capacity(to: SocketAddr) -> io::Result<usize> {
+    // Only connected sockets have a path.
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.connect(&to.into())?;
+    let (level, name, headers) = match to {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, 28),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, 48),
+    };
+    let mut mtu: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointers are to a live c_int and to its length.
+    match unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw mut mtu).cast(),
+            &raw mut size,
+        )
+    } {
+        0 => Ok(usize::try_from(mtu).unwrap_or(0).saturating_sub(headers)),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -524,7 +571,7 @@ mod tests {
         assert_eq!(got[0].0.remote, from);
         assert_eq!(got[0].1, b"to the server");
         let mut batch = SendBatch::new();
-        let mut refused = 0;
+        let mut refused = Refused::default();
         for class in 0..CLASSES {
             let mut queue: VecDeque<_> = (0..40)
                 .map(|n| transmit(from, None, &[class as u8, n]))
@@ -540,7 +587,7 @@ mod tests {
                     &mut refused,
                 )
                 .unwrap();
-            assert_eq!((done, queue.len(), refused), (40, 0, 0));
+            assert_eq!((done, queue.len(), refused.count), (40, 0, 0));
             for n in 0..40 {
                 let mut buffer = [0; 10];
                 let (len, peer) = client.recv_from(&mut buffer).unwrap();
@@ -564,14 +611,14 @@ mod tests {
                 class: 0,
                 data: b"y".to_vec(),
             };
-            let mut refused = 0;
+            let mut refused = Refused::default();
             let mut queue = VecDeque::from([answer]);
             let mut batch = SendBatch::new();
             sockets
                 .send(0, &mut batch, &mut queue, usize::MAX, |_| {}, &mut refused)
                 .unwrap();
             let (_, peer) = client.recv_from(&mut [0; 10]).unwrap();
-            assert_eq!((peer, refused), (asked, 0), "{any}");
+            assert_eq!((peer, refused.count), (asked, 0), "{any}");
         }
     }
 
@@ -587,12 +634,12 @@ mod tests {
             transmit(to, None, &too_large),
             transmit(to, None, b"2"),
         ]);
-        let mut refused = 0;
+        let mut refused = Refused::default();
         let mut batch = SendBatch::new();
         sockets
             .send(0, &mut batch, &mut queue, usize::MAX, |_| {}, &mut refused)
             .unwrap();
-        assert_eq!(refused, 1);
+        assert_eq!(refused.count, 1);
         let mut buffer = [0; 10];
         client.recv_from(&mut buffer).unwrap();
         let (len, _) = client.recv_from(&mut buffer).unwrap();

@@ -14,7 +14,7 @@ use punctual_udp::{Event, PeerId};
 use super::link::{Links, Remote, Way};
 use super::peers::Home;
 use super::remote::{Credit, Queued, UNDER_WAY, UdpMail};
-use super::socket::{CLASSES, SendBatch};
+use super::socket::{CLASSES, SendBatch, path_capacity};
 use super::{Listener, TURN, since_origin};
 use crate::acceptor::is_loopback;
 use crate::mailbox::{Mail, Mailbox};
@@ -317,6 +317,16 @@ impl Worker {
                     self.shard.identify(conn, None, Some(to));
                 }
             }
+            UdpMail::Narrowed { remote, capacity } => {
+                if let Some(conn) = self.udp.links.through(remote) {
+                    self.shard.bound_packets(conn, capacity);
+                    if let Some(link) = self.udp.links.get_mut(conn)
+                        && let Way::Through { capacity: of, .. } = &mut link.way
+                    {
+                        *of = capacity;
+                    }
+                }
+            }
             UdpMail::Room => {}
             UdpMail::Taken { remote, bytes } => {
                 let Some(listener) = self.udp.listeners.get_mut(remote.listener) else {
@@ -351,7 +361,7 @@ impl Worker {
     /// Sends what may be sent, the most urgent first.
     pub(crate) fn udp_flush(&mut self, now: Nanos) {
         let udp = &mut self.udp;
-        for listener in &mut udp.listeners {
+        for (at, listener) in udp.listeners.iter_mut().enumerate() {
             listener.flush(
                 &mut self.shard,
                 &udp.links,
@@ -365,13 +375,18 @@ impl Worker {
                     self.counters.closed(listener.index);
                 }
             }
+            for (shard, peer, capacity) in listener.narrowed.drain(..) {
+                let remote = Remote { listener: at, peer };
+                let mail = UdpMail::Narrowed { remote, capacity };
+                self.mailboxes[usize::from(shard)].post(Mail::Udp(mail));
+            }
             for (shard, bytes) in listener.taken.drain(..) {
                 give_back(&udp.credit, &self.mailboxes, shard, bytes);
             }
         }
         if !udp.listeners.is_empty() {
             let listeners = udp.listeners.iter();
-            let counted = listeners.map(|l| (l.endpoint.counters(), &l.refused));
+            let counted = listeners.map(|l| (l.endpoint.counters(), &l.refused.count));
             udp.counters.set(counted);
         }
         if !udp.short.is_empty() {
@@ -453,6 +468,7 @@ impl Listener {
         loop {
             self.collect();
             self.send(batch, now);
+            self.narrow(shard);
             let paced = match &self.pacer {
                 Some(pacer) => {
                     if pacer.next(since_origin(now)) > since_origin(now) {
@@ -471,7 +487,26 @@ impl Listener {
             if taken < wanted || left == 0 {
                 self.collect();
                 self.send(batch, now);
+                self.narrow(shard);
                 return;
+            }
+        }
+    }
+
+    /// Sends less at once where a path does not take what was sent.
+    fn narrow(&mut self, shard: &mut Shard) {
+        while let Some(address) = self.refused.too_long.pop() {
+            let Ok(max) = path_capacity(address) else {
+                continue;
+            };
+            let Some(peer) = self.endpoint.narrow(address, max) else {
+                continue;
+            };
+            let capacity = self.endpoint.capacity(peer);
+            match self.peers.get(peer) {
+                Some(Home::Here(conn)) => shard.bound_packets(conn, capacity),
+                Some(Home::There { shard, .. }) => self.narrowed.push((shard, peer, capacity)),
+                None => {}
             }
         }
     }
@@ -483,7 +518,7 @@ impl Listener {
             if self.outgoing[class].len() < OUTGOING {
                 self.outgoing[class].push_back(transmit);
             } else {
-                self.refused += 1;
+                self.refused.count += 1;
                 self.endpoint.recycle(transmit.data);
             }
         }

@@ -1,7 +1,7 @@
 //! Marks on what clients send: `punctual pub`, and unchanged clients through
 //! `punctual sidecar`.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
 
@@ -34,7 +34,7 @@ pub(crate) fn url(scheme: &str, address: IpAddr) -> String {
     }
 }
 
-pub(crate) fn punctual(host: &Namespace, arguments: &[&str]) -> Command {
+fn punctual(host: &Namespace, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
     command.args(arguments).stdin(Stdio::null());
     host.place(&mut command);
@@ -49,6 +49,50 @@ fn publish(host: &Namespace, arguments: &[&str]) {
         .unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {err}");
+}
+
+/// `punctual sub` for one message; it ends when this is dropped.
+pub(crate) struct Subscriber(Child);
+
+impl Subscriber {
+    /// Returns when it has subscribed.
+    pub(crate) fn start(host: &Namespace, url: &str, more: &[String]) -> Self {
+        let mut child = punctual(host, &["sub", "-d", "-C", "1", "-W", "60", "-L", url])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap());
+        let subscriber = Self(child);
+        let mut lines = said.lines().map_while(Result::ok);
+        let mut said = Vec::new();
+        let subscribed = lines.any(|line| {
+            said.push(line);
+            said.last()
+                .is_some_and(|line| line.starts_with("subscribed:"))
+        });
+        assert!(subscribed, "{said:?}");
+        // Whoever writes to a pipe that nobody reads is stopped.
+        std::thread::spawn(move || lines.for_each(drop));
+        subscriber
+    }
+
+    /// Waits for its message.
+    pub(crate) fn message(mut self) -> String {
+        let mut message = String::new();
+        let mut out = self.0.stdout.take().unwrap();
+        out.read_to_string(&mut message).unwrap();
+        assert!(self.0.wait().unwrap().success());
+        message
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

@@ -17,4 +17,5 @@ mod talk;
 mod clients;
 mod marking;
 mod mesh;
+mod mtu;
 mod order;

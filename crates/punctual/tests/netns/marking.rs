@@ -1,8 +1,6 @@
 //! Traffic classes in the packets of real sockets.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::process::{Child, Stdio};
 
 use punctual_bench::netns::Namespace;
 use punctual_broker::Class;
@@ -10,7 +8,7 @@ use punctual_net::marking::{Dscp, Mark, Marking};
 
 use crate::broker::{Broker, PORT};
 use crate::capture::{Capture, Packet};
-use crate::clients::{punctual, url};
+use crate::clients::{Subscriber, url};
 use crate::mqtt::Client;
 use crate::network::{BROKER, Network, skip};
 
@@ -283,45 +281,6 @@ impl Datagrams {
     }
 }
 
-/// `punctual sub` for one message; it ends when this is dropped.
-struct Subscriber(Child);
-
-impl Subscriber {
-    /// Returns when it has subscribed.
-    fn start(host: &Namespace, url: &str, more: &[String]) -> Self {
-        let mut child = punctual(host, &["sub", "-d", "-C", "1", "-W", "60", "-L", url])
-            .args(more)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap());
-        let subscriber = Self(child);
-        let mut lines = said.lines().map_while(Result::ok);
-        let mut said = Vec::new();
-        let subscribed = lines.any(|line| {
-            said.push(line);
-            said.last()
-                .is_some_and(|line| line.starts_with("subscribed:"))
-        });
-        assert!(subscribed, "{said:?}");
-        // Whoever writes to a pipe that nobody reads is stopped.
-        std::thread::spawn(move || lines.for_each(drop));
-        subscriber
-    }
-
-    fn has_its_message(mut self) {
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Subscriber {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// What the broker sends from its own sockets by UDP and QUIC: code point on the
 /// wire and priority on the way to the device, seen from outside.
 #[test]
@@ -360,7 +319,7 @@ fn the_brokers_datagrams_are_marked_by_class() {
                     "{scheme} {class}: from {}",
                     packet.from
                 );
-                subscriber.has_its_message();
+                subscriber.message();
                 assert!(priorities.of(priority) > before, "{scheme} {class}");
             }
         }

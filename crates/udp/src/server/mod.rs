@@ -45,6 +45,9 @@ const INBOX: usize = 64 << 10;
 /// Class of datagrams that begin and end connections: whoever sends many
 /// CONNECTs is not to delay what is urgent.
 const HANDSHAKE: u8 = 2;
+/// What every path takes, headers of IP and UDP apart (RFC 791: 576 bytes with the
+/// longest). Who forges a narrower one makes datagrams no smaller.
+const LEAST_DATAGRAM: usize = 508;
 /// Datagrams made here that may wait to be sent; repetitions beyond are left
 /// for the next time.
 const QUEUE: usize = 4096;
@@ -154,6 +157,8 @@ pub struct Counters {
     pub expired: u64,
     /// Packets too large for a datagram: not sent, or refused.
     pub too_large: u64,
+    /// Times that a path took only smaller datagrams than were sent to it.
+    pub narrowed: u64,
     /// Datagrams dropped because the broker holds the client back.
     pub inbox_full: u64,
     /// Connections refused because there are as many as there may be.
@@ -628,6 +633,23 @@ impl Endpoint {
     /// Bytes of packets that one datagram to that connection can carry.
     pub fn capacity(&self, id: PeerId) -> usize {
         self.peer(id).map_or(0, |peer| peer.capacity)
+    }
+
+    /// The path to an address takes no datagrams above `max` bytes: those to it are
+    /// smaller from now on, but never smaller than every path has to take. Returns
+    /// the connection if that is new.
+    pub fn narrow(&mut self, address: SocketAddr, max: usize) -> Option<PeerId> {
+        let slot = *self.by_address.get(&address)?;
+        let peer = self.peers.get_mut(slot as usize)?.as_mut()?;
+        let header = if peer.sealed { Header::TOKEN_LEN } else { 0 };
+        let capacity = max.max(LEAST_DATAGRAM) - header;
+        if capacity >= peer.capacity {
+            return None;
+        }
+        peer.capacity = capacity;
+        self.counters.narrowed += 1;
+        let generation = peer.generation;
+        Some(PeerId { slot, generation })
     }
 
     /// Sends whole packets from the broker, all of one class, in as few

@@ -462,6 +462,26 @@ fn a_message_too_large_for_a_client_is_dropped_and_settled() {
 }
 
 #[test]
+fn a_narrow_path_is_sent_smaller_datagrams() {
+    let mut c = connected(EndpointConfig::default(), true);
+    let to = path(1).remote;
+    assert_eq!(c.endpoint.narrow(to, 1272), Some(c.peer));
+    assert_eq!(c.endpoint.capacity(c.peer) + Header::TOKEN_LEN, 1272);
+    assert_eq!(c.endpoint.narrow(to, 1400), None, "it takes less");
+    let packets = publish(QoS::AtMostOnce, 0, &[0; 600]).repeat(2);
+    c.endpoint.send(c.peer, &packets, 2, ms(10));
+    assert_eq!(sent(&mut c.endpoint).len(), 1);
+    // Whoever can forge ICMP cannot make it useless.
+    assert_eq!(c.endpoint.narrow(to, 68), Some(c.peer));
+    assert_eq!(
+        c.endpoint.capacity(c.peer) + Header::TOKEN_LEN,
+        LEAST_DATAGRAM
+    );
+    assert_eq!(c.endpoint.narrow(path(9).remote, 600), None, "a stranger");
+    assert_eq!(c.endpoint.counters().narrowed, 2);
+}
+
+#[test]
 fn a_topic_alias_is_refused() {
     let mut c = connected(EndpointConfig::default(), false);
     let mut properties = PropertyBuf::new();
