@@ -102,6 +102,15 @@ pub(crate) struct Notes {
     pub(crate) handed: bool,
     /// Which broker is to give it to a member of which shared subscription.
     pub(crate) duties: SmallVec<[Duty; 1]>,
+    /// The payload is not that of a message, but whole PUBLISH packets.
+    pub(crate) packing: Option<Packing>,
+}
+
+/// Packets that go to a neighbour as one: with QoS 0, on one topic, without properties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packing {
+    /// They are those of MQTT 5.
+    pub(crate) v5: bool,
 }
 
 /// That a broker is to give a message to a member of a shared subscription.
@@ -130,12 +139,22 @@ impl Notes {
     const VERSION: u32 = 1;
     const MISSING: u32 = 2;
     const HANDED: u32 = 4;
+    const RUN: u32 = 8;
+    const RUN_5: u32 = 16;
 
     /// Of a retained message that a neighbour lacks.
     pub(crate) fn missing(version: u64) -> Self {
         Self {
             version,
             missing: true,
+            ..Self::default()
+        }
+    }
+
+    /// Of packets that go as one.
+    pub(crate) fn packed(packing: Packing) -> Self {
+        Self {
+            packing: Some(packing),
             ..Self::default()
         }
     }
@@ -149,6 +168,8 @@ impl Notes {
             (self.version > 0, Self::VERSION),
             (self.missing, Self::MISSING),
             (self.handed, Self::HANDED),
+            (self.packing == Some(Packing { v5: false }), Self::RUN),
+            (self.packing == Some(Packing { v5: true }), Self::RUN_5),
         ];
         let flags = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag);
         let word = |at: u32| (self.version >> (Self::WORD * at)) as u32 % Self::TOP;
@@ -169,6 +190,10 @@ impl Notes {
         }
         let mut next = || words.next()?.checked_sub(Self::TOP);
         let flags = next()?;
+        if flags == Self::RUN || flags == Self::RUN_5 {
+            let v5 = flags == Self::RUN_5;
+            return words.next().is_none().then(|| Self::packed(Packing { v5 }));
+        }
         if flags & !(Self::VERSION | Self::MISSING | Self::HANDED) != 0 {
             return None;
         }
@@ -281,7 +306,10 @@ mod tests {
         ) {
             let duties = signs.into_iter().map(|(broker, group)| Duty { broker, group });
             let duties = duties.collect();
-            let notes = Notes { version, missing, handed, duties };
+            let notes = match version % 3 {
+                0 => Notes::packed(Packing { v5: missing }),
+                _ => Notes { version, missing, handed, duties, packing: None },
+            };
             let mut properties = PropertyBuf::new();
             for id in &*notes.ids() {
                 properties.push_number(PropertyId::SubscriptionIdentifier, *id);

@@ -205,7 +205,7 @@ impl Pair {
         let limits = LinkLimits {
             receive_maximum: 10,
             max_packet: 1 << 20,
-            topic_aliases: 0,
+            topic_aliases: 2,
         };
         let at_a = a.shard.open_link(meta(), "b", limits, NOW);
         assert!(
@@ -319,6 +319,92 @@ fn a_copy_for_another_neighbour_is_recognised() {
     assert!(pair.b.notes.names.lock().unwrap()[1].again);
     pair.a.shard.link_forget("c", NOW);
     assert!(pair.a.shard.client("$mesh/c").is_none());
+}
+
+#[test]
+fn a_run_crosses_as_one_and_reaches_everybody_once() {
+    let mut pair = Pair::new();
+    let plain = pair.b.client("plain");
+    subscribe(&mut pair.b, plain, "t");
+    // One that cannot be sent what came byte for byte.
+    let old = pair.b.open();
+    let mut bytes = Vec::new();
+    let Packet::Connect(connect) = connect("old") else {
+        panic!("CONNECT")
+    };
+    let connect = Packet::Connect(Connect {
+        version: Version::V311,
+        ..connect
+    });
+    connect.encode(Version::V311, &mut bytes).unwrap();
+    bytes.extend([0x82, 6, 0, 1, 0, 1, b't', 0]);
+    pair.b.shard.receive(old, &bytes, NOW);
+    assert_eq!(pair.b.take(old), [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0]);
+    let limits = LinkLimits {
+        receive_maximum: 10,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    // Only the first takes runs.
+    let further = ["c", "d"].map(|peer| {
+        let link = pair.b.shard.open_link(meta(), peer, limits, NOW);
+        pair.b.shard.link_interest(peer, &["t".into()], &[]);
+        pair.b.shard.link_carry(peer, true, peer == "c", NOW);
+        pair.b.take(link);
+        link
+    });
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.a.shard.link_carry("b", true, true, NOW);
+    pair.carry();
+    let publisher = pair.a.client("publisher");
+    let texts: Vec<String> = (0..300).map(|n| format!("message {n:03}")).collect();
+    let mut bytes = Vec::new();
+    for text in &texts {
+        let packet = Packet::Publish(publish("t", text, 0));
+        packet.encode(Version::V5, &mut bytes).unwrap();
+    }
+    pair.a.shard.receive(publisher, &bytes, NOW);
+
+    let run = pair.a.take(pair.at_a);
+    assert!(run.len() < bytes.len() + bytes.len() / 20, "{}", run.len());
+    let parts = publications(&run);
+    assert!(parts.len() > 1 && parts.len() < 10, "{}", parts.len());
+    // The second time it is recognised.
+    for _ in 0..2 {
+        pair.b.shard.receive(pair.at_b, &run, NOW);
+    }
+    let payloads = |bytes: &[u8], version| {
+        let (mut found, mut bytes) = (Vec::new(), bytes);
+        while let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) {
+            if let Packet::Publish(publish) = Packet::decode(frame, version).unwrap() {
+                found.push(String::from_utf8(publish.payload.to_vec()).unwrap());
+            }
+            bytes = &bytes[frame.bytes.len()..];
+        }
+        found
+    };
+    assert_eq!(payloads(&pair.b.take(plain), Version::V5), texts);
+    assert_eq!(payloads(&pair.b.take(old), Version::V311), texts);
+    let [c, d] = further.map(|link| pair.b.take(link));
+    assert_eq!(publications(&c), parts, "passed on as it came");
+    let named = texts
+        .iter()
+        .map(|text| (text.clone(), 1))
+        .collect::<Vec<_>>();
+    assert_eq!(publications(&d), named, "one by one, each with a name");
+
+    // What is no run ends the link.
+    let (mut rest, mut broken) = (&*run, Vec::new());
+    while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
+        broken = frame.bytes.to_vec();
+        rest = &rest[broken.len()..];
+    }
+    // The topic of its last message.
+    let at = broken.len() - texts[0].len() - 2;
+    assert_eq!(broken[at], b't');
+    broken[at] = b'u';
+    pair.b.shard.receive(pair.at_b, &broken, NOW);
+    assert_eq!(pair.b.notes.news.lock().unwrap().last().unwrap(), "a down");
 }
 
 #[test]

@@ -157,6 +157,10 @@ impl Hub {
         if publication.class_for(target) != publication.stamp.class() {
             return self.deliver_demoted(publication, target, now);
         }
+        if self.unpacking.is_some() && self.takes_runs(target) {
+            // It has the whole run.
+            return None;
+        }
         let session = self.sessions.get_mut(target.slot)?;
         if !Arc::ptr_eq(&session.handle, &target.session)
             || publication.relayed && session.link.is_none()

@@ -19,6 +19,7 @@ use punctual_codec::{Ack, Disconnect, Packet, PacketType, PropertyBuf, PropertyI
 
 use crate::directory::Directory;
 use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
+use crate::federation::Packing;
 use crate::journal::Journal;
 use crate::message::Messages;
 use crate::session::{Names, Session, Step, Will};
@@ -73,6 +74,8 @@ pub(crate) struct Hub {
     pub(crate) stats_shared: bool,
     /// What waits on links is looked at again.
     pub(crate) unparking: bool,
+    /// A neighbour's run is taken apart: for those who do not take it as it is.
+    pub(crate) unpacking: Option<Packing>,
     pub(crate) queue_full_reported: Nanos,
     pub(crate) urgency_reported: Nanos,
     /// With a store.

@@ -11,14 +11,17 @@ use punctual_codec::{
     ReasonCode, Split, SubscribeOptions, Version, split,
 };
 
-use super::publish::is_congested;
+use super::publish::{Packed, is_congested};
 use super::{Fail, Next, Shard, replica};
 use crate::directory::SessionHandle;
-use crate::egress::Class;
-use crate::federation::{LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Relay};
-use crate::hub::{ConnId, ConnMeta, Hub};
+use crate::egress::{Class, Stamp};
+use crate::federation::{
+    LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Packing, Relay,
+};
+use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
-use crate::journal::{Journal, Reception};
+use crate::journal::{Journal, Keeping, Reception};
+use crate::message::Parts;
 use crate::room::Need;
 use crate::route::{Matched, Target};
 use crate::sequence::Number;
@@ -26,6 +29,11 @@ use crate::session::{Delivery, Load};
 use crate::timers::Timer;
 use crate::{Nanos, Permissions};
 
+/// Bytes from which a part of a run is long enough: more costs urgent messages time, and
+/// less saves little.
+const PACKED: usize = 4 << 10;
+/// Bytes of the longest part of a run, with the longest topic.
+const MAX_PACKED: u32 = 128 << 10;
 /// After this it is looked again whether what waits has room.
 const PARKED: Nanos = Nanos::from_millis(2);
 /// How a neighbour's session gets what it gets: as it was published, and not what it
@@ -586,6 +594,101 @@ impl Hub {
     pub(crate) fn by_root(&self) -> bool {
         let federation = self.directory.federation();
         federation.is_some_and(|federation| federation.relay().is_some())
+    }
+
+    /// Whether a receiver is a neighbour that takes a run as one message now.
+    pub(crate) fn takes_runs(&self, target: &Target) -> bool {
+        if !target.session.takes_notes() {
+            return false;
+        }
+        let Some(session) = self.session_of(target) else {
+            return false;
+        };
+        let ready = |conn: &Conn| conn.receive_max > 0 && conn.max_packet >= MAX_PACKED;
+        let conn = session.conn.and_then(|conn| self.conns.get(conn));
+        !session.queue.has_qos0() && conn.is_some_and(ready) && !self.by_root()
+    }
+
+    /// Sends a run of plain publications on a topic to a neighbour, in several messages:
+    /// what is urgent may go between them. Returns like [`Self::deliver`].
+    pub(crate) fn deliver_packed(
+        &mut self,
+        topic: &[u8],
+        mut bytes: &[u8],
+        v5: bool,
+        target: &Target,
+        publisher: u64,
+        now: Nanos,
+    ) -> Option<u32> {
+        let packing = Packing { v5 };
+        let mut receiver = None;
+        while !bytes.is_empty() {
+            let (mut len, mut messages) = (0, 0);
+            while len < PACKED
+                && let Ok(Split::Frame(frame)) = split(&bytes[len..], u32::MAX)
+            {
+                len += frame.bytes.len();
+                messages += 1;
+            }
+            let (some, rest) = bytes.split_at(len);
+            if some.is_empty() {
+                break;
+            }
+            let name = self.directory.new_name()?;
+            let packed = Packed {
+                bytes: some,
+                packing,
+                name,
+            };
+            let congested = self.pass_packed(topic, packed, messages, target, publisher, now);
+            receiver = congested.or(receiver);
+            bytes = rest;
+        }
+        receiver
+    }
+
+    /// Sends a part of a run to a neighbour, with the name that it has.
+    pub(crate) fn pass_packed(
+        &mut self,
+        topic: &[u8],
+        packed: Packed<'_>,
+        messages: u64,
+        target: &Target,
+        publisher: u64,
+        now: Nanos,
+    ) -> Option<u32> {
+        let target = Target {
+            subscription_ids: Some(Notes::packed(packed.packing).ids()),
+            ..target.clone()
+        };
+        let mut publication = Publication {
+            parts: Parts {
+                topic,
+                properties: &[],
+                expiry: None,
+                payload: packed.bytes,
+                shared: None,
+            },
+            qos: QoS::AtMostOnce,
+            retain: false,
+            publisher,
+            frame: None,
+            expires: Nanos::MAX,
+            stamp: Stamp::PLAIN,
+            watch: None,
+            promise: Promise::None,
+            reserved: 0,
+            message: None,
+            keeping: Keeping::NOT,
+            name: Some(packed.name.into()),
+            relayed: false,
+        };
+        let sent = self.stats.publishes_sent_qos0;
+        let receiver = self.deliver(&mut publication, &target, now);
+        if self.stats.publishes_sent_qos0 > sent {
+            self.stats.publishes_sent_qos0 += messages - 1;
+        }
+        receiver
     }
 
     /// Forgets what a session's client was sent and has not taken.

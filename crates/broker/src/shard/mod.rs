@@ -167,6 +167,7 @@ impl Shard {
                 next_epoch: 0,
                 stats_shared: true,
                 unparking: false,
+                unpacking: None,
                 queue_full_reported: Nanos(0),
                 urgency_reported: Nanos(0),
                 journal: None,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use punctual_codec::{
     Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, QoS,
-    RawPublish, ReasonCode, topic,
+    RawPublish, ReasonCode, Split, Version, split, topic,
 };
 use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
@@ -16,7 +16,7 @@ use super::shares::{self, Sharing};
 use super::{Fail, Next, Shard, replica};
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
-use crate::federation::{LINK_PREFIX, LinkNews, Notes};
+use crate::federation::{LINK_PREFIX, LinkNews, MessageName, Notes, Packing};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::journal::{Durability, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
@@ -59,8 +59,13 @@ impl Shard {
         let Some(conn) = hub.conns.get_mut(id.slot) else {
             return Ok(Next::Closed);
         };
-        let v5 = conn.version.is_v5();
-        let mut raw = RawPublish::decode(frame.first, frame.body, conn.version)?;
+        let version = match hub.unpacking {
+            None => conn.version,
+            Some(packing) if packing.v5 => Version::V5,
+            Some(_) => Version::V311,
+        };
+        let v5 = version.is_v5();
+        let mut raw = RawPublish::decode(frame.first, frame.body, version)?;
         if v5 && !frame.is_minimal() {
             return Err(DecodeError::Malformed("remaining length").into());
         }
@@ -74,7 +79,7 @@ impl Shard {
             ));
         }
         let (mut name, mut notes) = (None, Notes::default());
-        if conn.link {
+        if conn.link && hub.unpacking.is_none() {
             let told = match links::incoming(&mut raw)? {
                 Incoming::Told(message) => Some(message),
                 Incoming::Retains(message) => {
@@ -181,6 +186,19 @@ impl Shard {
         let is_link = conn.link;
         let durability = conn.durability;
         let unreleased = conn.unreleased;
+        if let (Some(packing), Some(name)) = (notes.packing, name) {
+            let packed = Packed {
+                bytes: raw.payload,
+                packing,
+                name,
+            };
+            let mut properties = raw.properties.iter();
+            let bare = properties.all(|property| property.id == PropertyId::TopicAlias);
+            if !bare || raw.qos != QoS::AtMostOnce || raw.retain || !allowed {
+                return Err(not_a_run());
+            }
+            return self.publish_packed(id, route, packed, now);
+        }
         let rule = routes.get(route).rule.as_deref();
         let stated = (states || rule.is_some()).then_some(Stated {
             route,
@@ -190,6 +208,7 @@ impl Shard {
             sizes: Sizes::of(&raw, frame.bytes.len()),
         });
         if let (Some(stated), true, Some(_)) = (&stated, allowed, hub.config.admission)
+            && hub.unpacking.is_none()
             && admission::must_wait(hub, id, stated, raw.qos, now)
         {
             return Ok(Next::Hold);
@@ -367,7 +386,8 @@ impl Shard {
         let shares = !matched.groups.is_empty() && replica::is_common(hub, topic_bytes);
         let common = match hub.directory.federation() {
             Some(federation) if shares || !notes.is_empty() => {
-                let decided = name.is_some() && is_noted(hub, session_slot);
+                let named = name.is_some() || hub.unpacking.is_some();
+                let decided = named && is_noted(hub, session_slot);
                 let sharing = match decided {
                     true => Sharing::follow(federation.name(), matched, &notes),
                     false => Sharing::decide(hub, matched, &publication),
@@ -492,15 +512,19 @@ impl Shard {
             [(shard, targets)] if *shard == hub.index => targets,
             _ => return None,
         };
-        if !matched.groups.is_empty() || !targets.iter().all(|t| hub.takes_verbatim(t, v5, &run)) {
+        let takes = |target| hub.takes_verbatim(target, v5, &run) || hub.takes_runs(target);
+        if !matched.groups.is_empty() || !targets.iter().all(takes) {
             return None;
         }
         hub.stats.publishes_received_qos0 += run.messages;
         hub.stats.publish_bytes_received += run.payload as u64;
+        let bytes = &data[..run.bytes];
         for target in targets {
-            if let Some(receiver) =
-                hub.deliver_run(&data[..run.bytes], &run, target, publisher, now)
-            {
+            let receiver = match target.session.link {
+                true => hub.deliver_packed(topic, bytes, v5, target, publisher, now),
+                false => hub.deliver_run(bytes, &run, target, publisher, now),
+            };
+            if let Some(receiver) = receiver {
                 hub.wait_for(id, receiver);
             }
         }
@@ -509,6 +533,75 @@ impl Shard {
             bytes: run.bytes,
             next: pause_or_go_on(hub, id),
         })
+    }
+
+    /// Passes a neighbour's run on as it is, to clients byte for byte; takes it apart
+    /// for who does not take it like that.
+    fn publish_packed(
+        &mut self,
+        id: ConnId,
+        route: u64,
+        packed: Packed<'_>,
+        now: Nanos,
+    ) -> Result<Next, Fail> {
+        let Self { hub, routes, .. } = self;
+        let Packed {
+            bytes,
+            packing,
+            name,
+        } = packed;
+        let entry = routes.get(route);
+        let topic = entry.topic().as_bytes();
+        let v5 = packing.v5;
+        let extent = Extent::of(bytes, topic, v5, hub.config.limits.max_packet_size);
+        let extent = extent.ok_or_else(not_a_run)?;
+        let federation = hub.directory.federation();
+        if federation.is_some_and(|federation| !federation.is_new(name, true)) {
+            hub.stats.publishes_recognised += extent.messages;
+            return Ok(pause_or_go_on(hub, id));
+        }
+        let publisher = hub.conns.get(id.slot).map_or(0, |conn| conn.number);
+        let matched = entry.matched.as_ref();
+        let (mut verbatim, mut here) = (entry.rule.is_none() && matched.groups.is_empty(), &[][..]);
+        for (shard, targets) in &matched.shards {
+            match *shard == hub.index {
+                true => here = targets,
+                false => verbatim = false,
+            }
+        }
+        let mut clients = here.iter().filter(|target| !hub.takes_runs(target));
+        verbatim &= clients.all(|target| hub.takes_verbatim(target, v5, &extent));
+        for target in here {
+            let receiver = if hub.takes_runs(target) {
+                hub.pass_packed(topic, packed, extent.messages, target, publisher, now)
+            } else if verbatim {
+                hub.deliver_run(bytes, &extent, target, publisher, now)
+            } else {
+                None
+            };
+            if let Some(receiver) = receiver {
+                hub.wait_for(id, receiver);
+            }
+        }
+        if let Some(federation) = hub.directory.federation() {
+            federation.note(name);
+        }
+        if verbatim {
+            hub.stats.publishes_received_qos0 += extent.messages;
+            hub.stats.publish_bytes_received += extent.payload as u64;
+            return Ok(pause_or_go_on(hub, id));
+        }
+        hub.unpacking = Some(packing);
+        let mut rest = bytes;
+        let mut result = Ok(Next::Packet);
+        while let (Ok(Next::Packet | Next::Pause), Ok(Split::Frame(frame))) =
+            (&result, split(rest, u32::MAX))
+        {
+            rest = &rest[frame.bytes.len()..];
+            result = self.publish_packet(id, frame, now);
+        }
+        self.hub.unpacking = None;
+        result
     }
 
     /// Publishes a message that no client waits for an answer to.
@@ -659,6 +752,19 @@ pub(super) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
     }
 }
 
+/// A run from a neighbour.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packed<'a> {
+    /// The packets.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) packing: Packing,
+    pub(crate) name: MessageName,
+}
+
+fn not_a_run() -> Fail {
+    Fail::new(ReasonCode::ProtocolError, "a neighbour's run is not one")
+}
+
 /// How far a run of publications reaches.
 pub(crate) struct Extent {
     bytes: usize,
@@ -669,6 +775,23 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    /// Of packets on a topic without properties that fill `data`. `None` if it is
+    /// anything else.
+    fn of(data: &[u8], topic: &[u8], v5: bool, max: u32) -> Option<Self> {
+        let mut prefix: SmallVec<[u8; 128]> = SmallVec::new();
+        prefix.extend_from_slice(&u16::try_from(topic.len()).ok()?.to_be_bytes());
+        prefix.extend_from_slice(topic);
+        prefix.extend(v5.then_some(0));
+        let mut run = Self {
+            bytes: 0,
+            messages: 0,
+            payload: 0,
+            longest: 0,
+        };
+        run.extend(data, &prefix, max);
+        (run.bytes == data.len() && run.messages > 0).then_some(run)
+    }
+
     /// Takes in the packets of `data` after the first that begin like it: same
     /// topic, and `prefix` again. Larger ones than two length bytes can say
     /// are left to the ordinary way.
