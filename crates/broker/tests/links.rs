@@ -353,9 +353,18 @@ fn a_run_crosses_as_one_and_reaches_everybody_once() {
         pair.b.take(link);
         link
     });
-    pair.a.shard.link_interest("b", &["t".into()], &[]);
-    pair.a.shard.link_carry("b", true, true, NOW);
+    // What it is called is the same for all neighbours.
+    let limits = LinkLimits {
+        topic_aliases: 2,
+        ..limits
+    };
+    let other = pair.a.shard.open_link(meta(), "e", limits, NOW);
+    for peer in ["b", "e"] {
+        pair.a.shard.link_interest(peer, &["t".into()], &[]);
+        pair.a.shard.link_carry(peer, true, true, NOW);
+    }
     pair.carry();
+    pair.a.take(other);
     let publisher = pair.a.client("publisher");
     let texts: Vec<String> = (0..300).map(|n| format!("message {n:03}")).collect();
     let mut bytes = Vec::new();
@@ -366,6 +375,7 @@ fn a_run_crosses_as_one_and_reaches_everybody_once() {
     pair.a.shard.receive(publisher, &bytes, NOW);
 
     let run = pair.a.take(pair.at_a);
+    assert_eq!(pair.a.take(other), run);
     assert!(run.len() < bytes.len() + bytes.len() / 20, "{}", run.len());
     let parts = publications(&run);
     assert!(parts.len() > 1 && parts.len() < 10, "{}", parts.len());

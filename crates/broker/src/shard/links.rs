@@ -528,19 +528,9 @@ impl Shard {
 
     /// Sends a message of the federation to a neighbour, before all that waits.
     pub fn link_send(&mut self, conn: ConnId, topic: &str, payload: &[u8]) {
-        if self.hub.conn(conn).is_none_or(|conn| !conn.link) {
-            return;
+        if self.hub.conn(conn).is_some_and(|conn| conn.link) {
+            self.hub.tell(conn.slot, topic, payload);
         }
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            topic,
-            packet_id: 0,
-            properties: Properties::default(),
-            payload,
-        };
-        self.hub.send(conn.slot, &Packet::Publish(publish));
     }
 
     /// Ends a connection to a neighbour; what is kept for it stays.
@@ -596,6 +586,20 @@ impl Hub {
         federation.is_some_and(|federation| federation.relay().is_some())
     }
 
+    /// Sends a connection what one broker has to say to another.
+    pub(super) fn tell(&mut self, conn: u32, topic: &str, payload: &[u8]) {
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            topic,
+            packet_id: 0,
+            properties: Properties::default(),
+            payload,
+        };
+        self.send(conn, &Packet::Publish(publish));
+    }
+
     /// Whether a receiver is a neighbour that takes a run as one message now.
     pub(crate) fn takes_runs(&self, target: &Target) -> bool {
         if !target.session.takes_notes() {
@@ -609,19 +613,16 @@ impl Hub {
         !session.queue.has_qos0() && conn.is_some_and(ready) && !self.by_root()
     }
 
-    /// Sends a run of plain publications on a topic to a neighbour, in several messages:
-    /// what is urgent may go between them. Returns like [`Self::deliver`].
-    pub(crate) fn deliver_packed(
+    /// Sends a run of plain publications of a client on a topic to neighbours, in several
+    /// messages: what is urgent may go between them.
+    pub(crate) fn pack(
         &mut self,
+        publisher: ConnId,
         topic: &[u8],
-        mut bytes: &[u8],
-        v5: bool,
-        target: &Target,
-        publisher: u64,
+        (mut bytes, packing): (&[u8], Packing),
+        neighbours: &[&Target],
         now: Nanos,
-    ) -> Option<u32> {
-        let packing = Packing { v5 };
-        let mut receiver = None;
+    ) {
         while !bytes.is_empty() {
             let (mut len, mut messages) = (0, 0);
             while len < PACKED
@@ -630,37 +631,30 @@ impl Hub {
                 len += frame.bytes.len();
                 messages += 1;
             }
-            let (some, rest) = bytes.split_at(len);
-            if some.is_empty() {
-                break;
-            }
-            let name = self.directory.new_name()?;
+            let (part, rest) = bytes.split_at(len);
+            let Some(name) = self.directory.new_name().filter(|_| !part.is_empty()) else {
+                return;
+            };
             let packed = Packed {
-                bytes: some,
+                bytes: part,
                 packing,
                 name,
             };
-            let congested = self.pass_packed(topic, packed, messages, target, publisher, now);
-            receiver = congested.or(receiver);
+            self.pass_packed(publisher, topic, packed, messages, neighbours, now);
             bytes = rest;
         }
-        receiver
     }
 
-    /// Sends a part of a run to a neighbour, with the name that it has.
+    /// Sends a part of a run to neighbours, with the name that it has.
     pub(crate) fn pass_packed(
         &mut self,
+        publisher: ConnId,
         topic: &[u8],
         packed: Packed<'_>,
         messages: u64,
-        target: &Target,
-        publisher: u64,
+        neighbours: &[&Target],
         now: Nanos,
-    ) -> Option<u32> {
-        let target = Target {
-            subscription_ids: Some(Notes::packed(packed.packing).ids()),
-            ..target.clone()
-        };
+    ) {
         let mut publication = Publication {
             parts: Parts {
                 topic,
@@ -671,7 +665,7 @@ impl Hub {
             },
             qos: QoS::AtMostOnce,
             retain: false,
-            publisher,
+            publisher: self.conns.get(publisher.slot).map_or(0, |conn| conn.number),
             frame: None,
             expires: Nanos::MAX,
             stamp: Stamp::PLAIN,
@@ -683,12 +677,20 @@ impl Hub {
             name: Some(packed.name.into()),
             relayed: false,
         };
-        let sent = self.stats.publishes_sent_qos0;
-        let receiver = self.deliver(&mut publication, &target, now);
-        if self.stats.publishes_sent_qos0 > sent {
-            self.stats.publishes_sent_qos0 += messages - 1;
+        let ids = Notes::packed(packed.packing).ids();
+        for neighbour in neighbours {
+            let target = Target {
+                subscription_ids: Some(ids.clone()),
+                ..(*neighbour).clone()
+            };
+            let sent = self.stats.publishes_sent_qos0;
+            if let Some(receiver) = self.deliver(&mut publication, &target, now) {
+                self.wait_for(publisher, receiver);
+            }
+            if self.stats.publishes_sent_qos0 > sent {
+                self.stats.publishes_sent_qos0 += messages - 1;
+            }
         }
-        receiver
     }
 
     /// Forgets what a session's client was sent and has not taken.

@@ -519,14 +519,16 @@ impl Shard {
         hub.stats.publishes_received_qos0 += run.messages;
         hub.stats.publish_bytes_received += run.payload as u64;
         let bytes = &data[..run.bytes];
+        let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
         for target in targets {
-            let receiver = match target.session.link {
-                true => hub.deliver_packed(topic, bytes, v5, target, publisher, now),
-                false => hub.deliver_run(bytes, &run, target, publisher, now),
-            };
-            if let Some(receiver) = receiver {
+            if target.session.link {
+                neighbours.push(target);
+            } else if let Some(receiver) = hub.deliver_run(bytes, &run, target, publisher, now) {
                 hub.wait_for(id, receiver);
             }
+        }
+        if !neighbours.is_empty() {
+            hub.pack(id, topic, (bytes, Packing { v5 }), &neighbours, now);
         }
         Some(Run {
             messages: run.messages,
@@ -560,7 +562,6 @@ impl Shard {
             hub.stats.publishes_recognised += extent.messages;
             return Ok(pause_or_go_on(hub, id));
         }
-        let publisher = hub.conns.get(id.slot).map_or(0, |conn| conn.number);
         let matched = entry.matched.as_ref();
         let (mut verbatim, mut here) = (entry.rule.is_none() && matched.groups.is_empty(), &[][..]);
         for (shard, targets) in &matched.shards {
@@ -569,29 +570,34 @@ impl Shard {
                 false => verbatim = false,
             }
         }
-        let mut clients = here.iter().filter(|target| !hub.takes_runs(target));
-        verbatim &= clients.all(|target| hub.takes_verbatim(target, v5, &extent));
+        let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
+        let mut clients: SmallVec<[&Target; 8]> = SmallVec::new();
         for target in here {
-            let receiver = if hub.takes_runs(target) {
-                hub.pass_packed(topic, packed, extent.messages, target, publisher, now)
-            } else if verbatim {
-                hub.deliver_run(bytes, &extent, target, publisher, now)
-            } else {
-                None
-            };
-            if let Some(receiver) = receiver {
-                hub.wait_for(id, receiver);
+            match hub.takes_runs(target) {
+                true => neighbours.push(target),
+                false => clients.push(target),
             }
         }
+        verbatim &= clients
+            .iter()
+            .all(|target| hub.takes_verbatim(target, v5, &extent));
+        hub.pass_packed(id, topic, packed, extent.messages, &neighbours, now);
         if let Some(federation) = hub.directory.federation() {
             federation.note(name);
         }
         if verbatim {
             hub.stats.publishes_received_qos0 += extent.messages;
             hub.stats.publish_bytes_received += extent.payload as u64;
+            let publisher = hub.conns.get(id.slot).map_or(0, |conn| conn.number);
+            for target in clients {
+                if let Some(receiver) = hub.deliver_run(bytes, &extent, target, publisher, now) {
+                    hub.wait_for(id, receiver);
+                }
+            }
             return Ok(pause_or_go_on(hub, id));
         }
-        hub.unpacking = Some(packing);
+        drop((neighbours, clients));
+        self.hub.unpacking = Some(packing);
         let mut rest = bytes;
         let mut result = Ok(Next::Packet);
         while let (Ok(Next::Packet | Next::Pause), Ok(Split::Frame(frame))) =
