@@ -125,12 +125,7 @@ pub(crate) struct Duty {
 /// Stands for a name in notes, the same in every broker. That two duties that concern one
 /// message have both signs in common is left to chance: one in 10^16 pairs.
 pub(crate) fn sign(name: &str) -> u32 {
-    let mut hash = 0xCBF2_9CE4_8422_2325u64;
-    for byte in name.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-    }
-    hash ^= hash >> 32;
-    (hash.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> (64 - Notes::WORD)) as u32
+    (punctual_model::digest(name.bytes()) >> (64 - Notes::WORD)) as u32
 }
 
 impl Notes {

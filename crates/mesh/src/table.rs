@@ -32,15 +32,9 @@ fn bit(link: LinkId) -> u64 {
     1 << (link.0 % LinkId::MAX)
 }
 
-/// A number for a filter, the same in every broker: FNV-1a with a final mix.
+/// A number for a filter, the same in every broker.
 pub fn digest(filter: &str) -> u64 {
-    let mut hash = 0xCBF2_9CE4_8422_2325u64;
-    for byte in filter.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-    }
-    hash ^= hash >> 32;
-    hash = hash.wrapping_mul(0xD6E8_FEB8_6659_FD93);
-    (hash ^ (hash >> 32)).max(1)
+    punctual_model::digest(filter.bytes())
 }
 
 fn bucket(digest: u64) -> usize {

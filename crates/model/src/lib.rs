@@ -16,6 +16,7 @@
 
 mod answer;
 mod bands;
+mod digest;
 mod error;
 pub mod network;
 mod policing;
@@ -27,6 +28,7 @@ pub mod wire;
 
 pub use answer::{Answer, Grant, Status};
 pub use bands::{deadline_monotonic, implied_deadline};
+pub use digest::digest;
 pub use error::RequirementError;
 pub use policing::{Conformity, MessageSize, Meter};
 pub use requirements::{

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashSet;
-use punctual_codec::{Packet, Properties, Publish, QoS, ReasonCode};
+use punctual_codec::{Properties, QoS, ReasonCode};
 
 use super::publish::{deliver_all, retain};
 use super::{Fail, Shard};
@@ -67,15 +67,9 @@ fn removal(topic: &str, now: Nanos) -> Arc<Message> {
     Message::new(topic.as_bytes(), Properties::EMPTY, b"", qos, true, now, 0)
 }
 
-/// A number for what a topic retains, the same in every broker: FNV-1a with a final mix.
+/// A number for what a topic retains, the same in every broker.
 fn digest(topic: &str, version: u64) -> u64 {
-    let mut hash = 0xCBF2_9CE4_8422_2325u64;
-    for byte in topic.bytes().chain(version.to_be_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-    }
-    hash ^= hash >> 32;
-    hash = hash.wrapping_mul(0xD6E8_FEB8_6659_FD93);
-    (hash ^ (hash >> 32)).max(1)
+    punctual_model::digest(topic.bytes().chain(version.to_be_bytes()))
 }
 
 /// The bit of the part that a digest is in.
@@ -233,19 +227,9 @@ impl Shard {
 
     fn tell_of_retained(&mut self, slot: u32, message: &[u8]) {
         let hub = &mut self.hub;
-        let Some(conn) = hub.sessions.get(slot).and_then(|session| session.conn) else {
-            return;
-        };
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            topic: TOPIC,
-            packet_id: 0,
-            properties: Properties::default(),
-            payload: message,
-        };
-        hub.send(conn, &Packet::Publish(publish));
+        if let Some(conn) = hub.sessions.get(slot).and_then(|session| session.conn) {
+            hub.tell(conn, TOPIC, message);
+        }
     }
 }
 
