@@ -96,9 +96,66 @@ fn fault(world: &mut World, faults: Faults) {
     }
 }
 
+/// Brokers as they mostly are, on some graph.
+fn world(seed: u64, faults: Faults) -> World {
+    let mut rng = Rng::new(seed);
+    let n = 2 + rng.below(6) as usize;
+    let edges = graph(&mut rng, n);
+    let mut config = Config::default();
+    config.limits.max_queued_messages = faults.room;
+    config.limits.receive_maximum = 16;
+    let store = faults.crashes || rng.chance(50);
+    World::new(rng, n, edges, store, &config, |settings| {
+        settings.tree.hello = Nanos::from_millis(200);
+        settings.heal = Nanos::from_secs(60);
+    })
+}
+
+/// The client that publishes at a broker.
+fn publisher(site: usize) -> Client {
+    Client::new(format!("p{site}"), None, site)
+}
+
+fn any_qos(world: &mut World) -> QoS {
+    *world
+        .rng
+        .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce])
+}
+
+/// So many rounds of fewer than `most` publications, with pauses shorter than `pause` ms, and
+/// things that go wrong; then everything is mended.
+fn live(
+    world: &mut World,
+    faults: Faults,
+    (rounds, most, pause): (u32, u64, u64),
+    mut publish: impl FnMut(&mut World),
+) {
+    for round in 0..rounds {
+        for _ in 0..world.rng.below(most) {
+            publish(world);
+            let pause = world.rng.below(4);
+            world.run_for(pause);
+        }
+        if round % 2 == 1 {
+            fault(world, faults);
+        }
+        let pause = world.rng.below(pause);
+        world.run_for(pause);
+    }
+    // More than once, for clients that find their broker is not there yet.
+    for _ in 0..4 {
+        heal(world);
+        world.run_for(5000);
+    }
+}
+
 fn heal(world: &mut World) {
     (0..world.edges.len()).for_each(|edge| world.mend(edge));
     (0..world.sites.len()).for_each(|n| world.start(n));
+    connect_all(world);
+}
+
+fn connect_all(world: &mut World) {
     (0..world.clients.len()).for_each(|client| world.connect(client));
 }
 
@@ -113,21 +170,9 @@ struct Outcome {
 }
 
 fn run(seed: u64, faults: Faults, outcome: &mut Outcome) {
-    let mut rng = Rng::new(seed);
-    let n = 2 + rng.below(6) as usize;
-    let edges = graph(&mut rng, n);
-    let mut config = Config::default();
-    config.limits.max_queued_messages = faults.room;
-    config.limits.receive_maximum = 16;
-    let store = faults.crashes || rng.chance(50);
-    let mut world = World::new(rng, n, edges, store, &config, |settings| {
-        settings.tree.hello = Nanos::from_millis(200);
-        settings.heal = Nanos::from_secs(60);
-    });
-    for site in 0..n {
-        world
-            .clients
-            .push(Client::new(format!("p{site}"), None, site));
+    let mut world = world(seed, faults);
+    for site in 0..world.sites.len() {
+        world.clients.push(publisher(site));
         for filter in FILTERS {
             if world.rng.chance(25) {
                 let name = format!("s{site}-{filter}");
@@ -135,33 +180,17 @@ fn run(seed: u64, faults: Faults, outcome: &mut Outcome) {
             }
         }
     }
-    (0..world.clients.len()).for_each(|client| world.connect(client));
+    connect_all(&mut world);
     world.run_for(5000);
     let publishers: Vec<usize> = (0..world.clients.len())
         .filter(|client| world.clients[*client].filter.is_none())
         .collect();
-    for round in 0..40 {
-        for _ in 0..world.rng.below(20) {
-            let client = *world.rng.pick(&publishers);
-            let topic = *world.rng.pick(&TOPICS);
-            let qos = *world
-                .rng
-                .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
-            world.publish(client, topic, qos);
-            let pause = world.rng.below(4);
-            world.run_for(pause);
-        }
-        if round % 2 == 1 {
-            fault(&mut world, faults);
-        }
-        let pause = world.rng.below(200);
-        world.run_for(pause);
-    }
-    // Twice, for clients that find their broker is not there yet.
-    for _ in 0..4 {
-        heal(&mut world);
-        world.run_for(5000);
-    }
+    live(&mut world, faults, (40, 20, 200), |world| {
+        let client = *world.rng.pick(&publishers);
+        let topic = *world.rng.pick(&TOPICS);
+        let qos = any_qos(world);
+        world.publish(client, topic, qos);
+    });
     // What is kept for links that do not carry is given up by then.
     world.run_for(50_000);
     world.note_answers();
@@ -217,12 +246,16 @@ fn check(seed: u64, world: &World, outcome: &mut Outcome) {
     }
 }
 
-fn all(few: u64, faults: Faults) {
-    let mut outcome = Outcome::default();
+fn each_seed(few: u64, mut run: impl FnMut(u64)) {
     for seed in seeds(few) {
         println!("seed {seed}");
-        run(seed, faults, &mut outcome);
+        run(seed);
     }
+}
+
+fn all(few: u64, faults: Faults) {
+    let mut outcome = Outcome::default();
+    each_seed(few, |seed| run(seed, faults, &mut outcome));
     println!("{faults:?}: {outcome:?}");
     assert!(outcome.delivered > 0);
 }

@@ -3,15 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use punctual_broker::Config;
 use punctual_codec::QoS;
 use punctual_model::Nanos;
-use punctual_sim::Rng;
 
 use crate::client::{Client, Fate, Published};
-use crate::seeds::seeds;
 use crate::world::World;
-use crate::{Faults, fault, graph, heal};
+use crate::{Faults, any_qos, connect_all, each_seed, live, publisher, world};
 
 const TOPICS: [&str; 6] = ["r/0", "r/1", "r/2", "r/3", "r/4", "r/5"];
 /// Longest time from a client to its broker.
@@ -20,9 +17,7 @@ const WAY: Nanos = Nanos::from_millis(20);
 fn publish(world: &mut World, topic: &'static str, is_empty: bool) {
     let n = world.sites.len() as u64;
     let publisher = world.rng.below(n) as usize;
-    let qos = *world
-        .rng
-        .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
+    let qos = any_qos(world);
     world.send(Published {
         publisher,
         topic,
@@ -35,48 +30,23 @@ fn publish(world: &mut World, topic: &'static str, is_empty: bool) {
 }
 
 fn run(seed: u64, faults: Faults) {
-    let mut rng = Rng::new(seed);
-    let n = 2 + rng.below(6) as usize;
-    let edges = graph(&mut rng, n);
-    let mut config = Config::default();
-    config.limits.receive_maximum = 16;
-    let store = faults.crashes || rng.chance(50);
-    let mut world = World::new(rng, n, edges, store, &config, |settings| {
-        settings.tree.hello = Nanos::from_millis(200);
-        settings.heal = Nanos::from_secs(60);
-    });
-    for site in 0..n {
-        world
-            .clients
-            .push(Client::new(format!("p{site}"), None, site));
-    }
+    let mut world = world(seed, faults);
+    let n = world.sites.len();
+    world.clients.extend((0..n).map(publisher));
     for site in 0..n {
         if world.rng.chance(30) {
             let name = format!("s{site}");
             world.clients.push(Client::new(name, Some("r/+"), site));
         }
     }
-    (0..world.clients.len()).for_each(|client| world.connect(client));
+    connect_all(&mut world);
     world.run_for(2000);
-    for round in 0..30 {
-        for _ in 0..world.rng.below(8) {
-            let topic = *world.rng.pick(&TOPICS);
-            // What is gone is not remembered over a restart.
-            let is_empty = !faults.crashes && world.rng.chance(20);
-            publish(&mut world, topic, is_empty);
-            let pause = world.rng.below(4);
-            world.run_for(pause);
-        }
-        if round % 2 == 1 {
-            fault(&mut world, faults);
-        }
-        let pause = world.rng.below(400);
-        world.run_for(pause);
-    }
-    for _ in 0..4 {
-        heal(&mut world);
-        world.run_for(5000);
-    }
+    live(&mut world, faults, (30, 8, 400), |world| {
+        let topic = *world.rng.pick(&TOPICS);
+        // What is gone is not remembered over a restart.
+        let is_empty = !faults.crashes && world.rng.chance(20);
+        publish(world, topic, is_empty);
+    });
     world.note_answers();
     let first = agreed(seed, &world);
     for topic in TOPICS {
@@ -151,13 +121,6 @@ fn check(seed: u64, world: &World, topic: &str, kept: Option<&u64>) {
     );
 }
 
-fn all(few: u64, faults: Faults) {
-    for seed in seeds(few) {
-        println!("seed {seed}");
-        run(seed, faults);
-    }
-}
-
 #[test]
 fn retained_messages_are_everywhere_with_links() {
     let faults = Faults {
@@ -166,7 +129,7 @@ fn retained_messages_are_everywhere_with_links() {
         clients: false,
         room: 10_000,
     };
-    all(8, faults);
+    each_seed(8, |seed| run(seed, faults));
 }
 
 #[test]
@@ -177,5 +140,5 @@ fn retained_messages_are_everywhere_with_brokers_that_have_a_store() {
         clients: true,
         room: 10_000,
     };
-    all(8, faults);
+    each_seed(8, |seed| run(seed, faults));
 }

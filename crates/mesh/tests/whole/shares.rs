@@ -1,35 +1,18 @@
 //! Shared subscriptions: of all members at all brokers one gets each message, a member at
 //! the publisher's broker if there is one that is connected.
 
-use punctual_broker::Config;
 use punctual_codec::{QoS, topic};
-use punctual_model::Nanos;
-use punctual_sim::Rng;
 
 use crate::client::{Client, Fate};
-use crate::seeds::seeds;
 use crate::world::World;
-use crate::{Faults, TOPICS, fault, graph, heal};
+use crate::{Faults, TOPICS, any_qos, connect_all, each_seed, live, publisher, world};
 
 const GROUPS: [&str; 3] = ["$share/g/a/+", "$share/h/#", "$share/g/d"];
 
 fn run(seed: u64, faults: Faults) {
-    let mut rng = Rng::new(seed);
-    let n = 2 + rng.below(6) as usize;
-    let edges = graph(&mut rng, n);
-    let mut config = Config::default();
-    config.limits.max_queued_messages = faults.room;
-    config.limits.receive_maximum = 16;
-    let store = faults.crashes || rng.chance(50);
-    let mut world = World::new(rng, n, edges, store, &config, |settings| {
-        settings.tree.hello = Nanos::from_millis(200);
-        settings.heal = Nanos::from_secs(60);
-    });
-    for site in 0..n {
-        world
-            .clients
-            .push(Client::new(format!("p{site}"), None, site));
-    }
+    let mut world = world(seed, faults);
+    let n = world.sites.len();
+    world.clients.extend((0..n).map(publisher));
     for (at, group) in GROUPS.into_iter().enumerate() {
         for member in 0..1 + world.rng.below(4) {
             let site = world.rng.below(n as u64) as usize;
@@ -40,29 +23,14 @@ fn run(seed: u64, faults: Faults) {
     world
         .clients
         .push(Client::new("plain".into(), Some("#"), 0));
-    (0..world.clients.len()).for_each(|client| world.connect(client));
+    connect_all(&mut world);
     world.run_for(5000);
-    for round in 0..40 {
-        for _ in 0..world.rng.below(12) {
-            let publisher = world.rng.below(n as u64) as usize;
-            let topic = *world.rng.pick(&TOPICS);
-            let qos = *world
-                .rng
-                .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
-            world.publish(publisher, topic, qos);
-            let pause = world.rng.below(4);
-            world.run_for(pause);
-        }
-        if round % 2 == 1 {
-            fault(&mut world, faults);
-        }
-        let pause = world.rng.below(200);
-        world.run_for(pause);
-    }
-    for _ in 0..4 {
-        heal(&mut world);
-        world.run_for(5000);
-    }
+    live(&mut world, faults, (40, 12, 200), |world| {
+        let publisher = world.rng.below(n as u64) as usize;
+        let topic = *world.rng.pick(&TOPICS);
+        let qos = any_qos(world);
+        world.publish(publisher, topic, qos);
+    });
     world.run_for(50_000);
     world.note_answers();
     for group in GROUPS {
@@ -104,13 +72,6 @@ fn check(seed: u64, world: &World, group: &str, faults: Faults) {
     }
 }
 
-fn all(few: u64, faults: Faults) {
-    for seed in seeds(few) {
-        println!("seed {seed}");
-        run(seed, faults);
-    }
-}
-
 #[test]
 fn one_member_gets_each_message_in_quiet() {
     let faults = Faults {
@@ -119,7 +80,7 @@ fn one_member_gets_each_message_in_quiet() {
         clients: false,
         room: 10_000,
     };
-    all(4, faults);
+    each_seed(4, |seed| run(seed, faults));
 }
 
 #[test]
@@ -130,5 +91,5 @@ fn one_member_gets_each_message_with_links() {
         clients: true,
         room: 10_000,
     };
-    all(8, faults);
+    each_seed(8, |seed| run(seed, faults));
 }
