@@ -15,6 +15,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::numbers::{ByNumber, NumberHasher};
 use crate::op::{Content, EntryOp, Highest, Ids, RECORD_HEADER, SessionOp, SubscriptionOp, WillOp};
+use crate::rising::Rising;
 use crate::{Batch, Op, Wall};
 
 /// Ends of entries, and removals of retained messages, that are remembered
@@ -28,7 +29,7 @@ const ITEM: u64 = RECORD_HEADER as u64 + 16;
 /// State after a sequence of operations.
 #[derive(Debug, Clone)]
 pub struct Image<C = Box<[u8]>> {
-    pub(crate) sessions: BTreeMap<u64, Session>,
+    pub(crate) sessions: ByNumber<Session>,
     pub(crate) messages: ByNumber<Message<C>>,
     pub(crate) retained: BTreeMap<Box<str>, Retained>,
     pub(crate) flows: BTreeMap<Box<str>, Flow>,
@@ -53,7 +54,7 @@ pub(crate) struct Session {
     /// `None` while other things came before it.
     pub(crate) meta: Option<Meta>,
     pub(crate) subscriptions: BTreeMap<Box<str>, Subscription>,
-    pub(crate) entries: BTreeMap<u64, Entry>,
+    pub(crate) entries: Rising<Entry>,
     /// With their marks.
     pub(crate) received: BTreeMap<u16, u32>,
     pub(crate) will: Option<Will>,
@@ -142,7 +143,7 @@ pub(crate) struct Early {
 impl<C> Default for Image<C> {
     fn default() -> Self {
         Self {
-            sessions: BTreeMap::new(),
+            sessions: ByNumber::default(),
             messages: ByNumber::default(),
             retained: BTreeMap::new(),
             flows: BTreeMap::new(),
@@ -433,7 +434,7 @@ impl<C> Image<C> {
         let state = self.sessions.entry(op.session).or_default();
         if let Some(old) = state.entries.insert(op.entry, new) {
             // Said twice: how far it is has not changed.
-            if let Some(new) = state.entries.get_mut(&op.entry) {
+            if let Some(new) = state.entries.get_mut(op.entry) {
                 new.sent = new.sent.or(old.sent);
             }
             self.forget_entry(&old);
@@ -447,7 +448,7 @@ impl<C> Image<C> {
     }
 
     pub(crate) fn entry(&mut self, session: u64, entry: u64) -> Option<&mut Entry> {
-        self.sessions.get_mut(&session)?.entries.get_mut(&entry)
+        self.sessions.get_mut(&session)?.entries.get_mut(entry)
     }
 
     /// PUBREC came for an entry that is there.
@@ -463,7 +464,7 @@ impl<C> Image<C> {
 
     fn finish(&mut self, session: u64, entry: u64) {
         let state = self.sessions.get_mut(&session);
-        match state.and_then(|state| state.entries.remove(&entry)) {
+        match state.and_then(|state| state.entries.remove(entry)) {
             Some(old) => {
                 self.forget_entry(&old);
                 self.forget_empty(session);
@@ -595,7 +596,7 @@ impl<C> Image<C> {
                 dropped += state.entries.len() as u64;
                 continue;
             }
-            for (&entry, it) in state.entries.iter().filter(|_| some_missing) {
+            for (entry, it) in state.entries.iter().filter(|_| some_missing) {
                 if !it.step && !self.has_content(it.message) {
                     finished.push((session, entry));
                 }
@@ -633,7 +634,13 @@ impl<C> Image<C> {
         for (topic, retained) in &self.retained {
             tell(retained.op(topic));
         }
-        for (&session, state) in &self.sessions {
+        let mut sessions: Vec<(u64, &Session)> = self
+            .sessions
+            .iter()
+            .map(|(number, it)| (*number, it))
+            .collect();
+        sessions.sort_unstable_by_key(|it| it.0);
+        for (session, state) in sessions {
             if let Some(meta) = &state.meta {
                 tell(meta.op(session));
             }
@@ -646,7 +653,7 @@ impl<C> Image<C> {
             if let Some(op) = state.will.as_ref().and_then(Will::op) {
                 tell(op);
             }
-            for (&entry, it) in &state.entries {
+            for (entry, it) in state.entries.iter() {
                 tell(it.op(session, entry));
                 if let Some(op) = it.inflight(session, entry) {
                     tell(op);
@@ -802,7 +809,7 @@ impl<C: PartialEq> Image<C> {
                 }
             }
             Op::Entry(of) => {
-                let it = state(&of.session).and_then(|it| it.entries.get(&of.entry));
+                let it = state(&of.session).and_then(|it| it.entries.get(of.entry));
                 if let Some(it) = it.filter(|it| it.mark == mark) {
                     tell(it.op(of.session, of.entry));
                     if let Some(op) = it.inflight(of.session, of.entry) {
@@ -877,7 +884,7 @@ impl Session {
                 let it = self.subscriptions.get_mut(of.filter)?;
                 Some(&mut it.mark)
             }
-            Op::Entry(of) => self.entries.get_mut(&of.entry).map(|it| &mut it.mark),
+            Op::Entry(of) => self.entries.get_mut(of.entry).map(|it| &mut it.mark),
             Op::Received { packet_id, .. } => self.received.get_mut(packet_id),
             Op::Will(_) => self.will.as_mut().map(|it| &mut it.mark),
             _ => None,
@@ -926,8 +933,33 @@ impl<C> Image<C> {
     pub(crate) fn fates(&self, group: &[Op<'_>]) -> Vec<Fate> {
         let sums = Sums::of(group);
         let each = group.iter().enumerate();
-        let mut fates: Vec<Fate> = each.map(|(at, op)| self.fate(at, op, &sums)).collect();
-        // A content is needed if something that refers to it is written.
+        let mut fates: Vec<Fate> = each
+            .map(|(at, op)| self.fate(at, op, group, &sums))
+            .collect();
+        // A content is needed if something that refers to it is written: usually that
+        // is what comes next.
+        let refers = |at: usize, to: u64| {
+            let message = match group.get(at) {
+                Some(Op::Entry(EntryOp { message, .. }) | Op::Retain { message, .. }) => *message,
+                _ => return false,
+            };
+            message == to && fates[at].is_written()
+        };
+        let unsure: Vec<(usize, u64)> = group
+            .iter()
+            .enumerate()
+            .filter_map(|(at, op)| match op {
+                Op::Message { message, .. } => Some((at, *message)),
+                _ => None,
+            })
+            .filter(|(at, message)| {
+                let known = self.messages.get(message);
+                !refers(at + 1, *message) && known.is_none_or(|it| it.content.is_some())
+            })
+            .collect();
+        if unsure.is_empty() {
+            return fates;
+        }
         let mut needed = HashSet::<u64, BuildHasherDefault<NumberHasher>>::default();
         for (op, fate) in group.iter().zip(&fates) {
             if let (Op::Entry(EntryOp { message, .. }) | Op::Retain { message, .. }, true) =
@@ -936,21 +968,15 @@ impl<C> Image<C> {
                 needed.insert(*message);
             }
         }
-        for (op, fate) in group.iter().zip(&mut fates) {
-            if let Op::Message { message, .. } = op
-                && !needed.contains(message)
-                && self
-                    .messages
-                    .get(message)
-                    .is_none_or(|it| it.content.is_some())
-            {
-                *fate = Fate::Skip;
+        for (at, message) in unsure {
+            if !needed.contains(&message) {
+                fates[at] = Fate::Skip;
             }
         }
         fates
     }
 
-    fn fate(&self, at: usize, op: &Op<'_>, sums: &Sums<'_>) -> Fate {
+    fn fate(&self, at: usize, op: &Op<'_>, group: &[Op<'_>], sums: &Sums<'_>) -> Fate {
         let write = |yes| if yes { Fate::Write } else { Fate::Skip };
         match *op {
             Op::Entry(EntryOp { session, entry, .. }) => {
@@ -963,7 +989,10 @@ impl<C> Image<C> {
                 }
             }
             Op::Sent { session, entry, .. } | Op::Step { session, entry } => {
-                let known = self.has_entry(session, entry) || sums.entered(session, entry, at);
+                let before = at.checked_sub(1).map(|before| &group[before]);
+                let known = is_entry(before, session, entry)
+                    || sums.entered(session, entry, at)
+                    || self.has_entry(session, entry);
                 match (known, sums.done.contains(&(session, entry))) {
                     (_, true) => Fate::Skip,
                     (true, false) => Fate::Write,
@@ -1021,10 +1050,10 @@ impl<C> Image<C> {
                 Some(it.own_size() + it.entries.values().map(entry).sum::<u64>())
             }),
             Op::Done { session, entry: of } => {
-                try_size(state(session), |it| it.entries.get(of).map(entry))
+                try_size(state(session), |it| it.entries.get(*of).map(entry))
             }
             Op::Step { session, entry: of } => try_size(state(session), |it| {
-                let it = it.entries.get(of)?;
+                let it = it.entries.get(*of)?;
                 Some(if it.step { 0 } else { content(it.message) })
             }),
             Op::Unsubscription { session, filter } => try_size(state(session), |it| {
@@ -1051,12 +1080,17 @@ impl<C> Image<C> {
 
     fn has_entry(&self, session: u64, entry: u64) -> bool {
         let state = self.sessions.get(&session);
-        state.is_some_and(|state| state.entries.contains_key(&entry))
+        state.is_some_and(|state| state.entries.contains(entry))
     }
 }
 
 fn try_size<T>(of: Option<&T>, size: impl FnOnce(&T) -> Option<u64>) -> u64 {
     of.and_then(size).unwrap_or(0)
+}
+
+/// Whether an operation is that entry.
+fn is_entry(op: Option<&Op<'_>>, session: u64, entry: u64) -> bool {
+    matches!(op, Some(Op::Entry(it)) if (it.session, it.entry) == (session, entry))
 }
 
 /// What a group comes to.
@@ -1074,17 +1108,17 @@ struct Sums<'a> {
 impl<'a> Sums<'a> {
     fn of(group: &[Op<'a>]) -> Self {
         let mut sums = Self::default();
-        // A message that comes and is done with is four operations.
-        sums.entries.reserve(group.len() / 4);
-        sums.done.reserve(group.len() / 4);
+        // Numbers of entries rise, so most of what is done with is older than the group.
+        let mut first = u64::MAX;
+        let (mut some_done, mut some_said) = (false, false);
+        let mut before = None;
         for (at, op) in group.iter().enumerate() {
             match *op {
-                Op::Entry(EntryOp { session, entry, .. }) => {
-                    sums.entries.entry((session, entry)).or_insert(at);
-                }
-                Op::Done { session, entry } => {
-                    sums.done.insert((session, entry));
-                }
+                Op::Entry(EntryOp { entry, .. }) => first = first.min(entry),
+                // What comes right after its entry needs no looking up.
+                Op::Sent { session, entry, .. } => some_said |= !is_entry(before, session, entry),
+                Op::Step { .. } => some_said = true,
+                Op::Done { .. } => some_done = true,
                 Op::Received { session, packet_id } | Op::Released { session, packet_id } => {
                     sums.received.insert((session, packet_id), at);
                 }
@@ -1093,6 +1127,21 @@ impl<'a> Sums<'a> {
                     *highest = version.max(*highest);
                 }
                 _ => {}
+            }
+            before = Some(op);
+        }
+        if some_done {
+            let from = if some_said { 0 } else { first };
+            sums.done.extend(group.iter().filter_map(|op| match *op {
+                Op::Done { session, entry } if entry >= from => Some((session, entry)),
+                _ => None,
+            }));
+        }
+        if some_said || !sums.done.is_empty() {
+            for (at, op) in group.iter().enumerate() {
+                if let Op::Entry(EntryOp { session, entry, .. }) = *op {
+                    sums.entries.entry((session, entry)).or_insert(at);
+                }
             }
         }
         sums
@@ -1103,5 +1152,52 @@ impl<'a> Sums<'a> {
         self.entries
             .get(&(session, entry))
             .is_some_and(|&entered| entered < at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_an_entry_of_its_group_is_written() {
+        let (session, entry) = (1, 7);
+        let came = Op::Entry(EntryOp {
+            session,
+            entry,
+            message: 3,
+            qos: 2,
+            retain: false,
+            subscription_ids: Ids::NONE,
+            number: None,
+        });
+        let other = Op::Received {
+            session: 2,
+            packet_id: 1,
+        };
+        let sent = Op::Sent {
+            session,
+            entry,
+            packet_id: 5,
+        };
+        let step = Op::Step { session, entry };
+        let done = Op::Done { session, entry };
+        let image = Image::<()>::default();
+        for group in [
+            vec![came, sent],
+            vec![came, other, sent],
+            vec![came, sent, other, step],
+            vec![came, other, step],
+        ] {
+            let fates = image.fates(&group);
+            assert!(fates.iter().all(Fate::is_written), "{group:?}: {fates:?}");
+        }
+        for group in [vec![came, sent, done], vec![came, other, sent, step, done]] {
+            let fates = image.fates(&group);
+            let written = group.iter().zip(&fates).filter(|(_, it)| it.is_written());
+            assert!(written.map(|it| *it.0).all(|op| op == other), "{fates:?}");
+        }
+        assert_eq!(image.fates(&[sent, came])[0], Fate::Remember);
+        assert_eq!(image.fates(&[done])[0], Fate::Remember);
     }
 }

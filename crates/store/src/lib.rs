@@ -18,6 +18,7 @@ mod log;
 mod medium;
 mod numbers;
 pub mod op;
+mod rising;
 #[cfg(test)]
 mod script;
 mod store;

@@ -168,6 +168,7 @@ struct Posted {
     shard: u16,
     ticket: u64,
     ops: Batch,
+    bytes: usize,
     sync: bool,
     at: Instant,
     reported: bool,
@@ -245,6 +246,7 @@ impl Poster {
                 shard,
                 ticket,
                 ops,
+                bytes,
                 sync,
                 at: Instant::now(),
                 reported: false,
@@ -373,11 +375,17 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
     /// Takes batches until there are `enough` bytes.
     fn take(&mut self, queue: &mut Queue, enough: usize) {
         while self.group.as_bytes().len() < enough
-            && let Some(posted) = queue.posted.pop_front()
+            && let Some(mut posted) = queue.posted.pop_front()
         {
-            queue.bytes -= posted.ops.as_bytes().len();
+            queue.bytes -= posted.bytes;
             queue.impatient -= usize::from(posted.sync);
-            self.group.append(&posted.ops);
+            if self.group.is_empty() {
+                // It need not be copied.
+                std::mem::swap(&mut self.group, &mut posted.ops);
+            } else {
+                self.group.append(&posted.ops);
+                posted.ops = Batch::new();
+            }
             self.batches.push(posted);
         }
         queue.committing = self.batches.first().map(|it| it.at);
@@ -407,7 +415,7 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
 
     /// `before` operations had been written.
     fn committed(&mut self, took: Duration, before: u64) {
-        let bytes: usize = self.batches.iter().map(|it| it.ops.as_bytes().len()).sum();
+        let bytes: usize = self.batches.iter().map(|it| it.bytes).sum();
         let mut stats = self.shared.stats();
         stats.group_operations.record(self.group.len() as u64);
         stats.group_bytes.record(bytes as u64);

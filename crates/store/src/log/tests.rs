@@ -153,7 +153,7 @@ impl Run {
                 .sessions
                 .values()
                 .flat_map(|it| it.entries.iter())
-                .map(|(entry, it)| (*entry, progress(it)))
+                .map(|(entry, it)| (entry, progress(it)))
                 .collect(),
             expected.messages.keys().copied().collect(),
         );
