@@ -6,6 +6,8 @@
 //! commits take lately, when it is large enough, or when a batch asks for it;
 //! while one commit runs the next group gathers. Batches are taken in the order in which they were posted.
 //!
+//! On a core that is wanted by both, the threads that serve clients come first.
+//!
 //! A group that fails stays, is tried again with all that came since, and its
 //! batches are reported once. Posting never waits and never refuses: who posts
 //! looks at [`Poster::is_congested`] and stops reading those who cause it.
@@ -18,6 +20,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::{Batch, Store, StoreError, StoreStats};
+
+/// How far the thread gives way to others: about a quarter of a core that both want.
+const NICE: i32 = 5;
 
 /// When groups are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,9 +208,12 @@ impl<S: Store + Send + 'static> Writer<S> {
             group: Batch::new(),
             usual: config.group_delay,
         };
-        let thread = thread::Builder::new()
-            .name("store".into())
-            .spawn(move || work.run())?;
+        let thread = thread::Builder::new().name("store".into()).spawn(move || {
+            // Bulk that keeps the disk busy must not keep the processor from those
+            // who serve clients. That this may be impossible does no harm.
+            let _ = rustix::process::setpriority_process(None, NICE);
+            work.run()
+        })?;
         Ok(Self { shared, thread })
     }
 
