@@ -248,7 +248,7 @@ impl<C> Image<C> {
             Op::Message {
                 message,
                 ref content,
-            } => self.put_message(message, content, keep(content, message)),
+            } => self.put_content(message, content.size(), keep(content, message)),
             Op::Entry(ref op) => self.put_entry(op, mark),
             Op::Sent {
                 session,
@@ -401,13 +401,16 @@ impl<C> Image<C> {
         self.live -= old.map_or(0, |old| old.size(op.filter));
     }
 
-    fn put_message(&mut self, number: u64, content: &Content<'_>, kept: C) {
+    /// A content of which only its size is known, and where it is kept.
+    pub(crate) fn put_content(&mut self, number: u64, size: u32, kept: C) {
+        self.highest.message = self.highest.message.max(number);
         let message = self.messages.entry(number).or_insert(Message::MISSING);
         self.live -= u64::from(message.size);
-        message.size = content.size();
-        self.live += u64::from(message.size);
+        message.size = size;
+        self.live += u64::from(size);
         message.content = Some(kept);
-        if !std::mem::replace(&mut message.fresh, true) {
+        // What is being read is looked through at the end.
+        if !self.reading && !std::mem::replace(&mut message.fresh, true) {
             self.fresh.push(number);
         }
     }
@@ -596,7 +599,10 @@ impl<C> Image<C> {
                 dropped += state.entries.len() as u64;
                 continue;
             }
-            for (entry, it) in state.entries.iter().filter(|_| some_missing) {
+            if !some_missing {
+                continue;
+            }
+            for (entry, it) in state.entries.iter() {
                 if !it.step && !self.has_content(it.message) {
                     finished.push((session, entry));
                 }

@@ -915,6 +915,15 @@ impl<'a> Record<'a> {
         Op::decode(self.bytes.get(RECORD_HEADER..).unwrap_or_default())
     }
 
+    /// The number of the message whose content it is, if it is one.
+    pub(crate) fn message(self) -> Option<u64> {
+        let body = self.bytes.get(RECORD_HEADER..)?;
+        let (&tag::MESSAGE, rest) = body.split_first()? else {
+            return None;
+        };
+        Reader(rest).number("message").ok()
+    }
+
     /// Its operation if it is what was written with this salt.
     pub(crate) fn checked(self, salt: u32) -> Result<Op<'a>, OpError> {
         match self.is_intact(salt) {

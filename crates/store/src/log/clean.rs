@@ -84,11 +84,13 @@ impl<M: Medium> Log<M> {
         let (image, frame) = (&self.image, &mut self.frame);
         let segment = oldest.header.segment;
         let mut found = |found: Found<'_>| {
-            if let Found::Record { op, offset, len } = found {
+            if let Found::Record { record, offset } = found
+                && let Ok(op) = record.op()
+            {
                 let place = Place {
                     segment,
                     offset,
-                    len,
+                    len: record.bytes.len() as u32,
                 };
                 image.still(&op, segment, &place, &mut |op| frame.push(&op));
             }

@@ -8,9 +8,10 @@
 use std::collections::VecDeque;
 use std::io;
 
+use super::open::Window;
 use super::segment::{COPYING, FORMAT};
 use super::{Log, Place, Reserve, Segment, unwritable};
-use crate::op::Records;
+use crate::op::{Record, Records};
 use crate::{Batch, Image, Medium, Op, Store as _, StoreError, StoreStats};
 
 /// Bytes of a commit of the copy, and how many there are to a segment at least.
@@ -112,11 +113,11 @@ impl<M: Medium> Log<M> {
         let messages = old.image.messages.values();
         let mut places: Vec<Place> = messages.filter_map(|it| it.content).collect();
         places.sort_unstable();
-        let mut bytes = Vec::new();
+        let mut window = Window::default();
         for place in places {
-            bytes.resize(place.len as usize, 0);
-            self.read(place.segment, place.offset, &mut bytes)?;
-            match Records::new(&bytes).next().map(|record| record.op()) {
+            let (segment, len) = (place.segment, place.len as usize);
+            let bytes = window.get(&mut self.medium, segment, place.offset, len)?;
+            match Records::new(bytes).next().map(Record::op) {
                 Some(Ok(op)) => put(self, op),
                 _ => {
                     return Err(StoreError::Io {

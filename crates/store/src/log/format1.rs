@@ -14,11 +14,8 @@ pub(super) const MAGIC: [u8; 4] = [0xF5, b'p', b'c', 0x0A];
 
 /// The frame whose first bytes these are.
 pub(super) fn parse<'a>(header: &Header, bytes: &'a [u8]) -> Option<Frame<'a>> {
-    if !begins(header, bytes) {
-        return None;
-    }
+    let len = len(header, bytes)? - HEADER;
     let rest = &bytes[HEADER..];
-    let len = u32_at(bytes, 12)? as usize;
     let records = &rest[..len.min(rest.len())];
     let mut each = Records::new(records);
     let intact = each.by_ref().take_while(|it| it.is_intact(0)).count();
@@ -33,10 +30,10 @@ pub(super) fn parse<'a>(header: &Header, bytes: &'a [u8]) -> Option<Frame<'a>> {
     })
 }
 
-/// Whether a frame begins with these bytes.
-pub(super) fn begins(header: &Header, bytes: &[u8]) -> bool {
-    bytes.starts_with(&MAGIC)
-        && bytes
-            .get(..HEADER - 4)
-            .is_some_and(|it| u32_at(bytes, 20) == Some(header.checksum(None, it)))
+/// Bytes of the frame whose header these are the first of.
+pub(super) fn len(header: &Header, bytes: &[u8]) -> Option<usize> {
+    let fields = bytes.get(..HEADER)?.strip_prefix(&MAGIC);
+    let checksum = header.checksum(None, &bytes[..HEADER - 4]);
+    (fields.is_some() && u32_at(bytes, 20)? == checksum)
+        .then_some(HEADER.checked_add(u32_at(bytes, 12)? as usize)?)
 }

@@ -127,9 +127,11 @@ pub(super) fn parse<'a>(header: &Header, bytes: &'a [u8], at: usize) -> Option<F
     })
 }
 
-/// Whether a frame begins with these bytes.
-pub(super) fn begins(header: &Header, bytes: &[u8], at: usize) -> bool {
-    measure(header, bytes, at).is_some()
+/// Bytes of the frame whose header these are the first of, at byte `at` of the
+/// segment.
+pub(super) fn len(header: &Header, bytes: &[u8], at: usize) -> Option<usize> {
+    let (_, len, _) = measure(header, bytes, at)?;
+    Some(len)
 }
 
 /// Bytes of the records, and of all; number of the commit.

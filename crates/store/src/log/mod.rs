@@ -18,19 +18,21 @@ mod clean;
 mod copy;
 mod format1;
 mod frame;
+mod open;
 mod segment;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::{io, iter};
 
 use self::clean::Cleaning;
 use self::frame::Draft;
-use self::segment::{COPYING, FORMAT, Found, Header, Next, Opening, Origin, START};
+use self::open::Window;
+use self::segment::{FORMAT, Header, Origin, START};
 use crate::image::Fate;
 use crate::numbers::mix;
-use crate::op::RECORD_HEADER;
+use crate::op::{Record, Records};
 use crate::store::Damage;
 use crate::{Batch, Image, Medium, Op, Report, Store, StoreError, StoreStats, Wall};
 
@@ -208,214 +210,6 @@ impl<M: Medium> Log<M> {
     /// What it is written to, after use.
     pub fn into_medium(self) -> M {
         self.medium
-    }
-
-    fn load(&mut self, numbers: &[u32]) -> Result<(), StoreError> {
-        let mut openings = Vec::new();
-        for &segment in numbers {
-            let mut start = [0; START];
-            let len = self.read(segment, 0, &mut start)?;
-            let opening = match Header::read(&start[..len]) {
-                Opening::Header(header) if header.segment != segment => Opening::Unknown,
-                Opening::Newer(found, by) => {
-                    let known = FORMAT;
-                    return Err(StoreError::Newer { found, known, by });
-                }
-                Opening::Features(bits, by) => return Err(StoreError::Features { bits, by }),
-                opening => opening,
-            };
-            openings.push((segment, opening));
-        }
-        let is_foreign = |(_, opening): &(u32, Opening)| *opening == Opening::Unknown;
-        if !openings.is_empty() && openings.iter().all(is_foreign) && numbers.len() > 1 {
-            return Err(StoreError::Foreign(format!("segment {}", numbers[0])));
-        }
-        self.choose(&mut openings);
-        let mut bytes = Vec::new();
-        for (at, (number, opening)) in openings.iter().enumerate() {
-            let number = *number;
-            let size = self
-                .medium
-                .size(number)
-                .map_err(|error| StoreError::io(unreadable(number), &error))?;
-            let is_last = at + 1 == openings.len();
-            // What the next one that can be read says of it.
-            let end = openings[at + 1..].iter().find_map(|(_, next)| match next {
-                Opening::Header(next) if next.previous == number => Some(next.previous_end),
-                _ => None,
-            });
-            // One whose first commit failed, and that could not be removed then.
-            let is_skipped = openings[at + 1..].iter().find_map(|(_, next)| match next {
-                Opening::Header(next) => Some(next.previous < number),
-                _ => None,
-            });
-            if let Opening::Header(header) = opening
-                && is_skipped != Some(true)
-            {
-                bytes.resize(size as usize, 0);
-                self.read(number, 0, &mut bytes)?;
-                self.report.bytes += size;
-                let end = self.replay(header, &bytes, end);
-                self.segments.push_back(Segment {
-                    header: *header,
-                    size,
-                    end,
-                });
-                continue;
-            }
-            let mut torn = 0;
-            if *opening == Opening::Unused && is_last {
-                bytes.resize(size as usize, 0);
-                self.read(number, 0, &mut bytes)?;
-                torn = segment::written(&bytes) as u64;
-                if torn == 0 && size >= self.config.segment_bytes {
-                    self.reserve = Some(Reserve {
-                        segment: number,
-                        size,
-                        used: 0,
-                    });
-                    continue;
-                }
-            }
-            // One that did not get its first commit has nothing to lose. It is not
-            // written to again: what got there of that commit could pass for a
-            // part of the next one.
-            if end.is_some_and(|end| end > START as u64) {
-                self.damage(number, 0, size, "its header cannot be read");
-            } else if *opening == Opening::Unknown {
-                torn = START as u64;
-            }
-            self.report.torn += torn;
-            self.open = false;
-            self.segments
-                .push_back(Segment::without_commits(number, size));
-        }
-        Ok(())
-    }
-
-    /// Leaves those segments that are the log: not what was copied to others, nor
-    /// a copy that was never complete, nor what is of another store.
-    fn choose(&mut self, openings: &mut Vec<(u32, Opening)>) {
-        fn header((_, opening): &(u32, Opening)) -> Option<&Header> {
-            match opening {
-                Opening::Header(header) => Some(header),
-                _ => None,
-            }
-        }
-        let mut counts = BTreeMap::<Origin, usize>::new();
-        for origin in openings.iter().filter_map(|it| header(it)?.origin) {
-            *counts.entry(origin).or_default() += 1;
-        }
-        if let Some((origin, _)) = counts.into_iter().max_by_key(|(_, count)| *count) {
-            self.origin = origin;
-        }
-        let Self {
-            origin,
-            report,
-            leftovers,
-            ..
-        } = self;
-        openings.retain(|it| {
-            let other = header(it).and_then(|it| it.origin);
-            let is_own = other.is_none_or(|other| other == *origin);
-            if !is_own {
-                report.damage(Damage {
-                    segment: it.0,
-                    offset: 0,
-                    len: 0,
-                    what: "it belongs to another store, and is left alone".into(),
-                });
-            }
-            is_own
-        });
-        let headers = openings.iter().filter_map(header);
-        let (copies, log): (Vec<&Header>, Vec<&Header>) =
-            headers.partition(|it| it.features & COPYING != 0);
-        let mut base = log.iter().map(|it| it.base).max().unwrap_or(0);
-        // Where nothing is left of what was copied, the copy was complete.
-        if log.is_empty() {
-            base = copies.iter().map(|it| it.base).max().unwrap_or(0);
-        }
-        openings.retain(|it| {
-            let unfinished = header(it).filter(|it| it.features & COPYING != 0 && it.base > base);
-            let counts = it.0 >= base && unfinished.is_none();
-            if !counts {
-                leftovers.push(it.0);
-            }
-            counts
-        });
-        self.base = base;
-    }
-
-    /// Applies what a segment says; returns where it ends.
-    fn replay(&mut self, header: &Header, bytes: &[u8], end: Option<u64>) -> u64 {
-        let number = header.segment;
-        let Self {
-            image,
-            report,
-            sequence,
-            open,
-            ..
-        } = self;
-        let mut is_first = report.commits == 0;
-        let mut found = |found: Found<'_>| match found {
-            Found::Commit(commit) => {
-                image.settle();
-                let commit = commit.unwrap_or_else(|| sequence.wrapping_add(1));
-                if commit != sequence.wrapping_add(1) && !is_first {
-                    report.damage(Damage {
-                        segment: number,
-                        offset: 0,
-                        len: 0,
-                        what: format!(
-                            "commits after {} and before {commit} are missing",
-                            *sequence
-                        ),
-                    });
-                }
-                is_first = false;
-                *sequence = commit;
-                report.commits += 1;
-            }
-            Found::Record { op, offset, len } => {
-                let place = Place {
-                    segment: number,
-                    offset,
-                    len,
-                };
-                image.apply_op(&op, number, |_, _| place);
-            }
-            Found::Damage(damage) => report.damage(damage),
-        };
-        for (at, len) in header.damaged_copies(bytes) {
-            found(Found::Damage(Damage {
-                segment: number,
-                offset: at as u64,
-                len: len as u64,
-                what: "a copy of the header is damaged; the other one is used".into(),
-            }));
-        }
-        if end.is_none() && (bytes.len() as u64) < header.size {
-            found(Found::Damage(Damage {
-                segment: number,
-                offset: bytes.len() as u64,
-                len: header.size - bytes.len() as u64,
-                what: "the file has lost its end".into(),
-            }));
-        }
-        let mut at = START;
-        let torn = loop {
-            match segment::read(header, bytes, at, end, &mut found) {
-                Next::At(next) => at = next,
-                Next::End(torn) => break torn,
-            }
-        };
-        image.settle();
-        report.torn += torn;
-        // After a clean end the last segment goes on; a full disk may have no
-        // room for another.
-        *open = torn == 0 && header.format == FORMAT;
-        at as u64
     }
 
     fn damage(&mut self, segment: u32, offset: u64, len: u64, what: &str) {
@@ -675,24 +469,17 @@ impl<M: Medium> Store for Log<M> {
         let messages = self.image.messages.values();
         let mut places: Vec<Place> = messages.filter_map(|message| message.content).collect();
         places.sort_unstable();
-        let (mut loaded, mut bytes) = (None, Vec::new());
+        let mut window = Window::default();
         for place in places {
-            if loaded != Some(place.segment) {
-                let found = self.segments.iter();
-                let mut found = found.filter(|it| it.header.segment == place.segment);
-                bytes.resize(found.next().map_or(0, |it| it.end as usize), 0);
-                self.read(place.segment, 0, &mut bytes)?;
-                loaded = Some(place.segment);
-            }
-            let from = place.offset as usize + RECORD_HEADER;
-            let body = bytes.get(from..place.offset as usize + place.len as usize);
-            match body.map(Op::decode) {
+            let (segment, len) = (place.segment, place.len as usize);
+            let bytes = window.get(&mut self.medium, segment, place.offset, len)?;
+            match Records::new(bytes).next().map(Record::op) {
                 Some(Ok(op)) => tell(op),
                 _ => self.damage(
                     place.segment,
                     place.offset,
                     u64::from(place.len),
-                    "it was intact a moment ago",
+                    "it is not a message, or was one a moment ago",
                 ),
             }
         }

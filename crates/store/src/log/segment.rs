@@ -31,9 +31,9 @@
 
 use super::format1;
 use super::frame::{self, Frame, is_zero};
+use crate::Wall;
 use crate::op::{Record, Records};
 use crate::store::Damage;
-use crate::{Op, Wall};
 
 /// Version of this layout and of the operations in it. A segment is read as the
 /// version says with which it was written; new ones have this version.
@@ -227,8 +227,16 @@ impl Header {
         }
     }
 
+    /// Bytes of the frame whose header these are the first of.
+    pub(super) fn frame_len(&self, bytes: &[u8], at: usize) -> Option<usize> {
+        match self.format {
+            1 => format1::len(self, bytes),
+            _ => frame::len(self, bytes, at),
+        }
+    }
+
     /// The frame that begins with these bytes, if one does.
-    fn frame<'a>(&self, bytes: &'a [u8], at: usize) -> Option<Frame<'a>> {
+    pub(super) fn frame<'a>(&self, bytes: &'a [u8], at: usize) -> Option<Frame<'a>> {
         match self.format {
             1 => format1::parse(self, bytes),
             _ => frame::parse(self, bytes, at),
@@ -238,9 +246,9 @@ impl Header {
     /// Where the next frame begins, after the first of these bytes.
     fn next_frame(&self, bytes: &[u8], at: usize) -> Option<usize> {
         match self.format {
-            1 => (1..bytes.len()).find(|&next| format1::begins(self, &bytes[next..])),
+            1 => (1..bytes.len()).find(|&next| format1::len(self, &bytes[next..]).is_some()),
             _ => { (frame::ALIGN..bytes.len()).step_by(frame::ALIGN) }
-                .find(|&next| frame::begins(self, &bytes[next..], at + next)),
+                .find(|&next| frame::len(self, &bytes[next..], at + next).is_some()),
         }
     }
 }
@@ -249,13 +257,11 @@ impl Header {
 pub(crate) enum Found<'a> {
     /// A commit begins, with this number if that can be read.
     Commit(Option<u64>),
-    /// The operation of a record that is as it was written.
+    /// A record that is as it was written.
     Record {
-        op: Op<'a>,
-        /// At which byte the record begins.
+        record: Record<'a>,
+        /// At which byte it begins.
         offset: u64,
-        /// Its bytes.
-        len: u32,
     },
     /// Bytes that cannot be read.
     Damage(Damage),
@@ -286,13 +292,10 @@ pub(crate) fn read(
     let frame = header.frame(rest, at);
     if let Some(frame) = frame.filter(|frame| frame.is_intact) {
         found(Found::Commit(Some(frame.sequence)));
-        let mut from = at + frame.header;
+        let mut offset = (at + frame.header) as u64;
         for record in Records::new(frame.records) {
-            found(match record.op() {
-                Ok(op) => Found::of(record, op, from),
-                Err(error) => Found::damage(header, from, record.bytes.len(), error),
-            });
-            from += record.bytes.len();
+            found(Found::Record { record, offset });
+            offset += record.bytes.len() as u64;
         }
         return Next::At(at + frame.len);
     }
@@ -348,8 +351,9 @@ fn salvage(
         }
         let error = match Records::new(rest).next() {
             Some(record) => match record.checked(header.record_salt()) {
-                Ok(op) => {
-                    found(Found::of(record, op, at + from));
+                Ok(_) => {
+                    let offset = (at + from) as u64;
+                    found(Found::Record { record, offset });
                     from += record.bytes.len();
                     continue;
                 }
@@ -388,15 +392,7 @@ fn next_record(header: &Header, bytes: &[u8]) -> usize {
     next.unwrap_or(bytes.len())
 }
 
-impl<'a> Found<'a> {
-    fn of(record: Record<'a>, op: Op<'a>, offset: usize) -> Self {
-        Self::Record {
-            op,
-            offset: offset as u64,
-            len: record.bytes.len() as u32,
-        }
-    }
-
+impl Found<'_> {
     fn damage(header: &Header, offset: usize, len: usize, what: impl ToString) -> Self {
         Self::Damage(Damage {
             segment: header.segment,

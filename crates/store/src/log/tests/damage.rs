@@ -1,6 +1,7 @@
 //! What is damaged is named, and costs no more than itself.
 
 use super::*;
+use crate::log::segment::{self, Found, Next, Opening};
 
 /// Where the records of the first segment are, and what of them is told.
 fn records(disk: &mut Simulated) -> Vec<(std::ops::Range<usize>, Option<String>)> {
@@ -10,9 +11,10 @@ fn records(disk: &mut Simulated) -> Vec<(std::ops::Range<usize>, Option<String>)
     };
     let (mut at, mut records) = (START, Vec::new());
     let mut found = |found: Found<'_>| {
-        if let Found::Record { op, offset, len } = found {
-            let told = kept(|tell| tell(op)).pop();
-            records.push((offset as usize..offset as usize + len as usize, told));
+        if let Found::Record { record, offset } = found {
+            let told = kept(|tell| tell(record.op().expect("an operation"))).pop();
+            let (at, len) = (offset as usize, record.bytes.len());
+            records.push((at..at + len, told));
         }
     };
     while let Next::At(next) = segment::read(&header, &bytes, at, None, &mut found) {

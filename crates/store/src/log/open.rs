@@ -1,0 +1,349 @@
+//! Reading a log at its start: which segments are it, and what they say.
+//!
+//! Invariant: nothing is changed on the medium, and what is intact is read once,
+//! in parts that are small beside the log.
+
+use std::collections::BTreeMap;
+
+use super::frame::{Frame, is_zero};
+use super::segment::{self, COPYING, FORMAT, Found, Header, Next, Opening, Origin, START};
+use super::{Log, Place, Reserve, Segment, unreadable};
+use crate::image::Image;
+use crate::op::{Record, Records};
+use crate::store::Damage;
+use crate::{Medium, Report, StoreError};
+
+impl<M: Medium> Log<M> {
+    /// Reads the segments with these numbers.
+    pub(super) fn load(&mut self, numbers: &[u32]) -> Result<(), StoreError> {
+        let mut openings = Vec::new();
+        for &segment in numbers {
+            let mut start = [0; START];
+            let len = self.read(segment, 0, &mut start)?;
+            let opening = match Header::read(&start[..len]) {
+                Opening::Header(header) if header.segment != segment => Opening::Unknown,
+                Opening::Newer(found, by) => {
+                    let known = FORMAT;
+                    return Err(StoreError::Newer { found, known, by });
+                }
+                Opening::Features(bits, by) => return Err(StoreError::Features { bits, by }),
+                opening => opening,
+            };
+            openings.push((segment, opening));
+        }
+        let is_foreign = |(_, opening): &(u32, Opening)| *opening == Opening::Unknown;
+        if !openings.is_empty() && openings.iter().all(is_foreign) && numbers.len() > 1 {
+            return Err(StoreError::Foreign(format!("segment {}", numbers[0])));
+        }
+        self.choose(&mut openings);
+        let mut window = Window::default();
+        for (at, (number, opening)) in openings.iter().enumerate() {
+            let number = *number;
+            let size = self
+                .medium
+                .size(number)
+                .map_err(|error| StoreError::io(unreadable(number), &error))?;
+            let is_last = at + 1 == openings.len();
+            // What the next one that can be read says of it.
+            let end = openings[at + 1..].iter().find_map(|(_, next)| match next {
+                Opening::Header(next) if next.previous == number => Some(next.previous_end),
+                _ => None,
+            });
+            // One whose first commit failed, and that could not be removed then.
+            let is_skipped = openings[at + 1..].iter().find_map(|(_, next)| match next {
+                Opening::Header(next) => Some(next.previous < number),
+                _ => None,
+            });
+            if let Opening::Header(header) = opening
+                && is_skipped != Some(true)
+            {
+                self.report.bytes += size;
+                let end = self.replay(header, size, end, &mut window)?;
+                self.segments.push_back(Segment {
+                    header: *header,
+                    size,
+                    end,
+                });
+                continue;
+            }
+            let mut torn = 0;
+            if *opening == Opening::Unused && is_last {
+                let bytes = window.get(&mut self.medium, number, 0, size as usize)?;
+                torn = segment::written(bytes) as u64;
+                if torn == 0 && size >= self.config.segment_bytes {
+                    self.reserve = Some(Reserve {
+                        segment: number,
+                        size,
+                        used: 0,
+                    });
+                    continue;
+                }
+            }
+            // One that did not get its first commit has nothing to lose. It is not
+            // written to again: what got there of that commit could pass for a
+            // part of the next one.
+            if end.is_some_and(|end| end > START as u64) {
+                self.damage(number, 0, size, "its header cannot be read");
+            } else if *opening == Opening::Unknown {
+                torn = START as u64;
+            }
+            self.report.torn += torn;
+            self.open = false;
+            self.segments
+                .push_back(Segment::without_commits(number, size));
+        }
+        Ok(())
+    }
+
+    /// Leaves those segments that are the log: not what was copied to others, nor
+    /// a copy that was never complete, nor what is of another store.
+    fn choose(&mut self, openings: &mut Vec<(u32, Opening)>) {
+        fn header((_, opening): &(u32, Opening)) -> Option<&Header> {
+            match opening {
+                Opening::Header(header) => Some(header),
+                _ => None,
+            }
+        }
+        let mut counts = BTreeMap::<Origin, usize>::new();
+        for origin in openings.iter().filter_map(|it| header(it)?.origin) {
+            *counts.entry(origin).or_default() += 1;
+        }
+        if let Some((origin, _)) = counts.into_iter().max_by_key(|(_, count)| *count) {
+            self.origin = origin;
+        }
+        let Self {
+            origin,
+            report,
+            leftovers,
+            ..
+        } = self;
+        openings.retain(|it| {
+            let other = header(it).and_then(|it| it.origin);
+            let is_own = other.is_none_or(|other| other == *origin);
+            if !is_own {
+                report.damage(Damage {
+                    segment: it.0,
+                    offset: 0,
+                    len: 0,
+                    what: "it belongs to another store, and is left alone".into(),
+                });
+            }
+            is_own
+        });
+        let headers = openings.iter().filter_map(header);
+        let (copies, log): (Vec<&Header>, Vec<&Header>) =
+            headers.partition(|it| it.features & COPYING != 0);
+        let mut base = log.iter().map(|it| it.base).max().unwrap_or(0);
+        // Where nothing is left of what was copied, the copy was complete.
+        if log.is_empty() {
+            base = copies.iter().map(|it| it.base).max().unwrap_or(0);
+        }
+        openings.retain(|it| {
+            let unfinished = header(it).filter(|it| it.features & COPYING != 0 && it.base > base);
+            let counts = it.0 >= base && unfinished.is_none();
+            if !counts {
+                leftovers.push(it.0);
+            }
+            counts
+        });
+        self.base = base;
+    }
+
+    /// Applies what a segment says; returns where it ends.
+    fn replay(
+        &mut self,
+        header: &Header,
+        size: u64,
+        end: Option<u64>,
+        window: &mut Window,
+    ) -> Result<u64, StoreError> {
+        let number = header.segment;
+        let medium = &mut self.medium;
+        let start = window.get(medium, number, 0, START)?;
+        for (at, len) in header.damaged_copies(start) {
+            self.report.damage(Damage {
+                segment: number,
+                offset: at as u64,
+                len: len as u64,
+                what: "a copy of the header is damaged; the other one is used".into(),
+            });
+        }
+        if end.is_none() && size < header.size {
+            self.report.damage(Damage {
+                segment: number,
+                offset: size,
+                len: header.size - size,
+                what: "the file has lost its end".into(),
+            });
+        }
+        let mut replay = Replay {
+            number,
+            is_first: self.report.commits == 0,
+            image: &mut self.image,
+            report: &mut self.report,
+            sequence: &mut self.sequence,
+        };
+        // Usually everything is as it was written.
+        let (mut at, until) = (START, end.unwrap_or(size).min(size) as usize);
+        loop {
+            let head = window.get(
+                medium,
+                number,
+                at as u64,
+                until.saturating_sub(at).min(HEAD),
+            )?;
+            let Some(len) = header.frame_len(head, at).filter(|len| at + len <= until) else {
+                break;
+            };
+            let bytes = window.get(medium, number, at as u64, len)?;
+            let Some(frame) = header.frame(bytes, at).filter(|frame| frame.is_intact) else {
+                break;
+            };
+            replay.commit(&frame, at);
+            at += len;
+        }
+        let mut rest = at;
+        while rest < until {
+            let part = (until - rest).min(PART);
+            if !is_zero(window.get(medium, number, rest as u64, part)?) {
+                break;
+            }
+            rest += part;
+        }
+        let mut torn = 0;
+        if rest < until || end.is_some_and(|end| at as u64 != end) {
+            // It is not, or not all that should be there is.
+            let bytes = window.get(medium, number, 0, size as usize)?;
+            torn = loop {
+                let found = &mut |found: Found<'_>| replay.found(found);
+                match segment::read(header, bytes, at, end, found) {
+                    Next::At(next) => at = next,
+                    Next::End(torn) => break torn,
+                }
+            };
+        }
+        replay.image.settle();
+        self.report.torn += torn;
+        // After a clean end the last segment goes on; a full disk may have no
+        // room for another.
+        self.open = torn == 0 && header.format == FORMAT;
+        Ok(at as u64)
+    }
+}
+
+/// Bytes that are read at once: what is looked at stays in a cache.
+const PART: usize = 1 << 20;
+/// Bytes of the header of a frame, at most.
+const HEAD: usize = 32;
+
+/// A part of a segment.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    segment: u32,
+    from: u64,
+    /// Those that were read come first.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Window {
+    /// These bytes; fewer only at the end of the segment.
+    pub(super) fn get<M: Medium>(
+        &mut self,
+        medium: &mut M,
+        segment: u32,
+        at: u64,
+        len: usize,
+    ) -> Result<&[u8], StoreError> {
+        let is_near = self.segment == segment && at >= self.from;
+        let skipped = if is_near { at - self.from } else { u64::MAX };
+        let skipped = usize::try_from(skipped).map_or(self.len, |it| it.min(self.len));
+        if self.segment != segment || at < self.from || skipped + len > self.len {
+            // What is there of it already comes to the front.
+            let kept = self.len - skipped;
+            self.bytes.copy_within(skipped..self.len, 0);
+            let room = len.max(PART);
+            if self.bytes.len() < room {
+                self.bytes.resize(room, 0);
+            }
+            (self.segment, self.from, self.len) = (segment, at, 0);
+            let read = medium.read(segment, at + kept as u64, &mut self.bytes[kept..room]);
+            let read = read.map_err(|error| StoreError::io(unreadable(segment), &error))?;
+            self.len = kept + read;
+            return Ok(&self.bytes[..len.min(self.len)]);
+        }
+        Ok(&self.bytes[skipped..skipped + len])
+    }
+}
+
+/// What is made of the frames of a segment.
+struct Replay<'a> {
+    number: u32,
+    is_first: bool,
+    image: &'a mut Image<Place>,
+    report: &'a mut Report,
+    sequence: &'a mut u64,
+}
+
+impl Replay<'_> {
+    /// One that is intact, at byte `at`.
+    fn commit(&mut self, frame: &Frame<'_>, at: usize) {
+        self.begin(Some(frame.sequence));
+        let mut offset = (at + frame.header) as u64;
+        for record in Records::new(frame.records) {
+            self.record(record, offset);
+            offset += record.bytes.len() as u64;
+        }
+    }
+
+    fn found(&mut self, found: Found<'_>) {
+        match found {
+            Found::Commit(commit) => self.begin(commit),
+            Found::Record { record, offset } => self.record(record, offset),
+            Found::Damage(damage) => self.report.damage(damage),
+        }
+    }
+
+    fn begin(&mut self, commit: Option<u64>) {
+        self.image.settle();
+        let next = self.sequence.wrapping_add(1);
+        let commit = commit.unwrap_or(next);
+        if commit != next && !self.is_first {
+            self.report.damage(Damage {
+                segment: self.number,
+                offset: 0,
+                len: 0,
+                what: format!(
+                    "commits after {} and before {commit} are missing",
+                    self.sequence
+                ),
+            });
+        }
+        self.is_first = false;
+        *self.sequence = commit;
+        self.report.commits += 1;
+    }
+
+    fn record(&mut self, record: Record<'_>, offset: u64) {
+        let len = record.bytes.len() as u32;
+        let place = Place {
+            segment: self.number,
+            offset,
+            len,
+        };
+        // Contents are most of a log, and decoded when it is known which are needed.
+        if let Some(message) = record.message() {
+            self.image.put_content(message, len, place);
+            return;
+        }
+        match record.op() {
+            Ok(op) => self.image.apply_op(&op, self.number, |_, _| place),
+            Err(error) => self.report.damage(Damage {
+                segment: self.number,
+                offset,
+                len: u64::from(len),
+                what: error.to_string(),
+            }),
+        }
+    }
+}
