@@ -60,7 +60,7 @@ pub struct DurabilityArgs {
     /// mosquitto-autosave [default: all whose program is found]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     systems: Vec<String>,
-    /// Only cases of the throughput whose title contains this; repeatable
+    /// Only cases of the throughput and the sweep whose title contains this; repeatable
     #[arg(long = "case", value_name = "TEXT")]
     cases: Vec<String>,
     /// Runs of each; medians are reported
@@ -167,11 +167,13 @@ impl DurabilityArgs {
         Ok(systems)
     }
 
+    /// Whether a case of the throughput, or of the sweep, is measured.
+    fn wants_case(&self, title: &str) -> bool {
+        self.cases.is_empty() || self.cases.iter().any(|part| title.contains(part))
+    }
+
     fn throughput(&self, systems: &[System], results: &mut Results) -> Result<()> {
-        let wanted = |title: &str| {
-            self.cases.is_empty() || self.cases.iter().any(|part| title.contains(part))
-        };
-        for case in CASES.iter().filter(|case| wanted(case.title)) {
+        for case in CASES.iter().filter(|case| self.wants_case(case.title)) {
             for round in 1..=self.repeat {
                 for system in systems {
                     let run = case.run(system, self.duration, self.generator_core)?;
@@ -249,7 +251,8 @@ impl DurabilityArgs {
                     let Some(system) = self.system(BATCHED, own_words, &store) else {
                         return Ok(());
                     };
-                    for case in CASES.iter().filter(|case| case.title != throughput::CLEAN) {
+                    let cases = CASES.iter().filter(|case| self.wants_case(case.title));
+                    for case in cases.filter(|case| case.title != throughput::CLEAN) {
                         let run = case.run(&system, self.duration, self.generator_core)?;
                         eprintln!(
                             "{delay}, {bytes}, {}: {:.0} msg/s",
