@@ -27,7 +27,8 @@ use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, Rng, World
 
 const TOPICS: u64 = 4;
 const SECOND: Nanos = Nanos::from_secs(1);
-/// Longer than what is on its way to a client takes.
+/// Longer than what is on its way to a client takes, and until all of a broker know
+/// that the store works again.
 const SLACK: Nanos = SECOND;
 
 /// A message by its publisher and number.
@@ -54,6 +55,9 @@ struct Sent {
     transmitted: Nanos,
     /// It was sent again.
     again: bool,
+    /// It was on its way while the store had trouble: perhaps it was refused, and
+    /// the refusal lost with the connection.
+    exposed: bool,
     /// It is a will.
     will: Option<Will>,
 }
@@ -156,6 +160,8 @@ struct Story {
     versions: Version,
     /// Whether the disk may have trouble.
     troubled: bool,
+    /// Until when something may be refused because it has some.
+    trouble_until: Nanos,
     /// What happens, at most.
     acts: u64,
 }
@@ -194,6 +200,7 @@ impl Story {
         Self {
             clients,
             troubled: rng.chance(60),
+            trouble_until: Nanos(0),
             acts,
             rng,
             world,
@@ -290,6 +297,7 @@ impl Story {
             expiry: None,
             transmitted: Nanos(0),
             again: false,
+            exposed: false,
             will: Some(Will {
                 delay,
                 fate: Fate::Open,
@@ -410,6 +418,7 @@ impl Story {
             expiry,
             transmitted: Nanos(0),
             again: false,
+            exposed: false,
             will: None,
         });
         self.transmit(at, number, false);
@@ -419,6 +428,7 @@ impl Story {
         let sent = &mut self.clients[at].sent[number as usize];
         sent.transmitted = self.world.now();
         sent.again |= dup;
+        sent.exposed |= sent.transmitted < self.trouble_until;
         let sent = sent.clone();
         let payload = format!("{at}/{number}");
         let mut properties = PropertyBuf::new();
@@ -624,11 +634,12 @@ impl Story {
             }
             let sent = &self.clients[key.0].sent[key.1 as usize];
             // What states a priority overtakes, and is not compared; nor is what was
-            // published before the subscription, and perhaps again after it; nor what may
-            // have been refused while the store failed, and was then sent again.
+            // published before the subscription, and perhaps again after it; nor what was
+            // perhaps refused and was then published again: it comes after what was
+            // accepted meanwhile.
             let client = &self.clients[at];
             let compared = client.subscribed.is_some_and(|since| sent.issued > since);
-            let compared = compared && !client.shares && !(self.troubled && sent.again);
+            let compared = compared && !client.shares && !(sent.exposed && sent.again);
             if *client.got.get(&key).unwrap() == 1 && !sent.urgent && compared {
                 let place = (key.0, delivered.topic.clone(), sent.qos);
                 let last = self.clients[at].order.insert(place, key.1);
@@ -666,8 +677,7 @@ impl Story {
                 Some(StoreTrouble::Full),
                 Some(StoreTrouble::Failed),
             ]);
-            self.tell(format!("the store: {trouble:?}"));
-            self.world.set_store_trouble(trouble);
+            self.set_trouble(trouble);
         }
         let client = &self.clients[at];
         if client.link.is_none() {
@@ -680,6 +690,24 @@ impl Story {
             } else if !client.subscriber && client.open.len() < 50 {
                 for _ in 0..self.rng.within(1..=5) {
                     self.publish(at);
+                }
+            }
+        }
+    }
+
+    /// What is wrong with the disk from now on.
+    fn set_trouble(&mut self, trouble: Option<StoreTrouble>) {
+        self.tell(format!("the store: {trouble:?}"));
+        self.world.set_store_trouble(trouble);
+        let now = self.world.now();
+        match trouble {
+            Some(_) => self.trouble_until = Nanos(u64::MAX),
+            None => self.trouble_until = self.trouble_until.min(now + SLACK),
+        }
+        if now < self.trouble_until {
+            for client in &mut self.clients {
+                for number in &client.open {
+                    client.sent[*number as usize].exposed = true;
                 }
             }
         }
@@ -710,7 +738,7 @@ impl Story {
             self.run_for(Nanos(time))?;
         }
         self.tell("all is to become quiet".into());
-        self.world.set_store_trouble(None);
+        self.set_trouble(None);
         self.become_quiet(&[])?;
         let gone = self.check_wills()?;
         self.check()?;
