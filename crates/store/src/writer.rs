@@ -10,7 +10,8 @@
 //!
 //! A group that fails stays, is tried again with all that came since, and its
 //! batches are reported once. Posting never waits and never refuses: who posts
-//! looks at [`Poster::is_congested`] and stops reading those who cause it.
+//! knows by what was reported how much of it waits, and stops reading those who
+//! cause it at a bound of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,8 +33,6 @@ pub struct WriterConfig {
     pub group_delay: Duration,
     /// Bytes of a group after which it takes no other batch.
     pub group_bytes: usize,
-    /// Bytes that wait before it is said that too much does.
-    pub queue_bytes: usize,
     /// How long after a failure it is tried again.
     pub retry: Duration,
 }
@@ -43,7 +42,6 @@ impl Default for WriterConfig {
         Self {
             group_delay: Duration::from_millis(1),
             group_bytes: 1 << 20,
-            queue_bytes: 64 << 20,
             retry: Duration::from_millis(200),
         }
     }
@@ -269,11 +267,6 @@ impl Poster {
     /// Bytes that are posted and not committed.
     pub fn waiting_bytes(&self) -> usize {
         self.0.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Whether more waits than should.
-    pub fn is_congested(&self) -> bool {
-        self.waiting_bytes() > self.0.config.queue_bytes
     }
 
     /// Asks that room is given back, when nothing else is to be done.
@@ -575,7 +568,6 @@ mod tests {
     fn a_group_has_an_end() {
         let config = WriterConfig {
             group_bytes: 1,
-            queue_bytes: 10,
             ..WriterConfig::default()
         };
         let rig = rig(config);
@@ -583,13 +575,13 @@ mod tests {
         for ticket in 1..4 {
             poster.post(0, ticket, session(ticket), false);
         }
-        assert!(poster.is_congested());
+        assert!(poster.waiting_bytes() > 0);
         for ticket in 1..4 {
             assert_eq!(rig.begun.recv(), Ok(1));
             rig.results.send(Ok(())).expect("the writer goes on");
             assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(ticket))));
         }
-        assert!(!poster.is_congested());
+        assert_eq!(poster.waiting_bytes(), 0);
         rig.writer.close();
     }
 

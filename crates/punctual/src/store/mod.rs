@@ -4,9 +4,12 @@
 //! Invariant: what a shard hands over reaches the writer in its order, and news
 //! come back in that order; nothing on a shard's thread waits for the disk.
 
+mod trouble;
+
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use punctual_broker::{Operations, StoreTrouble};
 use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
@@ -15,6 +18,7 @@ use punctual_store::{
     WriterConfig, WriterStats,
 };
 
+use self::trouble::{Line, Trouble};
 use crate::cli::Failure;
 use crate::config::Config;
 
@@ -112,7 +116,13 @@ impl Keeper {
             tracing::error!("{}: {} more", place.display(), report.more_damages);
         }
         let shared = Arc::downgrade(&self.0);
+        let trouble = RefCell::new(Trouble::default());
         let tell = move |shard, outcome| {
+            let line = match &outcome {
+                Outcome::Committed(_) => trouble.borrow_mut().committed(Instant::now()),
+                Outcome::Failed { error, .. } => trouble.borrow_mut().failed(error, Instant::now()),
+            };
+            line.iter().for_each(Line::log);
             if let Some(shared) = shared.upgrade() {
                 shared.handle.wait().store(shard, news(outcome));
             }
@@ -150,16 +160,11 @@ impl Keeper {
 fn news(outcome: Outcome) -> StoreNews {
     match outcome {
         Outcome::Committed(ticket) => StoreNews::Committed(ticket),
-        Outcome::Failed { ticket, error } => {
-            tracing::error!(
-                ticket,
-                "the store cannot be written: {error}; it is tried again"
-            );
-            StoreNews::Failed(match error {
-                StoreError::Full { .. } => StoreTrouble::Full,
-                _ => StoreTrouble::Failed,
-            })
-        }
+        Outcome::Failed {
+            error: StoreError::Full { .. },
+            ..
+        } => StoreNews::Failed(StoreTrouble::Full),
+        Outcome::Failed { .. } => StoreNews::Failed(StoreTrouble::Failed),
     }
 }
 
