@@ -160,7 +160,7 @@ impl Levels {
             } else if first < next {
                 // The busy period is over before anything comes twice.
                 first
-            } else if port.edf {
+            } else if port.edf || port.unordered {
                 // Whatever the order, it is over when nothing is left.
                 self.busy_period(system, id, level.end, blocking)
                     .unwrap_or(UNBOUNDED)

@@ -512,11 +512,7 @@ impl Segment<'_> {
                 return None;
             }
             let under_test = *id == self.path[position];
-            let higher = !under_test && self.overtakes(*id, position);
-            let (pool, advance) = match higher {
-                true => (&mut scratch.higher, 0),
-                false => (&mut scratch.same, advance),
-            };
+            let overtakes = self.overtakes(*id, position);
             let input = input.filter(|_| self.shaped);
             let exit = match (under_test, lower) {
                 _ if !in_stages => self.to,
@@ -529,7 +525,6 @@ impl Segment<'_> {
                 input,
                 exit,
             };
-            let group = pool.group(key, advance);
             let cost = match (under_test, lower) {
                 (true, _) => own.cost,
                 (_, true) => stage.cost,
@@ -546,18 +541,30 @@ impl Segment<'_> {
                 true => stage.share * Load::from(class.count),
                 false => load(message, class.period) * Load::from(class.count),
             };
-            let others = class.count - u64::from(under_test);
-            if others > 0 {
-                let work = message.checked_mul(others)?;
-                group.add(Stream { work, ..stream });
-            }
             let parent = stage.parent.filter(|_| self.shaped);
-            if let Some(parent) = parent {
-                group.add_kind(stage, parent, system.stages[parent].cost, cost);
-            }
-            if under_test {
-                let over = parent.map(|parent| self.over(*id, parent));
-                group.set_own(stream, cost, over);
+            let others = class.count - u64::from(under_test);
+            // Where its likes may overtake, a flow's own frames may not.
+            for higher in [false, true] {
+                let own_too = under_test && !higher;
+                let flows = if higher == overtakes { others } else { 0 };
+                if flows == 0 && !own_too {
+                    continue;
+                }
+                let group = match higher {
+                    true => scratch.higher.group(key, 0),
+                    false => scratch.same.group(key, advance),
+                };
+                if flows > 0 {
+                    let work = message.checked_mul(flows)?;
+                    group.add(Stream { work, ..stream });
+                }
+                if let Some(parent) = parent {
+                    group.add_kind(stage, parent, system.stages[parent].cost, cost);
+                }
+                if own_too {
+                    let over = parent.map(|parent| self.over(*id, parent));
+                    group.set_own(stream, cost, over);
+                }
             }
         }
         Some(share)
@@ -594,10 +601,14 @@ impl Segment<'_> {
             self.class(),
             self.port(position),
         );
-        let here = match (port.edf, port.fifo) {
-            (true, _) => class.deadline < own.deadline,
-            (_, true) => false,
-            _ => class.priority > own.priority,
+        let here = if port.edf {
+            class.deadline < own.deadline
+        } else if port.fifo {
+            false
+        } else if port.unordered {
+            class.priority >= own.priority
+        } else {
+            class.priority > own.priority
         };
         if here || position == self.to || class.priority < own.priority {
             return here;

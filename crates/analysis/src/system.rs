@@ -93,6 +93,8 @@ pub(crate) struct Port {
     pub(crate) fifo: bool,
     /// It serves by deadline.
     pub(crate) edf: bool,
+    /// It serves by priority, and equals in any order.
+    pub(crate) unordered: bool,
     pub(crate) prop: u64,
     /// Switching at the node before the link.
     sd_min: u64,
@@ -112,6 +114,7 @@ impl Port {
             best_effort: link.best_effort,
             fifo: link.fifo,
             edf: link.edf,
+            unordered: link.unordered,
             prop: link.prop,
             sd_min: node.sd_min,
             sd_max: node.sd_max,

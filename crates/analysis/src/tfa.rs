@@ -5,7 +5,7 @@
 //! what a strict, non-preemptive priority leaves of the port after the bursts
 //! and rates of all higher classes; inside it frames are served as they come.
 //! The delay at a port is the greatest horizontal distance between the two
-//! curves (at a port that serves by deadline: its longest busy period); it adds
+//! curves (at a port that serves by deadline or equals in any order: its longest busy period); it adds
 //! to the jitter at the next (WCRT.md 7.1; Le Boudec & Thiran,
 //! *Network Calculus*; Mifdaoui & Leydier 2017, link shaping of TFA++).
 //!
@@ -194,6 +194,7 @@ impl Tfa<'_> {
         let fifo = self.frames.network.topology.links[link].fifo;
         let priority = |frame: &FrameId| self.frames.flow(*frame).priority;
         let edf = self.frames.network.topology.links[link].edf;
+        let unordered = self.frames.network.topology.links[link].unordered;
         let classes: Vec<Vec<FrameId>> = match fifo || edf {
             true if on_link.is_empty() => Vec::new(),
             true => vec![on_link],
@@ -208,10 +209,10 @@ impl Tfa<'_> {
             let longest = lower.map(|frame| self.frames.all[*frame].cost).max();
             let best_effort = self.frames.network.topology.links[link].best_effort;
             let blocking = best_effort.max(longest.unwrap_or(0));
-            let delay = match edf {
-                true => self.busy_period(class, blocking),
-                false => higher.and_then(|higher| self.delay(class, higher, blocking)),
-            };
+            let delay = higher.and_then(|higher| match edf || unordered {
+                true => self.busy_period(class, higher, blocking),
+                false => self.delay(class, higher, blocking),
+            });
             for frame in class {
                 if self.end[*frame].is_none() {
                     continue;
@@ -250,10 +251,10 @@ impl Tfa<'_> {
         })
     }
 
-    /// The longest time for which the port is busy with a class: in whatever
-    /// order frames are served, none stays longer.
-    fn busy_period(&self, class: &[FrameId], blocking: u64) -> Option<u64> {
-        let mut all = Bucket::default();
+    /// The longest time for which the port is busy with a class and what is
+    /// higher: in whatever order frames are served, none stays longer.
+    fn busy_period(&self, class: &[FrameId], higher: Bucket, blocking: u64) -> Option<u64> {
+        let mut all = higher;
         for frame in class {
             all.add(self.bucket(*frame)?);
         }

@@ -84,6 +84,40 @@ fn no_deadline_is_overtaken_by_a_longer_one() {
 }
 
 #[test]
+fn equals_in_any_order_go_first_as_often_as_they_come() {
+    let flow = |id: &str, period: u64, cost: u64| {
+        json!({
+            "id": id, "prio": 0, "period_ns": period, "cost_ns": { "cpu": cost }, "paths": [["cpu"]],
+        })
+    };
+    let flows = [
+        flow("tested", 1_000_000, 20_000),
+        flow("long", 1_000_000, 100_000),
+        flow("often", 80_000, 30_000),
+    ];
+    let of = |flows: &[Value], unordered: bool| {
+        let cpu = json!({ "id": "cpu", "from": "a", "to": "b", "unordered": unordered });
+        bounds(&["a", "b"], json!([cpu]), json!(flows))[0].best
+    };
+    // By hand: in the order of arrival one of each is first; in any order also those
+    // that come 80 and 160 us later.
+    assert_eq!(of(&flows, false), Some(150_000));
+    assert_eq!(of(&flows, true), Some(210_000));
+    // One that differs in name only is no exception. By hand: both of its messages come
+    // before the tested one, 40 us after the first; or the second, while the first is
+    // served that came with the tested one.
+    let mut alike = [
+        flow("tested", 100_000, 45_000),
+        flow("alike", 100_000, 45_000),
+    ];
+    for flow in &mut alike {
+        flow["jitter_ns"] = json!(60_000);
+    }
+    assert_eq!(of(&alike, false), Some(60_000 + 135_000 - 40_000));
+    assert_eq!(of(&alike, true), Some(60_000 + 135_000));
+}
+
+#[test]
 fn full_together_is_not_full() {
     let links = json!([
         link("a>s", "a", "s", 10),

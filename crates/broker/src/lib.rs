@@ -27,6 +27,7 @@ mod hub;
 mod index;
 mod journal;
 mod message;
+mod ready;
 mod retained;
 mod room;
 mod route;
@@ -64,6 +65,7 @@ pub use journal::{
 };
 pub use message::Message;
 pub use punctual_model::Nanos;
+pub use ready::{Need, Ready};
 pub use shard::{AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
 pub use urgency::{UrgencyRights, UrgencyRule};

@@ -233,13 +233,15 @@ fn star(settings: &Settings) -> Document {
 
 /// Finds the broker's entrance and processor, or puts them in: links that
 /// ended at the broker then end at its entrance, and the flows of the document
-/// pass the processor. Returns both names.
+/// pass the processor. It serves as the broker does: by priority, and
+/// connections that are as urgent in turn. Returns both names.
 fn processor(document: &mut Document, broker: &str, settings: &Settings) -> (String, String) {
     let own = document
         .links
-        .iter()
+        .iter_mut()
         .find(|link| link.to == broker && link.rate_bps.is_none_or(|rate| rate == 0));
     if let Some(own) = own {
+        (own.fifo, own.edf, own.unordered) = (false, false, true);
         return (own.from.clone(), own.id.clone());
     }
     let (entrance, server) = (format!("{broker}.in"), format!("{broker}.cpu"));
@@ -262,6 +264,7 @@ fn processor(document: &mut Document, broker: &str, settings: &Settings) -> (Str
         from: entrance.clone(),
         to: broker.into(),
         be_ns: Some(settings.service.blocking_ns),
+        unordered: true,
         ..LinkEntry::default()
     });
     let leaves: Vec<String> = document

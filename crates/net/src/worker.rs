@@ -10,6 +10,11 @@
 //! is written, most urgent first, before other clients are read. A turn reads
 //! a bounded number of bytes, so that what becomes urgent meanwhile waits for
 //! no more than that.
+//!
+//! Where deadlines are promised, messages of admitted flows are handled one at a
+//! time, each written before the next is read, the most urgent first; sockets are
+//! asked after each, and between pieces of all other work ([`SLICE`], [`PIECE`]).
+//! `docs/admission.md` says what bounds assume of that.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -21,7 +26,7 @@ use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{
-    AuthRequest, Class, ConnId, Event, Flow, LinkLimits, Nanos, Output, Scope, Shard,
+    AuthRequest, Class, ConnId, Event, Flow, LinkLimits, Nanos, Output, Ready, Scope, Shard,
 };
 
 use crate::acceptor::Shared;
@@ -45,6 +50,14 @@ const GROW: usize = 256 << 10;
 const WIRE: usize = 64 << 10;
 /// Bytes that are read in one turn before sockets are asked again.
 const TURN: usize = 512 << 10;
+/// Where deadlines are promised: bytes that are read from a socket, and after which
+/// the writing to one ends, before what has been promised is looked for.
+const PIECE: usize = 32 << 10;
+/// Where deadlines are promised: how long pieces of other work are done before
+/// sockets are asked again. Asking costs half a microsecond.
+const SLICE: Nanos = Nanos(50_000);
+/// Messages of admitted flows after which everything else has a turn, whatever comes.
+const PROMISED: usize = 4096;
 /// How long a closed connection may take to accept its last bytes.
 pub(crate) const LINGER: Nanos = Nanos::from_secs(5);
 
@@ -113,8 +126,6 @@ struct Link {
     paused: bool,
     /// In the list of links to read from.
     listed: bool,
-    /// What was read last had something urgent in it.
-    urgent: bool,
     /// The class that the socket is marked with.
     class: Class,
     /// The socket is set up for what is urgent.
@@ -160,9 +171,13 @@ pub(crate) struct State {
     links: Vec<Option<Box<Link>>>,
     lingering: Vec<Option<Lingering>>,
     /// Slots of links to read from.
-    ready: Vec<u32>,
-    /// Those of clients that sent something urgent lately.
-    ready_urgent: Vec<u32>,
+    ready: Ready,
+    /// When sockets were asked last, where deadlines are promised.
+    asked: Nanos,
+    /// Of these, when they were asked between other work.
+    events: Option<Events>,
+    /// They have said what is not done at once: there is to be another turn.
+    again: bool,
     urgent: Vec<ConnId>,
     dirty: Vec<ConnId>,
     outputs: Vec<Output>,
@@ -179,8 +194,10 @@ impl Worker {
         let mut state = State {
             links: Vec::new(),
             lingering: Vec::new(),
-            ready: Vec::new(),
-            ready_urgent: Vec::new(),
+            ready: Ready::default(),
+            asked: Nanos(0),
+            events: self.shard.promises().then(|| Events::with_capacity(256)),
+            again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
             outputs: Vec::new(),
@@ -197,7 +214,6 @@ impl Worker {
                 return;
             }
         };
-        let mut reading = Vec::new();
         let mut stop_at = None;
         let mut load = Load::default();
         let mut next_linger_check = Nanos::MAX;
@@ -205,7 +221,7 @@ impl Worker {
         loop {
             let before = self.clock.now();
             load.busy_until(before, &self.directory, &self.counters, self.index);
-            let timeout = match self.next_turn(&state, before, stop_at, next_linger_check) {
+            let timeout = match self.next_turn(&mut state, before, stop_at, next_linger_check) {
                 Some(at) if at <= before => Some(Duration::ZERO),
                 _ if before < busy_until => Some(Duration::ZERO),
                 at => {
@@ -246,28 +262,14 @@ impl Worker {
                 }
                 state.mail = mail;
             }
+            state.asked = now;
+            self.read_promised(&mut state);
+            let now = now.max(state.asked);
             self.udp_turn(&mut state, now);
             self.quic_turn(&mut state, now);
-            std::mem::swap(&mut reading, &mut state.ready_urgent);
-            for slot in reading.drain(..) {
-                self.read(&mut state, slot, now);
-            }
             self.flush_urgent(&mut state);
-            std::mem::swap(&mut reading, &mut state.ready);
-            let (mut read, mut done) = (0, 0);
-            while read < TURN
-                && let Some(slot) = reading.get(done)
-            {
-                read += self.read(&mut state, *slot, now);
-                done += 1;
-                self.flush_urgent(&mut state);
-            }
-            // Those not reached keep their turn.
-            reading.drain(..done);
-            if !reading.is_empty() {
-                reading.append(&mut state.ready);
-                std::mem::swap(&mut reading, &mut state.ready);
-            }
+            self.read_others(&mut state, now);
+            let now = now.max(state.asked);
             self.shard.tick(now);
             self.act(&mut state, now);
             self.flush(&mut state, now);
@@ -293,6 +295,71 @@ impl Worker {
         }
     }
 
+    /// Handles messages of admitted flows, one after the other, the most urgent of
+    /// those that are there first.
+    fn read_promised(&mut self, state: &mut State) {
+        for _ in 0..PROMISED {
+            let Some(slot) = state.ready.pop_promised() else {
+                break;
+            };
+            let now = self.clock.now();
+            self.read(state, slot, now);
+            self.flush_urgent(state);
+            self.ask(state);
+        }
+    }
+
+    /// Lets messages of admitted flows go first that have come since sockets were
+    /// asked, if that was long ago. To be called after each piece of other work.
+    #[inline]
+    fn give_way(&mut self, state: &mut State) {
+        if state.events.is_some() && self.clock.now() >= state.asked + SLICE {
+            self.ask(state);
+            self.read_promised(state);
+        }
+    }
+
+    /// Asks sockets without waiting.
+    fn ask(&mut self, state: &mut State) {
+        let now = self.clock.now();
+        state.asked = now;
+        let Some(mut events) = state.events.take() else {
+            return;
+        };
+        // What fails here fails where the turn waits, which deals with it.
+        if self.poll.poll(&mut events, Some(Duration::ZERO)).is_ok() {
+            for event in &events {
+                state.again |= event.token().0 >= LINGERING;
+                self.note(state, event, now);
+            }
+        }
+        state.events = Some(events);
+    }
+
+    /// Reads from clients that have something, once from each at most: first from
+    /// those that sent something urgent lately.
+    fn read_others(&mut self, state: &mut State, now: Nanos) {
+        for _ in 0..state.ready.urgent() {
+            if let Some(slot) = state.ready.pop_urgent() {
+                self.read(state, slot, now.max(state.asked));
+                self.give_way(state);
+            }
+        }
+        self.flush_urgent(state);
+        let mut read = 0;
+        // Those not reached keep their turn.
+        for _ in 0..state.ready.plain() {
+            if read >= TURN {
+                break;
+            }
+            if let Some(slot) = state.ready.pop_plain() {
+                read += self.read(state, slot, now.max(state.asked));
+                self.flush_urgent(state);
+                self.give_way(state);
+            }
+        }
+    }
+
     fn directory_is_final(&mut self) {
         let now = self.clock.now();
         self.shard.tick(now + Nanos::from_secs(1));
@@ -312,13 +379,14 @@ impl Worker {
     /// When the next turn is due, should no socket ask for one earlier.
     fn next_turn(
         &mut self,
-        state: &State,
+        state: &mut State,
         now: Nanos,
         stop_at: Option<Nanos>,
         linger: Nanos,
     ) -> Option<Nanos> {
-        if !state.ready.is_empty()
-            || !state.ready_urgent.is_empty()
+        if std::mem::take(&mut state.again)
+            || !state.ready.is_empty()
+            || !state.dirty.is_empty()
             || self.shard.has_outputs()
             || self.shard.has_dirty()
         {
@@ -380,11 +448,7 @@ impl Worker {
             link.readable = true;
             if !link.paused && !link.listed {
                 link.listed = true;
-                if link.urgent {
-                    state.ready_urgent.push(token.0 as u32);
-                } else {
-                    state.ready.push(token.0 as u32);
-                }
+                state.ready.push(token.0 as u32, self.shard.need(link.id));
             }
         }
         if event.is_writable() && link.blocked {
@@ -466,12 +530,11 @@ impl Worker {
             blocked: false,
             paused: false,
             listed: refeed,
-            urgent: false,
             class,
             tuned,
         }));
         if refeed {
-            state.ready.push(id.slot);
+            state.ready.push(id.slot, self.shard.need(id));
         }
     }
 
@@ -505,21 +568,20 @@ impl Worker {
         let before = own.len();
         let plain = link.layer.is_none();
         let use_own = plain && before > OWN_BUFFER;
+        let space = match (self.shard.promises(), plain, use_own) {
+            (true, ..) => PIECE,
+            (_, true, true) => GROW,
+            (_, true, false) => buffer.len() - before,
+            (_, false, _) => buffer.len(),
+        };
         let outcome = if use_own {
-            own.resize(before + GROW, 0);
+            own.resize(before + space, 0);
             link.stream.read(&mut own[before..])
         } else if plain {
             buffer[..before].copy_from_slice(&own);
-            link.stream.read(&mut buffer[before..])
+            link.stream.read(&mut buffer[before..before + space])
         } else {
-            link.stream.read(&mut buffer[..])
-        };
-        let space = if use_own {
-            GROW
-        } else if plain {
-            buffer.len() - before
-        } else {
-            buffer.len()
+            link.stream.read(&mut buffer[..space])
         };
         let mut lost: Option<String> = None;
         let n = match outcome {
@@ -584,12 +646,12 @@ impl Worker {
         };
 
         let mut flow = Flow::Read;
-        let mut consumed = 0;
-        let mut needed = 0;
+        let (mut consumed, mut needed) = (0, 0);
+        let mut promised = false;
         if !data.is_empty() {
-            let received = self.shard.receive(id, data, now);
-            (flow, consumed, needed) = (received.flow, received.consumed, received.needed);
-            link.urgent = received.urgent;
+            let received = self.shard.receive_promised(id, data, now);
+            (flow, promised) = (received.flow, received.promised);
+            (consumed, needed) = (received.consumed, received.needed);
         }
         let rest = data.len() - consumed;
         if flow == Flow::Closed {
@@ -624,14 +686,16 @@ impl Worker {
         if link.layer.as_ref().is_some_and(|layer| layer.is_plain()) {
             link.layer = None;
         }
-        if let Some(why) = lost {
+        let again = promised && rest > 0;
+        // What came before the end is handled first; the end shows again.
+        if let Some(why) = lost.filter(|_| !again) {
             self.lose(state, id, &why, now);
             return consumed;
         }
         link.paused = flow == Flow::Pause;
-        if link.readable && !link.paused && !link.listed {
+        if (link.readable || again) && !link.paused && !link.listed {
             link.listed = true;
-            ready.push(slot);
+            ready.push(slot, self.shard.need(id));
         }
         consumed
     }
@@ -656,7 +720,7 @@ impl Worker {
                             let slot = conn.slot;
                             if !link.listed && (link.readable || !link.unread.is_empty()) {
                                 link.listed = true;
-                                state.ready.push(slot);
+                                state.ready.push(slot, self.shard.need(conn));
                             }
                         } else if self.quic.has(conn) {
                             self.quic_resume(conn);
@@ -775,8 +839,11 @@ impl Worker {
             self.shard.take_dirty(&mut dirty);
             for id in dirty.drain(..) {
                 self.flush_link(state, id, Scope::All, now);
+                self.give_way(state);
             }
         }
+        // Who has not been written all it is to be sent, or can be written again.
+        dirty.append(&mut state.dirty);
         state.dirty = dirty;
         self.udp_flush(now);
         self.quic_flush(Scope::All, now);
@@ -823,16 +890,32 @@ impl Worker {
         } else {
             usize::MAX
         };
-        let result = match link.layer {
-            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, scope, step, now),
-            _ => flush_layered(&mut self.shard, link, scope, step, now),
+        let most = match (scope, self.shard.promises()) {
+            (Scope::All, true) => PIECE,
+            _ => usize::MAX,
         };
-        if let Err(error) = result {
-            self.lose(state, id, &error.to_string(), now);
-        } else if link.layer.is_some() && link.readable && !link.paused && !link.listed {
+        let bounds = Bounds { step, most };
+        let result = match link.layer {
+            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, scope, bounds, now),
+            _ => flush_layered(&mut self.shard, link, scope, bounds, now),
+        };
+        let all = match result {
+            Ok(all) => all,
+            Err(error) => {
+                self.lose(state, id, &error.to_string(), now);
+                return;
+            }
+        };
+        if !all {
+            state.dirty.push(id);
+        }
+        let Some(link) = state.link(id) else {
+            return;
+        };
+        if link.layer.is_some() && link.readable && !link.paused && !link.listed {
             // It may not have been read from because of what it had to send.
             link.listed = true;
-            state.ready.push(id.slot);
+            state.ready.push(id.slot, self.shard.need(id));
         }
     }
 
@@ -849,60 +932,80 @@ impl Worker {
     }
 }
 
-/// Writes a plain connection's bytes straight from the broker's buffers, at most
-/// `step` of them before it asks whether the kernel wants more.
+/// How much is written at a time.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// Bytes before the kernel is asked whether it wants more.
+    step: usize,
+    /// Bytes after which others have their turn.
+    most: usize,
+}
+
+/// Writes a plain connection's bytes straight from the broker's buffers. False if
+/// others are to have their turn first.
 fn flush_plain(
     shard: &mut Shard,
     link: &mut Link,
     scope: Scope,
-    step: usize,
+    Bounds { step, most }: Bounds,
     now: Nanos,
-) -> io::Result<()> {
-    loop {
+) -> io::Result<bool> {
+    let mut written = 0;
+    while written < most {
         let (result, wanted, cut) = {
             let mut slices = [IoSlice::new(&[]); 32];
             let filled = shard.pending(link.id, scope, now, &mut slices);
-            let all: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
             if filled == 0 {
-                return Ok(());
+                return Ok(true);
             }
-            if filled == 1 || all > step {
-                let piece = &slices[0][..slices[0].len().min(step)];
+            let (mut count, mut all) = (1, slices[0].len().min(most));
+            for slice in &slices[1..filled] {
+                if all + slice.len() > most {
+                    break;
+                }
+                (count, all) = (count + 1, all + slice.len());
+            }
+            if count == 1 || all > step {
+                let piece = &slices[0][..slices[0].len().min(all).min(step)];
                 (link.stream.write(piece), piece.len(), piece.len() < all)
             } else {
-                let result = link.stream.write_vectored(&slices[..filled]);
+                let result = link.stream.write_vectored(&slices[..count]);
                 (result, all, false)
             }
         };
         match result {
             Ok(n) => {
                 shard.sent(link.id, n, now);
+                written += n;
                 if n < wanted || (cut && !takes_more(&link.stream)) {
                     link.blocked = true;
-                    return Ok(());
+                    return Ok(true);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 link.blocked = true;
-                return Ok(());
+                return Ok(true);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(false)
 }
 
-/// Writes a layered connection's bytes through its layer.
+/// Writes a layered connection's bytes through its layer. False if others are to
+/// have their turn first.
 fn flush_layered(
     shard: &mut Shard,
     link: &mut Link,
     scope: Scope,
-    step: usize,
+    Bounds { step, most }: Bounds,
     now: Nanos,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     // What is in its wire form cannot be overtaken any more.
-    let ahead = step.min(WIRE);
-    loop {
+    let ahead = step.min(most).min(WIRE);
+    let mut written = 0;
+    while written < most {
         if let Some(layer) = &mut link.layer
             && layer.established()
         {
@@ -922,27 +1025,29 @@ fn flush_layered(
         if link.wire_sent == link.wire.len() {
             link.wire = Vec::new();
             link.wire_sent = 0;
-            return Ok(());
+            return Ok(true);
         }
         match link.stream.write(&link.wire[link.wire_sent..]) {
             Ok(n) => {
                 link.wire_sent += n;
+                written += n;
                 if link.wire_sent == link.wire.len() {
                     link.wire.clear();
                     link.wire_sent = 0;
                     if link.layer.is_none() {
-                        return Ok(());
+                        return Ok(true);
                     }
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 link.blocked = true;
-                return Ok(());
+                return Ok(true);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(false)
 }
 
 impl Link {

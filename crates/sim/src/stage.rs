@@ -7,10 +7,10 @@
 //! comes back to it, so a network is run up to the broker, then the broker, then
 //! the network behind it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 
-use punctual_broker::{ConnId, Flow, Nanos, Output, Scope, Shard};
+use punctual_broker::{ConnId, Flow, Nanos, Need, Output, Ready, Scope, Shard};
 use punctual_codec::{PacketType, Split, split};
 
 /// What the processor takes, ns: least and greatest times.
@@ -24,18 +24,14 @@ pub struct Service {
     pub blocking: u64,
 }
 
-/// Which socket is read next.
+/// Which of the sockets is read next that have as urgent messages; one message at a
+/// time, and what follows from it leaves before another is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// That with the most urgent message, one message at a time; what follows
-    /// from it leaves before another is read. This is the processor that the
-    /// analysis knows.
-    Urgency,
-    /// All that have something, as they became ready, each with all that it has;
-    /// then what is urgent leaves, most urgent first; then the next turn begins.
-    /// This is how the shell of a shard reads clients that sent something urgent
-    /// lately.
-    Turns,
+    /// As the shell of a shard reads: [`Ready`] says which.
+    Shell,
+    /// That which became ready last: the worst that bounds allow for.
+    Latest,
 }
 
 /// A PUBLISH packet at the broker's socket.
@@ -47,9 +43,6 @@ pub struct Arrival {
     pub conn: ConnId,
     /// Its bytes.
     pub packet: Vec<u8>,
-    /// Its priority, the higher the more urgent; only [`Order::Urgency`] looks
-    /// at it.
-    pub priority: u64,
 }
 
 /// A packet that the broker has sent.
@@ -89,26 +82,25 @@ pub fn serve(
         choose,
         now: 0,
         coming: arrivals.into(),
-        ready: Vec::new(),
+        sockets: BTreeMap::new(),
+        ready: Ready::default(),
         served: Served::default(),
     };
     loop {
         processor.take();
-        if processor.ready.is_empty() {
-            let Some(next) = processor.coming.front() else {
-                return processor.served;
-            };
-            // Undeclared work begins only while nothing waits.
-            let idle = processor.now < next.at;
-            processor.now = next.at;
-            if idle && service.blocking > 0 {
-                processor.take_time((0, service.blocking - 1));
+        match processor.next(order) {
+            Some(slot) => processor.message(slot),
+            None => {
+                let Some(next) = processor.coming.front() else {
+                    return processor.served;
+                };
+                // Undeclared work begins only while nothing waits.
+                let idle = processor.now < next.at;
+                processor.now = next.at;
+                if idle && service.blocking > 0 {
+                    processor.take_time((0, service.blocking - 1));
+                }
             }
-            continue;
-        }
-        match order {
-            Order::Urgency => processor.one_message(),
-            Order::Turns => processor.turn(),
         }
     }
 }
@@ -119,8 +111,10 @@ struct Processor<'a> {
     choose: &'a mut dyn FnMut(u64, u64) -> u64,
     now: u64,
     coming: VecDeque<Arrival>,
-    /// Sockets that have something, as they became ready.
-    ready: Vec<VecDeque<Arrival>>,
+    /// What lies in each socket, by its slot.
+    sockets: BTreeMap<u32, VecDeque<Arrival>>,
+    /// Sockets that have something.
+    ready: Ready,
     served: Served,
 }
 
@@ -132,74 +126,74 @@ impl Processor<'_> {
     /// What has come lies in sockets.
     fn take(&mut self) {
         while let Some(next) = self.coming.pop_front_if(|next| next.at <= self.now) {
-            let conn = |socket: &&mut VecDeque<Arrival>| {
-                socket.front().is_some_and(|first| first.conn == next.conn)
-            };
-            match self.ready.iter_mut().find(conn) {
-                Some(socket) => socket.push_back(next),
-                None => self.ready.push(VecDeque::from([next])),
+            let (slot, need) = (next.conn.slot, self.shard.need(next.conn));
+            let socket = self.sockets.entry(slot).or_default();
+            if socket.is_empty() {
+                self.ready.push(slot, need);
             }
+            socket.push_back(next);
         }
     }
 
-    fn one_message(&mut self) {
-        let urgency = |socket: &VecDeque<Arrival>| socket.front().map(|first| first.priority);
-        let mut next = 0;
-        for socket in 1..self.ready.len() {
-            if urgency(&self.ready[socket]) > urgency(&self.ready[next]) {
-                next = socket;
-            }
+    /// The socket to be read.
+    fn next(&mut self, order: Order) -> Option<u32> {
+        let first = self.next_in_turn()?;
+        if order == Order::Shell {
+            return Some(first);
         }
-        let mut socket = self.ready.remove(next);
-        if let Some(arrival) = socket.pop_front() {
-            // Behind those that are as urgent and came before its next one.
-            self.put_back(socket);
-            self.receive(&arrival);
+        let urgency = |processor: &Self, slot: u32| {
+            let conn = processor.sockets[&slot].front().map(|first| first.conn);
+            conn.map_or(Need::Plain, |conn| processor.shard.need(conn))
+        };
+        let mut ready = vec![first];
+        ready.extend(std::iter::from_fn(|| self.next_in_turn()));
+        let need = urgency(self, first);
+        let equals = ready
+            .iter()
+            .take_while(|slot| urgency(self, **slot) == need);
+        let chosen = ready.remove(equals.count() - 1);
+        for slot in ready {
+            self.ready.push(slot, urgency(self, slot));
         }
-        self.flush();
+        Some(chosen)
     }
 
-    fn put_back(&mut self, socket: VecDeque<Arrival>) {
+    fn next_in_turn(&mut self) -> Option<u32> {
+        let ready = &mut self.ready;
+        let next = ready.pop_promised().or_else(|| ready.pop_urgent());
+        next.or_else(|| self.ready.pop_plain())
+    }
+
+    /// Reads a socket: handles its first message, and lets leave what follows.
+    fn message(&mut self, slot: u32) {
+        let Some(socket) = self.sockets.get(&slot) else {
+            return;
+        };
         let Some(first) = socket.front() else {
             return;
         };
-        let at = first.at;
-        let before = |other: &VecDeque<Arrival>| other.front().is_some_and(|o| o.at <= at);
-        let place = self.ready.partition_point(before);
-        self.ready.insert(place, socket);
-    }
-
-    fn turn(&mut self) {
-        let ready: Vec<ConnId> = self
-            .ready
+        let (conn, length) = (first.conn, first.packet.len());
+        let bytes: Vec<u8> = socket
             .iter()
-            .filter_map(|socket| socket.front().map(|first| first.conn))
+            .flat_map(|each| &each.packet)
+            .copied()
             .collect();
-        for conn in ready {
-            // What came while others were read is read with it.
-            self.take();
-            let of =
-                |socket: &VecDeque<Arrival>| socket.front().is_some_and(|first| first.conn == conn);
-            if let Some(place) = self.ready.iter().position(of) {
-                for arrival in self.ready.remove(place) {
-                    self.receive(&arrival);
-                }
+        self.take_time(self.service.receive);
+        let received = self.shard.receive_promised(conn, &bytes, Nanos(self.now));
+        assert_eq!(
+            (received.flow, received.consumed, received.promised),
+            (Flow::Read, length, true),
+            "the broker handles one message that was admitted"
+        );
+        self.shard.take_outputs(&mut self.served.outputs);
+        // It is seen that something is left before more is looked for.
+        if let Some(socket) = self.sockets.get_mut(&slot) {
+            socket.pop_front();
+            if !socket.is_empty() {
+                self.ready.push(slot, self.shard.need(conn));
             }
         }
         self.flush();
-    }
-
-    fn receive(&mut self, arrival: &Arrival) {
-        self.take_time(self.service.receive);
-        let received = self
-            .shard
-            .receive(arrival.conn, &arrival.packet, Nanos(self.now));
-        assert_eq!(
-            (received.flow, received.consumed),
-            (Flow::Read, arrival.packet.len()),
-            "the broker reads what was admitted"
-        );
-        self.shard.take_outputs(&mut self.served.outputs);
     }
 
     /// Writes what is urgent, the most urgent first, then the rest.

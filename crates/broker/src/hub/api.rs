@@ -75,8 +75,8 @@ pub struct Received {
     pub needed: usize,
     /// What to do next.
     pub flow: Flow,
-    /// Whether something urgent was among it.
-    pub urgent: bool,
+    /// Whether the last of it was a message of an admitted flow.
+    pub promised: bool,
 }
 
 /// What a shell is asked to do.

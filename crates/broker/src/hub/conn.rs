@@ -79,6 +79,11 @@ pub(crate) struct Conn {
     /// Whether CONNECT stated requirements for all publications, or the session
     /// has flows.
     pub(crate) states: bool,
+    /// Priority of the messages of admitted flows that it sends, as far as it
+    /// sends nothing else.
+    pub(crate) promised: Option<u8>,
+    /// What was received last had something urgent in it.
+    pub(crate) sends_urgent: bool,
     /// A neighbour broker is at the other end.
     pub(crate) link: bool,
     pub(crate) alias_max: u16,

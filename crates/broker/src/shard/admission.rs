@@ -141,8 +141,9 @@ pub(super) fn carry(
 ) -> Course {
     let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
     let sizes = stated.sizes;
-    let conn = hub.conns.get(id.slot);
+    let conn = hub.conns.get_mut(id.slot);
     let flow = conn
+        .as_ref()
         .and_then(|conn| hub.sessions.get_mut(conn.session)?.flows.as_deref_mut())
         .and_then(|flows| flows.get_mut(topic));
     let Some(flow) = flow else {
@@ -154,7 +155,7 @@ pub(super) fn carry(
     }
     flow.messages += 1;
     let rejected = flow.state.rejection().is_some();
-    let refuse = rejected && refuses(admission, conn, topic);
+    let refuse = rejected && refuses(admission, conn.as_deref(), topic);
     let answer = flow.state.untold();
     let answer = answer.map(|answer| as_carried(answer, refuse));
     flow.state.told |= answer.is_some();
@@ -187,6 +188,9 @@ pub(super) fn carry(
         }
     }
     flow.state.meter.spend(&grant, sizes.packet, now.0);
+    if let Some(conn) = conn {
+        conn.promised = Some(grant.priority);
+    }
     hub.stats.flow_messages_admitted += 1;
     let asked = &flow.state.requirements;
     let deadline = asked.deadline.or(asked.period);
@@ -278,6 +282,7 @@ impl Shard {
             .entry(topic.into())
             .or_insert_with(|| Flow::new(requirements));
         let answer = decision.answer.clone();
+        let granted = decision.grant.as_ref().map(|grant| grant.priority);
         let Some(asked) = flow.state.decide(requirements, decision) else {
             return;
         };
@@ -286,6 +291,7 @@ impl Shard {
         let waiting = flow.waiting.take();
         if let Some(conn) = conn.and_then(|slot| hub.conns.get_mut(slot)) {
             conn.states = true;
+            conn.promised = conn.promised.max(granted);
         }
         if let Some(waiting) = waiting {
             hub.resume(vec![waiting]);

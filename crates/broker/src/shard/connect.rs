@@ -423,6 +423,9 @@ impl Shard {
         session.handle.connected.store(true, Ordering::Release);
         let number = session.handle.number;
         let has_flows = session.flows.is_some();
+        let flows = session.flows.iter().flat_map(|flows| flows.values());
+        let promised = flows.filter_map(|flow| Some(flow.state.grant()?.priority));
+        let promised = promised.max();
         if session_present && rights_changed && !session.subscriptions.is_empty() {
             hub.directory.generations.bump_all();
         }
@@ -450,6 +453,7 @@ impl Shard {
             conn.states = true;
         }
         conn.states |= has_flows;
+        conn.promised = promised;
         let peer = conn.meta.peer;
         hub.stats.clients_connected += 1;
         if wish.keep_alive > 0 {

@@ -34,6 +34,7 @@ use crate::hub::{
 };
 use crate::journal::{Durability, HeldAnswers, Journal};
 use crate::message::Messages;
+use crate::ready::Need;
 use crate::route::RouteCache;
 use crate::sequence::Number;
 use crate::session::{Names, Step};
@@ -44,6 +45,28 @@ use crate::{Config, Nanos, Stats};
 
 /// Time between two copies of the counters to other threads.
 const SHARE_STATS: Nanos = Nanos::from_millis(200);
+
+/// Bytes that a connection may send at a time beside messages of admitted flows
+/// and be read as soon as these: some acknowledgements and pings.
+const BESIDE: usize = 256;
+
+/// PUBLISH packets received so far.
+struct Publishes {
+    all: u64,
+    urgent: u64,
+    /// Of admitted flows.
+    promised: u64,
+}
+
+impl Publishes {
+    fn of(stats: &Stats) -> Self {
+        Self {
+            all: stats.publishes_received(),
+            urgent: stats.publishes_received_urgent,
+            promised: stats.flow_messages_admitted,
+        }
+    }
+}
 
 /// Why a connection is to be ended by the broker.
 #[derive(Debug, Clone)]
@@ -220,6 +243,8 @@ impl Shard {
             held: HeldAnswers::default(),
             corked: false,
             states: false,
+            promised: None,
+            sends_urgent: false,
             link: false,
             alias_max: 0,
             out: Egress::default(),
@@ -306,13 +331,44 @@ impl Shard {
     /// Bytes were received. Whole packets are handled; what remains is to be
     /// handed in again with what follows.
     pub fn receive(&mut self, id: ConnId, data: &[u8], now: Nanos) -> Received {
+        self.receive_until(id, data, false, now)
+    }
+
+    /// As [`Self::receive`], but only up to the first message of an admitted flow:
+    /// then what remains is to be handed in again even if nothing follows, after
+    /// what follows from that message was written, and after what others have sent
+    /// that is more urgent.
+    pub fn receive_promised(&mut self, id: ConnId, data: &[u8], now: Nanos) -> Received {
+        self.receive_until(id, data, true, now)
+    }
+
+    /// Whether deadlines may be promised, and so clients be read in the order of
+    /// [`Self::need`].
+    #[inline]
+    pub fn promises(&self) -> bool {
+        self.hub.config.admission.is_some()
+    }
+
+    /// How soon a connection is to be read that has something.
+    pub fn need(&self, id: ConnId) -> Need {
+        match self.hub.conns.get(id.slot) {
+            Some(conn) if conn.generation == id.generation => match conn.promised {
+                Some(priority) => Need::Promised(priority),
+                None if conn.sends_urgent => Need::Urgent,
+                None => Need::Plain,
+            },
+            _ => Need::Plain,
+        }
+    }
+
+    fn receive_until(&mut self, id: ConnId, data: &[u8], promised: bool, now: Nanos) -> Received {
         let mut received = Received {
             consumed: 0,
             needed: 0,
             flow: Flow::Closed,
-            urgent: false,
+            promised: false,
         };
-        let urgent = self.hub.stats.publishes_received_urgent;
+        let before = Publishes::of(&self.hub.stats);
         let limits = &self.hub.config.limits;
         let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
         let send_buffer = limits.send_buffer;
@@ -365,7 +421,12 @@ impl Shard {
                     }
                     received.consumed += frame.bytes.len();
                     max = max_packet;
+                    received.promised = self.hub.stats.flow_messages_admitted != before.promised;
                     match next {
+                        Next::Packet if received.promised && promised => {
+                            received.flow = Flow::Read;
+                            break;
+                        }
                         Next::Packet => {}
                         Next::Pause => {
                             received.flow = Flow::Pause;
@@ -387,7 +448,15 @@ impl Shard {
         }
         self.hub.stats.packets_received += packets;
         self.hub.stats.bytes_received += received.consumed as u64;
-        received.urgent = self.hub.stats.publishes_received_urgent != urgent;
+        let came = Publishes::of(&self.hub.stats);
+        if let Some(conn) = self.hub.conn(id) {
+            conn.sends_urgent = came.urgent != before.urgent;
+            // Who sends much beside its admitted flows waits with it.
+            let plain = came.all - before.all > came.promised - before.promised;
+            if plain || !received.promised && received.consumed > BESIDE {
+                conn.promised = None;
+            }
+        }
         self.share_stats_soon(now);
         received
     }

@@ -71,6 +71,10 @@ pub struct LinkEntry {
     /// `egress.policy = "edf"`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub edf: bool,
+    /// Inside a priority it serves in any order, but each flow's frames in
+    /// theirs: a processor that reads its clients' connections in turn.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unordered: bool,
 }
 
 /// A declared flow: at least a period apart, messages go from a publisher to
@@ -234,6 +238,7 @@ const LINK: &[Key] = &[
     ("be", Kind::Time),
     ("fifo", Kind::Any),
     ("edf", Kind::Any),
+    ("unordered", Kind::Any),
 ];
 
 const FLOW: &[Key] = &[

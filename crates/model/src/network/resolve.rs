@@ -41,6 +41,9 @@ pub struct Link {
     pub fifo: bool,
     /// It serves by deadline, not by priority.
     pub edf: bool,
+    /// Inside a priority it serves in any order, but each flow's frames in
+    /// theirs.
+    pub unordered: bool,
 }
 
 /// A frame of a flow on a link. A flow has one hop for each link of its tree;
@@ -193,6 +196,10 @@ impl Topology {
             let problem = "and fifo are both stated; leave one out";
             return Err(NetworkError::new(place("edf"), problem));
         }
+        if entry.unordered && (entry.fifo || entry.edf) {
+            let problem = "goes by priority, and fifo or edf is stated; leave one out";
+            return Err(NetworkError::new(place("unordered"), problem));
+        }
         let index = self.links.len();
         if self.link_index.insert(entry.id.clone(), index).is_some() {
             return Err(twice("links", &entry.id));
@@ -206,6 +213,7 @@ impl Topology {
             best_effort,
             fifo: entry.fifo,
             edf: entry.edf,
+            unordered: entry.unordered,
         });
         Ok(())
     }

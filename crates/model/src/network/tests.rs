@@ -176,6 +176,11 @@ fn what_means_nothing_is_refused_by_name() {
             "edf: and fifo are both",
         ),
         (
+            r#""fifo":true"#,
+            r#""fifo":true,"unordered":true"#,
+            "unordered: goes by priority",
+        ),
+        (
             r#""nodes": ["#,
             r#""nodes": 5, "other": ["#,
             "nodes: must be a list",

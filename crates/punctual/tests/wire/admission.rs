@@ -241,6 +241,80 @@ fn flows_are_held_to_what_they_declared() {
     assert!(told(&answer, "rt-reason").contains("rt-size"));
 }
 
+/// Publishes with QoS 0, all at once.
+fn send_all(conn: &mut Conn, topic: &str, payloads: &[String]) {
+    let publish = |payload: &String| Publish::new(V5, topic, payload).encode();
+    let bytes: Vec<u8> = payloads.iter().flat_map(publish).collect();
+    conn.send(bytes);
+}
+
+#[test]
+fn of_what_is_there_the_most_urgent_is_sent_first() {
+    let config = format!("{CONFIG}policing = \"off\"\n");
+    let Some(broker) = Broker::with_config(&config) else {
+        return;
+    };
+    let mut subscriber = client(&broker, "s");
+    subscriber.subscribe("#", 0);
+    let mut publisher = |id: &str, priority: &str| {
+        let mut conn = client(&broker, id);
+        let mut pairs = DECLARED.to_vec();
+        pairs.push(("rt-priority", priority));
+        let (_, answer) = ask(&mut conn, id, "first", &pairs);
+        assert_eq!(told(&answer, "rt-status"), "admitted");
+        subscriber.expect(id, "first");
+        conn
+    };
+    let (mut low, mut high) = (publisher("low", "2"), publisher("high", "6"));
+    let mut plain = client(&broker, "plain");
+    let payloads: Vec<String> = (0..3).map(|n| n.to_string()).collect();
+    // More than once: where it is not seen to, it may happen to be right.
+    for _ in 0..5 {
+        broker.while_held(|| {
+            send_all(&mut plain, "plain", &payloads);
+            send_all(&mut low, "low", &payloads);
+            send_all(&mut high, "high", &payloads);
+        });
+        for topic in ["high", "low", "plain"] {
+            for payload in &payloads {
+                subscriber.expect(topic, payload);
+            }
+        }
+    }
+}
+
+/// They are handled one by one, the last ones after the end was seen.
+#[test]
+fn what_comes_before_the_end_of_a_connection_is_carried() {
+    let config = format!("{CONFIG}policing = \"off\"\n");
+    let Some(broker) = Broker::with_config(&config) else {
+        return;
+    };
+    let mut subscriber = client(&broker, "s");
+    subscriber.subscribe("#", 0);
+    let mut publisher = client(&broker, "p");
+    let (_, answer) = ask(&mut publisher, "a", "first", DECLARED);
+    assert_eq!(told(&answer, "rt-status"), "admitted");
+    subscriber.expect("a", "first");
+    let mut payloads: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+    // More than is read at once.
+    payloads.push("x".repeat(100_000));
+    payloads.extend((20..40).map(|n| n.to_string()));
+    broker.while_held(|| {
+        send_all(&mut publisher, "a", &payloads[..20]);
+        drop(publisher);
+    });
+    let mut publisher = client(&broker, "other");
+    send_all(&mut publisher, "b", &payloads[20..]);
+    drop(publisher);
+    for payload in &payloads[..20] {
+        subscriber.expect("a", payload);
+    }
+    for payload in &payloads[20..] {
+        subscriber.expect("b", payload);
+    }
+}
+
 #[test]
 fn what_was_seen_of_a_flow_is_published_beside_its_bound() {
     let server = "[server]\nsys_interval = \"1s\"\n";

@@ -71,11 +71,26 @@ impl Broker {
 
     /// Asks a spawned broker to stop (SIGTERM).
     pub(crate) fn stop(&self) {
+        self.signal(libc::SIGTERM);
+    }
+
+    /// What is done meanwhile the broker finds all at once.
+    pub(crate) fn while_held(&self, act: impl FnOnce()) {
+        let id = self.signal(libc::SIGSTOP);
+        // SAFETY: waits for a child to stop, whose status is not asked for.
+        let stopped = unsafe { libc::waitpid(id, std::ptr::null_mut(), libc::WUNTRACED) };
+        assert_eq!(stopped, id, "the broker is held");
+        act();
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: libc::c_int) -> libc::pid_t {
         let process = self.process.as_ref().expect("a broker of our own");
         let id = process.child.id() as libc::pid_t;
         // SAFETY: a signal to a child that has not been waited for.
-        let sent = unsafe { libc::kill(id, libc::SIGTERM) };
-        assert_eq!(sent, 0, "SIGTERM to the broker");
+        let sent = unsafe { libc::kill(id, signal) };
+        assert_eq!(sent, 0, "signal {signal} to the broker");
+        id
     }
 
     pub(crate) fn log(&self) -> Log {

@@ -114,6 +114,7 @@ impl Generator {
         }
         self.periods();
         self.deadlines();
+        self.orders();
         self.document
     }
 
@@ -130,6 +131,17 @@ impl Generator {
         for flow in &mut self.document.flows {
             let tenths = self.rng.within(1..=30);
             flow.deadline_ns = Some((flow.period_ns / 10).saturating_mul(tenths).max(1));
+        }
+    }
+
+    /// In one network of five some links know no order inside a priority.
+    fn orders(&mut self) {
+        if !self.rng.chance(20) {
+            return;
+        }
+        for link in &mut self.document.links {
+            let likely = if link.id == "cpu" { 90 } else { 20 };
+            link.unordered = self.rng.chance(likely) && !link.fifo && !link.edf;
         }
     }
 
@@ -454,6 +466,7 @@ mod tests {
         assert!(flows(|f| f.frames.is_some()) > 40);
         assert!(flows(|f| f.paths[0].len() >= 5) > 40);
         assert!(count(&|d| d.links.iter().any(|l| l.fifo)) > 40);
+        assert!(count(&|d| d.links.iter().any(|l| l.unordered)) > 40);
         assert!(count(&|d| d.links.iter().any(|l| l.rate_bps != d.links[1].rate_bps)) > 40);
     }
 }

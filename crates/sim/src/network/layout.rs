@@ -1,6 +1,6 @@
 //! A network in dense tables, made once and walked millions of times.
 
-use punctual_model::network::{Flow, LinkIndex, Network, Topology};
+use punctual_model::network::{Flow, Link, LinkIndex, Network, Topology};
 
 /// No hop, no frame, no such thing.
 pub(super) const NONE: u32 = u32::MAX;
@@ -36,7 +36,7 @@ pub(super) struct HopRow {
     pub(super) pair: u32,
     pub(super) children: (u32, u32),
     pub(super) leaf: bool,
-    /// On a link that serves by deadline, the flow's.
+    /// Where the queue is by time due: how long after its arrival a frame is.
     pub(super) deadline: Option<u64>,
 }
 
@@ -134,7 +134,7 @@ impl Layout {
                     pair,
                     children: (start, layout.children.len() as u32),
                     leaf: flow.leaves.contains(&number),
-                    deadline: topology.links[hop.link].edf.then_some(flow.deadline),
+                    deadline: patience(&topology.links[hop.link], flow, index),
                 });
             }
             layout.flows.push(FlowRow {
@@ -175,6 +175,17 @@ impl Layout {
         }
         hops.reverse();
         hops
+    }
+}
+
+/// How much later than it came a frame is due where its queue is not in the order
+/// of arrival. Where any order will do, flows named later always let the others
+/// go first.
+fn patience(link: &Link, flow: &Flow, index: usize) -> Option<u64> {
+    match (link.edf, link.unordered) {
+        (true, _) => Some(flow.deadline),
+        (_, true) => Some((index as u64).saturating_mul(1 << 50)),
+        _ => None,
     }
 }
 

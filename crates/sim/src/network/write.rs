@@ -36,6 +36,9 @@ pub fn to_toml(document: &Document) -> String {
         if link.edf {
             line.plain("edf", true);
         }
+        if link.unordered {
+            line.plain("unordered", true);
+        }
     });
     list(&mut text, "flows", &document.flows, |flow, line| {
         line.text("id", &flow.id);

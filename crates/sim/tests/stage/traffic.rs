@@ -356,7 +356,6 @@ impl<'a> Traffic<'a> {
                 at: due(flow, message) + response,
                 conn: sent.conn,
                 packet: publisher.packet(QoS::AtMostOnce, &beginning),
-                priority: sent.priority,
             });
         }
         // What comes at one instant comes in any order.

@@ -1,5 +1,8 @@
 //! The measurements: a broker of this binary over loopback, and a plain
 //! forwarder in its place for what the host alone takes.
+//!
+//! What goes through the broker has a deadline that is admitted, for that is what
+//! the figures are for; what it has to pass has none.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -8,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use punctual_bench::{Floor, Latency, Options, Pace, Report, Scenario, run};
+use punctual_bench::{Floor, Latency, Options, Pace, Report, Scenario, Version, run};
 
 use crate::cli::{Failure, complain};
 
@@ -71,13 +74,15 @@ impl Plan {
         let mut host = Vec::new();
         let forwarder = forwarder()?;
         for payload in &self.sizes {
-            host.push(self.probe("forwarder", forwarder, *payload, 1)?);
+            self.say(format_args!("forwarder: {payload} B"));
+            host.push(self.sample(self.probe(forwarder, *payload, 1))?);
         }
         let broker = Broker::start(self.realtime)?;
         let mut samples = Vec::new();
         for payload in &self.sizes {
             for subscribers in &self.subscribers {
-                samples.push(self.probe("broker", broker.address, *payload, *subscribers)?);
+                self.say(format_args!("broker: {payload} B to {subscribers}"));
+                samples.push(self.sample(self.admitted(&broker, *payload, *subscribers))?);
             }
         }
         let saturated = self
@@ -103,22 +108,35 @@ impl Plan {
     }
 
     /// Messages one at a time: what one takes when nobody else is there.
-    fn probe(
-        &self,
-        through: &str,
-        address: SocketAddr,
-        payload: usize,
-        subscribers: u32,
-    ) -> Result<Sample, Failure> {
-        self.say(format_args!("{through}: {payload} B to {subscribers}"));
+    fn probe(&self, address: SocketAddr, payload: usize, subscribers: u32) -> Options {
         let scenario = Scenario::Fan {
             publishers: 1,
             subscribers,
         };
         let mut options = self.options(scenario, address, payload);
         options.pace = Pace::Rate(self.rate.into());
+        options
+    }
+
+    /// The same with a deadline that the broker admits.
+    fn admitted(&self, broker: &Broker, payload: usize, subscribers: u32) -> Options {
+        let mut options = self.probe(broker.address, payload, subscribers);
+        let period = 1_000_000_000 / u64::from(self.rate.max(1));
+        options.version = Version::V5;
+        options.user_properties = vec![
+            ("rt-deadline".into(), "10s".into()),
+            ("rt-period".into(), format!("{period}ns")),
+        ];
+        options
+    }
+
+    fn sample(&self, options: Options) -> Result<Sample, Failure> {
+        let subscribers = match options.scenario {
+            Scenario::Fan { subscribers, .. } => subscribers,
+            _ => 1,
+        };
         Ok(Sample {
-            payload,
+            payload: options.payload,
             subscribers,
             latency: latency(&run(&options)?)?,
         })
@@ -152,7 +170,8 @@ impl Plan {
         bulk.duration = self.duration * 2;
         bulk.client_prefix.push_str("bulk-");
         let bulk = thread::spawn(move || run(&bulk));
-        let sample = self.probe("broker beside bulk", broker.address, smallest, 1);
+        self.say(format_args!("broker: {smallest} B beside bulk"));
+        let sample = self.sample(self.admitted(broker, smallest, 1));
         match bulk.join() {
             Ok(report) => report.map(drop)?,
             Err(_) => return Err("the publisher of bulk has failed".into()),
@@ -222,6 +241,12 @@ impl Broker {
             ])
             .args(realtime.then_some("--realtime"))
             .env("PUNCTUAL__SERVER__SYS_INTERVAL", "off")
+            // All probes are admitted and none is policed.
+            .env("PUNCTUAL__ADMISSION__ENABLED", "true")
+            .env("PUNCTUAL__ADMISSION__POLICING", "off")
+            .env("PUNCTUAL__ADMISSION__RECEIVE_TIME", "1us")
+            .env("PUNCTUAL__ADMISSION__SEND_TIME", "1us")
+            .env("PUNCTUAL__ADMISSION__BLOCKING_TIME", "0us")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

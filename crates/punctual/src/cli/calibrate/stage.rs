@@ -152,6 +152,7 @@ impl Stage {
         })?;
         entry.be_bytes = None;
         entry.be_ns = Some(self.best_effort);
+        (entry.fifo, entry.edf, entry.unordered) = (false, false, true);
         let from = entry.from.clone();
         for node in network.nodes.iter_mut().filter(|node| node.id == from) {
             node.sd_min_ns = 0;
@@ -196,7 +197,7 @@ impl Stage {
         } = self;
         format!(
             "nodes = [\n  {{ id = \"broker-in\", sd_max_ns = {switching} }},\n  {{ id = \"broker-out\" }},\n]\n\
-             links = [\n  {{ id = \"broker\", from = \"broker-in\", to = \"broker-out\", be_ns = {best_effort} }},\n]\n"
+             links = [\n  {{ id = \"broker\", from = \"broker-in\", to = \"broker-out\", be_ns = {best_effort}, unordered = true }},\n]\n"
         )
     }
 }
