@@ -4,9 +4,7 @@
 //! has seen before, except for reading two counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use hashbrown::HashMap;
 
@@ -14,6 +12,7 @@ use crate::access::{AccessControl, Permissions};
 use crate::federation::{Federation, LINK_PREFIX, MessageName};
 use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
+use crate::lock::{lock, read, write};
 use crate::retained::Retained;
 use crate::route::Matched;
 use crate::session::Delivery;
@@ -389,18 +388,4 @@ impl Directory {
             lock(&self.homes).remove(client_id);
         }
     }
-}
-
-// A panic while a lock is held cannot leave these structures inconsistent in a
-// way that is worse than not answering at all, so poisoning is ignored.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -26,6 +26,7 @@ mod federation;
 mod hub;
 mod index;
 mod journal;
+pub mod lock;
 mod message;
 mod ready;
 mod retained;

@@ -11,9 +11,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::Nanos;
+use crate::lock::lock;
 use crate::wait::{SharedWait, Wait};
 
 /// The numbers of one admitted flow.
@@ -151,14 +152,14 @@ impl Watches {
             violations: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         });
-        let mut flows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flows = lock(&self.0);
         flows.insert(name, watch.clone());
         watch
     }
 
     /// The first flows by name.
     pub(crate) fn first(&self, most: usize) -> Vec<Arc<Watch>> {
-        let mut flows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flows = lock(&self.0);
         flows.retain(|_, watch| !watch.ended.load(Ordering::Relaxed));
         flows.values().take(most).cloned().collect()
     }

@@ -5,11 +5,12 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
+use punctual_broker::lock::read;
 use punctual_broker::{Class, ConnMeta, Nanos};
 
 use crate::Counters;
@@ -146,11 +147,7 @@ impl Acceptor {
 
     /// How long accepting has to pause now, if it has to.
     fn must_wait(&self, tokens: &mut Bucket) -> Option<Duration> {
-        let policy = *self
-            .shared
-            .accept
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let policy = *read(&self.shared.accept);
         if self.counters.drift.load(Ordering::Relaxed) > policy.max_drift.0 {
             self.counters.accept_delays.fetch_add(1, Ordering::Relaxed);
             return Some(Duration::from_millis(50));
@@ -165,17 +162,8 @@ impl Acceptor {
         peer: SocketAddr,
         next_shard: &mut usize,
     ) {
-        let policy = self
-            .shared
-            .policies
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)[listener]
-            .clone();
-        let accept = *self
-            .shared
-            .accept
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let policy = read(&self.shared.policies)[listener].clone();
+        let accept = *read(&self.shared.accept);
         let here = self.counters.per_listener[listener].load(Ordering::Relaxed);
         if here >= policy.max_connections
             || self.counters.open.load(Ordering::Relaxed) >= accept.max_connections

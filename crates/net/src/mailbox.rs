@@ -2,10 +2,11 @@
 //! a wake-up when it was empty. Messages travel in batches, so the lock is
 //! taken once per batch and held for a few pointer moves.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use mio::Waker;
+use punctual_broker::lock::lock;
 use punctual_broker::{
     AuthAnswer, Class, ConnId, ConnMeta, LinkLimits, Nanos, RemoteMessage, Shard, StoreTrouble,
 };
@@ -108,10 +109,7 @@ impl Mailbox {
         if matches!(mail, Mail::Messages(_)) {
             self.batches.fetch_add(1, Ordering::Relaxed);
         }
-        self.mail
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(mail);
+        lock(&self.mail).push(mail);
         if !self.pending.swap(true, Ordering::AcqRel) {
             // A failed wake-up means that the shard is gone, and with it
             // everyone who could miss the mail.
@@ -128,10 +126,7 @@ impl Mailbox {
     /// Moves all mail to `list`, which is empty.
     pub(crate) fn take(&self, list: &mut Vec<Mail>) {
         self.pending.store(false, Ordering::Release);
-        std::mem::swap(
-            &mut *self.mail.lock().unwrap_or_else(PoisonError::into_inner),
-            list,
-        );
+        std::mem::swap(&mut *lock(&self.mail), list);
         self.batches.store(0, Ordering::Relaxed);
     }
 }

@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
+use punctual_broker::lock::{lock, read, write};
 use punctual_broker::{
     AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
     Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
@@ -474,10 +475,7 @@ impl Server {
 
     /// Replaces how passwords are checked.
     pub fn set_authenticator(&self, authenticator: Option<Arc<dyn Authenticator>>) {
-        *self
-            .authenticator
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = authenticator;
+        *write(&self.authenticator) = authenticator;
     }
 
     /// Replaces the rights of clients, connected ones included.
@@ -491,19 +489,11 @@ impl Server {
     /// Replaces how new connections of the listeners are treated; in the order
     /// of [`Self::addresses`], as many.
     pub fn set_policies(&self, policies: Vec<ListenerPolicy>, accept: AcceptPolicy) {
-        let mut current = self
-            .shared
-            .policies
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut current = write(&self.shared.policies);
         for (current, policy) in current.iter_mut().zip(policies) {
             *current = Arc::new(policy);
         }
-        *self
-            .shared
-            .accept
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = accept;
+        *write(&self.shared.accept) = accept;
     }
 
     /// Stops accepting, tells clients, flushes, and waits for the threads.
@@ -655,18 +645,12 @@ fn start_authentication(
             .name(format!("auth-{n}"))
             .spawn(move || {
                 loop {
-                    let next = requests
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .recv();
+                    let next = lock(&requests).recv();
                     // The shards are gone, and with them everyone who asks.
                     let Ok((shard, request)) = next else {
                         return;
                     };
-                    let current = authenticator
-                        .read()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .clone();
+                    let current = read(&authenticator).clone();
                     let answer = match current {
                         Some(current) => current.authenticate(&request),
                         None => AuthAnswer::Deny {

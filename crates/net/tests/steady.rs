@@ -1,11 +1,13 @@
-//! What a message costs a shard's thread in allocations and lines of the log once
-//! connections, topics and buffers are known: nothing, urgent or not, by TCP and by
-//! UDP.
+//! What a message costs a shard's thread in allocations, locks and lines of
+//! the log once connections, topics and buffers are known: nothing, urgent or not, by
+//! TCP and by UDP.
 //!
 //! A real server on loopback ports, an allocator that counts what one thread asks
 //! for, and a log of all levels that counts what it says.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -16,13 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use punctual_broker::{Config, Nanos};
-use punctual_net::layer::LayerConfig;
+use punctual_broker::lock::taken;
 use punctual_net::marking::Marking;
-use punctual_net::{
-    AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, Server, ServerOptions, TcpOptions,
-    UdpOptions,
-};
+use punctual_net::{Server, UdpOptions};
 use tracing::span;
 
 /// How long anything may take before a test fails.
@@ -34,8 +32,8 @@ const BATCH: usize = 50;
 const WARM_UP: usize = 40;
 const COUNTED: usize = 40;
 
-/// Allocations a message that are none: buffers of connections come and go with
-/// what happens to meet in one turn.
+/// Allocations or locks a message that are none: buffers of connections come and go
+/// with what happens to meet in one turn.
 const NOW_AND_THEN: f64 = 0.05;
 
 struct Counting;
@@ -114,56 +112,28 @@ impl Log {
     }
 }
 
-/// A server with one shard, whose thread is watched, by TCP and by UDP.
-fn server() -> Server {
-    let listener = |udp| ListenerOptions {
-        address: "127.0.0.1:0".parse().unwrap(),
-        policy: ListenerPolicy {
-            layer: LayerConfig::default(),
-            identity: Identity::None,
-            allow_anonymous: None,
-            refuse: None,
-            max_connections: usize::MAX,
-        },
-        udp,
-        quic: None,
-    };
-    let datagrams = UdpOptions {
-        cookie: false,
-        ..UdpOptions::default()
-    };
-    let server = Server::start(ServerOptions {
-        listeners: vec![listener(None), listener(Some(datagrams))],
-        broker: Config {
-            sys_interval: None,
-            ..Config::default()
-        },
-        shards: 1,
-        realtime: None,
-        tcp: TcpOptions::default(),
-        marking: Marking::default(),
-        accept: AcceptPolicy {
-            max_connections: usize::MAX,
-            rate: 0,
-            max_drift: Nanos::MAX,
-        },
-        max_receive_bytes: 1 << 20,
-        shutdown_timeout: Nanos::from_secs(1),
-        authentication_threads: 1,
-        authenticator: None,
-        admission: None,
-        store: None,
-        federation: None,
-        access: None,
-    });
-    let server = server.unwrap();
+/// Runs something on the shard's thread.
+fn on_shard<T: Send + 'static>(server: &Server, run: fn() -> T) -> T {
     let (done, wait) = channel();
     server.handle().call(0, move |_, _| {
+        let _ = done.send(run());
+    });
+    wait.recv_timeout(PATIENCE).unwrap()
+}
+
+/// A server with one shard, whose thread is watched, by TCP and by UDP.
+fn server() -> Server {
+    let mut options = support::options(UdpOptions {
+        cookie: false,
+        ..UdpOptions::default()
+    });
+    options.broker.sys_interval = None;
+    options.marking = Marking::default();
+    let server = Server::start(options).unwrap();
+    on_shard(&server, || {
         WATCHED.set(true);
         tracing::info!("watched");
-        let _ = done.send(());
     });
-    wait.recv_timeout(PATIENCE).unwrap();
     server
 }
 
@@ -181,7 +151,7 @@ struct Client {
 
 impl Client {
     fn connect(server: &Server, udp: bool, v5: bool, id: &str) -> Self {
-        let to: SocketAddr = server.addresses()[usize::from(udp)];
+        let to: SocketAddr = server.addresses()[usize::from(!udp)];
         let way = if udp {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.connect(to).unwrap();
@@ -305,9 +275,8 @@ impl Traffic {
         packet(0x30 | (self.qos << 1), &body)
     }
 
-    /// Allocations of the shard for a message that `receivers` clients get, and
-    /// events that it logs for all of them.
-    fn costs(&self, receivers: usize) -> (f64, u64) {
+    /// What a message costs that `receivers` clients get.
+    fn costs(&self, receivers: usize) -> Costs {
         let server = server();
         let connect = |id: &str| Client::connect(&server, self.udp, self.v5, id);
         let mut publisher = connect("publisher");
@@ -337,22 +306,38 @@ impl Traffic {
             }
         };
         run(WARM_UP);
-        let counted = || [&ALLOCATIONS, &EVENTS].map(|count| count.load(Ordering::Relaxed));
+        let counted = || {
+            // Being asked takes one.
+            let locks = on_shard(&server, taken);
+            let [allocations, events] =
+                [&ALLOCATIONS, &EVENTS].map(|count| count.load(Ordering::Relaxed));
+            [allocations, locks, events]
+        };
         let before = counted();
         run(COUNTED);
         let after = counted();
         server.shut_down();
         let messages = (COUNTED * BATCH) as f64;
-        (
-            (after[0] - before[0]) as f64 / messages,
-            after[1] - before[1],
-        )
+        Costs {
+            allocations: (after[0] - before[0]) as f64 / messages,
+            locks: (after[1] - before[1]) as f64 / messages,
+            events: after[2] - before[2],
+        }
     }
+}
+
+/// What a message costs the shard.
+#[derive(Debug)]
+struct Costs {
+    allocations: f64,
+    locks: f64,
+    /// Of all messages.
+    events: u64,
 }
 
 /// One test, because one counter is watched.
 #[test]
-fn messages_in_steady_state_neither_allocate_nor_log() {
+fn messages_in_steady_state_neither_allocate_nor_lock_nor_log() {
     tracing::subscriber::set_global_default(Log).unwrap();
     let mut kinds = Vec::new();
     for (udp, qos) in [(false, 0), (false, 1), (true, 0)] {
@@ -373,13 +358,11 @@ fn messages_in_steady_state_neither_allocate_nor_log() {
     }
     for traffic in kinds {
         for receivers in [1, 3] {
-            let (allocations, events) = traffic.costs(receivers);
-            println!("{traffic:?} to {receivers}: {allocations}");
-            assert!(
-                allocations < NOW_AND_THEN,
-                "{traffic:?} to {receivers} receivers: {allocations} allocations a message"
-            );
-            assert_eq!(events, 0, "{traffic:?} to {receivers} receivers");
+            let costs = traffic.costs(receivers);
+            println!("{traffic:?} to {receivers}: {costs:?}");
+            let most = costs.allocations.max(costs.locks);
+            assert!(most < NOW_AND_THEN, "{traffic:?} to {receivers}: {costs:?}");
+            assert_eq!(costs.events, 0, "{traffic:?} to {receivers}");
         }
     }
     assert!(EVENTS.load(Ordering::Relaxed) > 0, "the log is heard");

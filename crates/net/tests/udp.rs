@@ -8,23 +8,19 @@
     reason = "helpers of tests may panic; clippy knows only the tests themselves"
 )]
 
+mod support;
+
 use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use punctual_broker::{Config, Nanos};
 use punctual_codec::{
     Connect, Disconnect, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish,
     QoS, ReasonCode, Split, Subscribe, SubscribeOptions, Version, split,
 };
-use punctual_net::layer::LayerConfig;
-use punctual_net::marking::Marking;
 use punctual_net::realtime::RealtimeOptions;
-use punctual_net::{
-    AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, Server, ServerOptions, TcpOptions,
-    UdpOptions,
-};
+use punctual_net::{Server, ServerOptions, UdpOptions};
 use punctual_udp::{Client, ClientConfig, ClientState, Header};
 
 /// How long anything may take before it counts as not happening.
@@ -43,40 +39,12 @@ impl Serve {
     }
 
     fn start_with(shards: u16, udp: UdpOptions, realtime: Option<RealtimeOptions>) -> Self {
-        let options = |udp| ListenerOptions {
-            address: "127.0.0.1:0".parse().unwrap(),
-            policy: ListenerPolicy {
-                layer: LayerConfig::default(),
-                identity: Identity::None,
-                allow_anonymous: None,
-                refuse: None,
-                max_connections: usize::MAX,
-            },
-            udp,
-            quic: None,
-        };
-        let server = Server::start(ServerOptions {
-            listeners: vec![options(Some(udp)), options(None)],
-            broker: Config::default(),
+        let options = ServerOptions {
             shards,
             realtime,
-            tcp: TcpOptions::default(),
-            marking: Marking::NONE,
-            accept: AcceptPolicy {
-                max_connections: 1000,
-                rate: 0,
-                max_drift: Nanos::MAX,
-            },
-            max_receive_bytes: 1 << 20,
-            shutdown_timeout: Nanos::from_secs(1),
-            authentication_threads: 1,
-            authenticator: None,
-            admission: None,
-            store: None,
-            federation: None,
-            access: None,
-        })
-        .unwrap();
+            ..support::options(udp)
+        };
+        let server = Server::start(options).unwrap();
         Self {
             udp: server.addresses()[0],
             tcp: server.addresses()[1],

@@ -2,10 +2,10 @@
 //! due, send.
 
 use std::cmp::Reverse;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
+use punctual_broker::lock::read;
 use punctual_broker::{Class, ConnId, ConnMeta, Flow, Nanos, Rank, Scope};
 use quinn_proto::{ConnectionEvent, DatagramEvent, EndpointEvent, Incoming, VarInt};
 
@@ -150,17 +150,8 @@ impl Worker {
         let listener = &mut quic.listeners[at];
         let (output, counters) = (&mut quic.outputs[at], &quic.counters);
         let index = usize::from(listener.index);
-        let accept = *self
-            .shared
-            .accept
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        let policy = self
-            .shared
-            .policies
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)[index]
-            .clone();
+        let accept = *read(&self.shared.accept);
+        let policy = read(&self.shared.policies)[index].clone();
         let answers = class_number(Class::Normal);
         let mut answer = output.buffer();
         let proven = incoming.remote_address_validated();

@@ -3,10 +3,11 @@
 
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
+use punctual_broker::lock::read;
 use punctual_broker::{Class, ConnId, ConnMeta, Nanos, Shard};
 use punctual_codec::ReasonCode;
 use punctual_udp::{Event, PeerId};
@@ -94,7 +95,7 @@ impl Worker {
             return;
         };
         let shared = &self.shared;
-        let accept = *shared.accept.read().unwrap_or_else(PoisonError::into_inner);
+        let accept = *read(&shared.accept);
         let open = self
             .counters
             .open
@@ -108,10 +109,7 @@ impl Worker {
             listener.endpoint.reject(peer, reason, since_origin(now));
             return;
         }
-        let policies = shared
-            .policies
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let policies = read(&shared.policies);
         let policy = Arc::clone(&policies[usize::from(listener.index)]);
         drop(policies);
         let meta = ConnMeta {
