@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Discipline, Enqueue, Lane, Nanos, Policy, Scope, Shard,
-    Urgency,
+    Bound, Config, ConnId, ConnMeta, Directory, Discipline, Enqueue, Lane, Nanos, Policy, Scope,
+    Shard, Urgency,
 };
 use punctual_codec::{
     Connect, Properties, PropertyBuf, Publish, QoS, Subscribe, SubscribeOptions, Unsubscribe,
@@ -124,8 +124,7 @@ impl Broker {
             ..Config::default()
         };
         config.lanes.enqueue = enqueue;
-        config.lanes.messages = 1_000_000;
-        config.lanes.bytes = 1 << 30;
+        config.lanes.urgent = Bound::NONE;
         let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), Nanos(1));
         let mut connect = |name: &str| {
             let meta = ConnMeta {

@@ -52,7 +52,7 @@ pub use config::{Config, Limits, QueueFull};
 pub use depth::Depth;
 pub use directory::{Directory, Totals};
 pub use egress::{
-    Class, Credits, Discipline, Edf, Enqueue, Fifo, FixedPriority, Heads, Lane, LaneLimits,
+    Bound, Class, Credits, Discipline, Edf, Enqueue, Fifo, FixedPriority, Heads, Lane, LaneLimits,
     Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
 pub use federation::{Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay};

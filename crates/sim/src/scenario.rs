@@ -301,7 +301,7 @@ impl Scenario {
                     };
                 }
                 "rule" => config.rules.push(rule(value)?),
-                "lanes" => config.lanes.messages = count()?,
+                "lanes" => config.lanes.urgent.messages = count()?,
                 "enqueue" => {
                     config.lanes.enqueue = match value {
                         "own" => Enqueue::PerReceiver,

@@ -119,8 +119,8 @@ pub(crate) struct Lanes {
     urgent: [Lane<Entry>; 2],
     /// Of the same lanes, what waits in the shared queue.
     awaited: [Awaited; 2],
-    /// Of both.
-    urgent_bytes: usize,
+    /// Bytes of what waits of each of them, wherever.
+    urgent_bytes: [usize; 2],
     /// Urgent messages encoded for the write that is under way, and after it
     /// the rest of the one that was cut.
     express: OutBuf,
@@ -149,11 +149,22 @@ impl Lanes {
         !self.urgent[lane].is_empty() || self.awaited[lane].messages > 0
     }
 
-    /// Messages of lanes 0 and 1.
-    fn waiting(&self) -> usize {
-        let own: usize = self.urgent.iter().map(Lane::len).sum();
-        let awaited: usize = self.awaited.iter().map(|awaited| awaited.messages).sum();
-        own + awaited
+    /// Messages of lane 0 or 1.
+    fn waiting(&self, class: Class) -> usize {
+        let lane = class as usize & 1;
+        self.urgent[lane].len() + self.awaited[lane].messages
+    }
+
+    /// Whether another message of that class and of so many bytes is too much.
+    fn is_full_for(&self, class: Class, size: usize, limits: &LaneLimits) -> bool {
+        let waiting = [Class::RealTime, Class::Priority].map(|class| self.waiting(class));
+        let has_room = |bound: Bound, messages: [usize; 2], bytes: [usize; 2]| {
+            let [messages, bytes] = [messages, bytes].map(|lanes| lanes.into_iter().sum::<usize>());
+            messages < bound.messages && bytes.saturating_add(size) <= bound.bytes
+        };
+        !has_room(limits.urgent, waiting, self.urgent_bytes)
+            || class == Class::Priority
+                && !has_room(limits.priority, [0, waiting[1]], [0, self.urgent_bytes[1]])
     }
 
     /// Whether they may be pooled: they hold little memory.
@@ -197,26 +208,47 @@ pub enum Scope {
     Urgent,
 }
 
-/// Where messages of lanes 0 and 1 wait, and their bounds for one connection,
-/// together.
+/// Where messages of lanes 0 and 1 wait, and their bounds for one connection.
+/// Bounds are for messages with QoS 0, and count all; those with QoS 1 and 2 are
+/// bounded by the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneLimits {
     /// Where they wait.
     pub enqueue: Enqueue,
-    /// Messages with QoS 0; those with QoS 1 and 2 are bounded by the window.
+    /// Of both lanes together, so that lane 0 can have all that there is.
+    pub urgent: Bound,
+    /// Of this, what lane 1 can have.
+    pub priority: Bound,
+    /// Who goes when they are full.
+    pub overflow: Overflow,
+}
+
+/// How much may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// Messages.
     pub messages: usize,
     /// Bytes of messages.
     pub bytes: usize,
-    /// Who goes when they are full.
-    pub overflow: Overflow,
+}
+
+impl Bound {
+    /// So much that it bounds nothing.
+    pub const NONE: Self = Self {
+        messages: usize::MAX,
+        bytes: usize::MAX,
+    };
 }
 
 impl Default for LaneLimits {
     fn default() -> Self {
         Self {
             enqueue: Enqueue::default(),
-            messages: 10_000,
-            bytes: 4 << 20,
+            urgent: Bound {
+                messages: 10_000,
+                bytes: 4 << 20,
+            },
+            priority: Bound::NONE,
             overflow: Overflow::default(),
         }
     }
@@ -267,7 +299,8 @@ impl Egress {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         let others = self.lanes.as_ref().map_or(0, |lanes| {
-            lanes.control.len() + lanes.bulk.len() + lanes.express.len() + lanes.urgent_bytes
+            let urgent: usize = lanes.urgent_bytes.iter().sum();
+            lanes.control.len() + lanes.bulk.len() + lanes.express.len() + urgent
         });
         self.plain.len() + others
     }
@@ -351,15 +384,12 @@ impl Egress {
         let size = entry.size();
         let rank = entry.delivery.message.stamp.rank;
         let class = rank.class;
-        let full = |lanes: &Lanes| {
-            lanes.waiting() >= limits.messages || lanes.urgent_bytes + size > limits.bytes
-        };
-        while entry.may_go() && full(lanes) {
+        while entry.may_go() && lanes.is_full_for(class, size, limits) {
             let Some((worst, victim)) = lanes.give_up(rank, limits.overflow, seat) else {
                 stats.class(class).dropped_full += 1;
                 return false;
             };
-            lanes.urgent_bytes -= victim.size();
+            lanes.urgent_bytes[worst as usize & 1] -= victim.size();
             stats.class(worst).dropped_full += 1;
             stats.class(worst).waiting -= 1;
         }
@@ -374,16 +404,15 @@ impl Egress {
             stats.class(class).dropped_full += 1;
             return false;
         }
-        lanes.urgent_bytes += size;
+        lanes.urgent_bytes[lane] += size;
         stats.class(class).arrived();
         true
     }
 
-    /// Whether lanes 0 and 1 have room for another message.
-    pub(crate) fn has_room(&self, limits: &LaneLimits) -> bool {
-        self.lanes.as_ref().is_none_or(|lanes| {
-            lanes.waiting() < limits.messages && lanes.urgent_bytes < limits.bytes
-        })
+    /// Whether lane 0 or 1 has room for another message.
+    pub(crate) fn has_room(&self, class: Class, limits: &LaneLimits) -> bool {
+        let lanes = self.lanes.as_ref();
+        lanes.is_none_or(|lanes| !lanes.is_full_for(class, 1, limits))
     }
 
     /// Rank of what goes next; control packets count as the most urgent.
@@ -551,12 +580,9 @@ impl Egress {
         let whole: usize = lanes.sending.iter().map(|sending| sending.len).sum();
         let cut = lanes.express.len() - whole;
         while let Some(sending) = lanes.sending.pop_back() {
-            lanes.urgent_bytes += sending.entry.size();
-            lanes.urgent[sending.class as usize & 1].push_back(
-                sending.key,
-                sending.arrival,
-                sending.entry,
-            );
+            let lane = sending.class as usize & 1;
+            lanes.urgent_bytes[lane] += sending.entry.size();
+            lanes.urgent[lane].push_back(sending.key, sending.arrival, sending.entry);
         }
         lanes.express.keep_front(cut, pool);
     }
@@ -734,7 +760,7 @@ impl Egress {
                     lanes.draw(seat);
                 }
             }
-            lanes.urgent_bytes = 0;
+            lanes.urgent_bytes = [0; 2];
             self.give_lanes_back(pool);
         }
     }
@@ -911,8 +937,9 @@ impl Lanes {
         dropped: &mut Vec<Dropped>,
         now: Nanos,
     ) -> Option<usize> {
-        let (key, arrival, entry) = self.urgent[class as usize & 1].pop()?;
-        self.urgent_bytes -= entry.size();
+        let lane = class as usize & 1;
+        let (key, arrival, entry) = self.urgent[lane].pop()?;
+        self.urgent_bytes[lane] -= entry.size();
         let delivery = &entry.delivery;
         let message = &delivery.message;
         let late = message.stamp.drop_late && message.stamp.deadline < now;

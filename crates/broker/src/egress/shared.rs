@@ -219,6 +219,7 @@ impl Seat<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::egress::tests::bound;
     use crate::egress::world::{World, message};
     use crate::egress::{Enqueue, LaneLimits, Overflow, Rank, Scope};
     use proptest::prelude::*;
@@ -309,14 +310,14 @@ mod tests {
         #[test]
         fn both_methods_send_the_same(
             steps in proptest::collection::vec(step(), 1..150),
-            messages in 1..30usize,
-            bytes in 2000..20_000usize,
+            urgent in bound(),
+            priority in bound(),
             refuse in any::<bool>(),
         ) {
             let limits = LaneLimits {
                 enqueue: Enqueue::PerReceiver,
-                messages,
-                bytes,
+                urgent,
+                priority,
                 overflow: if refuse { Overflow::RefuseNew } else { Overflow::EvictOldest },
             };
             let mut own = World::new(RECEIVERS, limits);

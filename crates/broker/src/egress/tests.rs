@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use punctual_codec::QoS;
 
 use super::world::{World, message};
-use super::{Class, LaneLimits, OVERHEAD, Overflow, Rank, Scope, Shares};
+use super::{Bound, Class, LaneLimits, OVERHEAD, Overflow, Rank, Scope, Shares};
 use crate::{Message, Nanos};
 
 const UNBOUNDED: LaneLimits = LaneLimits {
     enqueue: super::Enqueue::PerReceiver,
-    messages: usize::MAX,
-    bytes: usize::MAX,
+    urgent: Bound::NONE,
+    priority: Bound::NONE,
     overflow: Overflow::EvictOldest,
 };
 
@@ -23,6 +23,10 @@ enum Step {
     Push(Rank, QoS, usize),
     Control,
     Write(usize, Scope),
+}
+
+pub(super) fn bound() -> impl Strategy<Value = Bound> {
+    (1..30usize, 1000..20_000usize).prop_map(|(messages, bytes)| Bound { messages, bytes })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -73,9 +77,15 @@ impl Model {
 
     /// Adds an urgent message. No message goes while one stays that ranks lower.
     fn push(&mut self, new: Waiting) {
+        let over = |model: &Self, bound: Bound, from: Class| {
+            let lanes = |one: &&Waiting| one.rank.is_some_and(|rank| rank.class >= from);
+            let bytes: usize = model.urgent().filter(lanes).map(|one| one.size).sum();
+            model.urgent().filter(lanes).count() >= bound.messages || bytes + new.size > bound.bytes
+        };
+        let is_priority = new.rank.is_some_and(|rank| rank.class == Class::Priority);
         let full = |model: &Self| {
-            let bytes: usize = model.urgent().map(|one| one.size).sum();
-            model.urgent().count() >= model.limits.messages || bytes + new.size > model.limits.bytes
+            over(model, model.limits.urgent, Class::RealTime)
+                || is_priority && over(model, model.limits.priority, Class::Priority)
         };
         while new.may_go && full(self) {
             let rank = |one: &Waiting| one.rank.filter(|rank| rank.class.is_urgent() && one.may_go);
@@ -161,12 +171,12 @@ proptest! {
     #[test]
     fn bytes_leave_in_the_order_of_their_ranks(
         steps in proptest::collection::vec(step(), 1..120),
-        messages in 1..20usize,
-        bytes in 1000..20_000usize,
+        urgent in bound(),
+        priority in bound(),
         refuse in any::<bool>(),
     ) {
         let overflow = if refuse { Overflow::RefuseNew } else { Overflow::EvictOldest };
-        let limits = LaneLimits { messages, bytes, overflow, ..UNBOUNDED };
+        let limits = LaneLimits { urgent, priority, overflow, ..UNBOUNDED };
         let mut world = World::new(1, limits);
         world.shares = Shares([0; 4]);
         let mut model = Model { waiting: Vec::new(), cut: Vec::new(), limits };

@@ -244,9 +244,11 @@ impl Taken {
         now: Nanos,
     ) {
         while let Some(next) = session.queue.front()
-            && match next.message.stamp.class().is_urgent() {
-                true => next.qos > QoS::AtMostOnce || conn.out.has_room(outlet.limits),
-                false => {
+            && match next.message.stamp.class() {
+                class if class.is_urgent() => {
+                    next.qos > QoS::AtMostOnce || conn.out.has_room(class, outlet.limits)
+                }
+                _ => {
                     let first = session.replays.is_empty() || session.link.is_some();
                     let fleeting = next.message.expires != Nanos::MAX && conn.behind;
                     let ahead = if fleeting { AHEAD_FLEETING } else { ahead };

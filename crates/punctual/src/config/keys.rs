@@ -599,6 +599,11 @@ section! {
         max_waiting_messages: u32 = 10_000, in 1 => 16_000_000, since "0.2", Reload;
         /// Largest size of these messages.
         max_waiting_bytes: Size = Size::mib(4), in Size::kib(1) => MUCH, since "0.2", Reload;
+        /// Of `max_waiting_messages`, the largest number that have a priority but no
+        /// requirement (lane 1). Those with a requirement (lane 0) may have all.
+        max_priority_messages: u32 = 10_000, in 1 => 16_000_000, since "0.3", Reload;
+        /// The same for `max_waiting_bytes`.
+        max_priority_bytes: Size = Size::mib(4), in Size::kib(1) => MUCH, since "0.3", Reload;
         /// Which of them goes when there are more. A message never goes while
         /// one of lower priority stays. "evict-oldest": the oldest of the lowest
         /// priority. "refuse-new": the new one, unless others are lower.

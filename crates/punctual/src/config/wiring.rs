@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use punctual_broker::{
-    Admission as BrokerAdmission, Class, Config as Broker, Discipline, DurabilityPolicy, Enqueue,
-    LaneLimits, Limits as BrokerLimits, Nanos, Overflow, Policing, QueueFull, Shares, UrgencyRule,
+    Admission as BrokerAdmission, Bound, Class, Config as Broker, Discipline, DurabilityPolicy,
+    Enqueue, LaneLimits, Limits as BrokerLimits, Nanos, Overflow, Policing, QueueFull, Shares,
+    UrgencyRule,
 };
 use punctual_manager::{Service, Settings, Star};
 use punctual_model::network::Document;
@@ -105,8 +106,14 @@ impl Config {
                     EgressEnqueue::PerReceiver => Enqueue::PerReceiver,
                     EgressEnqueue::Shared => Enqueue::Shared,
                 },
-                messages: number(self.egress.max_waiting_messages.into()),
-                bytes: number(self.egress.max_waiting_bytes.0),
+                urgent: Bound {
+                    messages: number(self.egress.max_waiting_messages.into()),
+                    bytes: number(self.egress.max_waiting_bytes.0),
+                },
+                priority: Bound {
+                    messages: number(self.egress.max_priority_messages.into()),
+                    bytes: number(self.egress.max_priority_bytes.0),
+                },
                 overflow: match self.egress.overflow {
                     EgressOverflow::EvictOldest => Overflow::EvictOldest,
                     EgressOverflow::RefuseNew => Overflow::RefuseNew,
