@@ -42,8 +42,10 @@ use crate::session::Delivery;
 use crate::stats::Stats;
 use shared::Place;
 
-/// Bytes that are chosen at once when there is a choice.
+/// Bytes that are chosen at once when there is a choice, at most.
 const ROUND: usize = 64 << 10;
+/// A socket that takes little is offered as little as this part of it.
+const LEAST: u32 = 8;
 /// Pieces of a plan: more than a shell writes at once.
 const PIECES: usize = 32;
 /// Lanes that had room for more entries are not pooled.
@@ -129,6 +131,9 @@ pub(crate) struct Lanes {
     sending: VecDeque<Sending>,
     /// What the last call of [`Egress::plan`] chose, in order.
     plan: VecDeque<Piece>,
+    /// How often a round is halved: what was encoded and not written has to be
+    /// put back, so no more is chosen than the socket takes.
+    halved: u32,
     credits: Credits,
 }
 
@@ -517,7 +522,8 @@ impl Egress {
         let mut plain_left = self.plain.len() - plain_cut;
         let mut bulk_left = lanes.bulk.len() - bulk_cut;
         let mut chosen = 0;
-        while chosen < ROUND && lanes.plan.len() < PIECES {
+        let round = ROUND >> lanes.halved;
+        while chosen < round && lanes.plan.len() < PIECES {
             lanes.draw(seat);
             let heads: Heads = [
                 lanes.urgent[0].peek().map(|(_, entry)| entry.size()),
@@ -641,6 +647,11 @@ impl Egress {
         now: Nanos,
     ) {
         let Some(lanes) = &mut self.lanes else { return };
+        let planned: usize = lanes.plan.iter().map(|piece| piece.len).sum();
+        lanes.halved = match n < planned {
+            true => (ROUND / n.max(1)).checked_ilog2().unwrap_or(0).min(LEAST),
+            false => lanes.halved.saturating_sub(1),
+        };
         let sending: usize = lanes.sending.iter().map(|sending| sending.len).sum();
         let cut = lanes.express.len() - sending;
         let mut express = 0;

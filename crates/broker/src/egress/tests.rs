@@ -2,6 +2,7 @@
 //! lane 0 waits; and that the shares hold in what is written.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use proptest::prelude::*;
 use punctual_codec::QoS;
@@ -302,5 +303,50 @@ proptest! {
                 prop_assert!(written[lane] + slack >= least, "lane {}: {:?}", lane, written);
             }
         }
+    }
+}
+
+/// What a message of lane 0 costs from the moment at which it is handed over, one
+/// that exists already, until a socket has taken it: queued, chosen, encoded.
+/// `cargo test --release -p punctual-broker --lib -- --ignored --nocapture a_message_costs`
+#[test]
+#[ignore = "measures"]
+fn a_message_costs() {
+    const BATCHES: usize = 30;
+    const MESSAGES: usize = 20_480;
+    let messages: Vec<Arc<Message>> = (0..8)
+        .map(|key| {
+            let rank = Rank {
+                class: Class::RealTime,
+                key,
+            };
+            message(rank, QoS::AtMostOnce, 100, 0, Nanos::MAX)
+        })
+        .collect();
+    let packet = alone(messages[0].stamp.rank, QoS::AtMostOnce, 100, 0).len();
+    for (queued, at_once) in [(10, 1), (1000, 1), (1000, 16), (1000, 64), (1_000_000, 64)] {
+        let mut world = World::new(1, UNBOUNDED);
+        (0..queued).for_each(|n| world.push(0, &messages[n % 8], 0, Nanos(0)));
+        let mut best = f64::INFINITY;
+        let mut n = 0;
+        for _ in 0..BATCHES {
+            let begin = Instant::now();
+            for _ in 0..MESSAGES / at_once {
+                for _ in 0..at_once {
+                    // An order that no heap likes.
+                    n += 5;
+                    world.push(0, &messages[n * n % 11 % 8], 0, Nanos(0));
+                }
+                let mut left = at_once * packet;
+                while left > 0 {
+                    // A socket that takes all that it is offered until it is full.
+                    left -= world.offer(0, Scope::All, Nanos(0), |slices| {
+                        left.min(slices.iter().map(|slice| slice.len()).sum())
+                    });
+                }
+            }
+            best = best.min(begin.elapsed().as_secs_f64() * 1e9 / MESSAGES as f64);
+        }
+        println!("{queued} queued, {at_once} taken at once: {best:.0} ns a message");
     }
 }

@@ -99,6 +99,23 @@ impl World {
 
     /// Writes at most `n` bytes; returns how many.
     pub(super) fn write(&mut self, of: u32, n: usize, scope: Scope, now: Nanos) -> usize {
+        let mut offered: Vec<u8> = Vec::new();
+        let taken = self.offer(of, scope, now, |slices| {
+            offered.extend(slices.iter().flat_map(|slice| slice.iter()));
+            n.min(offered.len())
+        });
+        self.written[of as usize].extend(&offered[..taken]);
+        taken
+    }
+
+    /// Has what is next taken, in part or all of it; returns how many bytes were.
+    pub(super) fn offer(
+        &mut self,
+        of: u32,
+        scope: Scope,
+        now: Nanos,
+        take: impl FnOnce(&[IoSlice<'_>]) -> usize,
+    ) -> usize {
         let shares = self.shares;
         let egress = &mut self.egresses[of as usize];
         let mut dropped: Vec<Dropped> = Vec::new();
@@ -116,9 +133,7 @@ impl World {
         );
         let mut slices = [IoSlice::new(&[]); 64];
         let filled = egress.slices(scope, &mut slices);
-        let offered: Vec<u8> = slices[..filled].iter().flat_map(|s| s.to_vec()).collect();
-        let taken = n.min(offered.len());
-        self.written[of as usize].extend(&offered[..taken]);
+        let taken = take(&slices[..filled]);
         egress.advance(taken, &shares, pool, stats, now);
         taken
     }
