@@ -8,6 +8,7 @@
 //! The cases are always the same; with `PUNCTUAL_CASES` they are so many others.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
+mod compatible;
 #[allow(dead_code, reason = "not every test binary needs all of it")]
 mod live;
 
@@ -70,16 +71,7 @@ fn field() -> impl Strategy<Value = F> {
 }
 
 fn matching() -> impl Strategy<Value = Match> {
-    vec(field(), 0..4).prop_map(|fields| {
-        let mut taken = Vec::new();
-        for field in fields {
-            taken.push(field);
-            if Match::new(taken.iter().cloned()).is_err() {
-                taken.pop();
-            }
-        }
-        Match::new(taken).unwrap()
-    })
+    compatible::matching(field(), 4)
 }
 
 fn output() -> impl Strategy<Value = Action> {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 mod arbitrary;
+mod compatible;
 
 use arbitrary::envelope;
 use proptest::collection::vec;

@@ -9,6 +9,8 @@ use punctual_openflow::error_code::ErrorCode;
 use punctual_openflow::multipart::*;
 use punctual_openflow::*;
 
+use crate::compatible;
+
 fn masked<T: Clone + std::fmt::Debug>(
     value: impl Strategy<Value = T> + Clone,
 ) -> impl Strategy<Value = Masked<T>> {
@@ -102,18 +104,8 @@ fn field() -> impl Strategy<Value = OxmField> {
     prop_oneof![10 => link, 10 => network, 8 => six, 10 => rest, 2 => other_field()]
 }
 
-/// A match that [`Match::new`] takes: of any fields, those that go together.
 fn matching() -> impl Strategy<Value = Match> {
-    vec(field(), 0..6).prop_map(|fields| {
-        let mut taken = Vec::new();
-        for field in fields {
-            taken.push(field);
-            if Match::new(taken.iter().cloned()).is_err() {
-                taken.pop();
-            }
-        }
-        Match::new(taken).unwrap()
-    })
+    compatible::matching(field(), 6)
 }
 
 fn action() -> impl Strategy<Value = Action> {
