@@ -14,7 +14,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use punctual_model::network::{Flow, LinkIndex, Network, Topology};
 
 use crate::PathBounds;
-use crate::bounds::{Solution, least_end, lower_end, path_bounds};
+use crate::bounds::{Bounds, Solution, analyze, least_end, lower_end, path_bounds};
+use crate::explain::{Explainer, Explanation};
 use crate::levels::{Levels, Limits};
 use crate::refusal::{Overload, Refusal};
 use crate::segment::Scratch;
@@ -273,6 +274,49 @@ impl Admission {
         let mut scratch = Scratch::new(u64::MAX);
         let bounds = leaves.map(|leaf| path_bounds(&self.system, &solution, *leaf, &mut scratch));
         Some(bounds.collect())
+    }
+
+    /// The bounds of all admitted flows, in their order: as
+    /// [`analyze`](crate::analyze) gives them if that looks at no more streams,
+    /// or if routes make a cycle; otherwise by levels alone, which are bounds by
+    /// holistic steps, and no trajectory bounds.
+    pub fn all_bounds(&self, effort: u64) -> Bounds {
+        if !self.settled || self.is_within(effort, self.all_leaves()) {
+            return analyze(&self.network);
+        }
+        let flows = self.network.flows.iter();
+        let leaves = flows.map(|flow| {
+            let class = self.classes.get(&flow.id);
+            class.map_or(&[][..], |class| &self.system.classes[*class].leaves)
+        });
+        let quick = |leaf: &StageId| {
+            let prop = self.system.ports[self.system.stages[*leaf].port].prop;
+            let end = self.levels.limits.end[*leaf];
+            let bound = (end != UNBOUNDED).then(|| end.saturating_add(prop));
+            PathBounds {
+                best: bound,
+                holistic: bound,
+                trajectory: None,
+            }
+        };
+        Bounds {
+            flows: leaves
+                .map(|leaves| leaves.iter().map(quick).collect())
+                .collect(),
+        }
+    }
+
+    /// What the best bounds of an admitted flow are made of, one for each
+    /// destination; `None` if there is none of that name, or if an analysis of
+    /// the whole network looks at more streams than that.
+    pub fn explain(&self, id: &str, effort: u64) -> Option<Vec<Explanation>> {
+        if !self.is_within(effort, self.all_leaves()) {
+            return None;
+        }
+        let place = self.network.flows.iter().position(|flow| flow.id == id)?;
+        let explainer = Explainer::new(&self.network);
+        let paths = 0..self.network.flows[place].leaves.len();
+        paths.map(|path| explainer.explain(place, path)).collect()
     }
 
     /// Brings the levels up to date after flows of these classes came.

@@ -2,7 +2,8 @@
 //!
 //! `analyze` takes a network and gives the bounds of all flows; `admit` takes
 //! a network whose flows are admitted, and a list of changes, and says yes or
-//! no to each. Unknown keys are ignored.
+//! no to each; what a decision's usual effort does not decide is refused. Unknown
+//! keys are ignored.
 
 use punctual_model::network::{Document, FlowEntry, Network, NetworkError};
 use serde::Serialize;
@@ -13,6 +14,10 @@ use crate::bounds::{Bounds, analyze};
 
 /// Name and version of the result's format.
 pub const FORMAT: &str = "wcrt-result-1";
+
+/// Streams of other flows that the bounds in the end may look at: some tens of
+/// seconds. Beyond it they are quick ones.
+const EFFORT_OF_BOUNDS: u64 = 1 << 30;
 
 /// The bounds of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -48,7 +53,9 @@ pub struct Row {
 pub struct Decisions {
     /// One for each change, in order.
     pub decisions: Vec<Decision>,
-    /// The bounds of the flows that are admitted in the end.
+    /// The bounds of the flows that are admitted in the end. Where the network is
+    /// too large to be analysed, the quick bounds by which most decisions are
+    /// made, which are safe and looser, and no trajectory bound.
     pub results: Vec<Row>,
 }
 
@@ -145,7 +152,8 @@ pub fn admit_json(text: &str) -> Result<Decisions, NetworkError> {
         };
         decisions.push(Decision { accepted });
     }
-    let results = Report::new(admission.network(), &analyze(admission.network())).results;
+    let bounds = admission.all_bounds(EFFORT_OF_BOUNDS);
+    let results = Report::new(admission.network(), &bounds).results;
     Ok(Decisions { decisions, results })
 }
 

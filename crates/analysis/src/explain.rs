@@ -82,10 +82,13 @@ pub enum Cause {
         /// How many flows are just like it, itself included.
         alike: u64,
     },
-    /// All that goes first where service is by deadline.
+    /// All that goes first where service is by deadline, the frame's own flow
+    /// included. It is one part: which frames go first depends on what else is
+    /// there, and the greatest sum is not one of greatest shares.
     Due,
     /// All that comes and what is there at once, where so much comes that its
-    /// frames are not counted one by one.
+    /// frames are not counted one by one. It is one part: the rates of all flows
+    /// are added up first.
     LongRun,
     /// The flow's own frames before this one.
     Own,

@@ -1,6 +1,6 @@
 //! Who is let in: the flows that are admitted, and their bounds.
 
-use punctual_analysis::{Admission, LinkLoad, Reason, Refusal, link_loads};
+use punctual_analysis::{Admission, Explanation, LinkLoad, Reason, Refusal, Remedy, link_loads};
 use punctual_model::network::{Flow, Network, Topology};
 
 /// Streams of other flows that a decision may look at: some ten milliseconds
@@ -8,6 +8,8 @@ use punctual_model::network::{Flow, Network, Topology};
 const EFFORT: u64 = 1 << 18;
 /// The same for the bounds of the flow that was asked for.
 const EFFORT_OF_BOUNDS: u64 = 1 << 15;
+/// The same for an explanation, which nobody waits for: some tenths of a second.
+const EFFORT_OF_EXPLANATION: u64 = 1 << 22;
 
 /// Why flows are not let in, in plain words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +80,19 @@ impl Gate {
     pub(crate) fn quick_bounds(&self, ids: &[&str]) -> impl Iterator<Item = u64> {
         let bounds = self.admission.promises(ids, 0).into_iter();
         bounds.map(|each| each.into_iter().max().unwrap_or(0))
+    }
+
+    /// What bounds of a flow are made of, one for each destination; `None` if
+    /// there is none of that name, or if that takes too long to say.
+    pub(crate) fn explain(&self, id: &str) -> Option<Vec<Explanation>> {
+        self.admission.explain(id, EFFORT_OF_EXPLANATION)
+    }
+
+    /// What would help a flow that is refused in the place of one of its name.
+    pub(crate) fn remedies(&self, flow: &Flow) -> Vec<Remedy> {
+        let mut admission = self.admission.clone();
+        admission.remove(&flow.id);
+        admission.remedies(flow)
     }
 
     /// A refusal in words, with the links as they would be loaded.

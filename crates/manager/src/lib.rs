@@ -28,8 +28,9 @@ mod tests;
 pub use answer::Reply;
 pub use envoy::{Ends, Envoy, Table};
 pub use manager::{
-    Change, Client, Decision, FlowView, Manager, Publication, Quota, ReceiverView, SavedClient,
-    SavedFlow, SavedSubscription, State, StateError, Subscribed, Subscription, Verdict,
+    Change, Client, Decision, ExplanationView, FlowView, Manager, PartView, Publication, Quota,
+    ReceiverView, SavedClient, SavedFlow, SavedSubscription, State, StateError, Subscribed,
+    Subscription, Verdict,
 };
 pub use place::{PlaceRule, Who};
 pub use settings::{Service, Settings, Star};

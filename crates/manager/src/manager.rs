@@ -21,7 +21,7 @@ use crate::map::Map;
 use crate::settings::Settings;
 use draft::Draft;
 pub use state::{SavedClient, SavedFlow, SavedSubscription, State, StateError};
-pub use view::{FlowView, ReceiverView};
+pub use view::{ExplanationView, FlowView, PartView, ReceiverView};
 
 /// A client as the broker knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]

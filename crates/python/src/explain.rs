@@ -32,8 +32,9 @@ pub(crate) struct ExplanationRow {
 #[derive(Debug, IntoPyObject)]
 pub(crate) struct RemedyRow {
     kind: &'static str,
-    value: u64,
+    value: Option<u64>,
     flow: Option<String>,
+    paths: Option<Vec<Vec<String>>>,
     text: String,
 }
 
@@ -83,18 +84,26 @@ impl From<Part> for PartRow {
 impl From<Remedy> for RemedyRow {
     fn from(remedy: Remedy) -> Self {
         let text = remedy.to_string();
-        let (kind, value, flow) = match remedy {
-            Remedy::Deadline(nanos) => ("deadline", nanos, None),
-            Remedy::Priority(priority) => ("priority", priority, None),
-            Remedy::Size(percent) => ("size", percent, None),
-            Remedy::Period(nanos) => ("period", nanos, None),
-            Remedy::Demote { flow, priority } => ("demote", priority, Some(flow)),
-        };
-        Self {
+        let row = |kind, value| Self {
             kind,
             value,
-            flow,
+            flow: None,
+            paths: None,
             text,
+        };
+        match remedy {
+            Remedy::Deadline(nanos) => row("deadline", Some(nanos)),
+            Remedy::Priority(priority) => row("priority", Some(priority)),
+            Remedy::Size(percent) => row("size", Some(percent)),
+            Remedy::Period(nanos) => row("period", Some(nanos)),
+            Remedy::Path(paths) => Self {
+                paths: Some(paths),
+                ..row("path", None)
+            },
+            Remedy::Demote { flow, priority } => Self {
+                flow: Some(flow),
+                ..row("demote", Some(priority))
+            },
         }
     }
 }

@@ -4,10 +4,12 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use serde::Serialize;
 
+use punctual_analysis::{Cause, Part, Remedy};
 use punctual_codec::topic;
 use punctual_model::network::Network;
 
-use super::{Client, Decision, Manager, Publication, Record, Subscription, worst};
+use super::{Client, Decision, Manager, Name, Publication, Record, Subscription, worst};
+use crate::demand::{Demand, Sizes};
 
 /// An admitted flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,6 +47,43 @@ pub struct ReceiverView {
     pub client: String,
     /// Bound to it, ns.
     pub bound_ns: u64,
+}
+
+/// What the bound of a flow to a receiver is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExplanationView {
+    /// Client identifiers; several only where they are at the broker.
+    pub receivers: Vec<String>,
+    /// The best bound, ns: not more than what was promised, which may have been
+    /// looked at less closely.
+    pub bound_ns: u64,
+    /// In the order of the way; their sum is the bound.
+    pub parts: Vec<PartView>,
+}
+
+/// A part of a bound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartView {
+    /// The link.
+    pub link: String,
+    /// What takes the time, for machines.
+    #[serde(flatten)]
+    pub cause: Cause,
+    /// The same in words.
+    pub text: String,
+    /// How long, ns; negative where it takes away.
+    pub ns: i64,
+}
+
+impl From<Part> for PartView {
+    fn from(part: Part) -> Self {
+        Self {
+            link: part.link,
+            text: part.cause.to_string(),
+            cause: part.cause,
+            ns: part.nanos,
+        }
+    }
 }
 
 impl Manager {
@@ -92,6 +131,52 @@ impl Manager {
             .filter(|((_, before), after)| before != *after)
             .map(|(((id, record), _), after)| record.view(id, after));
         (decision, changed.collect())
+    }
+
+    /// What would help a flow that is rejected, in words: each is a change with
+    /// which it would be admitted. Ways are those of the network, and not among
+    /// them. Takes some tens of decisions; nothing changes.
+    pub fn remedies(&self, client: &Client, publication: Publication<'_>) -> Vec<String> {
+        let mut other = self.clone();
+        let known = other.clients.get(&client.id);
+        let known = known.map_or_else(|| client.clone(), |known| known.client.clone());
+        if !other.meet(&known) {
+            return Vec::new();
+        }
+        let name = Name::new(&client.id, publication.topic);
+        let before = other.flows.get(&name.id);
+        let before = before.map(|known| (known.sizes, known.requirements.size));
+        let sizes = Sizes::of(&publication, before);
+        let draft = Demand::new(&publication.requirements, sizes, &other.settings)
+            .and_then(|demand| other.draft(&name, &demand, true));
+        let Ok(draft) = draft else {
+            return Vec::new();
+        };
+        let remedies = other.gate.remedies(&draft.flow).into_iter();
+        let possible = remedies.filter(|remedy| !matches!(remedy, Remedy::Path(_)));
+        possible.map(|remedy| remedy.to_string()).collect()
+    }
+
+    /// What the bounds of an admitted flow are made of; `None` if there is none of
+    /// that name, or if the network takes too long to analyse.
+    pub fn explain(&self, id: &str) -> Option<Vec<ExplanationView>> {
+        let record = self.flows.get(id)?;
+        let paths = self.gate.explain(id)?;
+        let to = |path: usize| match record.receivers.get(path) {
+            Some(client) => vec![client.to_string()],
+            // It ends at the broker.
+            None => record
+                .local
+                .iter()
+                .map(|client| client.to_string())
+                .collect(),
+        };
+        let views = paths.into_iter().map(|explanation| ExplanationView {
+            receivers: to(explanation.path),
+            bound_ns: explanation.bound_ns,
+            parts: explanation.parts.into_iter().map(PartView::from).collect(),
+        });
+        Some(views.collect())
     }
 
     /// Largest bound of the flows that a client receives by these filters, ns.

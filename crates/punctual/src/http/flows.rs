@@ -16,9 +16,10 @@ use axum::http::{StatusCode, Uri};
 use punctual_analysis::link_loads;
 use punctual_broker::{FlowSight, Nanos};
 use punctual_codec::topic;
-use punctual_manager::{Client, Decision, FlowView, Manager, Publication, Quota};
+use punctual_manager::{Client, Decision, ExplanationView, FlowView, Manager, Publication, Quota};
 use punctual_model::{Requirements, Status};
 use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 
 use super::App;
 use super::error::ApiError;
@@ -97,7 +98,7 @@ pub(super) struct Page {
 }
 
 /// A flow that is asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
     client: String,
@@ -116,6 +117,25 @@ pub(super) struct Answer {
     flow: Option<String>,
     bound_ns: Option<u64>,
     reason: Option<String>,
+    /// Changes with which it would be admitted, each alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remedies: Vec<String>,
+}
+
+/// What the bounds of a flow are made of.
+#[derive(Serialize)]
+pub(super) struct Explained {
+    flow: String,
+    deadline_ns: u64,
+    paths: Vec<ExplanationView>,
+}
+
+/// A flow, or what its bounds are made of.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Shown {
+    Flow(Box<Flow>),
+    Explained(Explained),
 }
 
 /// What would become of it, and of others.
@@ -172,17 +192,44 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<P
     Ok(Json(Page { flows, next }))
 }
 
-/// `GET /api/v1/flows/{id}`.
+/// `GET /api/v1/flows/{id}`, and `GET /api/v1/flows/{id}/explain`: a name may have
+/// slashes, and one that ends so is that of the flow first.
 pub(super) async fn get(
     State(app): State<Arc<App>>,
     Name(id): Name,
     uri: Uri,
-) -> Result<Json<Flow>, ApiError> {
+) -> Result<Json<Shown>, ApiError> {
     Query::new(&uri).finish()?;
-    let view = office(&app)?.view(&id);
-    let view = view.ok_or_else(|| unknown(&id))?;
+    let office = office(&app)?;
+    let Some(view) = office.view(&id) else {
+        let explained = id.strip_suffix("/explain").filter(|id| !id.is_empty());
+        let id = explained.ok_or_else(|| unknown(&id))?;
+        let explained = explain(office, id).await?;
+        return Ok(Json(Shown::Explained(explained)));
+    };
     let flow = observed(&app, vec![view]).await.pop();
-    flow.map(Json).ok_or_else(|| unknown(&id))
+    let flow = flow.ok_or_else(|| unknown(&id))?;
+    Ok(Json(Shown::Flow(Box::new(flow))))
+}
+
+/// What the bounds of a flow are made of. Nobody waits for the manager, or for
+/// this server, meanwhile.
+async fn explain(office: &Office, id: &str) -> Result<Explained, ApiError> {
+    let manager = office.look(Manager::clone).ok_or_else(elsewhere)?;
+    let view = manager.view(id).ok_or_else(|| unknown(id))?;
+    let name = view.id.clone();
+    let paths = spawn_blocking(move || manager.explain(&name)).await;
+    let paths = paths.ok().flatten().ok_or_else(|| {
+        ApiError::unavailable(
+            "the network has more flows than can be analysed for this",
+            "write it to a file, and explain the flow with punctual analyze --explain",
+        )
+    })?;
+    Ok(Explained {
+        flow: view.id,
+        deadline_ns: view.deadline_ns,
+        paths,
+    })
 }
 
 /// `POST /api/v1/flows`: a flow for a client that cannot state it.
@@ -198,7 +245,8 @@ pub(super) async fn create(
     let decision = office
         .change(|manager| manager.reserve(&wanted.client(), wanted.publication(requirements)))
         .ok_or_else(elsewhere)?;
-    let answer = Answer::from(decision);
+    let mut answer = Answer::from(decision);
+    answer.find_remedies(office, &wanted, requirements).await;
     tracing::info!(
         client = wanted.client,
         topic = wanted.topic,
@@ -243,10 +291,9 @@ pub(super) async fn what_if(
     let (decision, changed) = office
         .look(|m| m.what_if(&wanted.client(), wanted.publication(requirements)))
         .ok_or_else(elsewhere)?;
-    Ok(Json(Prospect {
-        answer: decision.into(),
-        changed,
-    }))
+    let mut answer = Answer::from(decision);
+    answer.find_remedies(office, &wanted, requirements).await;
+    Ok(Json(Prospect { answer, changed }))
 }
 
 /// `GET /api/v1/network`.
@@ -328,6 +375,29 @@ impl Wanted {
     }
 }
 
+impl Answer {
+    /// If it is rejected: what would help. Nobody waits for the manager, or for
+    /// this server, meanwhile.
+    async fn find_remedies(
+        &mut self,
+        office: &Office,
+        wanted: &Wanted,
+        requirements: Requirements,
+    ) {
+        if self.status == Status::Admitted.name() {
+            return;
+        }
+        if let Some(manager) = office.look(Manager::clone) {
+            let wanted = wanted.clone();
+            let search = move || {
+                let publication = wanted.publication(requirements);
+                manager.remedies(&wanted.client(), publication)
+            };
+            self.remedies = spawn_blocking(search).await.unwrap_or_default();
+        }
+    }
+}
+
 impl From<Decision> for Answer {
     fn from(decision: Decision) -> Self {
         let answer = decision.answer;
@@ -337,6 +407,7 @@ impl From<Decision> for Answer {
             flow: answer.flow,
             bound_ns: bound.and_then(|nanos| u64::try_from(nanos).ok()),
             reason: answer.reason,
+            remedies: Vec::new(),
         }
     }
 }

@@ -87,6 +87,29 @@ fn flows_are_made_shown_and_removed() {
     let refused = post(&broker, "/api/v1/flows", &never);
     assert_eq!(refused.status, 409);
     assert!(refused.body.contains("axis/2@press"), "{}", refused.body);
+    // What is said to help does.
+    let tight = |deadline: &str| wanted("axis/2", &format!("deadline={deadline}, period=20ms"));
+    let refused: Value = serde_json::from_str(&refused.body).unwrap();
+    let remedies = refused["remedies"].as_array().unwrap();
+    let longer = remedies
+        .iter()
+        .find_map(|remedy| remedy.as_str()?.strip_prefix("a deadline of "));
+    let longer = longer.unwrap_or_else(|| panic!("{remedies:?}"));
+    let prospect = post(&broker, "/api/v1/what-if", &tight(longer)).ok();
+    assert_eq!(prospect["status"], "admitted");
+    assert_eq!(prospect["remedies"], Value::Null);
+    let prospect = post(&broker, "/api/v1/what-if", &never).ok();
+    assert_eq!(prospect["remedies"], refused["remedies"]);
+
+    let explained = broker.get("/api/v1/flows/axis/1@press/explain").ok();
+    let path = &explained["paths"][0];
+    assert_eq!(path["receivers"], json!(["s"]));
+    let parts = path["parts"].as_array().unwrap();
+    let sum: i64 = parts.iter().filter_map(|part| part["ns"].as_i64()).sum();
+    assert_eq!(path["bound_ns"].as_i64(), Some(sum));
+    assert!(sum <= flow["bound_ns"].as_i64().unwrap());
+    assert!(parts.iter().any(|part| part["kind"] == "transmission"));
+    broker.get("/api/v1/flows/nothing/explain").refused(404);
 
     broker.delete("/api/v1/flows/axis/1@press").ok();
     broker.delete("/api/v1/flows/axis/1@press").refused(404);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use punctual_analysis::{Admission, Bounds, analyze};
+use punctual_analysis::{Admission, Bounds, Remedy, analyze};
 use punctual_model::network::{FlowEntry, Network, NetworkError};
 use serde_json::{Value, json};
 
@@ -227,15 +227,19 @@ fn add(admission: &mut Admission, flows: Vec<Value>, input: &Input) -> Result<De
     let flows = flows.map_err(|error| input.blame(&error))?;
     let ids: Vec<_> = flows.iter().map(|flow| flow.id.clone()).collect();
     let refusal = admission.add(flows.clone()).err();
-    let remedies = match (&refusal, flows.as_slice()) {
-        (Some(_), [flow]) => admission.remedies(flow),
-        _ => Vec::new(),
+    let remedies = match &refusal {
+        Some(_) => admission.remedies_of(&flows),
+        None => Vec::new(),
+    };
+    let remedy = |(place, remedy): &(usize, Remedy)| match flows.len() {
+        1 => remedy.to_string(),
+        _ => format!("for {}: {remedy}", flows[*place].id),
     };
     Ok(Decision {
         op: "add",
         id: ids.join(", "),
         refusal: refusal.map(|refusal| refusal.to_string()),
-        remedies: remedies.iter().map(ToString::to_string).collect(),
+        remedies: remedies.iter().map(remedy).collect(),
     })
 }
 
