@@ -45,6 +45,11 @@ impl Ready {
         levels.find_map(VecDeque::pop_front)
     }
 
+    /// Whether [`Self::pop_promised`] has one.
+    pub fn has_promised(&self) -> bool {
+        self.promised.iter().any(|level| !level.is_empty())
+    }
+
     /// One that sent something urgent lately.
     pub fn pop_urgent(&mut self) -> Option<u32> {
         self.urgent.pop_front()
@@ -67,9 +72,7 @@ impl Ready {
 
     /// Whether none is in here.
     pub fn is_empty(&self) -> bool {
-        self.urgent.is_empty()
-            && self.plain.is_empty()
-            && self.promised.iter().all(VecDeque::is_empty)
+        self.urgent.is_empty() && self.plain.is_empty() && !self.has_promised()
     }
 }
 

@@ -13,7 +13,7 @@
 //!
 //! Where deadlines are promised, messages of admitted flows are handled one at a
 //! time, each written before the next is read, the most urgent first; sockets are
-//! asked after each, and between pieces of all other work ([`SLICE`], [`PIECE`]).
+//! asked after each, and between pieces of all other work ([`SLICE`], [`PIECE`], [`WRITE`]).
 //! `docs/admission.md` says what bounds assume of that.
 
 use std::io::{self, IoSlice, Read, Write};
@@ -26,7 +26,7 @@ use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{
-    AuthRequest, Class, ConnId, Event, Flow, LinkLimits, Nanos, Output, Ready, Scope, Shard,
+    AuthRequest, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready, Scope, Shard,
 };
 
 use crate::acceptor::Shared;
@@ -50,12 +50,16 @@ const GROW: usize = 256 << 10;
 const WIRE: usize = 64 << 10;
 /// Bytes that are read in one turn before sockets are asked again.
 const TURN: usize = 512 << 10;
-/// Where deadlines are promised: bytes that are read from a socket, and after which
-/// the writing to one ends, before what has been promised is looked for.
+/// Bytes that are written in one call to a client that is sent nothing urgent.
+const WRITE: usize = 256 << 10;
+/// Where deadlines are promised: bytes of one client that are handled before the
+/// clock is looked at.
 const PIECE: usize = 32 << 10;
 /// Where deadlines are promised: how long pieces of other work are done before
 /// sockets are asked again. Asking costs half a microsecond.
-const SLICE: Nanos = Nanos(50_000);
+const SLICE: Nanos = Nanos(100_000);
+/// Bytes that are read at a time from who sends messages of admitted flows.
+const AT_ONCE: usize = 16 << 10;
 /// Messages of admitted flows after which everything else has a turn, whatever comes.
 const PROMISED: usize = 4096;
 /// How long a closed connection may take to accept its last bytes.
@@ -126,6 +130,8 @@ struct Link {
     paused: bool,
     /// In the list of links to read from.
     listed: bool,
+    /// There is more to be handled of what was read.
+    again: bool,
     /// The class that the socket is marked with.
     class: Class,
     /// The socket is set up for what is urgent.
@@ -313,10 +319,19 @@ impl Worker {
     /// asked, if that was long ago. To be called after each piece of other work.
     #[inline]
     fn give_way(&mut self, state: &mut State) {
-        if state.events.is_some() && self.clock.now() >= state.asked + SLICE {
-            self.ask(state);
+        if state.events.is_some() && (self.is_interrupted(state) || state.ready.has_promised()) {
             self.read_promised(state);
         }
+    }
+
+    /// Whether messages of admitted flows may have come since sockets were asked, if
+    /// that was long ago.
+    fn is_interrupted(&mut self, state: &mut State) -> bool {
+        if self.clock.now() < state.asked + SLICE {
+            return false;
+        }
+        self.ask(state);
+        state.ready.has_promised()
     }
 
     /// Asks sockets without waiting.
@@ -530,6 +545,7 @@ impl Worker {
             blocked: false,
             paused: false,
             listed: refeed,
+            again: false,
             class,
             tuned,
         }));
@@ -541,11 +557,23 @@ impl Worker {
     /// Reads once from a link, or hands in again what was not consumed, and
     /// lets the broker handle it. Returns how many bytes that were.
     fn read(&mut self, state: &mut State, slot: u32, now: Nanos) -> usize {
+        let mut buffer = std::mem::take(&mut state.buffer);
+        let mut app = std::mem::take(&mut state.app);
+        let consumed = self.read_into(state, slot, &mut buffer, &mut app, now);
+        (state.buffer, state.app) = (buffer, app);
+        consumed
+    }
+
+    fn read_into(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        buffer: &mut [u8],
+        app: &mut Vec<u8>,
+        now: Nanos,
+    ) -> usize {
         let State {
             links,
-            ready,
-            buffer,
-            app,
             unread: total_unread,
             dirty,
             ..
@@ -568,17 +596,22 @@ impl Worker {
         let before = own.len();
         let plain = link.layer.is_none();
         let use_own = plain && before > OWN_BUFFER;
-        let space = match (self.shard.promises(), plain, use_own) {
-            (true, ..) => PIECE,
-            (_, true, true) => GROW,
-            (_, true, false) => buffer.len() - before,
-            (_, false, _) => buffer.len(),
+        let space = match (plain, use_own) {
+            (true, true) => GROW,
+            // What remains of it is copied after each message.
+            _ if matches!(self.shard.need(id), Need::Promised(_)) => AT_ONCE,
+            (true, false) => buffer.len() - before,
+            (false, _) => buffer.len(),
         };
-        let outcome = if use_own {
+        if plain && !use_own {
+            buffer[..before].copy_from_slice(&own);
+        }
+        let outcome = if std::mem::take(&mut link.again) {
+            Err(io::ErrorKind::Interrupted.into())
+        } else if use_own {
             own.resize(before + space, 0);
             link.stream.read(&mut own[before..])
         } else if plain {
-            buffer[..before].copy_from_slice(&own);
             link.stream.read(&mut buffer[before..before + space])
         } else {
             link.stream.read(&mut buffer[..space])
@@ -647,13 +680,36 @@ impl Worker {
 
         let mut flow = Flow::Read;
         let (mut consumed, mut needed) = (0, 0);
-        let mut promised = false;
-        if !data.is_empty() {
-            let received = self.shard.receive_promised(id, data, now);
-            (flow, promised) = (received.flow, received.promised);
-            (consumed, needed) = (received.consumed, received.needed);
+        // Whether there is more to be handled, after what is more urgent.
+        let mut again = false;
+        let mut end = 0;
+        while end < data.len() {
+            end = match state.events {
+                Some(_) => data.len().min(end + PIECE),
+                None => data.len(),
+            };
+            let received =
+                self.shard
+                    .receive_promised(id, &data[consumed..end], now.max(state.asked));
+            consumed += received.consumed;
+            (flow, needed) = (received.flow, received.needed);
+            again = consumed < data.len()
+                && (received.promised || end < data.len() && self.is_interrupted(state));
+            if flow != Flow::Read || again {
+                break;
+            }
         }
         let rest = data.len() - consumed;
+        let State {
+            links,
+            ready,
+            unread: total_unread,
+            ..
+        } = state;
+        let link = links.get_mut(slot as usize).and_then(Option::as_deref_mut);
+        let Some(link) = link.filter(|link| link.id == id) else {
+            return consumed;
+        };
         if flow == Flow::Closed {
             // The broker's outputs say what becomes of the link; what a
             // handover needs is kept.
@@ -686,13 +742,13 @@ impl Worker {
         if link.layer.as_ref().is_some_and(|layer| layer.is_plain()) {
             link.layer = None;
         }
-        let again = promised && rest > 0;
         // What came before the end is handled first; the end shows again.
         if let Some(why) = lost.filter(|_| !again) {
             self.lose(state, id, &why, now);
             return consumed;
         }
         link.paused = flow == Flow::Pause;
+        link.again = again;
         if (link.readable || again) && !link.paused && !link.listed {
             link.listed = true;
             ready.push(slot, self.shard.need(id));
@@ -870,6 +926,8 @@ impl Worker {
     }
 
     fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
+        let in_turns = scope == Scope::All && state.events.is_some();
+        let until = state.asked + SLICE;
         let Some(link) = state.link(id) else {
             if self.quic.has(id) {
                 self.quic.wants_to_send(id);
@@ -890,14 +948,14 @@ impl Worker {
         } else {
             usize::MAX
         };
-        let most = match (scope, self.shard.promises()) {
-            (Scope::All, true) => PIECE,
-            _ => usize::MAX,
-        };
-        let bounds = Bounds { step, most };
+        // Whether others are to have their turn between two calls.
+        let clock = &self.clock;
+        let is_over = || in_turns && clock.now() >= until;
         let result = match link.layer {
-            None if link.wire.is_empty() => flush_plain(&mut self.shard, link, scope, bounds, now),
-            _ => flush_layered(&mut self.shard, link, scope, bounds, now),
+            None if link.wire.is_empty() => {
+                flush_plain(&mut self.shard, link, scope, step, is_over, now)
+            }
+            _ => flush_layered(&mut self.shard, link, scope, step, is_over, now),
         };
         let all = match result {
             Ok(all) => all,
@@ -932,35 +990,27 @@ impl Worker {
     }
 }
 
-/// How much is written at a time.
-#[derive(Clone, Copy)]
-struct Bounds {
-    /// Bytes before the kernel is asked whether it wants more.
-    step: usize,
-    /// Bytes after which others have their turn.
-    most: usize,
-}
-
-/// Writes a plain connection's bytes straight from the broker's buffers. False if
-/// others are to have their turn first.
+/// Writes a plain connection's bytes straight from the broker's buffers, at most
+/// `step` of them before it asks whether the kernel wants more. False if there may
+/// be more, and the time is over.
 fn flush_plain(
     shard: &mut Shard,
     link: &mut Link,
     scope: Scope,
-    Bounds { step, most }: Bounds,
+    step: usize,
+    is_over: impl Fn() -> bool,
     now: Nanos,
 ) -> io::Result<bool> {
-    let mut written = 0;
-    while written < most {
+    loop {
         let (result, wanted, cut) = {
             let mut slices = [IoSlice::new(&[]); 32];
             let filled = shard.pending(link.id, scope, now, &mut slices);
             if filled == 0 {
                 return Ok(true);
             }
-            let (mut count, mut all) = (1, slices[0].len().min(most));
+            let (mut count, mut all) = (1, slices[0].len().min(WRITE));
             for slice in &slices[1..filled] {
-                if all + slice.len() > most {
+                if all + slice.len() > WRITE {
                     break;
                 }
                 (count, all) = (count + 1, all + slice.len());
@@ -976,10 +1026,12 @@ fn flush_plain(
         match result {
             Ok(n) => {
                 shard.sent(link.id, n, now);
-                written += n;
                 if n < wanted || (cut && !takes_more(&link.stream)) {
                     link.blocked = true;
                     return Ok(true);
+                }
+                if is_over() {
+                    return Ok(false);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -990,22 +1042,21 @@ fn flush_plain(
             Err(error) => return Err(error),
         }
     }
-    Ok(false)
 }
 
-/// Writes a layered connection's bytes through its layer. False if others are to
-/// have their turn first.
+/// Writes a layered connection's bytes through its layer. False if there may be
+/// more, and the time is over.
 fn flush_layered(
     shard: &mut Shard,
     link: &mut Link,
     scope: Scope,
-    Bounds { step, most }: Bounds,
+    step: usize,
+    is_over: impl Fn() -> bool,
     now: Nanos,
 ) -> io::Result<bool> {
     // What is in its wire form cannot be overtaken any more.
-    let ahead = step.min(most).min(WIRE);
-    let mut written = 0;
-    while written < most {
+    let ahead = step.min(WIRE);
+    loop {
         if let Some(layer) = &mut link.layer
             && layer.established()
         {
@@ -1030,13 +1081,15 @@ fn flush_layered(
         match link.stream.write(&link.wire[link.wire_sent..]) {
             Ok(n) => {
                 link.wire_sent += n;
-                written += n;
                 if link.wire_sent == link.wire.len() {
                     link.wire.clear();
                     link.wire_sent = 0;
                     if link.layer.is_none() {
                         return Ok(true);
                     }
+                }
+                if is_over() {
+                    return Ok(false);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -1047,7 +1100,6 @@ fn flush_layered(
             Err(error) => return Err(error),
         }
     }
-    Ok(false)
 }
 
 impl Link {
