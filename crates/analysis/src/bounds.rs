@@ -54,6 +54,20 @@ pub fn analyze(network: &Network) -> Bounds {
     }
 }
 
+/// Holistic bounds alone, as [`analyze`] gives them: for each flow and
+/// destination, ns; `None` where there is none.
+pub fn holistic(network: &Network) -> Vec<Vec<Option<u64>>> {
+    let mut system = System::empty(&network.topology);
+    let class_of = system.add_all(&network.flows);
+    let limits = Holistic::limits(&system, false, &mut Scratch::new(u64::MAX));
+    let bounds = |class: usize| {
+        let leaves = system.classes[class].leaves.iter();
+        let bounds = leaves.map(|leaf| at_destination(&system, *leaf, limits.end[*leaf]));
+        bounds.collect()
+    };
+    class_of.into_iter().map(bounds).collect()
+}
+
 impl Limits {
     /// Sets the end of a stage's transmission, and with it the arrivals of
     /// those that come after it. True if anything changed.
@@ -73,17 +87,22 @@ struct Holistic<'a> {
     limits: Limits,
 }
 
-impl Holistic<'_> {
-    fn solve(mut self, scratch: &mut Scratch) -> Limits {
-        match &self.system.order {
+impl<'a> Holistic<'a> {
+    fn limits(system: &'a System, shaped: bool, scratch: &mut Scratch) -> Limits {
+        let mut holistic = Self {
+            system,
+            shaped,
+            limits: Limits::least(system),
+        };
+        match &system.order {
             Some(order) => {
                 for port in order {
-                    self.port(*port, scratch);
+                    holistic.port(*port, scratch);
                 }
             }
-            None => self.iterate(scratch),
+            None => holistic.iterate(scratch),
         }
-        self.limits
+        holistic.limits
     }
 
     /// On a cycle: from below until nothing changes. What still grows after
@@ -141,21 +160,12 @@ pub(crate) struct Solution {
 impl Solution {
     pub(crate) fn new(system: &System) -> Self {
         let mut scratch = Scratch::new(u64::MAX);
-        let holistic = |shaped, scratch: &mut Scratch| {
-            let limits = Limits::least(system);
-            let holistic = Holistic {
-                system,
-                shaped,
-                limits,
-            };
-            holistic.solve(scratch)
-        };
-        let plain = holistic(false, &mut scratch);
+        let plain = Holistic::limits(system, false, &mut scratch);
         // In topological order segments of one port give all that shaping
         // does; on a cycle they begin from there.
         let mut best = plain.clone();
         if system.order.is_none() {
-            let shaped = holistic(true, &mut scratch);
+            let shaped = Holistic::limits(system, true, &mut scratch);
             let least = |of: &mut Vec<u64>, other: Vec<u64>| {
                 of.iter_mut()
                     .zip(other)
@@ -189,8 +199,6 @@ pub(crate) fn path_bounds(
     leaf: StageId,
     scratch: &mut Scratch,
 ) -> PathBounds {
-    let prop = system.ports[system.stages[leaf].port].prop;
-    let at_destination = |end: u64| (end != UNBOUNDED).then(|| end + prop);
     let path = system.path(leaf);
     let whole = Segment {
         system,
@@ -201,10 +209,16 @@ pub(crate) fn path_bounds(
         shaped: true,
     };
     PathBounds {
-        best: at_destination(solution.best.end[leaf]),
-        holistic: at_destination(solution.holistic.end[leaf]),
-        trajectory: at_destination(whole.end(scratch)),
+        best: at_destination(system, leaf, solution.best.end[leaf]),
+        holistic: at_destination(system, leaf, solution.holistic.end[leaf]),
+        trajectory: at_destination(system, leaf, whole.end(scratch)),
     }
+}
+
+/// When the last bit is at the destination, if its transmission ends then.
+fn at_destination(system: &System, leaf: StageId, end: u64) -> Option<u64> {
+    let prop = system.ports[system.stages[leaf].port].prop;
+    (end != UNBOUNDED).then(|| end + prop)
 }
 
 /// Lowers the ends at a port by every segment that ends there, all from the

@@ -39,7 +39,7 @@ mod system;
 mod tfa;
 
 pub use admission::{Admission, DEFAULT_EFFORT};
-pub use bounds::{Bounds, PathBounds, analyze};
+pub use bounds::{Bounds, PathBounds, analyze, holistic};
 pub use explain::{Cause, Explanation, Part, explain};
 pub use load::{LinkLoad, link_loads};
 pub use priority::{Method, Unassignable, assign};

@@ -246,3 +246,22 @@ fn network_calculus_is_safe_where_deadlines_rule() {
     let best = analyze(&network).flows[0][0].best;
     assert!(bounds[0][0] >= best, "{best:?}");
 }
+
+#[test]
+fn holistic_bounds_alone_are_those_of_the_analysis() {
+    let cycle = r#"{"nodes":[{"id":"a"},{"id":"b"}],
+        "links":[{"id":"x","from":"a","to":"b","rate_bps":100000000},
+                 {"id":"y","from":"b","to":"a","rate_bps":100000000}],
+        "flows":[{"id":"1","period_ns":1000000,"wire_bytes":500,"paths":[["x","y"]]},
+                 {"id":"2","period_ns":1000000,"wire_bytes":900,"paths":[["y","x"]]}]}"#;
+    let cycle = Network::new(&Document::from_json(cycle).unwrap()).unwrap();
+    for network in [network("fig2-high"), network("fig15-medium"), cycle] {
+        let all = analyze(&network).flows;
+        let holistic = punctual_analysis::holistic(&network);
+        let expected = all
+            .iter()
+            .map(|paths| paths.iter().map(|path| path.holistic).collect());
+        assert_eq!(holistic, expected.collect::<Vec<Vec<_>>>());
+        assert!(holistic.iter().flatten().any(Option::is_some));
+    }
+}
