@@ -636,10 +636,13 @@ impl Story {
             // What states a priority overtakes, and is not compared; nor is what was
             // published before the subscription, and perhaps again after it; nor what was
             // perhaps refused and was then published again: it comes after what was
-            // accepted meanwhile.
+            // accepted meanwhile; nor what was published again after its time, which then
+            // begins anew: its first copy may have expired behind a crash, and its second
+            // comes after what was published between them.
             let client = &self.clients[at];
             let compared = client.subscribed.is_some_and(|since| sent.issued > since);
-            let compared = compared && !client.shares && !(sent.exposed && sent.again);
+            let is_new = sent.exposed || sent.expiry.is_some_and(|it| it < LONG);
+            let compared = compared && !client.shares && !(is_new && sent.again);
             if *client.got.get(&key).unwrap() == 1 && !sent.urgent && compared {
                 let place = (key.0, delivered.topic.clone(), sent.qos);
                 let last = self.clients[at].order.insert(place, key.1);
