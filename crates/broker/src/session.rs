@@ -548,6 +548,23 @@ pub(crate) struct Replay {
     pub(crate) lack: Option<Box<Lack>>,
 }
 
+impl Replay {
+    /// Of everything that a subscription matches.
+    pub(crate) fn new(subscription: &Subscription) -> Self {
+        Self {
+            filter: subscription.filter.clone(),
+            from: Box::from(""),
+            qos: subscription.options.qos,
+            no_local: subscription.options.no_local,
+            id: subscription.id,
+            numbered: subscription.numbered,
+            ready: VecDeque::new(),
+            complete: false,
+            lack: None,
+        }
+    }
+}
+
 /// Replays that are under way, the oldest first. Most sessions have none.
 #[derive(Debug, Default)]
 #[allow(
@@ -570,10 +587,16 @@ impl Replays {
         self.0.get_or_insert_default().push_back(replay);
     }
 
-    pub(crate) fn pop_front(&mut self) {
-        self.retain_with(|replays| {
-            replays.pop_front();
-        });
+    pub(crate) fn pop_front(&mut self) -> Option<Replay> {
+        let first = self.0.as_mut()?.pop_front();
+        self.retain_with(|_| {});
+        first
+    }
+
+    /// Whether there is one for that filter.
+    pub(crate) fn has(&self, filter: &str) -> bool {
+        let replays = self.0.as_deref();
+        replays.is_some_and(|replays| replays.iter().any(|replay| *replay.filter == *filter))
     }
 
     pub(crate) fn remove(&mut self, filter: &str) {

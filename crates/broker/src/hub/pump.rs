@@ -102,7 +102,9 @@ impl Hub {
             };
             if replay.ready.is_empty() {
                 if replay.complete {
-                    session.replays.pop_front();
+                    if let Some(ended) = session.replays.pop_front() {
+                        Journal::replayed(outlet.journal, session, &ended.filter);
+                    }
                     continue;
                 }
                 let retained = self.directory.retained();

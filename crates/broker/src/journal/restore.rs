@@ -11,7 +11,7 @@ use punctual_codec::{QoS, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
-use super::sessions::{DEMOTED, NUMBERED};
+use super::sessions::{DEMOTED, NUMBERED, OWED};
 use super::wall::Offset;
 use super::{Durability, Journal};
 use crate::federation::LinkState;
@@ -19,7 +19,9 @@ use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
 use crate::sequence::{Number, Sequences};
-use crate::session::{Delivery, Inflight, Session, Step, Subscription, Will, Window};
+use crate::session::{
+    Delivery, Inflight, Replay, Replays, Session, Step, Subscription, Will, Window,
+};
 use crate::shard::{peer_of, subscriber};
 use crate::timers::Timer;
 use crate::{Directory, Message, Nanos};
@@ -61,6 +63,7 @@ pub struct RestoredSession {
     detached: Option<Wall>,
     next_packet_id: u16,
     subscriptions: Vec<Subscription>,
+    replays: Replays,
     classes: Option<u8>,
     received: Vec<u16>,
     /// And when it is to be published, if that is known.
@@ -248,6 +251,7 @@ impl RestoredSession {
             detached: session.detached,
             next_packet_id: session.next_packet_id,
             subscriptions: Vec::new(),
+            replays: Replays::default(),
             classes: None,
             received: Vec::new(),
             will: None,
@@ -271,13 +275,17 @@ impl RestoredSession {
         };
         let flags = subscription.properties.first().copied().unwrap_or(0);
         self.classes = subscription.properties.get(1).copied().or(self.classes);
-        self.subscriptions.push(Subscription {
+        let subscription = Subscription {
             filter: subscription.filter.into(),
             options,
             id: subscription.id.unwrap_or(0),
             numbered: flags & NUMBERED != 0,
             demoted: flags & DEMOTED != 0,
-        });
+        };
+        if flags & OWED != 0 {
+            self.replays.push_back(Replay::new(&subscription));
+        }
+        self.subscriptions.push(subscription);
     }
 }
 
@@ -325,6 +333,7 @@ impl Hub {
         session.expiry = restored.expiry;
         session.username = restored.user;
         session.classes = restored.classes.unwrap_or(session.classes);
+        session.replays = restored.replays;
         if !restored.received.is_empty() {
             let received = restored.received.into_iter();
             let received = received.map(|id| (id, Journal::BEFORE)).collect();

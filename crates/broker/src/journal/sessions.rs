@@ -15,6 +15,8 @@ use crate::shard::OPTIONS;
 /// options; the second has the classes that the session takes.
 pub(super) const NUMBERED: u8 = 1;
 pub(super) const DEMOTED: u8 = 2;
+/// Not all that was retained when it was made has been sent or queued.
+pub(super) const OWED: u8 = 4;
 
 impl Journal {
     fn session(&mut self, session: &Session, version: Version, detached: Option<Nanos>) {
@@ -45,7 +47,10 @@ impl Journal {
             numbered,
             demoted,
         } = subscription;
-        let flags = if *numbered { NUMBERED } else { 0 } | if *demoted { DEMOTED } else { 0 };
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let flags = flag(*numbered, NUMBERED)
+            | flag(*demoted, DEMOTED)
+            | flag(session.replays.has(filter), OWED);
         self.emit(&Op::Subscription(SubscriptionOp {
             session: session.handle.number,
             filter,
@@ -53,6 +58,18 @@ impl Journal {
             id: (*id != 0).then_some(*id),
             properties: &[flags, session.classes],
         }));
+    }
+
+    /// Emits that what was retained is with the session. While nothing can be stored it
+    /// is not said, and comes again after a restart.
+    pub(crate) fn replayed(journal: &mut Option<Box<Self>>, session: &Session, filter: &str) {
+        if let Some(journal) = journal
+            && session.durable
+            && journal.trouble().is_none()
+            && let Some(known) = session.subscriptions.iter().find(|s| *s.filter == *filter)
+        {
+            journal.subscription(session, known);
+        }
     }
 
     fn will(&mut self, session: u64, will: &Will, due: Option<Nanos>) {

@@ -1,6 +1,5 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use punctual_codec::packet::RetainHandling;
@@ -17,7 +16,7 @@ use crate::answers::{best_effort, put_answer};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
 use crate::sequence::Sequences;
-use crate::session::{Replay, Session, Subscription};
+use crate::session::{Replay, Subscription};
 use crate::urgency;
 
 impl Shard {
@@ -285,7 +284,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
     hub.directory
         .index_mut()
         .subscribe(filter, subscriber, &hub.directory.generations);
-    let (share, plain) = topic::split_share(filter);
+    let (share, _) = topic::split_share(filter);
     let known = session
         .subscriptions
         .iter_mut()
@@ -321,7 +320,13 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         RetainHandling::DoNotSend => false,
     };
     if replay && share.is_none() {
-        start_replay(session, plain, options, id, numbered);
+        session.replays.remove(filter);
+        // Usually there is nothing, and nothing has to be stored of it.
+        if hub.directory.retained().len() > 0
+            && let Some(subscription) = session.subscriptions.iter().find(|s| *s.filter == *filter)
+        {
+            session.replays.push_back(Replay::new(subscription));
+        }
     }
     hub.store_subscription(slot, filter);
     match options.qos {
@@ -329,25 +334,4 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         QoS::AtLeastOnce => ReasonCode::GrantedQos1,
         QoS::ExactlyOnce => ReasonCode::GrantedQos2,
     }
-}
-
-fn start_replay(
-    session: &mut Session,
-    filter: &str,
-    options: SubscribeOptions,
-    id: u32,
-    numbered: bool,
-) {
-    session.replays.remove(filter);
-    session.replays.push_back(Replay {
-        filter: filter.into(),
-        from: Box::from(""),
-        qos: options.qos,
-        no_local: options.no_local,
-        id,
-        numbered,
-        ready: VecDeque::new(),
-        complete: false,
-        lack: None,
-    });
 }

@@ -16,10 +16,15 @@ const NOW: Nanos = Nanos::from_secs(1);
 const WALL: u64 = 1_700_000_000_000_000_000;
 
 fn shard() -> Shard {
-    let config = Config {
+    shard_of(|_| {})
+}
+
+fn shard_of(change: impl FnOnce(&mut Config)) -> Shard {
+    let mut config = Config {
         sys_interval: None,
         ..Config::default()
     };
+    change(&mut config);
     let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), NOW);
     shard.attach_store(WALL);
     shard
@@ -102,13 +107,17 @@ fn connect_with(
 }
 
 fn subscribe(shard: &mut Shard, id: ConnId, qos: QoS) {
+    subscribe_to(shard, id, "t", qos);
+}
+
+fn subscribe_to(shard: &mut Shard, id: ConnId, filter: &str, qos: QoS) {
     let options = SubscribeOptions {
         qos,
         ..SubscribeOptions::default()
     };
     let mut bytes = Vec::new();
     let none = PropertyBuf::new();
-    let filters = [("t", options)];
+    let filters = [(filter, options)];
     Subscribe::put(1, none.as_properties(), &filters, Version::V5, &mut bytes).unwrap();
     assert_eq!(shard.receive(id, &bytes, NOW).consumed, bytes.len());
 }
@@ -223,6 +232,53 @@ fn identifiers_of_qos_2_are_safe_before_they_are_seen() {
     // And the next message gets the next identifier.
     let session = again.hub.session_named("kept").unwrap();
     assert_eq!(again.hub.sessions.get(session).unwrap().window.next_id(), 2);
+}
+
+#[test]
+fn what_was_retained_before_a_subscription_comes_after_a_restart_too() {
+    let mut shard = shard_of(|config| config.limits.max_inflight = 1);
+    let mut store = Memory::default();
+    let publisher = connect(&mut shard, "publisher", 0);
+    for (topic, packet_id) in [("r/1", 1), ("r/2", 2), ("r/3", 3)] {
+        let none = PropertyBuf::new();
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            topic,
+            packet_id,
+            properties: none.as_properties(),
+            payload: b"x",
+        };
+        tell(&mut shard, publisher, &Packet::Publish(publish));
+    }
+    let kept = connect(&mut shard, "kept", 100);
+    commit(&mut shard, &mut store);
+    leaving(&mut shard, kept);
+    subscribe_to(&mut shard, kept, "r/#", QoS::AtLeastOnce);
+    commit(&mut shard, &mut store);
+    let publishes = |shard: &mut Shard, id| {
+        let left = leaving(shard, id).into_iter();
+        left.filter(|it| *it == PacketType::Publish).count()
+    };
+    assert_eq!(publishes(&mut shard, kept), 1);
+    // That one again, as it was not acknowledged, and all of them.
+    let mut again = restored(&mut store);
+    let kept = connect(&mut again, "kept", 100);
+    commit(&mut again, &mut store);
+    assert_eq!(publishes(&mut again, kept), 4);
+    let session = again.hub.session_named("kept").unwrap();
+    for packet_id in 1..=4 {
+        let ack = Ack::new(packet_id, ReasonCode::Success);
+        tell(&mut again, kept, &Packet::PubAck(ack));
+    }
+    assert!(again.hub.sessions.get(session).unwrap().replays.is_empty());
+    commit(&mut again, &mut store);
+    // Nothing more is owed.
+    let mut last = restored(&mut store);
+    let kept = connect(&mut last, "kept", 100);
+    commit(&mut last, &mut store);
+    assert_eq!(leaving(&mut last, kept), [PacketType::ConnAck]);
 }
 
 #[test]
