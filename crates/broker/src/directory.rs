@@ -3,6 +3,7 @@
 //! access rights. Nothing here is touched for a message whose topic a shard
 //! has seen before, except for reading two counters.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -31,6 +32,8 @@ pub(crate) struct SessionHandle {
     pub(crate) link: bool,
     /// Whether that neighbour understands [`crate::federation::Notes`].
     pub(crate) notes: AtomicBool,
+    /// Whether what is for that neighbour goes to it, and does not wait.
+    pub(crate) carries: AtomicBool,
     /// Whether a connection is attached.
     pub(crate) connected: AtomicBool,
     /// Messages in the queue, as the owning shard last said.
@@ -112,6 +115,9 @@ pub struct Totals {
     /// Bytes that wait in queues or are promised room there.
     pub queued_bytes: usize,
 }
+
+/// Makes the origin of messages one of wills.
+const WILLS: u32 = 0x5749_4C4C;
 
 /// Shared by all shards of one broker.
 #[derive(Debug)]
@@ -212,6 +218,28 @@ impl Directory {
         })
     }
 
+    /// A name for a will, from which on a broker is known to have had it. It is as of another
+    /// origin, since it is old when it is used, and comes back to this broker as news if others
+    /// have published it.
+    pub(crate) fn will_name(&self) -> Option<MessageName> {
+        let origin = self.will_origin()?;
+        let name = self.new_name()?;
+        Some(MessageName { origin, ..name })
+    }
+
+    fn will_origin(&self) -> Option<NonZeroU32> {
+        let federation = self.federation()?;
+        let origin = federation.origin();
+        let wills = NonZeroU32::new(origin.get() ^ WILLS).unwrap_or(origin);
+        federation.relay().is_none().then_some(wills)
+    }
+
+    /// Whether a name is that of a will of a client that has connected here since the start:
+    /// none that comes from others is right.
+    pub(crate) fn is_own_will(&self, name: MessageName) -> bool {
+        self.will_origin() == Some(name.origin)
+    }
+
     pub(crate) fn names(&self) -> MutexGuard<'_, NameLog> {
         lock(&self.names)
     }
@@ -307,7 +335,7 @@ impl Directory {
     /// The shard that owns the session of `client_id`. A client without
     /// session is placed: on `here` unless that shard is busy and another is
     /// not, because a message that stays on one shard costs least.
-    pub(crate) fn home(&self, client_id: &str, here: u16) -> u16 {
+    pub fn home(&self, client_id: &str, here: u16) -> u16 {
         if self.shards == 1 || client_id.starts_with(LINK_PREFIX) {
             return 0;
         }
@@ -370,6 +398,7 @@ impl Directory {
             client_id: client_id.clone(),
             link: client_id.starts_with(LINK_PREFIX),
             notes: AtomicBool::new(true),
+            carries: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             queued: AtomicU32::new(0),
             queued_bytes: AtomicUsize::new(0),

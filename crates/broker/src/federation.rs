@@ -23,6 +23,7 @@ use hashbrown::HashSet;
 use punctual_codec::Properties;
 use smallvec::SmallVec;
 
+use crate::Nanos;
 use crate::hub::ConnId;
 use crate::retained::VERSION_BITS;
 
@@ -222,6 +223,17 @@ pub enum LinkNews<'a> {
     Down(&'a str),
 }
 
+/// What a client leaves behind, for the case that this broker is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Testament {
+    /// When it connected, see [`Federation::arrived`].
+    pub at: u64,
+    /// Seconds between the loss of the client and its will; not beyond the end of its session.
+    pub delay: u32,
+    /// For [`crate::Shard::link_will`] of another broker.
+    pub message: Arc<[u8]>,
+}
+
 /// How messages go where all of them go by the root of a tree: up to it, and from
 /// there down to everybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,6 +264,19 @@ pub trait Federation: Debug + Send + Sync {
     /// Microseconds since 1970, by which brokers agree which of two retained messages
     /// is the newer.
     fn clock(&self) -> u64;
+    /// A client has connected here, and is nowhere else from now on; with `clean_start`, nothing
+    /// is to be kept for it elsewhere. Returns when that was: later
+    /// than all that was heard of, as [`Self::clock`] counts.
+    fn arrived(&self, _client_id: &str, _clean_start: bool) -> u64 {
+        0
+    }
+    /// What a client leaves behind from now on if this broker is lost.
+    fn left_behind(&self, _client_id: &str, _will: Option<Testament>) {}
+    /// How long this broker, having started again, waits for clients before it publishes what
+    /// they left behind: others may have done so.
+    fn will_wait(&self) -> Nanos {
+        Nanos(0)
+    }
     /// Topics below `$SYS`, and what they say now.
     fn topics(&self) -> Vec<(String, String)> {
         Vec::new()

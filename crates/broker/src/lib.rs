@@ -55,7 +55,9 @@ pub use egress::{
     Bound, Class, Credits, Discipline, Edf, Enqueue, Fifo, FixedPriority, Heads, Lane, LaneLimits,
     Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
-pub use federation::{Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay};
+pub use federation::{
+    Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay, Testament,
+};
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo,

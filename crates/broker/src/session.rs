@@ -12,7 +12,7 @@ use punctual_codec::{QoS, SubscribeOptions};
 use crate::admission::Flows;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Lane, Rank};
-use crate::federation::LinkState;
+use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
 use crate::sequence::{Number, Sequences};
@@ -619,6 +619,8 @@ pub(crate) struct Will {
     pub(crate) message: Arc<Message>,
     /// Seconds between the loss of the connection and its publication.
     pub(crate) delay: u32,
+    /// What it is called in the mesh.
+    pub(crate) name: Option<MessageName>,
 }
 
 /// A session.
@@ -632,6 +634,8 @@ pub(crate) struct Session {
     pub(crate) epoch: u64,
     /// Seconds it outlives its connection; `u32::MAX` for ever.
     pub(crate) expiry: u32,
+    /// When its client connected last, for a mesh.
+    pub(crate) arrived: u64,
     pub(crate) window: Window,
     pub(crate) queue: Queue,
     pub(crate) subscriptions: Vec<Subscription>,
@@ -670,6 +674,7 @@ impl Session {
             conn: None,
             epoch: 0,
             expiry: 0,
+            arrived: 0,
             window: Window::default(),
             queue: Queue::default(),
             subscriptions: Vec::new(),

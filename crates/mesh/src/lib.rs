@@ -23,6 +23,7 @@ pub mod seen;
 mod strategy;
 pub mod table;
 pub mod tree;
+mod wills;
 pub mod wire;
 
 pub use id::{BrokerId, LinkId, MAX_NAME, Rank, Weights};

@@ -16,6 +16,8 @@
 //! know yet; then it is forgotten. Who does not come back in [`Settings::heal`] is given
 //! up, unless no link carries at all: then there is nowhere to go yet.
 
+mod clients;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
@@ -27,8 +29,10 @@ use crate::rtt::{self, Rtt};
 use crate::strategy::Strategy;
 use crate::table::{Applied, BATCH, Table};
 use crate::tree::{Advert, Edge, Tree, TreeOutput, TreeSettings, Why};
+use crate::wills::{self, Wills};
 use crate::wire::{
-    BUCKETS, Hello, MAX_TRACE, Member, Message, NOTES, Open, Trace, Traced, VERSIONS, WireError,
+    Arrival, BUCKETS, Hello, MAX_TRACE, Member, Message, NOTES, Open, Testament, Trace, Traced,
+    VERSIONS, WireError,
 };
 
 /// Shared filters whose messages still come after the last member left.
@@ -60,6 +64,10 @@ pub struct Settings {
     pub batch: Nanos,
     /// Filters in the table.
     pub max_filters: usize,
+    /// How long a broker is lost before others publish the wills of its clients.
+    pub will_wait: Nanos,
+    /// Bytes of wills that are kept for other brokers.
+    pub max_will_bytes: usize,
 }
 
 impl Settings {
@@ -76,6 +84,8 @@ impl Settings {
             linger: Nanos::from_secs(2),
             batch: Nanos::from_millis(10),
             max_filters: 1_000_000,
+            will_wait: Nanos::from_secs(10),
+            max_will_bytes: 64 << 20,
         }
     }
 }
@@ -151,6 +161,25 @@ pub enum Output {
         /// Those that are reached, if any is.
         brokers: Vec<BrokerId>,
     },
+    /// These clients have connected to other brokers: whoever has connected here before with
+    /// the same identifier has been taken over.
+    Arrived(Vec<Arrival>),
+    /// Publish a will, unless its client is connected here.
+    Will {
+        /// What to publish.
+        will: Testament,
+        /// Whether it is of this broker's clients before it started again, and not of
+        /// another one that is lost.
+        own: bool,
+    },
+    /// Others have published wills of clients of this broker.
+    Published {
+        /// Those.
+        wills: Vec<Testament>,
+        /// Whether this broker ran meanwhile: what these clients leave behind next is
+        /// another message.
+        same: bool,
+    },
     /// An answer to [`Node::trace`].
     Traced(Traced),
     /// Something for the log.
@@ -186,6 +215,8 @@ pub enum Event {
     Edge(BrokerId, Edge),
     /// A neighbour's subscriptions do not fit; it is sent everything.
     TableFull(BrokerId),
+    /// The wills of a neighbour's clients do not fit; some are not kept.
+    WillsFull(BrokerId),
 }
 
 #[derive(Debug)]
@@ -254,6 +285,10 @@ pub struct Status {
     pub shared: BTreeMap<Box<str>, Vec<BrokerId>>,
     /// Neighbours that messages are kept for.
     pub healing: Vec<BrokerId>,
+    /// Clients here whose wills others publish if this broker is lost.
+    pub wills: usize,
+    /// Wills that are kept here for other brokers.
+    pub wills_kept: usize,
 }
 
 /// A link that carried and does not any more.
@@ -292,6 +327,9 @@ pub struct Node {
     awaited: BTreeMap<LinkId, u64>,
     /// Links that carried and do not any more.
     lost: BTreeMap<LinkId, Lost>,
+    wills: Wills,
+    /// Clients of which neighbours are to be told, and which neighbour has told of them.
+    arrivals: Vec<(Option<LinkId>, Arrival)>,
     told_at: Nanos,
     tell_at: Option<Nanos>,
     traces: u64,
@@ -315,6 +353,8 @@ impl Node {
             elsewhere: BTreeMap::new(),
             members_changed: false,
             awaited: BTreeMap::new(),
+            wills: Wills::new(settings.will_wait, settings.linger, settings.max_will_bytes),
+            arrivals: Vec::new(),
             settings,
             links: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -505,6 +545,23 @@ impl Node {
                 add.truncate(self.settings.max_filters.saturating_sub(known));
                 self.members.heard(link, all, add, &remove);
             }
+            Message::Wills {
+                all,
+                turn,
+                add,
+                remove,
+            } => {
+                let told = wills::Told {
+                    link,
+                    all,
+                    turn,
+                    add,
+                    remove,
+                };
+                self.heard_wills(link, told, now);
+            }
+            Message::Arrived(arrivals) => self.heard_arrivals(link, arrivals),
+            Message::Left(left) => self.heard_left(link, left, now),
             Message::Trace(trace) => self.follow(Some(link), trace),
             Message::Traced(traced) => self.traced(traced),
         }
@@ -672,6 +729,7 @@ impl Node {
             self.leave();
         }
         self.pass_on(now);
+        self.publish_wills(now);
         self.settle(now);
     }
 
@@ -681,6 +739,7 @@ impl Node {
             .into_iter()
             .chain(self.tell_at)
             .chain(self.leaving.front().map(|(at, _)| *at))
+            .chain(self.wills.next())
             .fold(self.tree.next_timeout(), Ord::min)
     }
 
@@ -736,7 +795,10 @@ impl Node {
                 filters: self.table.count_wanted_by(*id),
             }
         });
+        let (wills, wills_kept) = self.wills.counts();
         Status {
+            wills,
+            wills_kept,
             id: self.settings.id.clone(),
             capacity: self.settings.capacity,
             strategy: self.settings.strategy,
@@ -831,6 +893,7 @@ impl Node {
             self.tell_reach(now);
         }
         self.members_changed |= self.members.has_changes();
+        self.look_after_wards(now);
         self.tell(now);
         self.note_members();
     }
@@ -1024,7 +1087,9 @@ impl Node {
 
     fn has_news(&self) -> bool {
         let by_table = self.settings.strategy == Strategy::SubscriptionTable;
-        by_table && self.table.has_changes() || self.members.has_changes()
+        by_table && self.table.has_changes()
+            || self.members.has_changes()
+            || self.has_news_of_clients()
     }
 
     fn tell_filters(&mut self, now: Nanos) {
@@ -1049,6 +1114,7 @@ impl Node {
             } = told;
             self.send_members(link, all, add, remove);
         }
+        self.tell_of_clients();
     }
 
     /// In messages of bounded size.

@@ -7,8 +7,12 @@
 //! (shortest), nothing behind the end, no unknown kinds or flags, every length
 //! within its bound; what does not decode ends the link.
 
+mod clients;
+
 use punctual_codec::topic;
 use punctual_model::Nanos;
+
+pub use self::clients::{Arrival, Left, Testament};
 
 use crate::id::{BrokerId, MAX_NAME, Rank};
 use crate::strategy::Strategy;
@@ -17,10 +21,13 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=2;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=3;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
+/// From this version on brokers tell each other which clients have connected to them, and
+/// keep the wills of each other's clients.
+pub const CLIENTS: u8 = 3;
 /// Parts that filters are divided into when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.
@@ -76,6 +83,22 @@ pub enum Message {
         /// Have none any more.
         remove: Vec<Member>,
     },
+    /// Wills of the sender's clients, for the receiver to publish if the sender is lost.
+    Wills {
+        /// Instead of all told before.
+        all: bool,
+        /// How many others are to do it before.
+        turn: u8,
+        /// To be kept from now on, in place of others of the same clients.
+        add: Vec<Testament>,
+        /// Clients that leave nothing behind any more.
+        remove: Vec<Box<str>>,
+    },
+    /// Clients that have connected to brokers that the sender reaches over its other links,
+    /// itself included.
+    Arrived(Vec<Arrival>),
+    /// What a broker that was lost had left with another.
+    Left(Left),
 }
 
 /// A broker, and the filter of a shared subscription that has members there.
@@ -218,6 +241,26 @@ impl Message {
                 out.members(add);
                 out.members(remove);
             }
+            Self::Wills {
+                all,
+                turn,
+                add,
+                remove,
+            } => {
+                out.byte(10);
+                out.byte(u8::from(*all));
+                out.byte(*turn);
+                out.testaments(add);
+                out.clients(remove);
+            }
+            Self::Arrived(arrivals) => {
+                out.byte(11);
+                out.arrivals(arrivals);
+            }
+            Self::Left(left) => {
+                out.byte(12);
+                out.left(left);
+            }
         }
         out.0
     }
@@ -304,6 +347,14 @@ impl Message {
                 add: from.members()?,
                 remove: from.members()?,
             },
+            10 => Self::Wills {
+                all: from.flag()?,
+                turn: from.byte()?,
+                add: from.testaments()?,
+                remove: from.clients()?,
+            },
+            11 => Self::Arrived(from.arrivals()?),
+            12 => Self::Left(from.left()?),
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -651,7 +702,50 @@ mod tests {
                 path,
             })
         });
+        let clients = || {
+            let client = "[a-zä$/ ]{1,20}".prop_map(|client| client.into_boxed_str());
+            proptest::collection::vec(client, 0..6)
+        };
+        let wills = || {
+            let will = ("[a-z]{1,9}", any::<u64>(), any::<u32>(), any::<Vec<u8>>());
+            let will = will.prop_map(|(client, at, delay, message)| Testament {
+                client: client.into(),
+                at,
+                delay,
+                message: message.into(),
+            });
+            proptest::collection::vec(will, 0..4)
+        };
+        let told = (any::<bool>(), any::<u8>(), wills(), clients());
+        let left = (id(), any::<[u64; 2]>(), wills(), wills());
         prop_oneof![
+            told.prop_map(|(all, turn, add, remove)| Message::Wills {
+                all,
+                turn,
+                add,
+                remove
+            }),
+            (clients(), any::<u64>()).prop_map(|(clients, at)| {
+                let arrivals = clients.into_iter();
+                let clean = at % 2 == 0;
+                let arrival = |client| Arrival { client, at, clean };
+                Message::Arrived(arrivals.map(arrival).collect())
+            }),
+            left.prop_map(|(to, [instance, lost], wills, published)| {
+                let moved = published.iter().map(|will| Arrival {
+                    client: will.client.clone(),
+                    at: lost,
+                    clean: false,
+                });
+                Message::Left(Left {
+                    moved: moved.collect(),
+                    to,
+                    instance,
+                    lost,
+                    wills,
+                    published,
+                })
+            }),
             open,
             hello(),
             (filters(), filters()).prop_map(|(add, remove)| Message::Filters { add, remove }),

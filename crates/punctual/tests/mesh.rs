@@ -9,10 +9,13 @@ mod broker;
 #[path = "support/talk.rs"]
 mod talk;
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use broker::{Broker, PATIENCE};
-use punctual_client::{Client, Config, Event, Message, PropertyBuf, PropertyId, QoS};
+use punctual_client::{
+    Client, Config, Error, Event, Message, PropertyBuf, PropertyId, QoS, ReasonCode,
+};
 use serde_json::Value;
 use talk::{payloads, publish, received, subscribed};
 use tempfile::{NamedTempFile, TempDir};
@@ -29,6 +32,10 @@ fn kill(member: Member) {
 
 impl Member {
     fn start(id: &str, keys: &str, neighbours: &[&Self]) -> Self {
+        Self::with_sys(id, keys, neighbours, "off")
+    }
+
+    fn with_sys(id: &str, keys: &str, neighbours: &[&Self], interval: &str) -> Self {
         let addresses: Vec<String> = neighbours
             .iter()
             .map(|other| format!("\"{}\"", other.broker.tcp))
@@ -39,7 +46,8 @@ impl Member {
             addresses.join(", ")
         );
         std::fs::write(config.path(), text).unwrap();
-        let broker = Broker::with_arguments(&["--config", config.path().to_str().unwrap()]);
+        let arguments = ["--config", config.path().to_str().unwrap()];
+        let broker = Broker::with_sys(&arguments, interval);
         Self {
             broker,
             _config: config,
@@ -141,6 +149,8 @@ fn three_brokers_are_one_and_survive_the_root() {
     }
     assert_eq!(payloads(&mut at_c, 3), ["0", "1", "2"]);
     assert_eq!(payloads(&mut at_b, 3), ["0", "1", "2"]);
+    // Where the tree is not what it was when the others told, it is by now.
+    c.until("a child of a", |status| status["parent"] == "a");
 
     // Who gets it, and how.
     let trace = b.broker.get("/api/v1/mesh/trace/t/1").ok();
@@ -171,6 +181,103 @@ fn three_brokers_are_one_and_survive_the_root() {
     assert_eq!(payloads(&mut at_c, 47), expected);
     b.attached("b");
     assert_eq!(c.attached("b")["parent"], "b");
+}
+
+/// Somebody with a will.
+fn mortal(member: &Member, id: &str, delay: u32) -> Client {
+    let mut properties = PropertyBuf::new();
+    properties.push_number(PropertyId::WillDelayInterval, delay);
+    properties.push_user("who", id).unwrap();
+    let mut will = Message::new("t/gone", id.to_owned()).qos(QoS::ExactlyOnce);
+    will.properties = properties;
+    let mut lasts = PropertyBuf::new();
+    lasts.push_number(PropertyId::SessionExpiryInterval, delay);
+    talk::connect(
+        member.broker.tcp,
+        Config {
+            client_id: id.into(),
+            will: Some(will),
+            properties: lasts,
+            ..Config::default()
+        },
+    )
+}
+
+#[test]
+fn wills_of_a_killed_broker_are_published_by_the_others() {
+    let keys = "will_wait = \"1s\"";
+    let a = Member::start("a", &format!("gamma = 1000000\n{keys}"), &[]);
+    let b = Member::start("b", keys, &[&a]);
+    let c = Member::start("c", keys, &[&b]);
+    c.attached("a");
+    let mut at_a = subscriber(&a, "at-a", "t/#");
+    let _gone = mortal(&c, "gone", 0);
+    let mut well = mortal(&c, "well", 0);
+    let mut moved = mortal(&c, "moved", 1);
+    c.until("all wills told", |status| status["wills"] == 3);
+    // Who leaves properly leaves nothing behind.
+    well.disconnect(ReasonCode::Success, &PropertyBuf::new())
+        .unwrap();
+    c.until("one will less", |status| status["wills"] == 2);
+    // Who connects elsewhere is taken over, as by one broker.
+    let _moved = mortal(&a, "moved", 1);
+    let reason = loop {
+        match moved.next(Some(PATIENCE)) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("still connected to c"),
+            Err(error) => break error,
+        }
+    };
+    let Error::Disconnected(farewell) = &reason else {
+        panic!("{reason}");
+    };
+    assert_eq!(farewell.reason, ReasonCode::SessionTakenOver);
+    c.until("one will", |status| status["wills"] == 1);
+    // b keeps it, and the one at a.
+    b.until("two kept", |status| status["wills_kept"] == 2);
+    kill(c);
+    let wills = received(&mut at_a, 1);
+    let all: Vec<_> = wills
+        .iter()
+        .map(|will| (&*will.topic, &*will.payload, will.qos))
+        .collect();
+    assert_eq!(all, [("t/gone", &b"gone"[..], QoS::ExactlyOnce)]);
+    let properties = wills[0].properties.as_properties();
+    assert_eq!(properties.user().collect::<Vec<_>>(), [("who", "gone")]);
+}
+
+#[test]
+fn topics_below_sys_tell_of_the_federation() {
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::with_sys("b", "", &[&a], "1s");
+    b.attached("a");
+    b.until("a child of a", |status| status["parent"] == "a");
+    let mut client = subscriber(&b, "client", "$SYS/federation/#");
+    let wanted = [
+        ("id", "b"),
+        ("strategy", "subscription-table"),
+        ("root", "a"),
+        ("parent", "a"),
+        ("attached", "1"),
+        ("hops", "1"),
+        ("links/a/state", "parent"),
+        ("wills", "0"),
+    ];
+    let mut known = BTreeMap::new();
+    let start = Instant::now();
+    let is_so = |known: &BTreeMap<String, String>| {
+        wanted.iter().all(|(topic, value)| {
+            let topic = format!("$SYS/federation/{topic}");
+            known.get(&topic).is_some_and(|known| known == value)
+        })
+    };
+    while !is_so(&known) {
+        assert!(start.elapsed() < PATIENCE, "{known:?}");
+        if let Some(Event::Message(delivery)) = client.next(Some(PATIENCE)).unwrap() {
+            let payload = String::from_utf8(delivery.message.payload).unwrap();
+            known.insert(delivery.message.topic, payload);
+        }
+    }
 }
 
 /// Publishes a retained message, an empty one to remove what there is.
@@ -254,7 +361,8 @@ fn of_all_members_of_a_shared_subscription_one_gets_a_message() {
     let b = Member::start("b", "", &[&a]);
     let c = Member::start("c", "", &[&b]);
     c.attached("a");
-    let mut members = [&b, &c].map(|member| subscriber(member, "member", SHARED));
+    let members = [(&b, "at-b"), (&c, "at-c")];
+    let mut members = members.map(|(member, id)| subscriber(member, id, SHARED));
     let mut plain = subscriber(&c, "plain", "t/#");
     let knows = |member: &Member, others: &[&str]| {
         member.until("who has members", |status| {
@@ -442,7 +550,13 @@ fn by_the_root_everybody_hears_once() {
         .zip(members)
         .map(|(id, member)| subscriber(member, id, "t/#"))
         .collect();
-    let mut publishers = members.map(|member| member.client("publisher"));
+    let publishers = [
+        (&a, "from-a"),
+        (&b, "from-b"),
+        (&c, "from-c"),
+        (&d, "from-d"),
+    ];
+    let mut publishers = publishers.map(|(member, id)| member.client(id));
     for (i, publisher) in publishers.iter_mut().enumerate() {
         publish(publisher, "t/1", &format!("{i} once"), QoS::ExactlyOnce);
         publish(publisher, "t/1", &format!("{i} at least"), QoS::AtLeastOnce);

@@ -288,7 +288,7 @@ impl Hub {
         let session = self.sessions.get_mut(session_slot)?;
         let delay = session.will.as_ref()?.delay.min(session.expiry);
         if delay == 0 {
-            return session.will.take();
+            return self.take_will(session_slot);
         }
         let timer = Timer::Will {
             slot: session_slot,
@@ -297,6 +297,8 @@ impl Hub {
         let due = now + Nanos::from_secs(u64::from(delay));
         self.timers.arm(due, timer);
         self.store_will(session_slot, Some(due));
+        // The session may end earlier than was told.
+        self.tell_will(session_slot);
         None
     }
 

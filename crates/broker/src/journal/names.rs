@@ -25,6 +25,26 @@ const ORIGINS: &str = "mesh/origins";
 /// Bytes of a stored name.
 const NAME: usize = 8;
 
+/// A name as it is stored.
+pub(super) fn bytes(name: MessageName) -> [u8; NAME] {
+    let mut bytes = [0; NAME];
+    bytes[..4].copy_from_slice(&name.origin.get().to_le_bytes());
+    bytes[4..].copy_from_slice(&name.number.to_le_bytes());
+    bytes
+}
+
+/// The inverse of [`bytes`].
+pub(super) fn name_of(bytes: &[u8; NAME]) -> Option<MessageName> {
+    let ([origin, number], _) = bytes.as_chunks() else {
+        return None;
+    };
+    Some(MessageName {
+        origin: NonZeroU32::new(u32::from_le_bytes(*origin))?,
+        number: u32::from_le_bytes(*number),
+        again: false,
+    })
+}
+
 /// What a store keeps of names.
 #[derive(Debug, Default)]
 pub(crate) struct NameLog {
@@ -42,9 +62,7 @@ pub(crate) struct NameLog {
 impl NameLog {
     /// Notes a message of which something is stored.
     pub(crate) fn note(&mut self, name: MessageName) {
-        self.fresh
-            .extend_from_slice(&name.origin.get().to_le_bytes());
-        self.fresh.extend_from_slice(&name.number.to_le_bytes());
+        self.fresh.extend_from_slice(&bytes(name));
         self.fresh_names += 1;
     }
 
@@ -66,15 +84,9 @@ impl NameLog {
         else {
             return;
         };
-        let words: Vec<u32> = words.collect();
-        let pairs = words.as_chunks::<2>().0;
-        for [origin, number] in pairs {
-            if let (Some(federation), Some(origin)) = (federation, NonZeroU32::new(*origin)) {
-                federation.note(MessageName {
-                    origin,
-                    number: *number,
-                    again: false,
-                });
+        for name in value.as_chunks().0 {
+            if let (Some(federation), Some(name)) = (federation, name_of(name)) {
+                federation.note(name);
             }
         }
         // Keys are in the order of their numbers.

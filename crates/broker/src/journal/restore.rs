@@ -13,7 +13,7 @@ use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{DEMOTED, NUMBERED, OWED};
 use super::wall::Offset;
-use super::{Durability, Journal};
+use super::{Durability, Journal, names};
 use crate::federation::LinkState;
 use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
@@ -196,7 +196,13 @@ impl Restorer {
                     will.expiry,
                 );
                 let delay = will.delay;
-                own.will = Some((Will { message, delay }, will.due));
+                let name = content.stamp.try_into().ok().and_then(names::name_of);
+                let restored = Will {
+                    message,
+                    delay,
+                    name,
+                };
+                own.will = Some((restored, will.due));
             }
             Op::Entry(entry) if entry.session == own.number => {
                 let ids: Vec<u32> = entry.subscription_ids.iter().collect();
@@ -445,24 +451,29 @@ impl Hub {
         self.stats.subscriptions += count as u64;
     }
 
-    fn restore_will(&mut self, slot: u32, will: Will, due: Option<Wall>, now: Nanos) {
+    fn restore_will(&mut self, slot: u32, mut will: Will, due: Option<Wall>, now: Nanos) {
         let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
             return;
         };
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
+        let federation = self.directory.federation();
+        // Others may have published it meanwhile, and say so.
+        let wait = federation.map_or(Nanos(0), |federation| federation.will_wait());
         let delay = Nanos::from_secs(u64::from(will.delay.min(session.expiry)));
+        will.name = will.name.or_else(|| self.directory.will_name());
         session.will = Some(Box::new(will));
         let timer = Timer::Will {
             slot,
             epoch: session.epoch,
         };
         let at = due.map_or(now + delay, |due| offset.nanos(due));
-        self.timers.arm(at.max(now), timer);
+        self.timers.arm(at.max(now + wait), timer);
         if due.is_none() {
             self.store_will(slot, Some(at));
         }
+        self.tell_will(slot);
     }
 }
 

@@ -5,7 +5,7 @@ use punctual_codec::Version;
 use punctual_store::Op;
 use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
 
-use super::{Journal, StoreTrouble};
+use super::{Journal, StoreTrouble, names};
 use crate::Nanos;
 use crate::hub::Hub;
 use crate::session::{Session, Subscription, Will};
@@ -89,7 +89,8 @@ impl Journal {
                 qos: message.qos as u8,
                 retain: message.retain,
                 expires: None,
-                stamp: &[],
+                // A will has no stamp yet, but perhaps a name.
+                stamp: &will.name.map(names::bytes).unwrap_or_default(),
             },
         }));
     }

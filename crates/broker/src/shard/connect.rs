@@ -414,7 +414,6 @@ impl Shard {
         session.conn = Some(id.slot);
         session.epoch = epoch;
         session.expiry = wish.session_expiry;
-        session.will = will.map(Box::new);
         session.sweep_at = Nanos::MAX;
         session.classes = wish.classes;
         let rights_changed = session.username != username || permissions.is_some();
@@ -426,7 +425,13 @@ impl Shard {
         let flows = session.flows.iter().flat_map(|flows| flows.values());
         let promised = flows.filter_map(|flow| Some(flow.state.grant()?.priority));
         let promised = promised.max();
-        if session_present && rights_changed && !session.subscriptions.is_empty() {
+        let has_subscriptions = !session.subscriptions.is_empty();
+        if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
+            session.arrived = federation.arrived(&client_id, clean_start);
+        }
+        let name = will.as_ref().and_then(|_| hub.directory.will_name());
+        hub.set_will(slot, will.map(|will| crate::session::Will { name, ..will }));
+        if session_present && rights_changed && has_subscriptions {
             hub.directory.generations.bump_all();
         }
 
@@ -776,6 +781,7 @@ fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, R
     );
     Ok(crate::session::Will {
         message,
+        name: None,
         delay: will
             .properties
             .number(PropertyId::WillDelayInterval)

@@ -1,5 +1,5 @@
 //! How connections and sessions end: DISCONNECT, errors, takeover, expiry,
-//! wills, shutdown.
+//! shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,12 +9,9 @@ use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 use super::{Fail, Shard, peer_of};
 use crate::Nanos;
 use crate::admission::Ask;
-use crate::egress::Stamp;
 use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Output, State};
-use crate::session::Will;
 use crate::timers::Timer;
-use crate::urgency::{self, UrgencyRights};
 
 impl Shard {
     /// The network connection was closed, or failed, below the broker.
@@ -40,7 +37,7 @@ impl Shard {
 
     /// Tells a client why the broker is about to end its connection, and counts
     /// the reason.
-    fn dismiss(&mut self, slot: u32, reason: ReasonCode, why: &str) {
+    pub(super) fn dismiss(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         self.hub.stats.count_disconnect(reason);
         self.hub.send_disconnect(slot, reason, why);
     }
@@ -147,7 +144,7 @@ impl Shard {
         }
         hub.stats.clients_connected -= 1;
         let epoch = hub.epoch();
-        let mut will_gone = false;
+        let mut will_gone = !with_will && hub.take_will(session_slot).is_some();
         let Some(session) = hub.sessions.get_mut(session_slot) else {
             return;
         };
@@ -156,9 +153,6 @@ impl Shard {
         session.handle.connected.store(false, Ordering::Release);
         session.handle.congested.store(false, Ordering::Release);
         session.window.rewind();
-        if !with_will && session.will.take().is_some() {
-            will_gone = true;
-        }
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
         if let Some(link) = &mut session.link {
             link.held = None;
@@ -241,61 +235,11 @@ impl Shard {
         self.end_session(slot, now);
     }
 
-    pub(super) fn will_due(&mut self, slot: u32, epoch: u64, now: Nanos) {
-        let session = self.hub.sessions.get_mut(slot);
-        let will = session
-            .filter(|session| session.epoch == epoch)
-            .and_then(|session| session.will.take());
-        if let Some(will) = will {
-            self.publish_will(slot, &will, now);
-            self.hub.store_no_will(slot);
-        }
-    }
-
-    fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
-        let topic = will.message.topic();
-        let durability = self.durability_of_will(session, topic);
-        let permissions = self.hub.sessions.get(session).and_then(|session| {
-            self.hub
-                .directory
-                .permissions(session.username.as_deref(), &session.handle.client_id)
-        });
-        let allowed = !topic.starts_with("$SYS/")
-            && permissions
-                .as_ref()
-                .is_none_or(|permissions| permissions.may_publish(topic));
-        let config = &self.hub.config;
-        let rule = urgency::of_topic(&config.rules, topic);
-        // What cannot be understood was told to the client with CONNACK.
-        let stated = urgency::stated(will.message.properties()).unwrap_or_default();
-        let asked = urgency::asked(stated, rule, || {
-            permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic))
-        });
-        // A will has no flow that could be admitted.
-        let urgency = match config.admission {
-            Some(_) => urgency::without_real_time(asked.urgency),
-            None => asked.urgency,
-        };
-        let stamp = Stamp::new(config.discipline, &urgency, now);
-        let message = will.message.published_at(now, stamp);
-        self.hub.stats.refused_urgency += u64::from(asked.refused);
-        if allowed {
-            self.publish_message(&message, durability, now);
-        } else {
-            self.hub.stats.refused_not_authorized += 1;
-        }
-    }
-
     /// Ends a session that is not connected: a will that still waits is
     /// published, subscriptions and messages go.
     pub(super) fn end_session(&mut self, slot: u32, now: Nanos) {
         self.share_stats_soon(now);
-        let will = self
-            .hub
-            .sessions
-            .get_mut(slot)
-            .and_then(|session| session.will.take());
-        if let Some(will) = will {
+        if let Some(will) = self.hub.take_will(slot) {
             self.publish_will(slot, &will, now);
         }
         self.end_link(slot);

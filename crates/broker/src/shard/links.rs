@@ -325,6 +325,7 @@ impl Shard {
         };
         let generations = &hub.directory.generations;
         session.handle.notes.store(retains, Ordering::Release);
+        session.handle.carries.store(carries, Ordering::Release);
         if carries && retains {
             let subscriber = subscriber(&session.handle, by_root);
             let mut index = hub.directory.index_mut();

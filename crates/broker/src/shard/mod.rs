@@ -10,6 +10,7 @@ mod replica;
 mod shares;
 mod store;
 mod subscribe;
+mod wills;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;

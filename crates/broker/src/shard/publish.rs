@@ -273,7 +273,10 @@ impl Shard {
         if let (Some(name), Some(federation)) = (name, hub.directory.federation())
             && !match &reach {
                 Some(reach) if reach.is_upwards() => federation.is_new_upwards(name),
-                _ => federation.is_new(name, raw.qos != QoS::AtLeastOnce),
+                _ => {
+                    federation.is_new(name, raw.qos != QoS::AtLeastOnce)
+                        && !hub.directory.is_own_will(name)
+                }
             }
         {
             hub.stats.publishes_recognised += 1;
@@ -617,8 +620,22 @@ impl Shard {
         durability: Durability,
         now: Nanos,
     ) {
+        self.publish_named(message, durability, None, false, now);
+    }
+
+    /// The same under a name, if it has one; with `attached`, nothing is kept for neighbours
+    /// that are lost.
+    pub(super) fn publish_named(
+        &mut self,
+        message: &Arc<Message>,
+        durability: Durability,
+        name: Option<MessageName>,
+        attached: bool,
+        now: Nanos,
+    ) {
         let Self { hub, routes, .. } = self;
         let mut publication = Publication::from_message(message, now);
+        publication.name = name.map(Number::from);
         publication.keeping = hub.keeping(durability, true);
         publication.keeping.insists = true;
         if publication.keeping.message != 0 {
@@ -653,6 +670,14 @@ impl Shard {
         let relay = federation.and_then(|federation| federation.relay());
         let reached = relay.map(|relay| Reach::new(relay, None, false).of(matched));
         let matched = reached.as_ref().unwrap_or(matched);
+        let near = attached.then(|| {
+            let carries = |target: &&Target| target.session.carries.load(Ordering::Acquire);
+            let near = matched
+                .targets()
+                .filter(|it| !it.session.link || carries(it));
+            Matched::new(near.cloned().collect(), matched.groups.to_vec())
+        });
+        let matched = near.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, false);
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
-    ReasonCode, Subscribe, Version,
+    ReasonCode, Subscribe, Version, Will,
 };
 use punctual_model::Nanos;
 use punctual_sim::{Decoder, Incoming};
@@ -33,10 +33,25 @@ pub struct Published {
     pub fate: Fate,
 }
 
+/// What a client leaves behind: each connection a message of its own.
+#[derive(Debug, Clone)]
+pub struct Bequest {
+    pub topic: &'static str,
+    pub qos: QoS,
+    pub retain: bool,
+    /// Seconds.
+    pub delay: u32,
+    /// Of its connections, the last one last.
+    pub numbers: Vec<u64>,
+}
+
 #[derive(Debug)]
 pub struct Client {
     pub name: String,
     pub filter: Option<&'static str>,
+    /// Its session survives its connection.
+    pub lasts: bool,
+    pub bequest: Option<Bequest>,
     /// Broker it connects to.
     pub home: usize,
     pub pipe: Option<usize>,
@@ -60,6 +75,8 @@ impl Client {
         Self {
             name,
             filter,
+            lasts: filter.is_some(),
+            bequest: None,
             home,
             pipe: None,
             decoder: decoder(),
@@ -91,18 +108,31 @@ impl Client {
         self.pipe = Some(pipe);
         self.decoder = decoder();
         let mut properties = PropertyBuf::new();
-        let lasts = self.filter.is_some();
+        let lasts = self.lasts;
         if lasts {
             properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
         }
         let name = self.name.clone();
+        let bequest = self.bequest.clone();
+        let mut with = PropertyBuf::new();
+        let mut payload = String::new();
+        if let Some(bequest) = &bequest {
+            with.push_number(PropertyId::WillDelayInterval, bequest.delay);
+            payload = bequest.numbers.last().unwrap().to_string();
+        }
         self.put(&Packet::Connect(Connect {
             version: Version::V5,
             clean_start: !lasts,
             keep_alive: 0,
             properties: properties.as_properties(),
             client_id: &name,
-            will: None,
+            will: bequest.as_ref().map(|bequest| Will {
+                qos: bequest.qos,
+                retain: bequest.retain,
+                topic: bequest.topic,
+                payload: payload.as_bytes(),
+                properties: with.as_properties(),
+            }),
             username: None,
             password: None,
         }));

@@ -16,6 +16,8 @@ mod retained;
 mod seeds;
 mod shares;
 mod site;
+mod takeover;
+mod wills;
 mod world;
 
 use std::collections::BTreeMap;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message, MessageName,
-    Output, Received, Restorer, Scope, Shard,
+    Output, Received, Restorer, Scope, Shard, Testament,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{self, NOTES, Open, TOPIC};
+use punctual_mesh::wire::{self, Arrival, NOTES, Open, TOPIC};
 use punctual_mesh::{BrokerId, LinkId, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -24,6 +24,8 @@ const WALL: u64 = 1_700_000_000_000_000_000;
 enum Input {
     Subscribed(Box<str>),
     Unsubscribed(Box<str>),
+    Arrived(Arrival),
+    LeftBehind(Box<str>, Option<wire::Testament>),
     Up(ConnId, BrokerId, bool),
     Told(ConnId, Vec<u8>),
     Down(ConnId, String),
@@ -39,6 +41,9 @@ struct Seam {
     inputs: Mutex<VecDeque<Input>>,
     /// What the world's clock says.
     now: AtomicU64,
+    /// When the last client arrived anywhere.
+    arrived: AtomicU64,
+    will_wait: Nanos,
 }
 
 impl Seam {
@@ -97,6 +102,28 @@ impl Federation for Seam {
 
     fn clock(&self) -> u64 {
         (WALL + self.now.load(Ordering::Relaxed)) / 1000
+    }
+
+    fn arrived(&self, client_id: &str, clean: bool) -> u64 {
+        let at = self.clock().max(self.arrived.load(Ordering::Relaxed) + 1);
+        self.arrived.store(at, Ordering::Relaxed);
+        let client = client_id.into();
+        self.tell(Input::Arrived(Arrival { client, at, clean }));
+        at
+    }
+
+    fn left_behind(&self, client_id: &str, will: Option<Testament>) {
+        let will = will.map(|Testament { at, delay, message }| wire::Testament {
+            client: client_id.into(),
+            at,
+            delay,
+            message,
+        });
+        self.tell(Input::LeftBehind(client_id.into(), will));
+    }
+
+    fn will_wait(&self) -> Nanos {
+        self.will_wait
     }
 
     fn note(&self, name: MessageName) {
@@ -176,6 +203,8 @@ impl Site {
             seen: Mutex::new(Seen::new(1 << 17)),
             inputs: Mutex::default(),
             now: AtomicU64::new(now.0),
+            arrived: AtomicU64::new(0),
+            will_wait: self.settings.will_wait,
         });
         let directory = Directory::new(1);
         directory.set_federation(seam.clone());
@@ -274,6 +303,8 @@ impl Running {
         match input {
             Input::Subscribed(filter) => self.node.subscribe(&filter, now),
             Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
+            Input::Arrived(arrival) => self.node.arrived(arrival, now),
+            Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
             Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
             {
                 Some(open) => self.link_up(conn, &open, now),
@@ -361,6 +392,23 @@ impl Running {
                 self.shard.link_members(&filter, &brokers);
             }
             Order::Forget(peer) => self.shard.link_forget(peer.as_str(), now),
+            Order::Arrived(arrivals) => {
+                for Arrival { client, at, clean } in arrivals {
+                    self.seam.arrived.fetch_max(at, Ordering::Relaxed);
+                    self.shard.arrived_elsewhere(&client, at, clean, now);
+                }
+            }
+            Order::Will { will, own } => {
+                self.shard.link_will(&will.client, &will.message, own, now);
+            }
+            Order::Published { wills, same } => {
+                for wire::Testament {
+                    client, message, ..
+                } in wills
+                {
+                    self.shard.will_was_published(&client, &message, same, now);
+                }
+            }
             Order::Traced(_) | Order::Event(_) => {}
         }
     }

@@ -438,11 +438,32 @@ impl World {
     /// Connects a client to its broker, unless it is connected.
     pub fn connect(&mut self, client: usize) {
         let home = self.clients[client].home;
-        if self.clients[client].pipe.is_none() && self.sites[home].running.is_some() {
+        let site = self.sites.get(home);
+        let runs = site.is_some_and(|site| site.running.is_some());
+        if self.clients[client].pipe.is_none() && runs {
             let delay = Nanos(self.rng.within(50_000..=1_000_000));
             let pipe = self.pipe([End::Client(client), End::Accepting(home)], delay);
+            self.bequeath(client);
             self.clients[client].connect(pipe);
             self.flush(client);
+        }
+    }
+
+    /// What a client leaves behind with its next connection is another message.
+    fn bequeath(&mut self, client: usize) {
+        let number = self.published.len() as u64;
+        if let Some(bequest) = &mut self.clients[client].bequest {
+            bequest.numbers.push(number);
+            let message = Published {
+                publisher: client,
+                topic: bequest.topic,
+                qos: bequest.qos,
+                retain: bequest.retain,
+                is_empty: false,
+                sent: self.now,
+                fate: Fate::Unknown,
+            };
+            self.published.insert(number, message);
         }
     }
 

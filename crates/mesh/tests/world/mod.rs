@@ -614,7 +614,11 @@ impl World {
                     session.flight.clear();
                 }
             }
-            Output::Traced(_) | Output::Event(_) => {}
+            Output::Arrived(_)
+            | Output::Will { .. }
+            | Output::Published { .. }
+            | Output::Traced(_)
+            | Output::Event(_) => {}
         }
     }
 

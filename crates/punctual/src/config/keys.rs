@@ -789,6 +789,11 @@ section! {
         hysteresis: u8 = 25, in 0 => 90, since "0.4", Restart;
         /// How long messages for a neighbour that was lost are kept for another way.
         heal: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;
+        /// How long a broker is lost before others publish the wills of its clients,
+        /// unless these have connected elsewhere. A longer delay of a will counts.
+        will_wait: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;
+        /// Bytes of wills that are kept for other brokers.
+        max_will_bytes: Size = Size::mib(64), in Size(0) => MUCH, since "0.4", Restart;
         /// Worth of a MiB of memory. The broker with the highest capacity becomes
         /// root: alpha times memory, beta times processors, and gamma.
         alpha: u32 = 1, in 0 => 1_000_000, since "0.4", Restart;

@@ -42,6 +42,10 @@ pub(super) struct Overview {
     shared: BTreeMap<String, Vec<String>>,
     /// Neighbours that were lost, and whose messages wait for another way.
     healing: Vec<String>,
+    /// Clients here whose wills others publish if this broker is lost.
+    wills: usize,
+    /// Wills that are kept here for other brokers.
+    wills_kept: usize,
     /// Addresses that are kept connected.
     neighbours: Vec<String>,
 }
@@ -116,6 +120,8 @@ pub(super) async fn status(
                 (filter.to_string(), brokers.collect())
             })
             .collect(),
+        wills: status.wills,
+        wills_kept: status.wills_kept,
         healing: status.healing.iter().map(ToString::to_string).collect(),
         neighbours: overview.neighbours,
     }))

@@ -17,9 +17,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use punctual_broker::{ConnId, Federation, LinkLimits, Nanos, Shard};
+use punctual_broker::{ConnId, Directory, Federation, LinkLimits, Nanos, Shard};
 use punctual_mesh::tree::Why;
-use punctual_mesh::wire::{Message, NOTES, Open, TOPIC, Traced};
+use punctual_mesh::wire::{Arrival, Message, NOTES, Open, TOPIC, Testament, Traced};
 use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
@@ -53,6 +53,8 @@ enum News {
 enum Input {
     Subscribed(Box<str>),
     Unsubscribed(Box<str>),
+    Arrived(Arrival),
+    LeftBehind(Box<str>, Option<Testament>),
     Link {
         conn: ConnId,
         peer: BrokerId,
@@ -119,6 +121,8 @@ impl Opening {
         settings.tree.hysteresis = u32::from(keys.hysteresis);
         settings.heal = nanos(keys.heal);
         settings.max_filters = keys.max_filters as usize;
+        settings.will_wait = nanos(keys.will_wait);
+        settings.max_will_bytes = usize::try_from(keys.max_will_bytes.0).unwrap_or(usize::MAX);
         let password = match &keys.password_file {
             None => None,
             Some(path) => {
@@ -131,7 +135,7 @@ impl Opening {
         let (keeper, inputs) = channel();
         let open = Node::new(settings.clone(), Nanos(0)).open(true);
         Ok(Some(Self {
-            seam: Arc::new(Seam::new(id, origin, settings.strategy, keeper.clone())),
+            seam: Arc::new(Seam::new(id, origin, &settings, keeper.clone())),
             inputs,
             keeper,
             settings,
@@ -163,6 +167,7 @@ impl Opening {
         let mut running = Keeper {
             node: Node::new(self.settings, clock.now()),
             handle: server.handle(),
+            directory: server.directory().clone(),
             clock,
             seam: self.seam,
             introduction: self.introduction,
@@ -307,6 +312,7 @@ struct Waiting {
 struct Keeper {
     node: Node,
     handle: Handle,
+    directory: Arc<Directory>,
     clock: Clock,
     seam: Arc<Seam>,
     introduction: Introduction,
@@ -374,6 +380,8 @@ impl Keeper {
         match input {
             Input::Subscribed(filter) => self.node.subscribe(&filter, now),
             Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
+            Input::Arrived(arrival) => self.node.arrived(arrival, now),
+            Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
             Input::Link { conn, peer, news } => match news {
                 News::Up { dialled } => self.up(conn, peer, dialled, now),
                 News::Message(bytes) => self.message(conn, &bytes, now),
@@ -596,6 +604,37 @@ impl Keeper {
         }
     }
 
+    fn all_shards(&self, call: impl Fn(&mut Shard, Nanos) + Send + Sync + 'static) {
+        let call = Arc::new(call);
+        for shard in 0..self.directory.shards() {
+            let call = call.clone();
+            self.handle
+                .call(shard.into(), move |shard, now| call(shard, now));
+        }
+    }
+
+    fn arrived_elsewhere(&self, arrivals: Vec<Arrival>) {
+        if let Some(last) = arrivals.iter().map(|arrival| arrival.at).max() {
+            self.seam.heard_arrival(last);
+        }
+        self.all_shards(move |shard, now| {
+            for Arrival { client, at, clean } in &arrivals {
+                shard.arrived_elsewhere(client, *at, *clean, now);
+            }
+        });
+    }
+
+    /// Does something with a will on the shard that has, or would have, its client's session.
+    fn at_home(
+        &self,
+        will: Testament,
+        call: impl FnOnce(&mut Shard, &Testament, Nanos) + Send + 'static,
+    ) {
+        let shard = self.directory.home(&will.client, 0);
+        self.handle
+            .call(shard.into(), move |shard, now| call(shard, &will, now));
+    }
+
     /// Does what the node asks, all of it between two messages: what is copied to a
     /// neighbour and what it is sent from then on leave no gap.
     fn act(&mut self) {
@@ -652,6 +691,17 @@ impl Keeper {
                 Output::Forget(peer) => orders.push(Box::new(move |shard, now| {
                     shard.link_forget(peer.as_str(), now);
                 })),
+                Output::Arrived(arrivals) => self.arrived_elsewhere(arrivals),
+                Output::Will { will, own } => self.at_home(will, move |shard, will, now| {
+                    shard.link_will(&will.client, &will.message, own, now);
+                }),
+                Output::Published { wills, same } => {
+                    for will in wills {
+                        self.at_home(will, move |shard, will, now| {
+                            shard.will_was_published(&will.client, &will.message, same, now);
+                        });
+                    }
+                }
                 Output::Traced(traced) => {
                     if let Some(waiting) = self.traces.get_mut(&traced.number) {
                         waiting.answers.push(traced);
@@ -691,6 +741,8 @@ fn topics(status: &Status) -> Vec<(String, String)> {
     add("cost", status.cost.to_string());
     add("filters", status.filters.to_string());
     add("advertised", status.advertised.to_string());
+    add("wills", status.wills.to_string());
+    add("wills/kept", status.wills_kept.to_string());
     for link in &status.links {
         let name = |what: &str| format!("links/{}/{what}", link.peer);
         add(&name("state"), link.edge.name().into());
@@ -722,6 +774,10 @@ fn tell(event: &Event) {
             None => tracing::info!("mesh: this broker is root: {why}"),
         },
         Event::Edge(peer, edge) => tracing::debug!("mesh: link to {peer} is {edge:?}"),
+        Event::WillsFull(peer) => tracing::warn!(
+            "mesh: the wills of {peer}'s clients do not all fit (mesh.max_will_bytes); those that do \
+             not are lost with it"
+        ),
         Event::TableFull(peer) => tracing::warn!(
             "mesh: {peer} wants more topics than there is room for (mesh.max_filters); it is sent \
              everything"

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use punctual_broker::{ConnId, Federation, LinkNews, MessageName, Relay};
+use punctual_broker::{ConnId, Federation, LinkNews, MessageName, Nanos, Relay, Testament};
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::{BrokerId, Strategy};
+use punctual_mesh::wire::{self, Arrival};
+use punctual_mesh::{BrokerId, Settings, Strategy};
 
 use super::{Input, News};
 
@@ -30,18 +32,21 @@ pub(super) struct Seam {
     /// Neighbours with a link that this broker opened.
     dialled: Mutex<BTreeSet<BrokerId>>,
     topics: Mutex<Vec<(String, String)>>,
+    /// When the last client arrived anywhere, as far as that is known.
+    arrived: AtomicU64,
+    will_wait: Nanos,
 }
 
 impl Seam {
     pub(super) fn new(
         own: BrokerId,
         origin: NonZeroU32,
-        strategy: Strategy,
+        settings: &Settings,
         keeper: Sender<Input>,
     ) -> Self {
         let relay = || Mutex::new((Relay { parent: None }, Seen::new(REMEMBERED)));
         Self {
-            relay: (strategy == Strategy::RootRelay).then(relay),
+            relay: (settings.strategy == Strategy::RootRelay).then(relay),
             own,
             origin,
             keeper: Mutex::new(keeper),
@@ -49,7 +54,14 @@ impl Seam {
             before: Mutex::default(),
             dialled: Mutex::default(),
             topics: Mutex::default(),
+            arrived: AtomicU64::new(0),
+            will_wait: settings.will_wait,
         }
+    }
+
+    /// Notes when a client has arrived at another broker.
+    pub(super) fn heard_arrival(&self, at: u64) {
+        self.arrived.fetch_max(at, Ordering::Relaxed);
     }
 
     /// Notes whether a link to a neighbour exists that this broker opened.
@@ -130,6 +142,32 @@ impl Federation for Seam {
     fn clock(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| since.as_micros() as u64)
+    }
+
+    fn arrived(&self, client_id: &str, clean: bool) -> u64 {
+        let clock = self.clock();
+        let later = |last: u64| Some(clock.max(last + 1));
+        let order = Ordering::Relaxed;
+        let last = self.arrived.fetch_update(order, order, later);
+        let at = last.map_or(clock, |last| clock.max(last + 1));
+        let client = client_id.into();
+        self.tell(Input::Arrived(Arrival { client, at, clean }));
+        at
+    }
+
+    fn left_behind(&self, client_id: &str, will: Option<Testament>) {
+        let client: Box<str> = client_id.into();
+        let will = will.map(|Testament { at, delay, message }| wire::Testament {
+            client: client.clone(),
+            at,
+            delay,
+            message,
+        });
+        self.tell(Input::LeftBehind(client, will));
+    }
+
+    fn will_wait(&self) -> Nanos {
+        self.will_wait
     }
 
     fn topics(&self) -> Vec<(String, String)> {

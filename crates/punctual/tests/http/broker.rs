@@ -33,6 +33,12 @@ impl Broker {
     }
 
     pub(crate) fn with_arguments(arguments: &[&str]) -> Self {
+        // Without $SYS topics the retained messages are those of the test.
+        Self::with_sys(arguments, "off")
+    }
+
+    /// With $SYS topics that often.
+    pub(crate) fn with_sys(arguments: &[&str], interval: &str) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_punctual"))
             .args([
                 "serve",
@@ -43,8 +49,7 @@ impl Broker {
             ])
             .args(["--shards", "2"])
             .args(arguments)
-            // Without $SYS topics the retained messages are those of the test.
-            .env("PUNCTUAL__SERVER__SYS_INTERVAL", "off")
+            .env("PUNCTUAL__SERVER__SYS_INTERVAL", interval)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -108,7 +108,7 @@ impl Member {
 
     fn client(&self, id: &str) -> Client {
         let config = Config {
-            client_id: id.into(),
+            client_id: format!("{id}-{}", self.name),
             ..Config::default()
         };
         let address = format!("127.0.0.1:{PORT}");

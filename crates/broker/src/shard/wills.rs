@@ -1,0 +1,319 @@
+//! Wills: published here, or by other brokers of a mesh if this one is lost.
+//!
+//! In a mesh a will has a name from CONNECT on, and the federation is told of it as a
+//! whole PUBLISH packet with that name. Whoever publishes it first, brokers that have had
+//! it recognise it. A client that connects to another broker is disconnected here, as if
+//! it had connected here again.
+
+use std::sync::Arc;
+
+use punctual_codec::{
+    Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish, ReasonCode,
+    Split, Version, split,
+};
+
+use super::Shard;
+use super::links::{Incoming, incoming};
+use crate::egress::Stamp;
+use crate::federation::{LINK_PREFIX, Testament};
+use crate::hub::Hub;
+use crate::journal::{self, Durability};
+use crate::message::put_forwarded;
+use crate::sequence::Number;
+use crate::session::Will;
+use crate::urgency::{self, UrgencyRights};
+use crate::{Message, Nanos, Permissions};
+
+impl Shard {
+    pub(super) fn will_due(&mut self, slot: u32, epoch: u64, now: Nanos) {
+        let session = self.hub.sessions.get(slot);
+        if session.is_none_or(|session| session.epoch != epoch) {
+            return;
+        }
+        if let Some(will) = self.hub.take_will(slot) {
+            self.publish_will(slot, &will, now);
+            self.hub.store_no_will(slot);
+        }
+    }
+
+    /// Publishes the will of a session, unless others have.
+    pub(super) fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
+        let topic = will.message.topic();
+        let durability = self.durability_of_will(session, topic);
+        let permissions = self.hub.permissions_of(session);
+        if !may_publish(permissions.as_deref(), topic) {
+            self.hub.stats.refused_not_authorized += 1;
+            return;
+        }
+        let rights =
+            || permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic));
+        self.publish_as_will(will, rights, durability, false, now);
+    }
+
+    /// Publishes a will of a client of a broker that was lost, unless the client is connected
+    /// here. To be called on the shard that would have its session. If the broker was another
+    /// one and not this one before it started again (`own`), nothing waits for brokers that are
+    /// lost: they may be the living, and this one be cut off.
+    pub fn link_will(&mut self, client_id: &str, packet: &[u8], own: bool, now: Nanos) {
+        let slot = self.hub.session_named(client_id);
+        let session = slot.and_then(|slot| self.hub.sessions.get(slot));
+        if session.is_some_and(|session| session.conn.is_some()) {
+            return;
+        }
+        let Some(will) = told_will(packet) else {
+            return;
+        };
+        let durability = match self.hub.journal {
+            None => Durability::None,
+            Some(_) => {
+                let rules = &self.hub.config.durability;
+                let rule = journal::of_topic(&rules.rules, will.message.topic());
+                rule.unwrap_or(rules.default)
+            }
+        };
+        // Whose broker it was has looked at the client's rights.
+        self.publish_as_will(&will, || UrgencyRights::ALL, durability, !own, now);
+    }
+
+    fn publish_as_will(
+        &mut self,
+        will: &Will,
+        rights: impl FnOnce() -> UrgencyRights,
+        durability: Durability,
+        attached: bool,
+        now: Nanos,
+    ) {
+        let hub = &mut self.hub;
+        if let (Some(name), Some(federation)) = (will.name, hub.directory.federation()) {
+            if !hub.directory.is_own_will(name) && !federation.is_new(name, false) {
+                hub.stats.publishes_recognised += 1;
+                return;
+            }
+            federation.note(name);
+            if hub.journal.is_some() {
+                hub.directory.names().note(name);
+            }
+        }
+        let config = &hub.config;
+        let rule = urgency::of_topic(&config.rules, will.message.topic());
+        // What cannot be understood was told to the client with CONNACK.
+        let stated = urgency::stated(will.message.properties()).unwrap_or_default();
+        let asked = urgency::asked(stated, rule, rights);
+        // A will has no flow that could be admitted.
+        let urgency = match config.admission {
+            Some(_) => urgency::without_real_time(asked.urgency),
+            None => asked.urgency,
+        };
+        let stamp = Stamp::new(config.discipline, &urgency, now);
+        let message = will.message.published_at(now, stamp);
+        hub.stats.refused_urgency += u64::from(asked.refused);
+        self.publish_named(&message, durability, will.name, attached, now);
+    }
+
+    /// A client has connected to another broker, at a time as [`crate::Federation::arrived`] says:
+    /// if it had connected here before, that connection ends, and a will that is delayed is void.
+    /// With `clean_start`, its session ends, too.
+    pub fn arrived_elsewhere(&mut self, client_id: &str, at: u64, clean_start: bool, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(slot) = hub.session_named(client_id) else {
+            return;
+        };
+        let session = hub.sessions.get(slot);
+        let Some(session) = session.filter(|session| session.arrived < at) else {
+            return;
+        };
+        if let Some(conn) = session.conn {
+            hub.stats.sessions_taken_over += 1;
+            self.dismiss(conn, ReasonCode::SessionTakenOver, "");
+            self.end_connection(conn, "connected to another broker", true, now);
+        }
+        let Some(slot) = self.hub.session_named(client_id) else {
+            return;
+        };
+        if self.hub.take_will(slot).is_some() {
+            self.hub.store_no_will(slot);
+        }
+        if clean_start {
+            self.end_session(slot, now);
+        }
+    }
+
+    /// Other brokers have published a will of a client of this one, which was lost for them. If
+    /// it ran meanwhile (`same`), what the client leaves behind is another message from now on;
+    /// if not, subscribers here have not had it.
+    pub fn will_was_published(&mut self, client_id: &str, packet: &[u8], same: bool, now: Nanos) {
+        let Some(told) = told_will(packet) else {
+            return;
+        };
+        // What is retained comes as such.
+        if !same && !told.message.retain {
+            self.link_will(client_id, packet, true, now);
+        }
+        let hub = &mut self.hub;
+        let Some(slot) = hub.session_named(client_id) else {
+            return;
+        };
+        let name = hub.directory.will_name();
+        let session = hub.sessions.get_mut(slot);
+        let session = session.filter(|s| s.will.as_ref().is_some_and(|w| w.name == told.name));
+        let Some(session) = session else {
+            return;
+        };
+        if let (Some(_), Some(will)) = (session.conn, &mut session.will) {
+            will.name = name;
+            hub.tell_will(slot);
+            hub.store_will(slot, None);
+        } else if !same {
+            hub.take_will(slot);
+            hub.store_no_will(slot);
+        }
+    }
+}
+
+impl Hub {
+    /// What a session leaves behind from now on.
+    pub(super) fn set_will(&mut self, slot: u32, will: Option<Will>) {
+        self.take_will(slot);
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.will = will.map(Box::new);
+            self.tell_will(slot);
+        }
+    }
+
+    /// Takes what a session leaves behind.
+    pub(crate) fn take_will(&mut self, slot: u32) -> Option<Box<Will>> {
+        let session = self.sessions.get_mut(slot)?;
+        let will = session.will.take()?;
+        if let (Some(_), Some(federation)) = (will.name, self.directory.federation()) {
+            federation.left_behind(&session.handle.client_id, None);
+        }
+        Some(will)
+    }
+
+    /// Tells the federation what a session leaves behind, if that is allowed.
+    pub(crate) fn tell_will(&self, slot: u32) {
+        let (Some(federation), Some(session)) =
+            (self.directory.federation(), self.sessions.get(slot))
+        else {
+            return;
+        };
+        let Some(will) = &session.will else {
+            return;
+        };
+        let permissions = self.permissions_of(slot);
+        if !may_publish(permissions.as_deref(), will.message.topic()) {
+            return;
+        }
+        if let Some(message) = packet(will) {
+            let testament = Testament {
+                at: session.arrived,
+                delay: will.delay.min(session.expiry),
+                message,
+            };
+            federation.left_behind(&session.handle.client_id, Some(testament));
+        }
+    }
+
+    fn permissions_of(&self, session: u32) -> Option<Arc<dyn Permissions>> {
+        let session = self.sessions.get(session)?;
+        let (user, client_id) = (session.username.as_deref(), &session.handle.client_id);
+        self.directory.permissions(user, client_id)
+    }
+}
+
+fn may_publish(permissions: Option<&dyn Permissions>, topic: &str) -> bool {
+    !topic.starts_with("$SYS/")
+        && !topic.starts_with(LINK_PREFIX)
+        && permissions.is_none_or(|permissions| permissions.may_publish(topic))
+}
+
+/// A will as other brokers are told, if it has a name.
+fn packet(will: &Will) -> Option<Arc<[u8]>> {
+    let message = &will.message;
+    let mut properties = PropertyBuf::new();
+    if message.expires < Nanos::MAX {
+        // An interval until it is published.
+        let interval = message.expires.as_secs() as u32;
+        properties.push_number(PropertyId::MessageExpiryInterval, interval);
+    }
+    let mut bytes = properties.as_properties().as_bytes().to_vec();
+    bytes.extend_from_slice(message.properties().as_bytes());
+    Number::from(will.name?).encode(&mut bytes);
+    let publish = Publish {
+        dup: false,
+        qos: message.qos,
+        retain: message.retain,
+        topic: message.topic(),
+        packet_id: u16::from(message.qos != QoS::AtMostOnce),
+        properties: Properties::check(&bytes, PropertySet::PUBLISH).ok()?,
+        payload: message.payload(),
+    };
+    let mut packet = Vec::new();
+    let publish = Packet::Publish(publish);
+    publish.encode(Version::V5, &mut packet).ok()?;
+    Some(packet.into())
+}
+
+/// Reads what [`packet`] made.
+fn told_will(packet: &[u8]) -> Option<Will> {
+    let Ok(Split::Frame(frame)) = split(packet, u32::MAX) else {
+        return None;
+    };
+    let mut raw = RawPublish::decode(frame.first, frame.body, Version::V5).ok()?;
+    let Ok(Incoming::Named(name, _)) = incoming(&mut raw) else {
+        return None;
+    };
+    let topic = punctual_codec::topic::validate_name(raw.topic).ok()?;
+    let mut properties = Vec::new();
+    put_forwarded(raw.properties, &mut properties);
+    let expiry = raw.properties.number(PropertyId::MessageExpiryInterval);
+    let message = Message::will(topic, &properties, raw.payload, raw.qos, raw.retain, expiry);
+    may_publish(None, topic).then_some(Will {
+        message,
+        delay: 0,
+        name: Some(name),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::federation::MessageName;
+
+    #[test]
+    fn a_will_is_read_as_it_was_told() {
+        let mut properties = PropertyBuf::new();
+        properties
+            .push_data(PropertyId::ContentType, b"text")
+            .unwrap();
+        properties.push_user("key", "value").unwrap();
+        for (qos, expiry) in [
+            (QoS::AtMostOnce, None),
+            (QoS::AtLeastOnce, Some(7)),
+            (QoS::ExactlyOnce, Some(u32::MAX)),
+        ] {
+            let bytes = properties.as_properties().as_bytes();
+            let will = Will {
+                message: Message::will("a/b", bytes, b"gone", qos, true, expiry),
+                delay: 3,
+                name: Some(MessageName {
+                    origin: NonZeroU32::MIN,
+                    number: 9,
+                    again: false,
+                }),
+            };
+            let told = told_will(&packet(&will).unwrap()).unwrap();
+            assert_eq!(told.name, will.name);
+            assert_eq!(told.message.properties().as_bytes(), bytes);
+            assert_eq!(told.message.topic(), "a/b");
+            assert_eq!(told.message.payload(), b"gone");
+            assert_eq!((told.message.qos, told.message.retain), (qos, true));
+            assert_eq!(told.message.expires, will.message.expires);
+            let nameless = Will { name: None, ..will };
+            assert!(packet(&nameless).is_none());
+        }
+        assert!(told_will(b"other").is_none());
+    }
+}

@@ -1,0 +1,498 @@
+//! Wills of clients, kept by neighbours in case that the clients' broker is lost.
+//!
+//! A broker tells the wills of its clients to two neighbours on the tree, its guards, the
+//! one after the other in turn, and withdraws what is not to be published any more. A guard
+//! that has lost the broker publishes what is due, unless it is back, or the client has
+//! connected elsewhere. A will has had its name since its client connected, so whoever
+//! publishes it, it is one message, which is recognised like all others ([`crate::seen`]).
+//!
+//! Who was lost and is back is given what it had left ([`crate::wire::Left`]). If it has
+//! started again meanwhile, it decides about the clients that it does not know any more,
+//! as a guard of its former self.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual_model::Nanos;
+
+use crate::id::{BrokerId, LinkId};
+use crate::wire::{Arrival, Left, Testament};
+
+/// Neighbours that are told.
+pub(crate) const GUARDS: usize = 2;
+/// For how long it is remembered which wills of a lost broker were published.
+const REMEMBERED: Nanos = Nanos::from_secs(86_400);
+
+/// What a guard is to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) link: LinkId,
+    pub(crate) all: bool,
+    pub(crate) turn: u8,
+    pub(crate) add: Vec<Testament>,
+    pub(crate) remove: Vec<Box<str>>,
+}
+
+/// A broker, and which start of it.
+pub(crate) type Whose = (BrokerId, u64);
+
+/// What another broker has left here.
+#[derive(Debug, Default)]
+struct Ward {
+    turn: u8,
+    wills: BTreeMap<Box<str>, Testament>,
+    lost: Option<Lost>,
+    /// Wills that were published.
+    published: Vec<Testament>,
+    /// Those of its clients that have connected elsewhere, of which it may not have heard.
+    moved: BTreeMap<Box<str>, Arrival>,
+    /// Something of it had no room.
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Lost {
+    since: Nanos,
+    /// When something is due, or the ward is forgotten.
+    next: Nanos,
+}
+
+impl Ward {
+    fn is_empty(&self) -> bool {
+        self.wills.is_empty() && self.published.is_empty() && self.moved.is_empty()
+    }
+}
+
+fn size<'a>(wills: impl IntoIterator<Item = &'a Testament>) -> usize {
+    wills.into_iter().map(Testament::size).sum()
+}
+
+/// Wills of this broker's clients and of others'.
+#[derive(Debug)]
+pub(crate) struct Wills {
+    /// How long a broker is lost before the first of its wills is published.
+    wait: Nanos,
+    /// How much later the next guard does the same.
+    linger: Nanos,
+    /// Bytes that others may leave here.
+    max: usize,
+    held: usize,
+    own: BTreeMap<Box<str>, Testament>,
+    changed: BTreeSet<Box<str>>,
+    guards: Vec<LinkId>,
+    /// By brokers and their starts.
+    wards: BTreeMap<Whose, Ward>,
+}
+
+impl Wills {
+    pub(crate) fn new(wait: Nanos, linger: Nanos, max: usize) -> Self {
+        Self {
+            wait,
+            linger,
+            max,
+            held: 0,
+            own: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            guards: Vec::new(),
+            wards: BTreeMap::new(),
+        }
+    }
+
+    /// A client of this broker leaves this behind, or with `None` nothing any more.
+    pub(crate) fn set(&mut self, client: &str, will: Option<Testament>) {
+        let known = match will {
+            Some(will) => self.own.insert(client.into(), will),
+            None => self.own.remove(client),
+        };
+        if known.is_some() || self.own.contains_key(client) {
+            self.changed.insert(client.into());
+        }
+    }
+
+    /// Whether guards are to be told something; they are `wanted`, in this order.
+    pub(crate) fn has_changes(&self, wanted: &[LinkId]) -> bool {
+        self.guards != wanted || !self.changed.is_empty()
+    }
+
+    /// What is to be told, to `wanted` from now on.
+    pub(crate) fn changes(&mut self, wanted: Vec<LinkId>) -> Vec<Told> {
+        let changed = std::mem::take(&mut self.changed);
+        let before = std::mem::replace(&mut self.guards, wanted);
+        let mut all = Vec::new();
+        for link in before.iter().filter(|link| !self.guards.contains(link)) {
+            all.push(Told {
+                link: *link,
+                all: true,
+                turn: 0,
+                add: Vec::new(),
+                remove: Vec::new(),
+            });
+        }
+        for (turn, link) in self.guards.iter().enumerate() {
+            let anew = before.get(turn) != Some(link);
+            let mut told = Told {
+                link: *link,
+                all: anew,
+                turn: turn as u8,
+                add: Vec::new(),
+                remove: Vec::new(),
+            };
+            if anew {
+                told.add = self.own.values().cloned().collect();
+            } else {
+                for client in &changed {
+                    match self.own.get(client) {
+                        Some(will) => told.add.push(will.clone()),
+                        None => told.remove.push(client.clone()),
+                    }
+                }
+            }
+            if anew || !changed.is_empty() {
+                all.push(told);
+            }
+        }
+        all
+    }
+
+    /// A neighbour tells what its clients leave behind; says whether something has no room for
+    /// the first time.
+    pub(crate) fn heard(&mut self, whose: Whose, told: Told, now: Nanos) -> bool {
+        if told.all
+            && let Some(ward) = self.wards.get_mut(&whose)
+        {
+            ward.moved.clear();
+            let forgotten = std::mem::take(&mut ward.wills);
+            self.held -= size(forgotten.values());
+        }
+        let nothing = told.add.is_empty() && told.remove.is_empty();
+        if nothing && !self.wards.contains_key(&whose) {
+            return false;
+        }
+        let ward = self.wards.entry(whose.clone()).or_default();
+        if told.all {
+            ward.turn = told.turn;
+        }
+        let mut overflows = false;
+        for client in told.remove {
+            ward.moved.remove(&client);
+            let gone = ward.wills.remove(&client);
+            self.held -= gone.map_or(0, |will| will.size());
+        }
+        for will in told.add {
+            ward.moved.remove(&will.client);
+            let known = ward.wills.remove(&will.client);
+            self.held -= known.map_or(0, |will| will.size());
+            match self.held + will.size() <= self.max {
+                true => {
+                    self.held += will.size();
+                    ward.wills.insert(will.client.clone(), will);
+                }
+                false => overflows |= !std::mem::replace(&mut ward.full, true),
+            }
+        }
+        if let Some(lost) = &mut ward.lost {
+            // Perhaps something is due earlier than what was known.
+            lost.next = now;
+        } else if ward.is_empty() {
+            self.wards.remove(&whose);
+        }
+        overflows
+    }
+
+    /// A client has connected to some broker: what it left behind elsewhere before is void.
+    pub(crate) fn arrived(&mut self, arrival: &Arrival) {
+        let Arrival { client, at, .. } = arrival;
+        for ward in self.wards.values_mut() {
+            if ward.wills.get(client).is_some_and(|will| will.at < *at) {
+                ward.moved.insert(client.clone(), arrival.clone());
+                let gone = ward.wills.remove(client);
+                self.held -= gone.map_or(0, |will| will.size());
+            }
+        }
+    }
+
+    /// Brokers that have left something here.
+    pub(crate) fn wards(&self) -> impl Iterator<Item = &Whose> {
+        self.wards.keys()
+    }
+
+    /// A broker is lost from now on.
+    pub(crate) fn lose(&mut self, whose: &Whose, now: Nanos) {
+        if let Some(ward) = self.wards.get_mut(whose)
+            && ward.lost.is_none()
+        {
+            ward.lost = Some(Lost {
+                since: now,
+                next: now,
+            });
+        }
+    }
+
+    /// A broker was lost for a moment, and what it left stays here. Returns what it is to be
+    /// told.
+    pub(crate) fn found(&mut self, whose: &Whose, now: Nanos) -> Option<Left> {
+        let ward = self.wards.get_mut(whose)?;
+        if ward.lost.is_none() && ward.published.is_empty() {
+            return None;
+        }
+        let since = ward.lost.take().map_or(now, |lost| lost.since);
+        let published = std::mem::take(&mut ward.published);
+        self.held -= size(&published);
+        let left = Left {
+            to: whose.0.clone(),
+            instance: whose.1,
+            lost: (now - since).0 / 1_000_000,
+            wills: Vec::new(),
+            published,
+            moved: std::mem::take(&mut ward.moved).into_values().collect(),
+        };
+        if ward.is_empty() {
+            self.wards.remove(whose);
+        }
+        Some(left)
+    }
+
+    /// A broker is back, and what it had left is its own matter. Returns what it is to be
+    /// given.
+    pub(crate) fn give_back(&mut self, whose: &Whose, now: Nanos) -> Option<Left> {
+        let ward = self.wards.remove(whose)?;
+        self.held -= size(ward.wills.values()) + size(&ward.published);
+        let since = ward.lost.map_or(now, |lost| lost.since);
+        let left = Left {
+            to: whose.0.clone(),
+            instance: whose.1,
+            lost: (now - since).0 / 1_000_000,
+            wills: ward.wills.into_values().collect(),
+            published: ward.published,
+            moved: ward.moved.into_values().collect(),
+        };
+        Some(left)
+    }
+
+    /// What a broker had left is kept here: it was this one before it started again, or one that
+    /// is not reached.
+    pub(crate) fn inherit(&mut self, left: Left, now: Nanos) {
+        let ward = self.wards.entry((left.to, left.instance));
+        let is_known = matches!(ward, Entry::Occupied(_));
+        let ward = ward.or_default();
+        for will in left.published {
+            if self.held + will.size() <= self.max {
+                self.held += will.size();
+                ward.published.push(will);
+            }
+        }
+        let moved = left.moved.into_iter();
+        ward.moved.extend(moved.map(|it| (it.client.clone(), it)));
+        if is_known && ward.lost.is_none() {
+            // It is here, and may have changed its mind.
+            return;
+        }
+        let lost = Nanos(left.lost.saturating_mul(1_000_000));
+        let since = Nanos(now.0.saturating_sub(lost.0));
+        ward.lost.get_or_insert(Lost { since, next: now }).next = now;
+        for will in left.wills {
+            if self.held + will.size() <= self.max && !ward.wills.contains_key(&will.client) {
+                self.held += will.size();
+                ward.wills.insert(will.client.clone(), will);
+            }
+        }
+    }
+
+    /// When something is due.
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        let lost = self.wards.values().filter_map(|ward| ward.lost.as_ref());
+        lost.map(|lost| lost.next).min()
+    }
+
+    /// Takes what is to be published now, and whose clients' it is.
+    pub(crate) fn due(&mut self, now: Nanos) -> Vec<(BrokerId, Testament)> {
+        let mut all = Vec::new();
+        let (wait, linger) = (self.wait, self.linger);
+        for ((id, _), ward) in &mut self.wards {
+            let Some(lost) = ward.lost.as_mut().filter(|lost| lost.next <= now) else {
+                continue;
+            };
+            let turn = Nanos(linger.0 * u64::from(ward.turn));
+            let due = |will: &Testament| {
+                let delay = Nanos::from_secs(u64::from(will.delay));
+                lost.since + delay.max(wait) + turn
+            };
+            let mut next = Nanos::MAX;
+            let (before, mut left) = (all.len(), BTreeMap::new());
+            for (client, will) in std::mem::take(&mut ward.wills) {
+                if due(&will) <= now {
+                    all.push((id.clone(), will));
+                } else {
+                    next = next.min(due(&will));
+                    left.insert(client, will);
+                }
+            }
+            ward.wills = left;
+            lost.next = match ward.wills.is_empty() {
+                true => lost.since + REMEMBERED,
+                false => next,
+            };
+            let published = all[before..].iter().map(|(_, will)| will.clone());
+            ward.published.extend(published);
+        }
+        let held = &mut self.held;
+        self.wards.retain(|_, ward| {
+            let over = |lost: &Lost| lost.since + REMEMBERED <= now;
+            let keeps = !ward.wills.is_empty() || !ward.lost.as_ref().is_some_and(over);
+            *held -= if keeps { 0 } else { size(&ward.published) };
+            keeps
+        });
+        all
+    }
+
+    /// Clients of this broker whose wills are known to others, and wills that others left here.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let kept = self.wards.values().map(|ward| ward.wills.len()).sum();
+        (self.own.len(), kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = Nanos::from_secs(1);
+
+    fn id(name: &str) -> BrokerId {
+        BrokerId::new(name).unwrap()
+    }
+
+    fn will(client: &str, at: u64, delay: u32) -> Testament {
+        Testament {
+            client: client.into(),
+            at,
+            delay,
+            message: [1, 2, 3].into(),
+        }
+    }
+
+    fn wills() -> Wills {
+        Wills::new(Nanos::from_secs(10), Nanos::from_secs(2), 1000)
+    }
+
+    fn told(turn: u8, add: Vec<Testament>) -> Told {
+        Told {
+            link: LinkId(0),
+            all: true,
+            turn,
+            add,
+            remove: Vec::new(),
+        }
+    }
+
+    fn clients(wills: &[Testament]) -> Vec<&str> {
+        wills.iter().map(|will| &*will.client).collect()
+    }
+
+    fn due(wills: &mut Wills, now: Nanos) -> Vec<String> {
+        let due = wills.due(now).into_iter();
+        due.map(|(_, will)| will.client.into()).collect()
+    }
+
+    #[test]
+    fn guards_are_told_all_once_and_then_what_changes() {
+        let (one, two, three) = (LinkId(1), LinkId(2), LinkId(3));
+        let mut own = wills();
+        own.set("a", Some(will("a", 1, 0)));
+        own.set("nobody", None);
+        let first = own.changes(vec![one, two]);
+        assert_eq!(first.len(), 2);
+        assert!(first.iter().all(|told| told.all && told.add.len() == 1));
+        assert_eq!((first[0].turn, first[1].turn), (0, 1));
+        assert!(!own.has_changes(&[one, two]));
+        own.set("b", Some(will("b", 2, 0)));
+        own.set("a", None);
+        let second = own.changes(vec![one, two]);
+        for (told, link) in second.iter().zip([one, two]) {
+            assert_eq!((told.link, told.all), (link, false));
+            assert_eq!(
+                (&told.add[..], &told.remove[..]),
+                (&[will("b", 2, 0)][..], &["a".into()][..])
+            );
+        }
+        // Another guard is told all, and who is none any more forgets all.
+        let third = own.changes(vec![one, three]);
+        assert_eq!(third.len(), 2);
+        assert_eq!(
+            (third[0].link, third[0].all, third[0].add.len()),
+            (two, true, 0)
+        );
+        assert_eq!(
+            (third[1].link, third[1].all, third[1].add.len()),
+            (three, true, 1)
+        );
+    }
+
+    #[test]
+    fn what_a_lost_broker_left_is_due_after_a_while_in_turn() {
+        for turn in 0..2 {
+            let (mut wards, x) = (wills(), (id("x"), 7));
+            let three = vec![will("a", 1, 0), will("b", 2, 0), will("late", 3, 60)];
+            wards.heard(x.clone(), told(turn, three), SECOND);
+            assert_eq!(wards.next(), None);
+            wards.lose(&x, SECOND);
+            assert!(due(&mut wards, SECOND).is_empty());
+            // It is elsewhere now.
+            for (client, at) in [("b", 3), ("a", 1)] {
+                wards.arrived(&Arrival {
+                    client: client.into(),
+                    at,
+                    clean: false,
+                });
+            }
+            let at = Nanos::from_secs(11 + 2 * u64::from(turn));
+            assert_eq!(wards.next(), Some(at));
+            assert!(due(&mut wards, at - Nanos(1)).is_empty());
+            assert_eq!(due(&mut wards, at), ["a"]);
+            assert!(due(&mut wards, at).is_empty());
+            let late = Nanos::from_secs(61 + 2 * u64::from(turn));
+            assert_eq!(wards.next(), Some(late));
+            assert_eq!(due(&mut wards, late), ["late"]);
+            assert_eq!(wards.counts(), (0, 0));
+            let left = wards.found(&x, late).unwrap();
+            assert_eq!(clients(&left.published), ["a", "late"]);
+            assert_eq!((&*left.moved[0].client, left.moved[0].at), ("b", 3));
+            assert_eq!((wards.next(), wards.held), (None, 0));
+        }
+    }
+
+    #[test]
+    fn who_is_back_is_given_what_it_left() {
+        let (mut wards, x) = (wills(), (id("x"), 7));
+        wards.heard(x.clone(), told(0, vec![will("a", 1, 0)]), SECOND);
+        wards.lose(&x, SECOND);
+        let later = Nanos::from_secs(5);
+        // It has started again, and tells what it has now.
+        let again = (id("x"), 8);
+        assert!(!wards.heard(again, told(0, vec![will("c", 4, 0)]), later));
+        let left = wards.give_back(&x, later).unwrap();
+        assert_eq!(
+            (left.instance, left.lost, clients(&left.wills)),
+            (7, 4000, vec!["a"])
+        );
+        assert_eq!(wards.next(), None);
+        assert_eq!(wards.counts(), (0, 1));
+        // It goes on counting.
+        let mut own = wills();
+        own.inherit(left, Nanos::from_secs(100));
+        assert!(due(&mut own, Nanos::from_secs(105)).is_empty());
+        assert_eq!(due(&mut own, Nanos::from_secs(106)), ["a"]);
+    }
+
+    #[test]
+    fn what_has_no_room_is_not_kept() {
+        let (mut wards, x) = (wills(), (id("x"), 7));
+        let many: Vec<_> = (0..100).map(|n| will(&format!("c{n}"), 1, 0)).collect();
+        let full = wards.heard(x.clone(), told(0, many), SECOND);
+        assert!(full && wards.held <= 1000);
+        let kept = wards.counts().1;
+        assert!(kept > 0 && kept < 100);
+        wards.heard(x.clone(), told(0, Vec::new()), SECOND);
+        assert_eq!((wards.held, wards.counts()), (0, (0, 0)));
+    }
+}

@@ -1,0 +1,60 @@
+//! One client, one connection: who connects to another broker is taken over there.
+
+use punctual_broker::Config;
+use punctual_codec::QoS;
+use punctual_model::Nanos;
+use punctual_sim::Rng;
+
+use crate::client::Client;
+use crate::world::{Edge, World};
+
+/// Brokers in a row, of which the last one hears of the first only by the others.
+fn row(n: usize) -> World {
+    let edge = |at: usize| Edge {
+        ends: [at, at + 1],
+        delay: Nanos::from_millis(2),
+        cut: false,
+    };
+    let edges = (0..n - 1).map(edge).collect();
+    let mut world = World::new(Rng::new(1), n, edges, true, &Config::default(), |_| ());
+    world.run_for(5000);
+    world
+}
+
+fn sessions(world: &World, site: usize) -> usize {
+    let running = world.sites[site].running.as_ref();
+    running.unwrap().directory.totals().sessions
+}
+
+#[test]
+fn a_client_is_at_the_broker_that_it_connected_to_last() {
+    for clean in [false, true] {
+        let mut world = row(4);
+        let before = sessions(&world, 0);
+        let first = Client::new("c".into(), Some("t"), 0);
+        let mut second = Client::new("c".into(), Some("t"), 3);
+        second.lasts = !clean;
+        world.clients = vec![first, second];
+        world.connect(0);
+        world.run_for(1000);
+        assert!(world.clients[0].is_connected());
+        assert_eq!(sessions(&world, 0), before + 1);
+        world.connect(1);
+        world.run_for(1000);
+        assert!(!world.clients[0].is_connected());
+        assert!(world.clients[1].is_connected());
+        // Its session waits for it, unless it began anew.
+        assert_eq!(sessions(&world, 0), before + usize::from(!clean));
+        // Back at the first: nothing of what was before is taken for news.
+        world.connect(0);
+        world.run_for(1000);
+        assert!(world.clients[0].is_connected());
+        assert!(!world.clients[1].is_connected());
+        world.clients.push(Client::new("p".into(), None, 1));
+        world.connect(2);
+        world.run_for(1000);
+        world.publish(2, "t", QoS::ExactlyOnce);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].received, [0]);
+    }
+}

@@ -1,0 +1,231 @@
+//! Wills: a broker is lost, and what its clients left behind is published once by the
+//! others, but not for clients that have connected again, elsewhere or to the same broker.
+
+use std::collections::BTreeSet;
+
+use punctual_codec::QoS;
+
+use crate::client::{Bequest, Client};
+use crate::world::World;
+use crate::{Faults, any_qos, connect_all, each_seed, heal, world};
+
+const TOPICS: [&str; 3] = ["w/1", "w/2", "w/x/y"];
+
+/// How the broker is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// It is killed, and starts again when the others have long given it up.
+    Long,
+    /// It is killed, and starts again at once.
+    Short,
+    /// It goes on, and nothing leads to it.
+    Cut,
+}
+
+/// Whether the others are one mesh without a broker.
+fn holds_without(world: &World, lost: usize) -> bool {
+    let n = world.sites.len();
+    let first = usize::from(lost == 0);
+    let mut reached = BTreeSet::from([first]);
+    loop {
+        let before = reached.len();
+        for edge in &world.edges {
+            let [a, b] = edge.ends;
+            if a != lost && b != lost && (reached.contains(&a) || reached.contains(&b)) {
+                reached.extend([a, b]);
+            }
+        }
+        if reached.len() == before {
+            return before == n - 1;
+        }
+    }
+}
+
+/// How often a client got a message.
+fn count(client: &Client, number: u64) -> usize {
+    let same = client.received.iter().filter(|other| **other == number);
+    same.count()
+}
+
+fn run(seed: u64, loss: Loss) {
+    let faults = Faults {
+        links: true,
+        crashes: true,
+        clients: true,
+        room: 10_000,
+    };
+    let mut world = world(seed, faults);
+    let n = world.sites.len();
+    for site in 0..n {
+        let subscriber = Client::new(format!("s{site}"), Some("w/#"), site);
+        world.clients.push(subscriber);
+    }
+    for site in 0..n {
+        for i in 0..1 + world.rng.below(4) {
+            let mut client = Client::new(format!("w{site}-{i}"), None, site);
+            client.lasts = world.rng.chance(50);
+            let topic = *world.rng.pick(&TOPICS);
+            client.bequest = Some(Bequest {
+                topic,
+                qos: any_qos(&mut world),
+                retain: false,
+                delay: *world.rng.pick(&[0, 5, 20]),
+                numbers: Vec::new(),
+            });
+            world.clients.push(client);
+        }
+    }
+    connect_all(&mut world);
+    world.run_for(5000);
+
+    let lost = world.rng.below(n as u64) as usize;
+    let holds = holds_without(&world, lost);
+    let cut: Vec<usize> = (0..world.edges.len())
+        .filter(|edge| world.edges[*edge].ends.contains(&lost))
+        .collect();
+    match loss {
+        Loss::Cut => {
+            for edge in cut {
+                let silently = world.rng.chance(50);
+                world.cut(edge, silently);
+            }
+        }
+        Loss::Long | Loss::Short => world.crash(lost),
+    }
+    let left: Vec<usize> = (n..world.clients.len())
+        .filter(|client| world.clients[*client].home == lost)
+        .collect();
+    let mut back = BTreeSet::new();
+    let soon = 1 + world.rng.below(3000);
+    world.run_for(soon);
+    for client in left.clone() {
+        // Where nobody could tell the others there is nothing to be promised.
+        if loss == Loss::Long && holds && world.rng.chance(40) {
+            world.clients[client].home = (lost + 1 + world.rng.below(n as u64 - 1) as usize) % n;
+            world.connect(client);
+            back.insert(client);
+        }
+    }
+    if loss == Loss::Short {
+        world.start(lost);
+        for client in left.clone() {
+            if world.rng.chance(50) {
+                world.connect(client);
+                back.insert(client);
+            }
+        }
+    }
+    world.run_for(40_000);
+    let first = |client: &usize| world.clients[*client].bequest.as_ref().unwrap().numbers[0];
+    for client in &left {
+        for subscriber in (0..n).filter(|site| *site != lost) {
+            let got = count(&world.clients[subscriber], first(client));
+            let who = format!(
+                "seed {seed}: {} at {subscriber}",
+                world.clients[*client].name
+            );
+            let gone = !back.contains(client) && loss != Loss::Short;
+            assert!(got <= 1, "{who} came {got} times");
+            assert!(got == 0 || !back.contains(client), "{who} came and is back");
+            assert!(got == 1 || !gone || !holds, "{who} never came");
+        }
+    }
+    // Then all is well, and everybody hears of it, once.
+    heal_but(&mut world, &left);
+    for client in &left {
+        let bequest = world.clients[*client].bequest.clone().unwrap();
+        let number = bequest.numbers[0];
+        for subscriber in 0..n {
+            let got = count(&world.clients[subscriber], number);
+            let who = format!(
+                "seed {seed}: {} {bequest:?} at {subscriber}",
+                world.clients[*client].name
+            );
+            assert!(
+                got <= 1 || bequest.qos == QoS::AtLeastOnce,
+                "{who} came {got} times"
+            );
+            assert!(got == 0 || !back.contains(client), "{who} came and is back");
+            let sure = bequest.qos != QoS::AtMostOnce && !back.contains(client);
+            let sure = sure && loss != Loss::Cut && holds;
+            assert!(got > 0 || !sure, "{who} never came");
+            let crossed = loss == Loss::Cut && subscriber == lost;
+            assert!(got == 0 || !crossed, "{who} came to its own side");
+        }
+    }
+    if loss == Loss::Cut {
+        really_lose(seed, &mut world, &left);
+    }
+    // Those of others stay what they are, if their brokers were not lost with that one.
+    if !holds {
+        return;
+    }
+    for client in n..world.clients.len() {
+        let bequest = world.clients[client].bequest.as_ref().unwrap();
+        let number = *bequest.numbers.last().unwrap();
+        let is_back = back.contains(&client) || !left.contains(&client);
+        for subscriber in (0..n).filter(|_| is_back) {
+            let got = count(&world.clients[subscriber], number);
+            // Who is cut off cannot know.
+            let most = usize::from(loss == Loss::Cut && subscriber == lost);
+            assert!(
+                got <= most,
+                "seed {seed}: {} lives",
+                world.clients[client].name
+            );
+        }
+    }
+}
+
+/// Clients that were taken for lost are lost: their wills are published again.
+fn really_lose(seed: u64, world: &mut World, left: &[usize]) {
+    let n = world.sites.len();
+    let counts = |world: &World| -> Vec<usize> {
+        let bequests = left.iter().map(|it| world.clients[*it].bequest.as_ref());
+        let numbers = bequests.map(|bequest| bequest.unwrap().numbers[0]);
+        let all = numbers.flat_map(|number| (0..n).map(move |site| (site, number)));
+        all.map(|(site, number)| count(&world.clients[site], number))
+            .collect()
+    };
+    let before = counts(world);
+    left.iter().for_each(|client| world.hang_up(*client));
+    world.run_for(25_000);
+    let once_more: Vec<usize> = before.iter().map(|count| count + 1).collect();
+    assert_eq!(counts(world), once_more, "seed {seed}");
+}
+
+/// Mends all, but for clients that do not come back.
+fn heal_but(world: &mut World, gone: &[usize]) {
+    let lost: Vec<usize> = gone
+        .iter()
+        .copied()
+        .filter(|client| !world.clients[*client].is_connected())
+        .collect();
+    let homes: Vec<usize> = lost.iter().map(|it| world.clients[*it].home).collect();
+    for _ in 0..3 {
+        // Nobody is there for them to connect to.
+        for client in &lost {
+            world.clients[*client].home = usize::MAX;
+        }
+        heal(world);
+        for (client, home) in lost.iter().zip(&homes) {
+            world.clients[*client].home = *home;
+        }
+        world.run_for(5000);
+    }
+}
+
+#[test]
+fn what_the_clients_of_a_killed_broker_leave_is_published_once() {
+    each_seed(6, |seed| run(seed, Loss::Long));
+}
+
+#[test]
+fn a_broker_that_starts_again_at_once_is_not_taken_for_dead() {
+    each_seed(6, |seed| run(seed, Loss::Short));
+}
+
+#[test]
+fn both_sides_of_a_cut_hear_of_a_will_once() {
+    each_seed(6, |seed| run(seed, Loss::Cut));
+}
