@@ -449,6 +449,61 @@ fn what_was_acknowledged_survives_the_death_of_every_broker() {
     assert_eq!(numbers, (0..60).collect::<Vec<u32>>());
 }
 
+/// Every broker of a row is told to end, and starts again, one after the other, while others
+/// publish: what was acknowledged arrives, once.
+#[test]
+fn a_rolling_restart_loses_nothing() {
+    let data = TempDir::new().unwrap();
+    let start = |id: &str, neighbours: &[&Member]| {
+        let path = data.path().join(id);
+        let keys = format!("heal = \"10m\"\n[server]\ndata = \"{}\"", path.display());
+        Member::start(id, &keys, neighbours)
+    };
+    let end = |mut member: Member| {
+        member.broker.signal(libc::SIGTERM);
+        assert!(member.broker.ended_well());
+    };
+    let a = start("a", &[]);
+    let b = start("b", &[&a]);
+    let c = start("c", &[&b]);
+    c.attached("a");
+    let subscriber = subscribed(c.lasting("subscriber"), "t/#");
+    a.wants("b");
+    let mut count = 0;
+    let mut publish_some = |member: &Member| {
+        let mut publisher = member.client(&format!("publisher-{count}"));
+        for _ in 0..20 {
+            let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][count % 2];
+            publish(&mut publisher, "t/1", &count.to_string(), qos);
+            count += 1;
+        }
+    };
+    publish_some(&a);
+    end(b);
+    publish_some(&a);
+    let b = start("b", &[&a, &c]);
+    c.attached("a");
+    drop(subscriber);
+    end(c);
+    publish_some(&b);
+    let c = start("c", &[&b]);
+    end(a);
+    publish_some(&c);
+    let a = start("a", &[&b]);
+    publish_some(&a);
+    for member in [&a, &b, &c] {
+        member.attached("a");
+    }
+    let mut subscriber = c.lasting("subscriber");
+    let mut numbers: Vec<u32> = payloads(&mut subscriber, count)
+        .iter()
+        .map(|payload| payload.parse().unwrap())
+        .collect();
+    numbers.sort_unstable();
+    let all = 0..u32::try_from(count).unwrap();
+    assert_eq!(numbers, all.collect::<Vec<u32>>());
+}
+
 /// Adds a neighbour at run time.
 fn add(member: &Member, neighbour: &str) -> broker::Answer {
     let body = format!("{{\"neighbour\": \"{neighbour}\"}}");
