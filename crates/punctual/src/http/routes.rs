@@ -87,7 +87,8 @@ mod tests {
 
     use super::*;
 
-    /// That the methods agree is tested on the running broker.
+    /// That the methods agree is tested on the running broker. Names of flows have
+    /// slashes, so what comes after one is not a route of its own.
     #[test]
     fn the_description_has_every_path_and_no_other() {
         let document: serde_json::Value = serde_json::from_str(openapi::DOCUMENT).unwrap();
@@ -95,7 +96,7 @@ mod tests {
             .as_object()
             .unwrap()
             .keys()
-            .cloned()
+            .map(|path| path.trim_end_matches("/explain").to_owned())
             .collect();
         let paths = routes()
             .into_iter()
