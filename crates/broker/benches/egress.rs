@@ -124,7 +124,7 @@ impl Broker {
             ..Config::default()
         };
         config.lanes.enqueue = enqueue;
-        config.lanes.urgent = Bound::NONE;
+        (config.lanes.urgent, config.lanes.priority) = (Bound::NONE, Bound::NONE);
         let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), Nanos(1));
         let mut connect = |name: &str| {
             let meta = ConnMeta {

@@ -247,13 +247,14 @@ impl Bound {
 
 impl Default for LaneLimits {
     fn default() -> Self {
+        let bound = Bound {
+            messages: 10_000,
+            bytes: 4 << 20,
+        };
         Self {
             enqueue: Enqueue::default(),
-            urgent: Bound {
-                messages: 10_000,
-                bytes: 4 << 20,
-            },
-            priority: Bound::NONE,
+            urgent: bound,
+            priority: bound,
             overflow: Overflow::default(),
         }
     }
