@@ -100,12 +100,15 @@ fn client(address: SocketAddr, id: &str) -> Client {
 }
 
 fn subscriber(address: SocketAddr, filter: &str) -> Client {
-    talk::subscribed(client(address, "subscriber"), filter)
+    // An identifier of its own at each broker: in a mesh, another client that has the same is
+    // the same client.
+    let name = format!("subscriber-{}", address.port());
+    talk::subscribed(client(address, &name), filter)
 }
 
 #[track_caller]
 fn publish(address: SocketAddr, topic: &str, payload: &str) {
-    let mut client = client(address, "publisher");
+    let mut client = client(address, &format!("publisher-{}", address.port()));
     talk::publish(&mut client, topic, payload, QoS::AtLeastOnce);
 }
 
