@@ -7,7 +7,7 @@
 //! messages to it carry a name ([`MessageName`]) as their last user property. What
 //! comes from it has one too; a message that was here before is acknowledged and
 //! goes nowhere, unless it is sent again on another way: then it goes on to
-//! neighbours, one of which may have come here meanwhile.
+//! neighbours, one of which may have come here meanwhile, once until something changes.
 //!
 //! Invariant: what is acknowledged to a neighbour is with all its receivers, and where
 //! there is a store, committed for those that survive. While another neighbour has

@@ -28,6 +28,7 @@ mod index;
 mod journal;
 pub mod lock;
 mod message;
+mod passed;
 mod ready;
 mod retained;
 mod room;

@@ -322,6 +322,47 @@ fn a_copy_for_another_neighbour_is_recognised() {
 }
 
 #[test]
+fn what_comes_again_is_passed_on_until_all_have_it() {
+    let mut pair = Pair::new();
+    let limits = LinkLimits {
+        receive_maximum: 10,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    let other = pair.b.shard.open_link(meta(), "d", limits, NOW);
+    let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
+    for peer in ["b", "c"] {
+        pair.a.shard.link_interest(peer, &["t".into()], &[]);
+        pair.a.shard.link_carry(peer, true, false, NOW);
+    }
+    for peer in ["a", "d"] {
+        pair.b.shard.link_interest(peer, &["t".into()], &[]);
+        pair.b.shard.link_carry(peer, true, false, NOW);
+    }
+    let publisher = pair.a.client("publisher");
+    pair.a.publish(publisher, "t", "one", 1);
+    pair.a.shard.closed(gone, "lost", NOW);
+    assert_eq!(pair.carry().len(), 1);
+    assert_eq!(publications(&pair.b.take(other)).len(), 1);
+
+    let mut again = |change: fn(&mut Shard)| {
+        change(&mut pair.b.shard);
+        pair.a.shard.link_copy("c", "b", false, NOW);
+        assert_eq!(pair.carry().len(), 1);
+        publications(&pair.b.take(other)).len()
+    };
+    // Somebody may have come to the other neighbour.
+    assert_eq!(again(|_| {}), 1);
+    assert_eq!(again(|_| {}), 0);
+    assert_eq!(again(|b| b.link_interest("d", &["t".into()], &[])), 0);
+    assert_eq!(again(|b| b.link_interest("d", &["u".into()], &[])), 1);
+    assert_eq!(again(|_| {}), 0);
+    assert_eq!(again(Shard::link_reached), 1);
+    assert_eq!(again(|_| {}), 0);
+    assert_eq!(again(|b| b.link_carry("d", true, false, NOW)), 1);
+}
+
+#[test]
 fn a_run_crosses_as_one_and_reaches_everybody_once() {
     let mut pair = Pair::new();
     let plain = pair.b.client("plain");

@@ -142,6 +142,8 @@ pub enum Output {
         /// Topic filters.
         remove: Vec<Box<str>>,
     },
+    /// Brokers are behind a link that were not before.
+    Reached,
     /// Put what is kept for one neighbour into the queue of another.
     Copy {
         /// What is kept for this one,
@@ -582,6 +584,7 @@ impl Node {
         if who.is_empty() {
             return;
         }
+        self.outputs.push_back(Output::Reached);
         let theirs = |lost: &Lost| {
             let behind = lost.behind.as_ref();
             behind.is_none_or(|behind| !behind.is_disjoint(who))

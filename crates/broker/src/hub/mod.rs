@@ -22,6 +22,7 @@ use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
 use crate::federation::Packing;
 use crate::journal::Journal;
 use crate::message::Messages;
+use crate::passed::PassedOn;
 use crate::session::{Names, Session, Step, Will};
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
@@ -74,6 +75,8 @@ pub(crate) struct Hub {
     pub(crate) stats_shared: bool,
     /// What waits on links is looked at again.
     pub(crate) unparking: bool,
+    /// What neighbours sent again and others got because of that.
+    pub(crate) passed_on: PassedOn,
     /// A neighbour's run is taken apart: for those who do not take it as it is.
     pub(crate) unpacking: Option<Packing>,
     pub(crate) queue_full_reported: Nanos,

@@ -315,6 +315,7 @@ impl Shard {
         let Some(slot) = self.link_session(peer) else {
             return;
         };
+        self.link_reached();
         let hub = &mut self.hub;
         let by_root = hub.by_root();
         let Some(session) = hub.sessions.get_mut(slot) else {
@@ -381,9 +382,19 @@ impl Shard {
             }
         }
         drop(index);
+        let wants_more = changed.iter().any(|(_, wanted)| *wanted);
         for (filter, wanted) in changed {
             hub.store_wish(slot, filter, wanted);
         }
+        if wants_more {
+            self.link_reached();
+        }
+    }
+
+    /// Neighbours lead to brokers that they did not lead to before: what was here, and is
+    /// sent again from now on, has to go there, too.
+    pub fn link_reached(&mut self) {
+        self.hub.passed_on.changed();
     }
 
     /// Neighbours that something is kept for, and what they want; after a restart

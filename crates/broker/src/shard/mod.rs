@@ -35,6 +35,7 @@ use crate::hub::{
 };
 use crate::journal::{Durability, HeldAnswers, Journal};
 use crate::message::Messages;
+use crate::passed::PassedOn;
 use crate::ready::Need;
 use crate::route::RouteCache;
 use crate::sequence::Number;
@@ -191,6 +192,7 @@ impl Shard {
                 next_epoch: 0,
                 stats_shared: true,
                 unparking: false,
+                passed_on: PassedOn::default(),
                 unpacking: None,
                 queue_full_reported: Nanos(0),
                 urgency_reported: Nanos(0),

@@ -281,7 +281,10 @@ impl Shard {
         {
             hub.stats.publishes_recognised += 1;
             // Who has come to a neighbour since it was here may not have it.
-            relayed = name.again && raw.qos != QoS::AtMostOnce && reach.is_none();
+            relayed = name.again
+                && raw.qos != QoS::AtMostOnce
+                && reach.is_none()
+                && hub.passed_on.is_due(name, number);
             if !relayed {
                 return Ok(acknowledge(
                     hub,
@@ -434,6 +437,9 @@ impl Shard {
             if awaited {
                 hub.directory.names().note(name);
             }
+        }
+        if let (Some(name), true) = (name, relayed) {
+            hub.passed_on.note(name, number);
         }
         if publication.keeping.awaited {
             hub.pace(id, stamp.class());

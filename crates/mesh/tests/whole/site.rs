@@ -383,6 +383,7 @@ impl Running {
                     self.shard.link_interest(&peer, &add, &remove);
                 }
             }
+            Order::Reached => self.shard.link_reached(),
             Order::Copy { from, to, moves } => {
                 let (from, to) = (from.as_str(), to.as_str());
                 self.shard.link_copy(from, to, moves, now);

@@ -614,7 +614,8 @@ impl World {
                     session.flight.clear();
                 }
             }
-            Output::Arrived(_)
+            Output::Reached
+            | Output::Arrived(_)
             | Output::Will { .. }
             | Output::Published { .. }
             | Output::Traced(_)

@@ -677,6 +677,9 @@ impl Keeper {
                         }));
                     }
                 }
+                Output::Reached => {
+                    orders.push(Box::new(|shard, _| shard.link_reached()));
+                }
                 Output::Copy { from, to, moves } => {
                     orders.push(Box::new(move |shard, now| {
                         shard.link_copy(from.as_str(), to.as_str(), moves, now);
