@@ -501,7 +501,7 @@ impl Node {
             Message::Filters { add, remove } => {
                 self.may_have_filters()?;
                 let applied = self.table.apply(link, add, remove);
-                self.wanted(link, applied);
+                self.wanted(link, applied, now);
             }
             Message::Digest(theirs) => {
                 self.may_have_filters()?;
@@ -525,7 +525,7 @@ impl Node {
             Message::Bucket { index, filters } => {
                 self.may_have_filters()?;
                 let applied = self.table.replace(link, index, filters);
-                self.wanted(link, applied);
+                self.wanted(link, applied, now);
                 if let Some(awaited) = self.awaited.get_mut(&link) {
                     *awaited &= !(1 << index);
                     if *awaited == 0 {
@@ -986,7 +986,7 @@ impl Node {
                     }
                     Strategy::Flooding | Strategy::RootRelay => {
                         let applied = self.table.apply(id, vec!["#".into()], Vec::new());
-                        self.wanted(id, applied);
+                        self.wanted(id, applied, now);
                         self.complete(id);
                     }
                 }
@@ -1014,8 +1014,17 @@ impl Node {
     }
 
     /// A neighbour's wishes changed: what waits for lost ones goes first.
-    fn wanted(&mut self, link: LinkId, applied: Applied) {
+    fn wanted(&mut self, link: LinkId, applied: Applied, now: Nanos) {
         if !applied.added.is_empty() {
+            if let Some(up) = self.links.get(&link)
+                && !up.edge.carries()
+                && !self.lost.contains_key(&link)
+            {
+                // The link carries at the other end. Should it not do so here, what is
+                // kept for it from now on is not kept for ever.
+                let behind = BTreeSet::from([up.peer.clone()]);
+                self.lose(link, Some(behind), now);
+            }
             let lost: Vec<LinkId> = self
                 .lost
                 .keys()

@@ -295,6 +295,21 @@ fn nothing_is_lost_with_brokers_that_have_a_store() {
     all(8, faults);
 }
 
+/// With these seeds a link carries at one end alone for a moment, and the other end hears
+/// what the neighbour wants.
+#[test]
+fn nothing_is_kept_for_ever_for_a_link_that_carried_at_one_end() {
+    let faults = Faults {
+        links: true,
+        crashes: true,
+        clients: true,
+        room: 10_000,
+    };
+    for seed in [52, 53] {
+        run(seed, faults, &mut Outcome::default());
+    }
+}
+
 /// One broker sees that the root is gone and comes to the other, which sees it later: what
 /// the other has meant for the root is not left waiting.
 #[test]
