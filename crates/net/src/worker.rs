@@ -449,7 +449,9 @@ impl Worker {
         let Some(link) = state.links.get_mut(token.0).and_then(Option::as_deref_mut) else {
             return;
         };
-        if event.is_error() {
+        // Nothing that comes can be read while it is paused; else what came before the
+        // error counts, a DISCONNECT above all, and reading ends with the error.
+        if event.is_error() && link.paused {
             let id = link.id;
             let why = match link.stream.take_error() {
                 Ok(Some(error)) => error.to_string(),
@@ -458,8 +460,9 @@ impl Worker {
             self.lose(state, id, &why, now);
             return;
         }
-        link.closing |= event.is_read_closed();
-        if event.is_readable() || event.is_read_closed() {
+        let closing = event.is_read_closed() || event.is_error();
+        link.closing |= closing;
+        if event.is_readable() || closing {
             link.readable = true;
             if !link.paused && !link.listed {
                 link.listed = true;
@@ -960,7 +963,22 @@ impl Worker {
         let all = match result {
             Ok(all) => all,
             Err(error) => {
-                self.lose(state, id, &error.to_string(), now);
+                let is_reset = matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                );
+                // What came before counts here, too: reading ends with the end.
+                if is_reset && link.layer.is_none() && !link.paused {
+                    link.closing = true;
+                    link.readable = true;
+                    link.blocked = true;
+                    if !link.listed {
+                        link.listed = true;
+                        state.ready.push(id.slot, self.shard.need(id));
+                    }
+                } else {
+                    self.lose(state, id, &error.to_string(), now);
+                }
                 return;
             }
         };

@@ -1,7 +1,11 @@
 //! Wills (sections 3.1.2.5, 3.1.3.2 and 3.14.4).
 
+use std::net::TcpStream;
+
+use crate::broker::Broker;
 use crate::build::{
-    Connect, Level, Props, V5, V31, V311, Will, disconnect, first, id, with_reason,
+    Connect, Level, Props, Publish, V5, V31, V311, Will, disconnect, first, id, pingreq,
+    with_reason,
 };
 use crate::conn::{Conn, unique};
 use crate::fixture::let_pass;
@@ -85,6 +89,41 @@ fn a_normal_disconnect_discards_the_will() {
         .send(with_reason(first::DISCONNECT, 0x00, &Props::new()));
     scene.conn.closed();
     scene.no_will();
+}
+
+/// [MQTT-3.14.4-3] The same for a client that closes with something unread, which
+/// resets the connection: what came before the reset counts.
+#[test]
+fn a_disconnect_before_a_reset_discards_the_will() {
+    let Some(broker) = Broker::with_config("[server]\nshards = 1\n") else {
+        return;
+    };
+    let (mut watcher, _) = Conn::connect_to(&broker, &Connect::new(V5, "watcher"));
+    watcher.subscribe("#", 0);
+    // Also if something urgent is written to it before it is read.
+    for (level, is_written) in [(V311, false), (V5, false), (V311, true), (V5, true)] {
+        let stream = TcpStream::connect(broker.tcp()).unwrap();
+        let mut leaver = Conn::over(Box::new(stream.try_clone().unwrap()), &broker, level);
+        leaver.send(Connect::new(level, "leaver").will(plain("w")).encode());
+        leaver.connack();
+        leaver.subscribe("urgent", 0);
+        leaver.send(pingreq());
+        // PINGRESP is there, and stays there.
+        stream.peek(&mut [0]).unwrap();
+        broker.while_held(|| {
+            let urgent = Props::new().user("priority", "0");
+            if is_written {
+                watcher.send_publish(Publish::new(V5, "urgent", "").props(urgent), 0);
+            }
+            leaver.send(disconnect());
+            drop((leaver, stream));
+        });
+        if is_written {
+            watcher.expect("urgent", "");
+        }
+        watcher.publish("marker", "", 0);
+        watcher.expect("marker", "");
+    }
 }
 
 /// [MQTT-3.1.2-8] DISCONNECT with Will Message (0x04), and one with an error,
