@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::UrgencyRights;
+use crate::federation::LINK_PREFIX;
 
 /// The rights of one client.
 pub trait Permissions: Debug + Send + Sync {
@@ -31,6 +32,14 @@ pub trait Permissions: Debug + Send + Sync {
     fn quota(&self) -> FlowQuota {
         FlowQuota::default()
     }
+}
+
+/// Whether a client with these rights may publish to the topic name. What the broker itself
+/// publishes on, and what its links do, is nobody's.
+pub(crate) fn may_publish(permissions: Option<&dyn Permissions>, topic: &str) -> bool {
+    !topic.starts_with("$SYS/")
+        && !topic.starts_with(LINK_PREFIX)
+        && permissions.is_none_or(|permissions| permissions.may_publish(topic))
 }
 
 /// Bounds on the admitted flows of a user; `None` for none.

@@ -27,7 +27,7 @@ use crate::id::{BrokerId, LinkId, Rank};
 use crate::reach::{Reach, Told};
 use crate::rtt::{self, Rtt};
 use crate::strategy::Strategy;
-use crate::table::{Applied, BATCH, Table};
+use crate::table::{Applied, Table, parts};
 use crate::tree::{Advert, Edge, Tree, TreeOutput, TreeSettings, Why};
 use crate::wills::{self, Wills};
 use crate::wire::{
@@ -1130,23 +1130,10 @@ impl Node {
     }
 
     /// In messages of bounded size.
-    fn send_members(&mut self, link: LinkId, all: bool, add: Vec<Member>, remove: Vec<Member>) {
-        let (mut all, mut bytes) = (all, 0);
-        let (mut batch, mut count) = ([Vec::new(), Vec::new()], 0);
-        let added = add.into_iter().map(|member| (0, member));
-        let removed = remove.into_iter().map(|member| (1, member));
-        for (which, member) in added.chain(removed) {
-            bytes += member.0.as_str().len() + member.1.len() + 4;
-            batch[which].push(member);
-            count += 1;
-            if bytes > BATCH {
-                let [add, remove] = std::mem::take(&mut batch);
-                self.send(link, &Message::Members { all, add, remove });
-                (all, bytes, count) = (false, 0, 0);
-            }
-        }
-        if all || count > 0 {
-            let [add, remove] = batch;
+    fn send_members(&mut self, link: LinkId, mut all: bool, add: Vec<Member>, remove: Vec<Member>) {
+        let size = |member: &Member| member.0.as_str().len() + member.1.len() + 4;
+        for (add, remove) in parts(all, add, remove, size, size) {
+            let all = std::mem::take(&mut all);
             self.send(link, &Message::Members { all, add, remove });
         }
     }

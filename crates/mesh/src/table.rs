@@ -504,27 +504,37 @@ impl Table {
 }
 
 fn batches(link: LinkId, add: Vec<Box<str>>, remove: Vec<Box<str>>, into: &mut Vec<Changes>) {
-    let empty = || Changes {
-        link,
-        add: Vec::new(),
-        remove: Vec::new(),
-    };
-    let (mut batch, mut bytes) = (empty(), 0);
-    let added = add.into_iter().map(|filter| (true, filter));
-    for (is_added, filter) in added.chain(remove.into_iter().map(|filter| (false, filter))) {
+    let parts = parts(false, add, remove, |f| f.len() + 2, |f| f.len() + 2);
+    let changes = |(add, remove)| Changes { link, add, remove };
+    into.extend(parts.into_iter().map(changes));
+}
+
+/// What is added and what is removed, in parts for one message each that end with what makes
+/// them larger than [`BATCH`] bytes. If there is nothing, none, or with `one` an empty one.
+pub(crate) fn parts<A, R>(
+    one: bool,
+    add: Vec<A>,
+    remove: Vec<R>,
+    added: impl Fn(&A) -> usize,
+    removed: impl Fn(&R) -> usize,
+) -> Vec<(Vec<A>, Vec<R>)> {
+    let add = add.into_iter().map(|item| (added(&item), Some(item), None));
+    let remove = remove.into_iter();
+    let remove = remove.map(|item| (removed(&item), None, Some(item)));
+    let (mut parts, mut part, mut bytes) = (Vec::new(), (Vec::new(), Vec::new()), 0);
+    for (size, add, remove) in add.chain(remove) {
+        part.0.extend(add);
+        part.1.extend(remove);
+        bytes += size;
         if bytes > BATCH {
-            into.push(std::mem::replace(&mut batch, empty()));
+            parts.push(std::mem::take(&mut part));
             bytes = 0;
         }
-        bytes += filter.len() + 2;
-        match is_added {
-            true => batch.add.push(filter),
-            false => batch.remove.push(filter),
-        }
     }
-    if bytes > 0 {
-        into.push(batch);
+    if bytes > 0 || one && parts.is_empty() {
+        parts.push(part);
     }
+    parts
 }
 
 #[cfg(test)]

@@ -138,6 +138,16 @@ struct Link {
     tuned: bool,
 }
 
+impl Link {
+    /// Has it read from, unless it is paused.
+    fn list(&mut self, ready: &mut Ready, shard: &Shard) {
+        if !self.paused && !self.listed {
+            self.listed = true;
+            ready.push(self.id.slot, shard.need(self.id));
+        }
+    }
+}
+
 /// A connection that the broker has forgotten and whose last bytes are still
 /// to be written.
 struct Lingering {
@@ -464,10 +474,7 @@ impl Worker {
         link.closing |= closing;
         if event.is_readable() || closing {
             link.readable = true;
-            if !link.paused && !link.listed {
-                link.listed = true;
-                state.ready.push(token.0 as u32, self.shard.need(link.id));
-            }
+            link.list(&mut state.ready, &self.shard);
         }
         if event.is_writable() && link.blocked {
             link.blocked = false;
@@ -752,9 +759,8 @@ impl Worker {
         }
         link.paused = flow == Flow::Pause;
         link.again = again;
-        if (link.readable || again) && !link.paused && !link.listed {
-            link.listed = true;
-            ready.push(slot, self.shard.need(id));
+        if link.readable || again {
+            link.list(ready, &self.shard);
         }
         consumed
     }
@@ -774,12 +780,10 @@ impl Worker {
                 match output {
                     Output::Close { conn, tail } => self.close(state, conn, tail, now),
                     Output::Resume(conn) => {
-                        if let Some(link) = state.link(conn) {
+                        if let Some((link, ready)) = state.link_and_ready(conn) {
                             link.paused = false;
-                            let slot = conn.slot;
-                            if !link.listed && (link.readable || !link.unread.is_empty()) {
-                                link.listed = true;
-                                state.ready.push(slot, self.shard.need(conn));
+                            if link.readable || !link.unread.is_empty() {
+                                link.list(ready, &self.shard);
                             }
                         } else if self.quic.has(conn) {
                             self.quic_resume(conn);
@@ -931,7 +935,7 @@ impl Worker {
     fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
         let in_turns = scope == Scope::All && state.events.is_some();
         let until = state.asked + SLICE;
-        let Some(link) = state.link(id) else {
+        let Some((link, ready)) = state.link_and_ready(id) else {
             if self.quic.has(id) {
                 self.quic.wants_to_send(id);
             } else {
@@ -972,10 +976,7 @@ impl Worker {
                     link.closing = true;
                     link.readable = true;
                     link.blocked = true;
-                    if !link.listed {
-                        link.listed = true;
-                        state.ready.push(id.slot, self.shard.need(id));
-                    }
+                    link.list(ready, &self.shard);
                 } else {
                     self.lose(state, id, &error.to_string(), now);
                 }
@@ -985,13 +986,12 @@ impl Worker {
         if !all {
             state.dirty.push(id);
         }
-        let Some(link) = state.link(id) else {
+        let Some((link, ready)) = state.link_and_ready(id) else {
             return;
         };
-        if link.layer.is_some() && link.readable && !link.paused && !link.listed {
+        if link.layer.is_some() && link.readable {
             // It may not have been read from because of what it had to send.
-            link.listed = true;
-            state.ready.push(id.slot, self.shard.need(id));
+            link.list(ready, &self.shard);
         }
     }
 
@@ -1141,11 +1141,9 @@ impl State {
         self.unread
     }
 
-    fn link(&mut self, id: ConnId) -> Option<&mut Link> {
-        self.links
-            .get_mut(id.slot as usize)?
-            .as_deref_mut()
-            .filter(|link| link.id == id)
+    fn link_and_ready(&mut self, id: ConnId) -> Option<(&mut Link, &mut Ready)> {
+        let link = self.links.get_mut(id.slot as usize)?.as_deref_mut()?;
+        (link.id == id).then_some((link, &mut self.ready))
     }
 
     fn remove(&mut self, id: ConnId) -> Option<Link> {

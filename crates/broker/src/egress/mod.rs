@@ -162,14 +162,13 @@ impl Lanes {
 
     /// Whether another message of that class and of so many bytes is too much.
     fn is_full_for(&self, class: Class, size: usize, limits: &LaneLimits) -> bool {
-        let waiting = [Class::RealTime, Class::Priority].map(|class| self.waiting(class));
-        let has_room = |bound: Bound, messages: [usize; 2], bytes: [usize; 2]| {
-            let [messages, bytes] = [messages, bytes].map(|lanes| lanes.into_iter().sum::<usize>());
-            messages < bound.messages && bytes.saturating_add(size) <= bound.bytes
+        let is_full = |lanes: &[Class], bound: Bound| {
+            let messages: usize = lanes.iter().map(|lane| self.waiting(*lane)).sum();
+            let bytes = lanes.iter().map(|lane| self.urgent_bytes[*lane as usize]);
+            messages >= bound.messages || bytes.sum::<usize>().saturating_add(size) > bound.bytes
         };
-        !has_room(limits.urgent, waiting, self.urgent_bytes)
-            || class == Class::Priority
-                && !has_room(limits.priority, [0, waiting[1]], [0, self.urgent_bytes[1]])
+        is_full(&[Class::RealTime, Class::Priority], limits.urgent)
+            || class == Class::Priority && is_full(&[Class::Priority], limits.priority)
     }
 
     /// Whether they may be pooled: they hold little memory.

@@ -14,9 +14,10 @@ use super::admission::{self, Course, Sizes};
 use super::links::{self, Incoming, Reach};
 use super::shares::{self, Sharing};
 use super::{Fail, Next, Shard, replica};
+use crate::access::may_publish;
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
-use crate::federation::{LINK_PREFIX, LinkNews, MessageName, Notes, Packing};
+use crate::federation::{LinkNews, MessageName, Notes, Packing};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::journal::{Durability, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
@@ -175,12 +176,7 @@ impl Shard {
         let states = conn.states || raw.properties.contains(PropertyId::UserProperty);
         if conn.route != route {
             conn.route = route;
-            conn.route_allowed = !topic_name.starts_with("$SYS/")
-                && !topic_name.starts_with(LINK_PREFIX)
-                && conn
-                    .permissions
-                    .as_ref()
-                    .is_none_or(|permissions| permissions.may_publish(topic_name));
+            conn.route_allowed = may_publish(conn.permissions.as_deref(), topic_name);
         }
         let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
         let is_link = conn.link;

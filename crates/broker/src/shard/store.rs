@@ -109,15 +109,13 @@ impl Shard {
         self.end_connection(id.slot, trouble.why(), false, now);
     }
 
-    /// What is promised about a will on that topic.
-    pub(super) fn durability_of_will(&self, session: u32, topic: &str) -> Durability {
+    /// What is promised about a will on that topic, by a rule or for its client.
+    pub(super) fn durability_of_will(&self, topic: &str, of_client: Durability) -> Durability {
         if self.hub.journal.is_none() {
             return Durability::None;
         }
-        let rule = journal::of_topic(&self.hub.config.durability.rules, topic);
-        let session = self.hub.sessions.get(session);
-        rule.or_else(|| Some(session?.durability))
-            .unwrap_or(Durability::None)
+        let rules = &self.hub.config.durability.rules;
+        journal::of_topic(rules, topic).unwrap_or(of_client)
     }
 }
 

@@ -14,10 +14,11 @@ use punctual_codec::{
 
 use super::Shard;
 use super::links::{Incoming, incoming};
+use crate::access::may_publish;
 use crate::egress::Stamp;
-use crate::federation::{LINK_PREFIX, Testament};
+use crate::federation::Testament;
 use crate::hub::Hub;
-use crate::journal::{self, Durability};
+use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::sequence::Number;
 use crate::session::Will;
@@ -39,7 +40,9 @@ impl Shard {
     /// Publishes the will of a session, unless others have.
     pub(super) fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
         let topic = will.message.topic();
-        let durability = self.durability_of_will(session, topic);
+        let durability = self.hub.sessions.get(session);
+        let durability = durability.map_or(Durability::None, |session| session.durability);
+        let durability = self.durability_of_will(topic, durability);
         let permissions = self.hub.permissions_of(session);
         if !may_publish(permissions.as_deref(), topic) {
             self.hub.stats.refused_not_authorized += 1;
@@ -63,14 +66,8 @@ impl Shard {
         let Some(will) = told_will(packet) else {
             return;
         };
-        let durability = match self.hub.journal {
-            None => Durability::None,
-            Some(_) => {
-                let rules = &self.hub.config.durability;
-                let rule = journal::of_topic(&rules.rules, will.message.topic());
-                rule.unwrap_or(rules.default)
-            }
-        };
+        let default = self.hub.config.durability.default;
+        let durability = self.durability_of_will(will.message.topic(), default);
         // Whose broker it was has looked at the client's rights.
         self.publish_as_will(&will, || UrgencyRights::ALL, durability, !own, now);
     }
@@ -219,12 +216,6 @@ impl Hub {
         let (user, client_id) = (session.username.as_deref(), &session.handle.client_id);
         self.directory.permissions(user, client_id)
     }
-}
-
-fn may_publish(permissions: Option<&dyn Permissions>, topic: &str) -> bool {
-    !topic.starts_with("$SYS/")
-        && !topic.starts_with(LINK_PREFIX)
-        && permissions.is_none_or(|permissions| permissions.may_publish(topic))
 }
 
 /// A will as other brokers are told, if it has a name.

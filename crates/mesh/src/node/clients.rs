@@ -10,7 +10,7 @@ use punctual_model::Nanos;
 
 use super::{Event, Node, Output};
 use crate::id::LinkId;
-use crate::table::BATCH;
+use crate::table::parts;
 use crate::wills::{GUARDS, Told, Whose};
 use crate::wire::{Arrival, CLIENTS, Left, MAX_MESSAGE, Message, Testament};
 
@@ -166,12 +166,7 @@ impl Node {
             add,
             remove,
         } = told;
-        let nothing = add.is_empty() && remove.is_empty();
-        let added = in_batches(add, Testament::size).map(|add| (add, Vec::new()));
-        let removed = in_batches(remove, |client| client.len() + 4);
-        let removed = removed.map(|remove| (Vec::new(), remove));
-        let empty = nothing.then(|| (Vec::new(), Vec::new()));
-        for (add, remove) in added.chain(removed).chain(empty).collect::<Vec<_>>() {
+        for (add, remove) in parts(all, add, remove, Testament::size, |client| client.len() + 4) {
             let message = Message::Wills {
                 all: std::mem::take(&mut all),
                 turn,
@@ -225,17 +220,8 @@ fn arrival_size(arrival: &Arrival) -> usize {
     arrival.client.len() + 11
 }
 
-/// The same in pieces of about [`BATCH`] bytes.
+/// The same in parts for one message each.
 fn in_batches<T>(all: Vec<T>, size: impl Fn(&T) -> usize) -> impl Iterator<Item = Vec<T>> {
-    let mut all = all.into_iter();
-    std::iter::from_fn(move || {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        while bytes < BATCH
-            && let Some(next) = all.next()
-        {
-            bytes += size(&next);
-            batch.push(next);
-        }
-        (!batch.is_empty()).then_some(batch)
-    })
+    let parts = parts(false, all, Vec::<()>::new(), size, |()| 0);
+    parts.into_iter().map(|(batch, _)| batch)
 }

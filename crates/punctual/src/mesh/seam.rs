@@ -146,10 +146,12 @@ impl Federation for Seam {
 
     fn arrived(&self, client_id: &str, clean: bool) -> u64 {
         let clock = self.clock();
-        let later = |last: u64| Some(clock.max(last + 1));
+        let later = |last: u64| clock.max(last + 1);
         let order = Ordering::Relaxed;
-        let last = self.arrived.fetch_update(order, order, later);
-        let at = last.map_or(clock, |last| clock.max(last + 1));
+        let last = self
+            .arrived
+            .fetch_update(order, order, |last| Some(later(last)));
+        let at = later(last.unwrap_or_else(|last| last));
         let client = client_id.into();
         self.tell(Input::Arrived(Arrival { client, at, clean }));
         at
