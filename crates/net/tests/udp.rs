@@ -13,6 +13,7 @@ mod support;
 use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use punctual_codec::{
@@ -577,13 +578,24 @@ enum Through {
     Broker,
 }
 
-/// Binds the calling thread to a CPU, or to all.
-fn bind(cpu: Option<usize>) {
+/// Who runs where, which says what it costs to wake somebody up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Places {
+    /// Clients, relays and broker on one CPU.
+    Together,
+    /// Clients on one, relays and broker on another.
+    Apart,
+    /// The same with `realtime.busy_poll`.
+    Polling,
+}
+
+/// Binds the calling thread, and those that it starts, to CPUs.
+fn bind(cpus: Range<usize>) {
     // SAFETY: cpu_set_t is plain data for which all zeros is the empty set; the
     // set lives until the call returns.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        for n in cpu.map_or(0..8 * size_of_val(&set), |cpu| cpu..cpu + 1) {
+        for n in cpus {
             libc::CPU_SET(n, &mut set);
         }
         libc::sched_setaffinity(0, size_of_val(&set), &set)
@@ -592,7 +604,7 @@ fn bind(cpu: Option<usize>) {
 }
 
 /// Forwards datagrams to `target` until an empty one comes; its address.
-fn relay(through: Through, target: SocketAddr, cpu: Option<usize>) -> SocketAddr {
+fn relay(through: Through, target: SocketAddr, cpu: usize) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let mut buffer = [0; 2048];
@@ -606,7 +618,7 @@ fn relay(through: Through, target: SocketAddr, cpu: Option<usize>) -> SocketAddr
             registry.register(&mut socket, token, interest).unwrap();
             let mut events = mio::Events::with_capacity(16);
             std::thread::spawn(move || {
-                bind(cpu);
+                bind(cpu..cpu + 1);
                 loop {
                     poll.poll(&mut events, None).unwrap();
                     // One datagram is under way at a time.
@@ -619,7 +631,7 @@ fn relay(through: Through, target: SocketAddr, cpu: Option<usize>) -> SocketAddr
         }
         _ => {
             std::thread::spawn(move || {
-                bind(cpu);
+                bind(cpu..cpu + 1);
                 while let Ok((n, _)) = socket.recv_from(&mut buffer) {
                     if n == 0 || socket.send_to(&buffer[..n], target).is_err() {
                         return;
@@ -634,8 +646,8 @@ fn relay(through: Through, target: SocketAddr, cpu: Option<usize>) -> SocketAddr
 /// Figures, not a test: the time from the sending of a datagram with PUBLISH to
 /// its receipt through the broker, against that of the same bytes through
 /// threads that only forward datagrams. What a client does before and after is
-/// not in it. All in turns in one run, with threads where the system puts them,
-/// and with client and relay or broker on CPUs of their own and
+/// not in it. All in turns in one run, with everything on one CPU, with clients
+/// and relays or broker on CPUs of their own, and the same with
 /// `realtime.busy_poll`; for a quiet machine with two CPUs:
 /// `cargo test --release -p punctual-net --test udp -- --ignored --nocapture floor`
 #[test]
@@ -643,19 +655,30 @@ fn relay(through: Through, target: SocketAddr, cpu: Option<usize>) -> SocketAddr
 fn floor() {
     const BLOCK: usize = 1000;
     const BLOCKS: usize = 20;
-    for (sealed, own_cpu) in [(false, false), (true, false), (false, true)] {
-        let realtime = own_cpu.then_some(RealtimeOptions {
+    for (sealed, places) in [
+        (false, Places::Together),
+        (true, Places::Together),
+        (false, Places::Apart),
+        (false, Places::Polling),
+    ] {
+        let realtime = (places == Places::Polling).then_some(RealtimeOptions {
             priority: 1,
             pin: true,
             heap: 0,
             busy_poll: Duration::from_micros(50),
         });
+        bind(match places {
+            Places::Polling => 0..8 * size_of::<libc::cpu_set_t>(),
+            _ => 0..1,
+        });
         let serve = Serve::start_with(1, UdpOptions::default(), realtime);
-        let cpu = serve.server.borrow().as_ref().and_then(|server| {
+        let chosen = serve.server.borrow().as_ref().and_then(|server| {
             let shard = server.realtime()?.shards.first()?;
             shard.cpu
         });
-        bind(cpu.map(|cpu| cpu + 1));
+        let cpu = chosen.unwrap_or(0);
+        let clients = cpu + usize::from(places != Places::Together);
+        bind(clients..clients + 1);
         let mut receiver = Udp::new(serve.udp, sealed);
         receiver.connect("receiver", 0);
         receiver.subscribe("floor", QoS::AtMostOnce);
@@ -704,7 +727,7 @@ fn floor() {
         });
         let [blocking, epoll, broker] = figures;
         println!(
-            "sealed {sealed}, own CPU {own_cpu}: p50 / p99 in us: relay blocking {:.1} / {:.1}, relay epoll {:.1} / \
+            "{places:?}, sealed {sealed}: p50 / p99 in us: relay blocking {:.1} / {:.1}, relay epoll {:.1} / \
              {:.1}, broker {:.1} / {:.1}; broker's p50 to blocking {:.2}, to epoll {:.2}",
             blocking[0],
             blocking[1],
