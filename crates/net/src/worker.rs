@@ -972,7 +972,8 @@ impl Worker {
                     io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
                 );
                 // What came before counts here, too: reading ends with the end.
-                if is_reset && link.layer.is_none() && !link.paused {
+                if is_reset && !link.paused {
+                    (link.wire, link.wire_sent) = (Vec::new(), 0);
                     link.closing = true;
                     link.readable = true;
                     link.blocked = true;

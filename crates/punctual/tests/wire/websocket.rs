@@ -21,7 +21,7 @@ const MASK: [u8; 4] = [0x12, 0xA4, 0x5C, 0xF1];
 
 /// A WebSocket as a stream of the bytes in its binary frames. Writing makes
 /// one frame for each piece of `piece` bytes.
-struct WebSocket {
+pub(crate) struct WebSocket {
     tcp: TcpStream,
     piece: usize,
     /// Received bytes that are not yet a whole frame.
@@ -55,6 +55,19 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 impl WebSocket {
+    /// Upgrades a connection; writes are cut into frames of `piece` bytes.
+    pub(crate) fn upgrade(mut tcp: TcpStream, piece: usize) -> Self {
+        let (head, raw) = handshake(&mut tcp, "Sec-WebSocket-Protocol: mqtt\r\n");
+        assert!(head.starts_with("http/1.1 101 "), "{head}");
+        Self {
+            tcp,
+            piece,
+            raw,
+            payload: Vec::new(),
+            ended: false,
+        }
+    }
+
     /// Takes a whole frame off the received bytes: its first byte and payload.
     fn take_frame(&mut self) -> io::Result<Option<(u8, Vec<u8>)>> {
         let raw = &self.raw;
@@ -179,16 +192,7 @@ fn handshake(tcp: &mut TcpStream, protocols: &str) -> (String, Vec<u8>) {
 
 /// An open WebSocket whose writes are cut into frames of `piece` bytes.
 fn open(piece: usize) -> Option<WebSocket> {
-    let mut tcp = listener()?;
-    let (head, raw) = handshake(&mut tcp, "Sec-WebSocket-Protocol: mqtt\r\n");
-    assert!(head.starts_with("http/1.1 101 "), "{head}");
-    Some(WebSocket {
-        tcp,
-        piece,
-        raw,
-        payload: Vec::new(),
-        ended: false,
-    })
+    Some(WebSocket::upgrade(listener()?, piece))
 }
 
 /// An accepted client over WebSocket.

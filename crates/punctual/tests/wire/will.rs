@@ -7,8 +7,9 @@ use crate::build::{
     Connect, Level, Props, Publish, V5, V31, V311, Will, disconnect, first, id, pingreq,
     with_reason,
 };
-use crate::conn::{Conn, unique};
+use crate::conn::{Conn, Stream, unique};
 use crate::fixture::let_pass;
+use crate::websocket::WebSocket;
 
 /// A client with that will, and a watcher of its topic.
 struct Scene {
@@ -100,10 +101,20 @@ fn a_disconnect_before_a_reset_discards_the_will() {
     };
     let (mut watcher, _) = Conn::connect_to(&broker, &Connect::new(V5, "watcher"));
     watcher.subscribe("#", 0);
-    // Also if something urgent is written to it before it is read.
-    for (level, is_written) in [(V311, false), (V5, false), (V311, true), (V5, true)] {
-        let stream = TcpStream::connect(broker.tcp()).unwrap();
-        let mut leaver = Conn::over(Box::new(stream.try_clone().unwrap()), &broker, level);
+    // Also if something urgent is written to it before it is read, and over another layer.
+    let cases = [(V311, false), (V5, false), (V311, true), (V5, true)];
+    let addresses = [(broker.tcp(), false), (broker.ws().unwrap(), true)];
+    for ((level, is_written), (address, is_web)) in cases
+        .iter()
+        .flat_map(|case| addresses.map(|address| (*case, address)))
+    {
+        let stream = TcpStream::connect(address).unwrap();
+        let tcp = stream.try_clone().unwrap();
+        let over: Box<dyn Stream> = match is_web {
+            true => Box::new(WebSocket::upgrade(tcp, usize::MAX)),
+            false => Box::new(tcp),
+        };
+        let mut leaver = Conn::over(over, &broker, level);
         leaver.send(Connect::new(level, "leaver").will(plain("w")).encode());
         leaver.connack();
         leaver.subscribe("urgent", 0);
