@@ -250,7 +250,8 @@ fn main() {
             }
             more.sort_unstable();
             net.busy = Duration::ZERO;
-            net.run(3_000);
+            // They have their turns.
+            net.run(12_000);
             let renewed = net.busy;
             net.busy = Duration::ZERO;
             // One at the edge: its hosts cannot be reached.

@@ -4,6 +4,7 @@
 
 mod support;
 
+use punctual_controller::{Effect, Event};
 use punctual_model::srt::{Peer, State};
 use support::{Dice, World, request};
 
@@ -276,6 +277,43 @@ fn a_controller_that_begins_anew_keeps_ways() {
             );
         }
         world.check("after");
+    }
+}
+
+/// A few at a time, so that nobody who asks meanwhile waits for all.
+#[test]
+fn bounds_that_have_grown_are_written_again_in_turns() {
+    const FLOWS: u16 = 40;
+    let mut world = World::new(7, 3, 2);
+    let to = udp(2, 1, 5000);
+    for number in 0..FLOWS {
+        let from = udp(1, 1, 4000 + number);
+        world.request(request(&format!("f{number:02}"), from, &[to], None));
+    }
+    world.run(50_000_000);
+    let first = world.rows.clone();
+    assert!(first.values().all(|row| row.state == State::Admitted));
+    let (mut most, mut sum) = (0, 0);
+    while world.controller.next_tick().0 < world.now + 3_000_000_000 {
+        let now = world.controller.next_tick();
+        let mut effects = Vec::new();
+        world.controller.handle(Event::Tick, now, &mut effects);
+        let mut written = 0;
+        for effect in effects {
+            if let Effect::Write(channel) = effect {
+                written += 1;
+                let key = (channel.manager.clone(), channel.flow.clone());
+                world.rows.insert(key, channel);
+            }
+        }
+        (most, sum) = (most.max(written), sum + written);
+    }
+    assert!((1..=16).contains(&most) && sum > most, "{most} of {sum}");
+    for (key, row) in &world.rows {
+        let bound = row.bounds_ns[&to];
+        assert!(bound >= first[key].bounds_ns[&to], "{key:?}");
+        let now = world.controller.explain(&key.0, &key.1);
+        assert!(bound >= now[0].bound_ns, "{key:?}");
     }
 }
 

@@ -37,8 +37,12 @@ pub use switches::port_state;
 const BASE_DELAY: Nanos = Nanos::from_millis(5);
 /// Work in the background goes on after so long.
 const BACKGROUND: Nanos = Nanos::from_millis(20);
-/// Bounds that were written are looked at again so long after others came.
+/// Bounds that were written are looked at again so long after others came,
 const REFRESH: Nanos = Nanos::from_secs(1);
+/// so many at a time, for whoever asks meanwhile waits until they are written,
+const REFRESHED: usize = 16;
+/// with a pause in between.
+const REFRESH_PAUSE: Nanos = Nanos::from_millis(10);
 
 /// From requests to plans, as a state machine.
 #[derive(Debug)]
@@ -720,16 +724,7 @@ impl Controller {
         self.updates.tick(now, &mut progress);
         self.perform(progress, now, effects);
         if self.refresh_due.is_some_and(|due| due <= now) {
-            self.refresh_due = None;
-            let world = World {
-                map: &self.map,
-                topology: &self.topology,
-            };
-            for key in self.ledger.refresh_bounds(world) {
-                if !self.updates.will_answer(&key) {
-                    self.answer(&key, effects);
-                }
-            }
+            self.refresh(now, effects);
         }
         if self.background_due.is_some_and(|due| due <= now) {
             self.background_due = None;
@@ -738,6 +733,23 @@ impl Controller {
         if let Some(key) = self.again.next(now) {
             self.decide(vec![key], now, effects);
         }
+    }
+
+    /// Writes some of the bounds again that have grown.
+    fn refresh(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        let world = World {
+            map: &self.map,
+            topology: &self.topology,
+        };
+        for key in self.ledger.refresh_bounds(REFRESHED, world) {
+            if !self.updates.will_answer(&key) {
+                self.answer(&key, effects);
+            }
+        }
+        self.refresh_due = match self.ledger.is_refreshing() {
+            true => Some(now + REFRESH_PAUSE),
+            false => self.ledger.is_outgrown().then(|| now + REFRESH),
+        };
     }
 
     /// Works out ports, and what switches do with packets that belong to no

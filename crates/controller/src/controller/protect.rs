@@ -64,12 +64,14 @@ impl Controller {
         if !self.protection.enabled || !self.begun {
             return;
         }
-        let mut cables = BTreeSet::new();
+        let mut used = vec![false; self.map.model().links.len()];
         for stream in self.ledger.streams.values() {
             for link in stream.way.paths.iter().flatten() {
-                cables.extend(self.cable(*link));
+                used[*link] = true;
             }
         }
+        let used = (0..).zip(used).filter(|(_, used)| *used);
+        let cables: BTreeSet<Cable> = used.filter_map(|(link, _)| self.cable(link)).collect();
         self.protection
             .uncovered
             .retain(|cable, _| cables.contains(cable));
@@ -164,12 +166,17 @@ impl Controller {
                 of.entry(user.key.clone()).or_default().push(*header);
             }
         }
-        // Where there is no way around there is nothing to analyse.
-        let mut without = (!found.is_empty()).then(|| {
-            let mut without = self.ledger.admission().clone();
-            without.remove_all(&crossing);
-            without
-        });
+        if found.is_empty() {
+            // Nothing is to be analysed, and there is no detour any more.
+            for header in &affected {
+                self.strip(header, cable);
+            }
+            let mut uncovered = self.ledger.by_importance(of.into_keys());
+            uncovered.reverse();
+            return uncovered;
+        }
+        let mut without = self.ledger.admission().clone();
+        without.remove_all(&crossing);
         let mut decided: BTreeSet<Header> = BTreeSet::new();
         let mut uncovered = Vec::new();
         for key in self.ledger.by_importance(of.keys().cloned()) {
@@ -183,20 +190,11 @@ impl Controller {
                 let flows = detours
                     .as_ref()
                     .and_then(|(_, way)| self.flows_by(header, way));
-                let admitted = flows
-                    .zip(without.as_mut())
-                    .is_some_and(|(flows, without)| without.add(flows).is_ok());
+                let admitted = flows.is_some_and(|flows| without.add(flows).is_ok());
                 let detours = detours.filter(|_| admitted).map(|(detours, _)| detours);
-                let Some(stream) = self.ledger.streams.get(header) else {
-                    continue;
-                };
-                let mut all = stream.detours.clone();
-                all.retain(|link, _| *link != cable.0 && *link != cable.1);
-                let mut kept = all.clone();
-                kept.extend(detours.clone().unwrap_or_default());
-                let laid = detours.is_some() && self.ledger.set_detours(header, kept);
+                let laid = detours.is_some_and(|detours| self.lay_detours(header, cable, detours));
                 if !laid {
-                    self.ledger.set_detours(header, all);
+                    self.strip(header, cable);
                 }
                 covered &= laid;
             }
@@ -213,6 +211,25 @@ impl Controller {
             let detours = &stream.detours;
             detours.contains_key(&cable.0) || detours.contains_key(&cable.1)
         })
+    }
+
+    /// Lays detours around a cable in the place of others. False if they contradict
+    /// those around other cables.
+    fn lay_detours(&mut self, header: &Header, cable: Cable, detours: Detours) -> bool {
+        let Some(stream) = self.ledger.streams.get(header) else {
+            return false;
+        };
+        let mut all = stream.detours.clone();
+        all.retain(|link, _| *link != cable.0 && *link != cable.1);
+        all.extend(detours);
+        self.ledger.set_detours(header, all)
+    }
+
+    /// Takes away the detours around a cable.
+    fn strip(&mut self, header: &Header, cable: Cable) {
+        if self.is_covered(header, cable) {
+            self.lay_detours(header, cable, Detours::new());
+        }
     }
 
     /// All flows of the analysis that use a stream, over another way.

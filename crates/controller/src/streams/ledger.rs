@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Bound;
 
 use punctual_analysis::Admission;
 use punctual_model::MAX_PRIORITY;
@@ -26,7 +27,7 @@ use crate::topology::{End, Map, Topology};
 /// milliseconds (see [`Admission::set_effort`]).
 const EFFORT: u64 = 1 << 18;
 /// The same for bounds: beyond it they are by levels.
-const EFFORT_OF_BOUNDS: u64 = 1 << 15;
+const EFFORT_OF_BOUNDS: u64 = 1 << 13;
 /// Multicast addresses that are given out.
 const MAX_GROUPS: u32 = 1 << 16;
 
@@ -76,6 +77,8 @@ pub(crate) struct Ledger {
     groups: BTreeMap<IpAddr, (String, u8)>,
     /// Flows came beside some whose bounds were reckoned before.
     outgrown: bool,
+    /// Bounds are being set anew; those up to this request have been.
+    refreshed: Option<Key>,
     ranks: u64,
     ways: usize,
     service: Service,
@@ -121,6 +124,7 @@ impl Ledger {
             router: Router::new(settings.routing),
             groups: BTreeMap::new(),
             outgrown: false,
+            refreshed: None,
             ranks: 0,
             ways: settings.ways.max(1),
             service: settings.service,
@@ -444,7 +448,7 @@ impl Ledger {
                 held.granted = Some(granted);
             }
         }
-        self.set_bounds(&keys, world);
+        self.set_bounds(&keys, EFFORT_OF_BOUNDS, world);
         Ok(())
     }
 
@@ -757,13 +761,23 @@ impl Ledger {
         (entry, of)
     }
 
-    /// Sets what these requests are promised.
-    fn set_bounds(&mut self, keys: &[Key], world: World<'_>) {
+    /// Sets what these requests are promised; see [`Admission::promises`] for the effort.
+    fn set_bounds(&mut self, keys: &[Key], effort: u64, world: World<'_>) {
         let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
         let wanted: BTreeMap<Key, &Granted> = keys.iter().filter_map(granted).collect();
-        let segments = wanted.values().flat_map(|granted| &granted.parts.segments);
-        let ids: Vec<&str> = segments.map(|segment| segment.id.as_str()).collect();
-        let promises = self.admission.promises(&ids, EFFORT_OF_BOUNDS);
+        let ends = wanted.values().flat_map(|granted| {
+            let segments = granted.parts.segments.iter();
+            // Of the way to a broker only receivers at its own port are told.
+            segments.filter(|segment| match segment.role {
+                Role::Up { .. } => !granted.parts.local.is_empty(),
+                Role::Down | Role::Direct => true,
+            })
+        });
+        let ids: Vec<&str> = ends.map(|segment| segment.id.as_str()).collect();
+        let promises = match ids.is_empty() {
+            true => Vec::new(),
+            false => self.admission.promises(&ids, effort),
+        };
         let promises: HashMap<&str, Vec<u64>> = ids.into_iter().zip(promises).collect();
         let bounds = wanted.into_iter().map(|(key, granted)| {
             let bounds = self.bounds_of(granted, world, |id| promises.get(id));
@@ -821,19 +835,28 @@ impl Ledger {
         bounds
     }
 
-    /// Bounds that are not true any more, because others came; they are set
-    /// anew, and whose they are is told.
-    pub(crate) fn refresh_bounds(&mut self, world: World<'_>) -> Vec<Key> {
-        if !std::mem::take(&mut self.outgrown) {
-            return Vec::new();
+    /// Looks at the bounds of at most so many requests, each in turn, that may not
+    /// be true any more because others came. What has grown is set anew, and whose
+    /// it is, is told.
+    pub(crate) fn refresh_bounds(&mut self, most: usize, world: World<'_>) -> Vec<Key> {
+        let from = match self.refreshed.take() {
+            Some(last) => Bound::Excluded(last),
+            None if std::mem::take(&mut self.outgrown) => Bound::Unbounded,
+            None => return Vec::new(),
+        };
+        let flows = self.flows.range((from, Bound::Unbounded));
+        let granted = flows.filter_map(|(key, held)| {
+            let granted = held.granted.as_ref()?;
+            Some((key.clone(), granted.bounds.clone()))
+        });
+        let before: BTreeMap<Key, BTreeMap<Peer, u64>> = granted.take(most).collect();
+        if before.len() == most {
+            self.refreshed = before.last_key_value().map(|(key, _)| key.clone());
         }
-        let before: BTreeMap<Key, BTreeMap<Peer, u64>> = self
-            .flows
-            .iter()
-            .filter_map(|(key, held)| Some((key.clone(), held.granted.as_ref()?.bounds.clone())))
-            .collect();
         let keys: Vec<Key> = before.keys().cloned().collect();
-        self.set_bounds(&keys, world);
+        // All of a turn together take as much as one decision.
+        let effort = EFFORT_OF_BOUNDS * keys.len() as u64 / self.flows.len().max(1) as u64;
+        self.set_bounds(&keys, effort, world);
         let has_grown = |key: &Key| {
             let now = self.flows.get(key).and_then(|held| held.granted.as_ref());
             let before = before.get(key);
@@ -856,6 +879,17 @@ impl Ledger {
             }
         }
         grown
+    }
+
+    /// Whether there are bounds of the same turn that were not looked at yet.
+    pub(crate) fn is_refreshing(&self) -> bool {
+        self.refreshed.is_some()
+    }
+
+    /// Whether bounds may not be true any more because others came, after all of a
+    /// turn were looked at or since they are being.
+    pub(crate) fn is_outgrown(&self) -> bool {
+        self.outgrown
     }
 
     /// The answer to an admitted request; `None` if it is not.

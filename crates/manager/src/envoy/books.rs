@@ -8,7 +8,7 @@ use punctual_model::srt::Peer;
 
 use super::row::{bandwidth, grant_of};
 use super::{Ends, Envoy, Known, Record, Service};
-use crate::manager::{Client, FlowView, ReceiverView};
+use crate::manager::{Client, FlowView, Quota, ReceiverView};
 
 impl Envoy {
     /// Notes who and where a client is. False if a newer session has its
@@ -101,6 +101,10 @@ impl Envoy {
         let Some(asking) = self.flows.get(id) else {
             return Ok(());
         };
+        // Of many flows most have no limits to be counted for.
+        if asking.quota == Quota::default() {
+            return Ok(());
+        }
         let owner = |client: &str| {
             let known = self.clients.get(client)?;
             Some(known.client.user.clone().unwrap_or_else(|| client.into()))
