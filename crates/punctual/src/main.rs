@@ -13,6 +13,7 @@ mod http;
 mod logging;
 mod mesh;
 mod proxy;
+mod realtime;
 mod serve;
 mod store;
 

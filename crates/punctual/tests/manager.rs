@@ -17,7 +17,7 @@ mod process;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use broker::Broker;
 use process::Process;
@@ -25,6 +25,7 @@ use punctual_client::{
     Answer, Client, Config, Delivery, Endpoint, Event, Message, Options, PropertyBuf, QoS,
     ReasonCode, Status, SubscribeOptions, Url,
 };
+use punctual_net::realtime::set_fifo;
 
 /// Where a test ends that would hang.
 const LONG: Duration = Duration::from_secs(30);
@@ -204,6 +205,38 @@ fn flows_end_with_their_publishers() {
         let text = String::from_utf8(news.payload).unwrap();
         if news.topic == "$SYS/rt/clients/second" && text.starts_with(admitted) {
             break;
+        }
+    }
+}
+
+/// Who waits for a decision is not to wait for other programs, too.
+#[test]
+fn threads_that_serve_and_decide_have_real_time_priority() {
+    let tried = std::thread::spawn(|| set_fifo(1)).join().unwrap();
+    if let Err(error) = tried {
+        eprintln!("skipped: no real-time priority here: {error}");
+        return;
+    }
+    let more = ["--realtime", "--ovsdb", "unix:/nonexistent/srt.sock"];
+    let manager = Manager::start(1, "", &more);
+    let tasks = format!("/proc/{}/task", manager.process.child.id());
+    let end = Instant::now() + LONG;
+    for (name, priority) in [("punctual", "40"), ("admission", "39"), ("srt", "39")] {
+        let is_so = || {
+            let stats = std::fs::read_dir(&tasks).unwrap().filter_map(|task| {
+                // One may have ended.
+                std::fs::read_to_string(task.ok()?.path().join("stat")).ok()
+            });
+            stats.into_iter().any(|stat| {
+                let (thread, numbers) = stat.rsplit_once(") ").unwrap();
+                let numbers: Vec<&str> = numbers.split(' ').collect();
+                // The 40th and 41st of proc_pid_stat(5); SCHED_FIFO is 1.
+                thread.ends_with(&format!("({name}")) && numbers[37..39] == [priority, "1"]
+            })
+        };
+        while !is_so() {
+            assert!(Instant::now() < end, "{name} has no priority {priority}");
+            std::thread::yield_now();
         }
     }
 }

@@ -31,6 +31,7 @@ use self::desk::Desk;
 use self::file::Kept;
 use crate::cli::Failure;
 use crate::config::{Config, Transport as Scheme};
+use crate::realtime;
 
 /// Questions that are answered together, with one write to the file.
 const BATCH: usize = 256;
@@ -74,6 +75,8 @@ pub(crate) struct Opening {
     posts: Receiver<Post>,
     letterbox: Arc<Letterbox>,
     timing: Arc<Timing>,
+    /// SCHED_FIFO of its threads.
+    priority: Option<u8>,
 }
 
 /// How long decisions took, and how many there were.
@@ -120,9 +123,10 @@ impl Opening {
         let file = config.admission.file.clone();
         let file = file.or_else(|| Some(data?.join("flows.json")));
         let kept = file.map(Kept::new);
+        let priority = config.deciding_priority();
         let desk = match config.srt()? {
             Some(options) => {
-                let table = table::open(options, sender.clone(), timing.clone())?;
+                let table = table::open(options, priority, sender.clone(), timing.clone())?;
                 let envoy = Envoy::new(config.manager(None), table);
                 Desk::Network(Box::new(envoy))
             }
@@ -136,6 +140,7 @@ impl Opening {
             posts,
             letterbox: Arc::new(Letterbox(sender)),
             timing,
+            priority,
         }))
     }
 
@@ -157,9 +162,13 @@ impl Opening {
             }),
         };
         let (posts, keep, clerk) = (self.posts, self.keep, office.clone());
+        let priority = self.priority;
         let thread = thread::Builder::new()
             .name("admission".into())
-            .spawn(move || clerk.run(&posts, keep))?;
+            .spawn(move || {
+                realtime::put_first(priority, "admission");
+                clerk.run(&posts, keep);
+            })?;
         Ok((office, thread))
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{Post, Timing};
 use crate::cli::Failure;
+use crate::realtime;
 
 /// The table as the envoy writes it; with it the thread ends.
 struct Link {
@@ -44,9 +45,10 @@ impl Table for Link {
     }
 }
 
-/// Begins to connect. Decisions are posted.
+/// Begins to connect, in a thread of that priority. Decisions are posted.
 pub(super) fn open(
     options: ManagerOptions,
+    priority: Option<u8>,
     post: Sender<Post>,
     timing: Arc<Timing>,
 ) -> Result<Box<dyn Table>, Failure> {
@@ -58,6 +60,7 @@ pub(super) fn open(
         .build()?;
     let handle = runtime.handle().clone();
     thread::Builder::new().name("srt".into()).spawn(move || {
+        realtime::put_first(priority, "the connection to the table");
         runtime.block_on(async move {
             let side = match ManagerSide::start(options) {
                 Ok(side) => side,

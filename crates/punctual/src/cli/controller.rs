@@ -25,6 +25,7 @@ use super::{Failure, print};
 use crate::config::Log;
 use crate::http::controller as http;
 use crate::logging::Logging;
+use crate::realtime;
 
 /// How long what was decided may take to be written at the end.
 const GRACE: Duration = Duration::from_secs(3);
@@ -128,6 +129,12 @@ struct Run {
     /// switches of --network would do, as JSON; change nothing.
     #[arg(long, requires = "network")]
     dry_run: bool,
+    /// Run with real-time priority (SCHED_FIFO), 1 to 98; 40 unless PRIORITY is
+    /// given.
+    #[arg(long, value_name = "PRIORITY", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "40")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=98))]
+    realtime: Option<u8>,
     /// Remove the requests of managers from which nothing has been heard for so
     /// many seconds; they say every minute that they are there.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
@@ -255,6 +262,7 @@ fn serve(run: &Run) -> Result<(), Failure> {
             None => Service::new(&settings, table, listen(run, options).await?),
         };
         let preparing = tokio::spawn(prepare(side, run.name.clone()));
+        realtime::put_first(run.realtime, "the controller");
         let http = match run.http {
             Http::On(address) => Some(
                 http::open(address, service.observer(), stopped.clone())

@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", requires_all = ["listen", "certificate"])]
     key: Option<PathBuf>,
     /// Read the configuration from FILE (TOML): its listeners, admission, limits,
-    /// egress.rules and auth.acl_file apply.
+    /// egress.rules, auth.acl_file, server.realtime and realtime.priority apply.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Let the controller of the network decide: servers of its table, separated
@@ -45,6 +45,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "MS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60_000))]
     decision_timeout: Option<u64>,
+    /// Run with real-time priority: the thread that serves clients with that of
+    /// realtime.priority, those that decide with the one below (server.realtime).
+    #[arg(long)]
+    realtime: bool,
     /// Tell the broker the clients' addresses: PROXY protocol, version 2. Its
     /// listener must expect that (proxy_protocol).
     #[arg(long)]
@@ -77,6 +81,9 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
         ("--decision-timeout", "decision_timeout", timeout),
     ] {
         values.extend(text.map(|text| (option, "admission", key, text)));
+    }
+    if arguments.realtime {
+        values.push(("--realtime", "server", "realtime", "true".to_owned()));
     }
     values.extend(level.map(|level| ("-v", "log", "level", level.to_owned())));
     let source = Source {

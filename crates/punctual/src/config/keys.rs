@@ -303,8 +303,8 @@ section! {
         /// the process may use.
         shards: Auto<u16> = Auto::Auto, in 1 => 256, since "0.1", Restart;
         /// Whether these threads get a CPU each, SCHED_FIFO and locked memory, as
-        /// section realtime says. Without the privilege a warning is logged and work
-        /// goes on.
+        /// section realtime says, and those that decide about flows the priority
+        /// below theirs. Without the privilege a warning is logged and work goes on.
         realtime: bool = false, since "0.1", Restart;
         /// Directory for what is to outlive the process: sessions, messages that
         /// wait for them, retained messages (section store). It is made if there is

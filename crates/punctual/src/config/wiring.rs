@@ -281,6 +281,13 @@ impl Config {
         })
     }
 
+    /// Priority of threads that decide about flows, where real time is asked for:
+    /// those that serve clients go before.
+    pub(crate) fn deciding_priority(&self) -> Option<u8> {
+        let serving = self.realtime()?.priority;
+        Some((serving - 1).max(1))
+    }
+
     /// Bound on the incomplete packets of all clients.
     pub(crate) fn max_receive_bytes(&self) -> usize {
         number(self.limits.max_receive_bytes.0)

@@ -28,7 +28,7 @@ use self::counter::{Delivery, Mailbox};
 use crate::admission::{Office, Opening};
 use crate::cli::Failure;
 use crate::config::{Config, Limit};
-use crate::serve;
+use crate::{realtime, serve};
 
 const WAKER: Token = Token(0);
 const FIRST_LISTENER: usize = 1;
@@ -122,6 +122,8 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
         office,
         mailbox,
     };
+    let priority = config.realtime().map(|realtime| realtime.priority);
+    realtime::put_first(priority, "the thread that serves clients");
     shell.run()?;
     tracing::info!("stopped");
     // The office stops when nobody is left who could ask.

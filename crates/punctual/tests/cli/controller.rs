@@ -72,6 +72,7 @@ fn what_a_driver_needs_is_named() {
     run(["controller", "--driver", "sim", "--http", "off"]).fails(1, &["--network", "switches"]);
     run(["controller", "--driver", "file", "--network", NETWORK]).fails(2, &["--output"]);
     run(["controller", "--dry-run"]).fails(2, &["--network"]);
+    run(["controller", "--realtime=99"]).fails(2, &["--realtime", "1..=98"]);
     let host = "--host=motor=10.0.0.1";
     let arguments = ["controller", "--driver", "sim", "--network", NETWORK, host];
     run(arguments).fails(1, &["--network", "receiver", "name it as a --host"]);

@@ -22,7 +22,7 @@ use punctual_southbound::ovsdb::Endpoint;
 
 use clients::{asking, hear, plain, publish, subscribe, told};
 use network::{Network, RATE};
-use programs::{Controller, Flood, Programs};
+use programs::{Controller, Flood, Programs, put_first};
 use stages::Stages;
 
 /// Where a test ends that would hang.
@@ -172,7 +172,7 @@ fn without_the_controller_there_is_an_answer_in_time() {
     let answer = publish(&mut publisher, &first);
     assert!(answer.is_none(), "{answer:?}");
 
-    programs.controller = Controller::start(&network, &programs.table);
+    programs.controller = Controller::start(&network, &programs.table, &[]);
     told(&mut publisher, "axis/2 rt-status=admitted");
     for flow in ["axis/1@p", "axis/2@p"] {
         let channel = programs.channel(flow).unwrap();
@@ -185,14 +185,33 @@ fn without_the_controller_there_is_an_answer_in_time() {
 #[test]
 #[ignore = "a measurement: --release, --ignored --nocapture, on a quiet machine"]
 fn set_up_over_eight_switches() {
+    measure_set_up(false);
+}
+
+/// The same with real-time priority for all who take part, as on a machine that
+/// others use.
+#[test]
+#[ignore = "a measurement: --release, --ignored --nocapture"]
+fn set_up_over_eight_switches_before_other_programs() {
+    measure_set_up(true);
+}
+
+#[expect(clippy::print_stdout, reason = "figures")]
+fn measure_set_up(realtime: bool) {
     const FLOWS: usize = 200;
     let Some(network) = Network::build(8, 8) else {
         return;
     };
-    let Some(programs) = Programs::start(&network, &[]) else {
+    let more: &[&str] = if realtime { &["--realtime"] } else { &[] };
+    let Some(programs) = Programs::start_with(&network, more, more) else {
         return;
     };
-    network.put_switches_first();
+    // What forwards goes before other programs: all switches are threads of one.
+    put_first(network.ovs.pid(), 45);
+    if realtime {
+        programs.put_others_first(40);
+        put_first(std::process::id(), 40);
+    }
     let stages = Stages::watch(Endpoint::Unix(programs.table.socket()));
     let mut times: [Vec<Duration>; 5] = Default::default();
     let mut clients = Vec::new();

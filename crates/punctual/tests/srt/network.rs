@@ -5,7 +5,6 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::process::Command;
 
 use punctual_bench::netns::Namespace;
 use punctual_client::{Client, Config, Endpoint, Options, Url};
@@ -96,15 +95,6 @@ impl Network {
                 "qdisc change dev {device} parent 1:10 pfifo limit {PATIENCE}"
             ))
             .unwrap();
-    }
-
-    /// What forwards goes before other programs (SCHED_FIFO): all switches are threads of one.
-    pub(crate) fn put_switches_first(&self) {
-        let pid = self.ovs.pid().to_string();
-        let done = Command::new("chrt")
-            .args(["--fifo", "--all-tasks", "--pid", "40", &pid])
-            .status();
-        assert!(done.unwrap().success(), "chrt (apt install util-linux)");
     }
 
     /// The network as the controller is told it.

@@ -46,6 +46,15 @@ impl Program {
     }
 }
 
+/// Gives a process real-time priority (SCHED_FIFO).
+pub(crate) fn put_first(process: u32, priority: u8) {
+    let done = Command::new("chrt")
+        .args(["--fifo", "--all-tasks", "--pid"])
+        .args([priority.to_string(), process.to_string()])
+        .status();
+    assert!(done.unwrap().success(), "chrt (apt install util-linux)");
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -61,7 +70,7 @@ impl Controller {
     const SWITCHES: &str = "127.0.0.1:6653";
 
     /// Starts one and waits until it decides and has all switches and hosts.
-    pub(crate) fn start(network: &Network, table: &Table) -> Self {
+    pub(crate) fn start(network: &Network, table: &Table, more: &[&str]) -> Self {
         let document = table.directory.path().join("network.toml");
         fs::write(&document, network.document()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
@@ -71,7 +80,8 @@ impl Controller {
             .arg("--ovsdb")
             .arg(format!("unix:{}", table.socket().display()))
             .arg("--network")
-            .arg(&document);
+            .arg(&document)
+            .args(more);
         for (name, address) in [("p", PUBLISHER), ("b", BROKER), ("s", SUBSCRIBER)] {
             command.arg("--host").arg(format!("{name}={address}"));
         }
@@ -113,7 +123,7 @@ fn get(network: &Network, path: &str) -> Option<Value> {
 /// The database of requirements.
 pub(crate) struct Table {
     directory: tempfile::TempDir,
-    _server: Program,
+    server: Program,
 }
 
 impl Table {
@@ -135,10 +145,7 @@ impl Table {
             .env("OVS_RUNDIR", directory.path());
         let server = Program::start(&network.switches, &mut command, None);
         until("the table", || at("socket").exists().then_some(()));
-        Self {
-            directory,
-            _server: server,
-        }
+        Self { directory, server }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -152,13 +159,22 @@ pub(crate) struct Programs<'a> {
     pub(crate) controller: Controller,
     pub(crate) table: Table,
     _manager: Program,
-    _broker: Program,
+    broker: Program,
     _directory: tempfile::TempDir,
 }
 
 impl<'a> Programs<'a> {
     /// Starts all; `None` if Mosquitto is not installed.
     pub(crate) fn start(network: &'a Network, manager: &[&str]) -> Option<Self> {
+        Self::start_with(network, manager, &[])
+    }
+
+    /// The same, with arguments for the controller, too.
+    pub(crate) fn start_with(
+        network: &'a Network,
+        manager: &[&str],
+        controller: &[&str],
+    ) -> Option<Self> {
         let mosquitto = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto"]
             .into_iter()
             .find(|path| Path::new(path).exists());
@@ -181,7 +197,7 @@ impl<'a> Programs<'a> {
         command.arg("-c").arg(&config);
         let broker = Program::start(&network.broker, &mut command, Some("running"));
         let table = Table::start(network);
-        let controller = Controller::start(network, &table);
+        let controller = Controller::start(network, &table, controller);
         let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
         command
             .args(["manager", "--upstream", "127.0.0.1:1884", "--listen"])
@@ -196,9 +212,16 @@ impl<'a> Programs<'a> {
             controller,
             table,
             _manager: manager,
-            _broker: broker,
+            broker,
             _directory: directory,
         })
+    }
+
+    /// Gives the programs that are not ours real-time priority.
+    pub(crate) fn put_others_first(&self, priority: u8) {
+        for program in [&self.broker, &self.table.server] {
+            put_first(program.0.id(), priority);
+        }
     }
 
     /// What the controller has answered.
