@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
+use crate::sys;
 
 /// Silence after which a switch is asked for a sign of life.
 const PROBE: Duration = Duration::from_secs(5);
@@ -33,15 +34,15 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts one that listens in `namespace`.
-    pub(super) fn start(namespace: &Namespace, settings: &Settings) -> Result<Self> {
+    /// Starts one that listens in `namespace`, under `SCHED_FIFO` (0: not).
+    pub(super) fn start(namespace: &Namespace, settings: &Settings, fifo: u8) -> Result<Self> {
         let controller = Arc::new(Mutex::new(Controller::new(settings)));
         let (events, told) = mpsc::unbounded_channel();
         let (ready, listening) = channel::channel();
         let (inside, own) = (namespace.clone(), controller.clone());
         let thread = thread::spawn(move || {
             // If it cannot be entered `ready` is gone, which is seen below.
-            let _ = inside.enter(|| serve(&own, told, &ready));
+            let _ = inside.enter(|| serve(&own, told, &ready, fifo));
         });
         let failed = || Error::io("cannot start the controller");
         let address = match listening.recv() {
@@ -93,10 +94,13 @@ fn serve(
     controller: &Mutex<Controller>,
     told: mpsc::UnboundedReceiver<Event>,
     ready: &channel::Sender<io::Result<SocketAddr>>,
+    fifo: u8,
 ) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = sys::set_fifo(fifo).and_then(|()| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    });
     let listen = ListenOptions {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
         tls: None,

@@ -66,6 +66,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 /// Time between two signs of life of a link, ms.
 const BFD: u64 = 10;
+/// As `punctual controller --realtime`.
+const CONTROL_FIFO: u8 = 40;
 const SENDER_FIFO: u8 = 30;
 const OBSERVER_FIFO: u8 = 20;
 
@@ -78,7 +80,7 @@ pub struct RecoveryArgs {
     /// Cuts for each way to recover
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: u64,
-    /// Do not put what forwards and what sends before other programs
+    /// Do not put what forwards, what controls and what sends before other programs
     #[arg(long)]
     unpinned: bool,
     /// Markdown file whose generated part is replaced
@@ -213,7 +215,8 @@ impl RecoveryArgs {
             levels: [7, 0],
         };
         fabric.introduce(&layout, std::slice::from_ref(&stream))?;
-        let plant = Plant::start(&layout, &fabric, document, mechanism)?;
+        let fifo = |priority| if self.unpinned { 0 } else { priority };
+        let plant = Plant::start(&layout, &fabric, document, mechanism, fifo(CONTROL_FIFO))?;
         let group = plant.reserve(&layout, &stream)?;
         let (ended, seen) = (AtomicBool::new(false), AtomicBool::new(false));
         let [from, to] = [stream.from, stream.to].map(|host| fabric.host(host));
@@ -228,7 +231,6 @@ impl RecoveryArgs {
         from.ip(&format!("route replace {group} dev {device}"))?;
         let target = SocketAddr::from((group, PORT));
         let observer = Observer::new([(stream.to, to)])?;
-        let fifo = |priority| if self.unpinned { 0 } else { priority };
         let (cuts, observed) = thread::scope(|scope| -> Result<_> {
             let observing = scope.spawn(|| {
                 take_turn(None, fifo(OBSERVER_FIFO))?;
@@ -342,6 +344,7 @@ impl<'a> Plant<'a> {
         fabric: &'a Fabric,
         document: Document,
         mechanism: Mechanism,
+        fifo: u8,
     ) -> Result<Self> {
         let bridges = fabric
             .bridges()
@@ -379,7 +382,7 @@ impl<'a> Plant<'a> {
             protect: mechanism != Mechanism::Recomputation,
             ..Settings::default()
         };
-        let control = Control::start(&bridges.namespace, &settings)?;
+        let control = Control::start(&bridges.namespace, &settings, fifo)?;
         for name in bare.switches.keys() {
             let target = control.target();
             bridges
