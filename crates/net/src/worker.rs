@@ -291,7 +291,7 @@ impl Worker {
             self.flush(&mut state, now);
             // Flushing may have let publishers go on, or ended connections.
             self.act(&mut state, now);
-            self.keep();
+            self.keep(now);
             self.post();
             if !state.lingering.is_empty() && now >= next_linger_check.min(now + LINGER) {
                 state.drop_lingering(now);
@@ -388,14 +388,14 @@ impl Worker {
     fn directory_is_final(&mut self) {
         let now = self.clock.now();
         self.shard.tick(now + Nanos::from_secs(1));
-        self.keep();
+        self.keep(now);
     }
 
     /// Hands what is to survive to the store.
     #[inline]
-    fn keep(&mut self) {
+    fn keep(&mut self, now: Nanos) {
         if let Some(store) = &self.store
-            && let Some(operations) = self.shard.take_operations()
+            && let Some(operations) = self.shard.take_operations(now)
         {
             store.post(self.index, operations);
         }

@@ -702,6 +702,32 @@ impl World {
     fn settle(&mut self, shard: u16) {
         let at = usize::from(shard);
         loop {
+            self.hear(shard);
+            if let Some(keeper) = &mut self.keeper
+                && let Some(operations) = self.shards[at].take_operations(self.now)
+                && keeper.post(shard, operations)
+            {
+                self.schedule_commit();
+            }
+            // What need not be handed over may let answers go.
+            if !self.shards[at].has_dirty() && !self.shards[at].has_outputs() {
+                break;
+            }
+        }
+        for other in 0..self.shards.len() as u16 {
+            let pair = self.pair(shard, other);
+            if other != shard && self.shards[at].has_outbox(other) && !self.posting[pair] {
+                self.posting[pair] = true;
+                let when = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
+                self.schedule(when, Happening::Post(shard, other));
+            }
+        }
+    }
+
+    /// The same without what is to survive.
+    fn hear(&mut self, shard: u16) {
+        let at = usize::from(shard);
+        loop {
             let mut outputs = std::mem::take(&mut self.outputs);
             self.shards[at].take_outputs(&mut outputs);
             let mut dirty = std::mem::take(&mut self.dirty);
@@ -719,20 +745,6 @@ impl World {
             self.dirty = dirty;
             if idle {
                 break;
-            }
-        }
-        if let Some(keeper) = &mut self.keeper
-            && let Some(operations) = self.shards[at].take_operations()
-            && keeper.post(shard, operations)
-        {
-            self.schedule_commit();
-        }
-        for other in 0..self.shards.len() as u16 {
-            let pair = self.pair(shard, other);
-            if other != shard && self.shards[at].has_outbox(other) && !self.posting[pair] {
-                self.posting[pair] = true;
-                let when = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
-                self.schedule(when, Happening::Post(shard, other));
             }
         }
     }

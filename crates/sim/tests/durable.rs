@@ -176,6 +176,7 @@ impl Story {
         config.limits.max_inflight = *rng.pick(&[1, 3, 20, 1000]);
         config.limits.send_buffer = *rng.pick(&[300, 1 << 20]);
         config.durability.max_uncommitted = *rng.pick(&[200, 1 << 20]);
+        config.durability.patience = Nanos(*rng.pick(&[0, 1_000_000, 100_000_000]));
         config.lanes.enqueue = *rng.pick(&[Enqueue::PerReceiver, Enqueue::Shared]);
         if rng.chance(20) {
             config.durability.default = Durability::Sync;

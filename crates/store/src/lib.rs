@@ -22,6 +22,7 @@ mod rising;
 #[cfg(test)]
 mod script;
 mod store;
+mod tentative;
 #[cfg(feature = "disk")]
 mod writer;
 
@@ -33,5 +34,6 @@ pub use medium::{Medium, Simulated};
 pub use numbers::{ByNumber, NumberHasher};
 pub use op::{Batch, Op, Wall};
 pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats};
+pub use tentative::Tentative;
 #[cfg(feature = "disk")]
 pub use writer::{Histogram, Outcome, Poster, Writer, WriterConfig, WriterStats};

@@ -770,8 +770,8 @@ impl<'a> Reader<'a> {
 /// written: most are done with before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
-    bytes: Vec<u8>,
-    len: usize,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) len: usize,
 }
 
 impl Batch {

@@ -236,12 +236,12 @@ impl<S: Store + Send + 'static> Writer<S> {
 }
 
 impl Poster {
-    /// Gives the writer the operations of a shard. Tickets of a shard rise.
-    /// `sync` closes the group with this batch.
-    pub fn post(&self, shard: u16, ticket: u64, ops: Batch, sync: bool) {
+    /// Gives the writer the operations of a shard, of which the first has `waited`
+    /// already. Tickets of a shard rise. `sync` closes the group with this batch.
+    pub fn post(&self, shard: u16, ticket: u64, ops: Batch, waited: Duration, sync: bool) {
         let bytes = ops.as_bytes().len();
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let config = &self.0.config;
+        let (config, now) = (&self.0.config, Instant::now());
         let wakes = {
             let mut queue = self.0.queue();
             let was_ready = queue.is_ready(config);
@@ -254,7 +254,7 @@ impl Poster {
                 ops,
                 bytes,
                 sync,
-                at: Instant::now(),
+                at: now.checked_sub(waited).unwrap_or(now),
                 reported: false,
             });
             was_empty || !was_ready && queue.is_ready(config)
@@ -536,11 +536,11 @@ mod tests {
     fn what_comes_during_a_commit_is_one_group() {
         let rig = rig(WriterConfig::default());
         let poster = rig.writer.poster();
-        poster.post(0, 1, session(1), true);
+        poster.post(0, 1, session(1), Duration::ZERO, true);
         assert_eq!(rig.begun.recv(), Ok(1));
         // The disk stands still, and nobody waits for it.
         for ticket in 2..6 {
-            poster.post(1, ticket, session(ticket), true);
+            poster.post(1, ticket, session(ticket), Duration::ZERO, true);
         }
         assert!(poster.waiting_bytes() > 0);
         assert!(poster.stats().oldest_wait.is_some());
@@ -555,7 +555,7 @@ mod tests {
         assert_eq!(stats.waiting_bytes, 0);
         assert_eq!(stats.group_operations.sum, 5);
         assert_eq!(stats.wait_nanos.count(), 5);
-        poster.post(0, 7, session(7), true);
+        poster.post(0, 7, session(7), Duration::ZERO, true);
         assert_eq!(rig.begun.recv(), Ok(1));
         let one = poster.stats().oldest_wait;
         assert!(one.is_some());
@@ -573,7 +573,7 @@ mod tests {
         let rig = rig(config);
         let poster = rig.writer.poster();
         for ticket in 1..4 {
-            poster.post(0, ticket, session(ticket), false);
+            poster.post(0, ticket, session(ticket), Duration::ZERO, false);
         }
         assert!(poster.waiting_bytes() > 0);
         for ticket in 1..4 {
@@ -601,9 +601,9 @@ mod tests {
             ticket,
             error: full.clone(),
         };
-        poster.post(0, 1, session(1), true);
+        poster.post(0, 1, session(1), Duration::ZERO, true);
         assert_eq!(rig.begun.recv(), Ok(1));
-        poster.post(3, 7, session(2), true);
+        poster.post(3, 7, session(2), Duration::ZERO, true);
         rig.results
             .send(Err(full.clone()))
             .expect("the writer goes on");
@@ -630,7 +630,9 @@ mod tests {
             ..WriterConfig::default()
         };
         let rig = rig(config);
-        rig.writer.poster().post(0, 1, session(1), false);
+        rig.writer
+            .poster()
+            .post(0, 1, session(1), Duration::ZERO, false);
         rig.results.send(Ok(())).expect("the writer goes on");
         let store = rig.writer.close();
         assert_eq!(store.stats().operations, 1);
@@ -640,7 +642,9 @@ mod tests {
     #[test]
     fn closing_does_not_wait_for_a_disk_that_fails() {
         let rig = rig(WriterConfig::default());
-        rig.writer.poster().post(0, 1, session(1), true);
+        rig.writer
+            .poster()
+            .post(0, 1, session(1), Duration::ZERO, true);
         let error = StoreError::io("it", &io::ErrorKind::Other.into());
         rig.results
             .send(Err(error.clone()))

@@ -315,6 +315,7 @@ impl Hub {
         (publication.promise, publication.reserved) = (plain.promise, plain.reserved);
         publication.keeping.entry = plain.keeping.entry;
         publication.keeping.awaited |= plain.keeping.awaited;
+        publication.keeping.firm |= plain.keeping.awaited;
         congested
     }
 

@@ -2,75 +2,29 @@
 
 use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode};
 
-use super::{HELD, Journal, StoreTrouble};
+use super::answers::{After, Answer, HeldAnswers, Waiting};
+use super::{HELD, Journal, Operations, StoreTrouble};
 use crate::Nanos;
 use crate::egress::Class;
 use crate::hub::{ConnId, Hub, count_publish, put_publish};
 use crate::message::Form;
 use crate::session::{Delivery, Step};
 
-/// A packet that waits.
+/// Connections that may have ended and are of no account.
+const FEW: usize = 64;
+
+/// A packet that waits, but for the answers of which an order is kept.
 #[derive(Debug)]
 pub(crate) struct Held {
     ticket: u64,
-    /// Whether it waits for a commit, and not only for its turn.
-    uncertain: bool,
     conn: ConnId,
     what: What,
 }
 
-/// How many answers to a connection wait, by what has to keep its order.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct HeldAnswers([u32; 4]);
-
-impl HeldAnswers {
-    /// Others of the same place must not overtake, except for those in the last
-    /// one (MQTT 5, 4.6).
-    fn place(kind: PacketType) -> usize {
-        match kind {
-            PacketType::PubAck => 0,
-            PacketType::PubRec => 1,
-            PacketType::PubRel => 2,
-            _ => 3,
-        }
-    }
-
-    /// Whether an answer of that kind has to wait for others.
-    fn are_before(&self, kind: PacketType) -> bool {
-        let place = Self::place(kind);
-        place < 3 && self.0[place] > 0
-    }
-
-    fn all(&self) -> u32 {
-        self.0.iter().sum()
-    }
-
-    fn add(&mut self, kind: PacketType) {
-        self.0[Self::place(kind)] += 1;
-    }
-
-    fn remove(&mut self, kind: PacketType) {
-        self.0[Self::place(kind)] -= 1;
-    }
-}
-
 /// Which packet.
 #[derive(Debug)]
-pub(crate) enum What {
-    /// An acknowledgement without properties.
-    Ack {
-        kind: PacketType,
-        packet_id: u16,
-        reason: ReasonCode,
-    },
-    /// An encoded packet; its kind, its identifier, and whether it says that
-    /// something was done.
-    Encoded {
-        kind: PacketType,
-        packet_id: u16,
-        success: bool,
-        bytes: Box<[u8]>,
-    },
+enum What {
+    Answer(Answer),
     /// The PUBLISH of a QoS 2 message in flight.
     Publish {
         packet_id: u16,
@@ -79,44 +33,23 @@ pub(crate) enum What {
     },
     /// CONNACK, and with it everything that comes after it: the connection is
     /// corked. Whether its session is new.
-    Connection { new: bool },
-}
-
-impl What {
-    /// Of which kind it is, if it is an answer.
-    fn answer(&self) -> Option<PacketType> {
-        match self {
-            Self::Ack { kind, .. } | Self::Encoded { kind, .. } => Some(*kind),
-            _ => None,
-        }
-    }
-
-    /// Packet identifier, for a PUBACK that says that a message was accepted.
-    fn accepted(&self) -> Option<u16> {
-        match self {
-            Self::Ack {
-                kind: PacketType::PubAck,
-                packet_id,
-                reason,
-            } if !reason.is_error() => Some(*packet_id),
-            Self::Encoded {
-                kind: PacketType::PubAck,
-                packet_id,
-                success: true,
-                ..
-            } => Some(*packet_id),
-            _ => None,
-        }
-    }
+    Connection {
+        new: bool,
+    },
 }
 
 impl Journal {
+    /// Packets that are held, but for the answers of which an order is kept.
+    pub(crate) fn gate(&self) -> usize {
+        self.gate.len()
+    }
+
     /// Holds a packet until a ticket is committed, and all before it.
     fn hold(&mut self, ticket: u64, conn: ConnId, what: What) {
+        self.hurry |= self.kept.has(ticket);
         let last = self.gate.back().map_or(0, |held| held.ticket);
         self.gate.push_back(Held {
             ticket: ticket.max(last),
-            uncertain: !self.is_committed(ticket),
             conn,
             what,
         });
@@ -150,9 +83,8 @@ impl Journal {
 }
 
 impl Hub {
-    /// Sends an acknowledgement when what a ticket stands for is committed, and
-    /// after those of its kind that wait already; at once with `None` and none
-    /// that waits.
+    /// Sends an acknowledgement when what it waits for is over, and after those of its
+    /// kind that wait already; at once with `None` and none that waits.
     #[inline]
     pub(crate) fn answer(
         &mut self,
@@ -160,15 +92,15 @@ impl Hub {
         kind: PacketType,
         packet_id: u16,
         reason: ReasonCode,
-        after: Option<u64>,
+        after: Option<After>,
     ) {
         if self.journal.is_some() && self.must_hold(slot, kind, after) {
-            let what = What::Ack {
+            let answer = Answer::Plain {
                 kind,
                 packet_id,
                 reason,
             };
-            return self.hold(slot, after, what);
+            return self.hold(slot, after, answer);
         }
         self.send_ack(slot, kind, packet_id, reason);
     }
@@ -180,7 +112,7 @@ impl Hub {
         slot: u32,
         packet: &Packet<'_>,
         about: (PacketType, u16, bool),
-        after: Option<u64>,
+        after: Option<After>,
     ) {
         let (kind, packet_id, success) = about;
         if self.journal.is_none() || !self.must_hold(slot, kind, after) {
@@ -194,37 +126,54 @@ impl Hub {
         if encoded.is_err() || bytes.len() > conn.max_packet as usize {
             return;
         }
-        let what = What::Encoded {
+        let answer = Answer::Encoded {
             kind,
             packet_id,
             success,
             bytes: bytes.into(),
         };
-        self.hold(slot, after, what);
+        self.hold(slot, after, answer);
     }
 
-    fn must_hold(&self, slot: u32, kind: PacketType, after: Option<u64>) -> bool {
-        let open = |ticket| {
-            let journal = self.journal.as_ref();
-            journal.is_some_and(|journal| !journal.is_committed(ticket))
-        };
+    fn must_hold(&self, slot: u32, kind: PacketType, after: Option<After>) -> bool {
+        let journal = self.journal.as_ref();
+        let is_open = |after: After| journal.is_some_and(|journal| !after.is_over(journal));
         let conn = self.conns.get(slot);
-        after.is_some_and(open) || conn.is_some_and(|conn| conn.held.are_before(kind))
+        after.is_some_and(is_open) || conn.is_some_and(|conn| conn.held.are_before(kind))
     }
 
-    fn hold(&mut self, slot: u32, after: Option<u64>, what: What) {
+    fn hold(&mut self, slot: u32, after: Option<After>, answer: Answer) {
         let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
             return;
         };
-        let id = ConnId {
-            slot,
-            generation: conn.generation,
-        };
-        if let Some(kind) = what.answer() {
-            conn.held.add(kind);
+        let id = conn.id(slot);
+        let places = conn.held.0.get_or_insert_default();
+        match HeldAnswers::place(answer.kind()) {
+            None => {
+                places.others += 1;
+                let ticket = after.map_or(0, |after| after.ticket);
+                journal.hold(ticket, id, What::Answer(answer));
+            }
+            Some(place) => {
+                let after = after.filter(|after| !after.is_over(journal));
+                if let Some(After { content, .. }) = after {
+                    journal.kept.tell(content, id);
+                }
+                places.queues[place].push_back(Waiting { after, answer });
+                if !std::mem::replace(&mut places.is_listed, true) {
+                    journal.answering.push(id);
+                }
+            }
         }
         let many = conn.held.all() >= HELD;
-        journal.hold(after.unwrap_or(0), id, what);
+        if journal.answering.len() > journal.most_answering {
+            let conns = &self.conns;
+            journal.answering.retain(|id| {
+                let conn = conns.get(id.slot);
+                conn.is_some_and(|conn| conn.generation == id.generation)
+            });
+            journal.most_answering = 2 * journal.answering.len() + FEW;
+        }
         if many {
             self.wait_for_commit(id);
         }
@@ -233,10 +182,23 @@ impl Hub {
     /// Lets nothing leave to a connection until what has been emitted is
     /// committed.
     pub(crate) fn cork(&mut self, slot: u32, ticket: u64, new: bool) {
-        if let Some(conn) = self.conns.get_mut(slot) {
+        if let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) {
             conn.corked = true;
-            self.hold(slot, Some(ticket), What::Connection { new });
+            journal.hold(ticket, conn.id(slot), What::Connection { new });
         }
+    }
+
+    /// Packets that are held.
+    pub(crate) fn held(&self) -> usize {
+        let Some(journal) = &self.journal else {
+            return 0;
+        };
+        let conns = journal.answering.iter();
+        let conns = conns.filter_map(|id| {
+            let conn = self.conns.get(id.slot);
+            conn.filter(|conn| conn.generation == id.generation)
+        });
+        journal.gate() + conns.map(|conn| conn.held.in_order()).sum::<usize>()
     }
 
     /// Does not read from a publisher until commits have caught up.
@@ -274,24 +236,108 @@ impl Hub {
             return;
         };
         let troubled = journal.failed.is_some();
-        journal.commit(ticket);
+        journal.commit(ticket, now);
+        self.open_gate(now);
+        if troubled {
+            self.catch_up(now);
+        }
+        self.resume_waiters();
+    }
+
+    /// Lets go what waited for what is committed or needless now.
+    fn open_gate(&mut self, now: Nanos) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
         let committed = journal.committed;
+        let mut answering = std::mem::take(&mut journal.answering);
         while let Some(journal) = &mut self.journal
             && let Some(held) = journal.gate.pop_front_if(|held| held.ticket <= committed)
         {
             self.let_go(held, now);
         }
-        if troubled {
-            self.catch_up(now);
+        answering.retain(|id| self.let_answers_go(*id));
+        if let Some(journal) = &mut self.journal {
+            // Nothing that was let go is followed by another answer.
+            journal.answering.append(&mut answering);
         }
-        let max = self.config.durability.max_uncommitted;
+    }
+
+    /// Lets answers go that wait for nothing any more; whether others remain.
+    fn let_answers_go(&mut self, id: ConnId) -> bool {
+        while let Some(answer) = self.next_answer(id) {
+            self.send_answer(id.slot, answer);
+        }
+        let Some(conn) = self.conn(id) else {
+            return false;
+        };
+        let remain = conn.held.in_order() > 0;
+        conn.held.list(remain);
+        remain
+    }
+
+    /// The next answer to a connection that may leave.
+    fn next_answer(&mut self, id: ConnId) -> Option<Answer> {
+        let conn = self.conns.get_mut(id.slot)?;
+        let journal = self.journal.as_ref()?;
+        (conn.generation == id.generation).then(|| conn.held.next(journal))?
+    }
+
+    /// Lets answers go about messages that are not needed any more. To be called
+    /// after what was received.
+    #[inline]
+    pub(crate) fn let_needless_go(&mut self) {
         if let Some(journal) = &mut self.journal
-            && journal.uncommitted() <= max / 2
-            && !journal.waiters.is_empty()
+            && !journal.kept.freed.is_empty()
         {
-            let waiters = std::mem::take(&mut journal.waiters);
-            self.resume(waiters);
+            let mut freed = std::mem::take(&mut journal.kept.freed);
+            for id in freed.drain(..) {
+                // It stays listed until the next commit.
+                while let Some(answer) = self.next_answer(id) {
+                    self.send_answer(id.slot, answer);
+                }
+            }
+            if let Some(journal) = &mut self.journal {
+                // For the next.
+                journal.kept.freed = freed;
+            }
+            self.resume_waiters();
         }
+    }
+
+    /// Reads again from publishers of which enough is done.
+    pub(crate) fn resume_waiters(&mut self) {
+        let max = self.config.durability.max_uncommitted;
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if journal.waiters.is_empty() || journal.uncommitted() > max / 2 {
+            return;
+        }
+        let conns = &self.conns;
+        let has_many = |id: &mut ConnId| {
+            let conn = conns.get(id.slot);
+            conn.is_some_and(|conn| conn.generation == id.generation && conn.held.all() > HELD / 2)
+        };
+        let mut waiters = std::mem::take(&mut journal.waiters);
+        journal.waiters = waiters.extract_if(.., has_many).collect();
+        self.resume(waiters);
+    }
+
+    /// What was emitted since is to be committed, as far as it need not stay here.
+    pub(crate) fn take_operations(&mut self, now: Nanos) -> Option<Operations> {
+        let patience = self.config.durability.patience;
+        let journal = self.journal.as_mut()?;
+        let before = journal.committed;
+        let operations = journal.take(patience, now);
+        if journal.committed > before {
+            let committed = journal.committed;
+            journal.kept.forget(committed);
+            self.open_gate(now);
+        }
+        self.let_needless_go();
+        self.resume_waiters();
+        operations
     }
 
     fn let_go(&mut self, held: Held, now: Nanos) {
@@ -300,16 +346,11 @@ impl Hub {
         let Some(conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return;
         };
-        if let Some(kind) = what.answer() {
-            conn.held.remove(kind);
-        }
         match what {
-            What::Ack {
-                kind,
-                packet_id,
-                reason,
-            } => self.send_ack(id.slot, kind, packet_id, reason),
-            What::Encoded { bytes, .. } => self.send_bytes(id.slot, &bytes),
+            What::Answer(answer) => {
+                conn.held.remove_other();
+                self.send_answer(id.slot, answer);
+            }
             What::Publish {
                 packet_id,
                 class,
@@ -322,6 +363,17 @@ impl Hub {
                     Self::mark_urgent(conn, id.slot, &mut self.urgent);
                 }
             }
+        }
+    }
+
+    fn send_answer(&mut self, slot: u32, answer: Answer) {
+        match answer {
+            Answer::Plain {
+                kind,
+                packet_id,
+                reason,
+            } => self.send_ack(slot, kind, packet_id, reason),
+            Answer::Encoded { bytes, .. } => self.send_bytes(slot, &bytes),
         }
     }
 
@@ -392,51 +444,62 @@ impl Hub {
         trouble: StoreTrouble,
         now: Nanos,
     ) -> Vec<(ConnId, bool)> {
+        // What need not be stored is not lost.
+        self.let_needless_go();
         let Some(journal) = &mut self.journal else {
             return Vec::new();
         };
         journal.failed = Some(trouble);
         let waiters = std::mem::take(&mut journal.waiters);
-        let held = std::mem::take(&mut journal.gate);
-        let mut connecting = Vec::new();
-        for held in held {
-            if let What::Connection { new } = held.what {
-                connecting.push((held.conn, new));
-            } else if let Some(held) = self.refuse_held(held, trouble, now)
-                && let Some(journal) = &mut self.journal
-            {
-                journal.gate.push_back(held);
+        let (mut connecting, gate) = (Vec::new(), std::mem::take(&mut journal.gate));
+        for held in gate {
+            let conn = self.conns.get(held.conn.slot);
+            match held.what {
+                What::Connection { new } => connecting.push((held.conn, new)),
+                _ if conn.is_some_and(|conn| conn.generation == held.conn.generation) => {
+                    journal.gate.push_back(held);
+                }
+                _ => {}
             }
         }
+        for id in journal.answering.clone() {
+            self.refuse_held(id, trouble);
+        }
+        self.open_gate(now);
         self.resume(waiters);
         connecting
     }
 
-    /// Refuses what can be refused, and lets go what only waited for its turn
-    /// behind that; returns the rest.
-    fn refuse_held(&mut self, held: Held, trouble: StoreTrouble, now: Nanos) -> Option<Held> {
-        let id = held.conn;
-        let conn = self.conn(id)?;
+    /// Refuses what can be refused of the answers to a connection, and lets go what
+    /// only waited for its turn behind that.
+    fn refuse_held(&mut self, id: ConnId, trouble: StoreTrouble) {
         // With QoS 2, a refusal that does not arrive would make a repetition a new
         // message.
-        if !conn.v5() || held.what.answer() != Some(PacketType::PubAck) {
-            return Some(held);
-        }
-        match held.what.accepted().filter(|_| held.uncertain) {
-            Some(packet_id) => {
-                conn.held.remove(PacketType::PubAck);
-                let words = self.words(id.slot, trouble);
-                let ack = Ack {
-                    packet_id,
-                    reason: trouble.reason(),
-                    properties: words.as_properties(),
-                };
-                self.stats.refused_store += 1;
-                self.send(id.slot, &Packet::PubAck(ack));
+        let Some(conn) = self.conn(id).filter(|conn| conn.v5()) else {
+            return;
+        };
+        let Some(places) = &mut conn.held.0 else {
+            return;
+        };
+        for Waiting { after, answer } in std::mem::take(&mut places.queues[0]) {
+            let is_open = |after: &After| {
+                let journal = self.journal.as_ref();
+                journal.is_some_and(|journal| !after.is_over(journal))
+            };
+            match answer.accepted() {
+                Some(packet_id) if after.as_ref().is_some_and(is_open) => {
+                    let words = self.words(id.slot, trouble);
+                    let ack = Ack {
+                        packet_id,
+                        reason: trouble.reason(),
+                        properties: words.as_properties(),
+                    };
+                    self.stats.refused_store += 1;
+                    self.send(id.slot, &Packet::PubAck(ack));
+                }
+                _ => self.send_answer(id.slot, answer),
             }
-            None => self.let_go(held, now),
         }
-        None
     }
 
     /// Says that a message cannot be stored; to MQTT 5 clients only.

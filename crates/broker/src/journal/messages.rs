@@ -8,7 +8,7 @@ use punctual_codec::QoS;
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp};
 
-use super::{Durability, Journal, StoreTrouble};
+use super::{After, Durability, Journal, StoreTrouble};
 use crate::egress::Class;
 use crate::hub::{ConnId, Hub, Publication};
 use crate::index::delivered_qos;
@@ -36,6 +36,11 @@ pub(crate) struct Keeping {
     /// Number of the entry that the publisher's shard has emitted for the only
     /// receiver of this copy; 0 for none.
     pub(crate) entry: u64,
+    /// Number of its content among what is kept in the shard; 0 for none.
+    pub(crate) content: u64,
+    /// Whether something was emitted that acknowledgements of receivers do not make
+    /// needless, as far as this shard knows.
+    pub(crate) firm: bool,
 }
 
 impl Keeping {
@@ -47,6 +52,8 @@ impl Keeping {
         awaited: false,
         insists: false,
         entry: 0,
+        content: 0,
+        firm: false,
     };
 
     /// Of a new publication with that durability.
@@ -105,31 +112,68 @@ impl Journal {
         if entry != 0 || !session.durable {
             return entry;
         }
-        self.entry(directory, publication, session.handle.number, reception)
+        let number = session.handle.number;
+        let (entry, place) = self.entry(directory, publication, number, reception);
+        if entry != 0 {
+            self.may_be_done(publication, reception.qos, entry, place);
+        }
+        entry
     }
 
-    /// Emits an entry for a session, and the content before the first.
+    /// Emits an entry for a session, and the content before the first. Returns its
+    /// number, 0 if it is not stored, and its place.
     fn entry(
         &mut self,
         directory: &Directory,
         publication: &mut Publication<'_>,
         session: u64,
         reception: Reception<'_>,
-    ) -> u64 {
+    ) -> (u64, Option<usize>) {
         // A QoS 2 message of which nothing is stored would be sent with an identifier
         // that may be another's after a crash.
         let insists = publication.keeping.insists && self.uncommitted() < MOST_INSISTING;
         if publication.keeping.message == 0 || (self.trouble().is_some() && !insists) {
-            return 0;
+            return (0, None);
         }
         self.write(publication);
         let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
         let message = publication.keeping.message;
-        self.emit_entry(session, entry, message, reception);
-        entry
+        let place = self.emit_entry(session, entry, message, reception);
+        (entry, place)
     }
 
-    fn emit_entry(&mut self, session: u64, entry: u64, message: u64, reception: Reception<'_>) {
+    /// Notes that an entry was emitted for a session of this shard. With QoS 1 it is
+    /// needless once that has done with it; with QoS 2 its identifier is to be safe
+    /// before it is seen.
+    fn may_be_done(
+        &mut self,
+        publication: &mut Publication<'_>,
+        qos: QoS,
+        entry: u64,
+        place: Option<usize>,
+    ) {
+        match qos {
+            QoS::ExactlyOnce => self.make_firm(publication),
+            _ => self
+                .kept
+                .add_entry(entry, publication.keeping.content, place),
+        }
+    }
+
+    /// What was emitted of a publication has to be committed, whatever its receivers
+    /// say.
+    fn make_firm(&mut self, publication: &mut Publication<'_>) {
+        publication.keeping.firm = true;
+        self.kept.pin(publication.keeping.content);
+    }
+
+    fn emit_entry(
+        &mut self,
+        session: u64,
+        entry: u64,
+        message: u64,
+        reception: Reception<'_>,
+    ) -> Option<usize> {
         self.emit(&Op::Entry(EntryOp {
             session,
             entry,
@@ -138,14 +182,18 @@ impl Journal {
             retain: reception.retain,
             subscription_ids: reception.subscription_ids.into(),
             number: reception.number.map(Number::parts),
-        }));
+        }))
     }
 
-    /// Emits the content of a publication, once; its publisher waits for it.
-    pub(crate) fn write(&mut self, publication: &mut Publication<'_>) {
-        publication.keeping.awaited = true;
-        self.sync |= publication.keeping.durability == Durability::Sync;
-        if std::mem::replace(&mut publication.keeping.written, true) {
+    /// Emits the content of a publication, once, and again if nothing that referred to
+    /// it is left; its publisher waits for it.
+    fn write(&mut self, publication: &mut Publication<'_>) {
+        let keeping = &mut publication.keeping;
+        keeping.awaited = true;
+        let sync = keeping.durability == Durability::Sync;
+        self.sync |= sync;
+        self.hurry |= sync || publication.stamp.class().is_urgent();
+        if std::mem::replace(&mut keeping.written, true) && self.kept.has_content(keeping.content) {
             return;
         }
         let parts = &publication.parts;
@@ -160,10 +208,9 @@ impl Journal {
             expires: self.offset.deadline(publication.expires),
             stamp: stamp.bytes(),
         };
-        self.emit(&Op::Message {
-            message: publication.keeping.message,
-            content,
-        });
+        let message = publication.keeping.message;
+        let place = self.emit(&Op::Message { message, content });
+        publication.keeping.content = self.kept.add_content(message, place);
     }
 
     /// Emits an entry for a retained message that a session is sent because it
@@ -182,7 +229,12 @@ impl Journal {
             return 0;
         }
         let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
-        journal.emit_entry(session.handle.number, entry, message.stored, reception);
+        let place = journal.emit_entry(session.handle.number, entry, message.stored, reception);
+        let content = journal.kept.content_of(message.stored);
+        match reception.qos {
+            QoS::ExactlyOnce => journal.kept.pin(content),
+            _ => journal.kept.add_entry(entry, content, place),
+        }
         entry
     }
 
@@ -208,11 +260,12 @@ impl Journal {
         if entry == 0 {
             return false;
         }
-        journal.emit(&Op::Sent {
+        let place = journal.emit(&Op::Sent {
             session: session.handle.number,
             entry,
             packet_id,
         });
+        journal.kept.was_sent(entry, place);
         if qos == QoS::ExactlyOnce {
             journal.hold_publish(conn, packet_id, class);
         }
@@ -243,7 +296,9 @@ impl Journal {
 
     /// Emits that nobody keeps an entry.
     pub(crate) fn dropped(&mut self, session: u64, entry: u64) {
-        self.emit(&Op::Done { session, entry });
+        if !self.kept.done(entry) {
+            self.emit(&Op::Done { session, entry });
+        }
     }
 
     /// Emits what a topic retains now: `publication`, or nothing. `version` says
@@ -253,6 +308,7 @@ impl Journal {
         if publication.parts.payload.is_empty() || publication.keeping.message == 0 {
             if before {
                 publication.keeping.awaited = true;
+                publication.keeping.firm = true;
                 self.emit_gone(topic, version);
             }
             return;
@@ -262,6 +318,7 @@ impl Journal {
             return;
         }
         self.write(publication);
+        self.make_firm(publication);
         self.emit(&Op::Retain {
             topic: topic_of(publication),
             message: publication.keeping.message,
@@ -309,11 +366,13 @@ pub(crate) struct Flight {
 impl Hub {
     /// What the answer to a publication waits for.
     #[inline]
-    pub(crate) fn ticket_if(&self, awaited: bool) -> Option<u64> {
-        match &self.journal {
-            Some(journal) if awaited => Some(journal.latest()),
-            _ => None,
-        }
+    pub(crate) fn after(&self, keeping: &Keeping) -> Option<After> {
+        let journal = self.journal.as_ref().filter(|_| keeping.awaited)?;
+        let ticket = journal.latest();
+        Some(match keeping.firm {
+            true => After::ticket(ticket),
+            false => After::needed(keeping.content, ticket),
+        })
     }
 
     /// Why a publication has to be refused: it cannot be stored now as it would
@@ -367,7 +426,13 @@ impl Hub {
                     return 0;
                 }
                 let session = target.session.number;
-                journal.entry(&self.directory, publication, session, reception)
+                let (entry, _) = journal.entry(&self.directory, publication, session, reception);
+                if entry != 0 {
+                    // What becomes of it another shard knows, and says after this.
+                    journal.make_firm(publication);
+                    journal.hurry = true;
+                }
+                entry
             })
             .collect();
         entries.iter().any(|entry| *entry != 0).then_some(entries)
@@ -387,11 +452,15 @@ impl Hub {
         Some(journal.latest())
     }
 
-    /// Notes that a QoS 2 message came; with `stored` in the store too.
-    pub(crate) fn note_received(&mut self, session: u32, packet_id: u16, stored: bool) {
-        let Some(session) = self.sessions.get_mut(session) else {
-            return;
-        };
+    /// Notes that a QoS 2 message came; with `stored` in the store too, if the session
+    /// survives. Returns what says so.
+    pub(crate) fn note_received(
+        &mut self,
+        session: u32,
+        packet_id: u16,
+        stored: bool,
+    ) -> Option<After> {
+        let session = self.sessions.get_mut(session)?;
         let ticket = match &mut self.journal {
             Some(journal) if stored && session.durable => {
                 journal.emit(&Op::Received {
@@ -405,6 +474,7 @@ impl Hub {
         let incoming = session.incoming.get_or_insert_default();
         let known = incoming.entry(packet_id).or_default();
         *known = ticket.max(*known);
+        (ticket != 0).then(|| After::ticket(ticket))
     }
 
     /// Emits that a topic has no retained message any more, unless it has.
@@ -419,7 +489,7 @@ impl Hub {
     /// Emits what messages from neighbours are called that something is stored of.
     pub(crate) fn emit_names(&mut self) {
         if let (Some(journal), Some(federation)) = (&mut self.journal, self.directory.federation())
-            && journal.has_operations()
+            && journal.has_begun()
         {
             let origin = federation.origin();
             self.directory.names().emit(journal, origin);

@@ -10,11 +10,18 @@
 //! them: a packet identifier that a client has seen must not be given to another
 //! message after a crash. Everything else goes its way at once.
 //!
+//! Operations of messages stay in the shard for a while ([`kept`]): those of one that
+//! its receivers acknowledge meanwhile are never handed over, and its publisher need
+//! not wait.
+//!
 //! Invariant: what a client was told is safe is in the operations of a committed
-//! batch; packets of the gate leave in the order in which they came. Without a
-//! store there is no journal, and each of these questions is one branch.
+//! batch, or needs none any more; answers of one kind to a client leave in the order
+//! in which they came. Without a store there is no journal, and each of these
+//! questions is one branch.
 
+mod answers;
 mod gate;
+mod kept;
 mod messages;
 mod names;
 mod restore;
@@ -23,21 +30,24 @@ mod wall;
 
 pub use restore::{RestoredSession, Restorer};
 
-pub(crate) use gate::HeldAnswers;
+pub(crate) use answers::{After, HeldAnswers};
 pub(crate) use messages::{Flight, Keeping, Reception};
 pub(crate) use names::NameLog;
 
 use std::collections::VecDeque;
 
 use hashbrown::HashSet;
+use punctual_codec::QoS;
 use punctual_store::{Batch, Op};
 
+use crate::Nanos;
 use crate::hub::ConnId;
 use gate::Held;
+use kept::Kept;
 use wall::Offset;
 
 /// Acknowledgements to one client that may wait before it is not read any more.
-const HELD: u32 = 4096;
+const HELD: usize = 4096;
 
 /// What is promised about a message or a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -76,6 +86,10 @@ pub struct DurabilityPolicy {
     /// on. As this is also what an acknowledgement may find ahead of it, it
     /// should not be more than one group.
     pub max_uncommitted: usize,
+    /// How long messages wait for the acknowledgements of all their receivers, at
+    /// most, before they are handed over to be stored; with 0 they do not. They wait
+    /// as long as receivers take lately, while nothing else asks for a commit.
+    pub patience: Nanos,
 }
 
 impl Default for DurabilityPolicy {
@@ -85,6 +99,7 @@ impl Default for DurabilityPolicy {
             listeners: Vec::new(),
             rules: Vec::new(),
             max_uncommitted: 1 << 20,
+            patience: Nanos::from_millis(16),
         }
     }
 }
@@ -128,27 +143,44 @@ impl StoreTrouble {
 /// [`crate::Shard::take_operations`].
 #[derive(Debug)]
 pub struct Operations {
-    /// Rises by one with each of a shard.
+    /// Rises with each of a shard.
     pub ticket: u64,
     /// In the order in which they happened.
     pub batch: Batch,
     /// Whether it is to be committed without waiting for more.
     pub sync: bool,
+    /// How long the first of them has waited in the shard.
+    pub waited: Nanos,
+}
+
+/// What was handed over and is not committed.
+#[derive(Debug)]
+struct Outstanding {
+    ticket: u64,
+    /// The last of the tickets of which nothing is left that follow it.
+    covers: u64,
+    bytes: usize,
+    since: Nanos,
 }
 
 /// Operations and held packets of one shard.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    batch: Batch,
+    kept: Kept,
+    /// Something is not to wait for acknowledgements of receivers.
+    hurry: bool,
     sync: bool,
-    /// Of `batch`.
-    ticket: u64,
+    /// Nothing is to wait any more.
+    ending: bool,
     committed: u64,
-    /// Batches that were taken and are not committed, with their bytes.
-    outstanding: VecDeque<(u64, usize)>,
+    outstanding: VecDeque<Outstanding>,
     /// Bytes of all of them.
     outstanding_bytes: usize,
     gate: VecDeque<Held>,
+    /// Connections with answers that wait, and perhaps some that have ended.
+    answering: Vec<ConnId>,
+    /// So many of these are looked through for those that have ended.
+    most_answering: usize,
     /// Publishers that wait for commits.
     waiters: Vec<ConnId>,
     /// Since a commit failed, until one succeeds.
@@ -168,13 +200,16 @@ impl Journal {
     /// nanoseconds since 1970.
     pub(crate) fn new(wall: u64) -> Self {
         Self {
-            batch: Batch::new(),
+            kept: Kept::new(Self::BEFORE + 1),
+            hurry: false,
             sync: false,
-            ticket: Self::BEFORE + 1,
+            ending: false,
             committed: Self::BEFORE,
             outstanding: VecDeque::new(),
             outstanding_bytes: 0,
             gate: VecDeque::new(),
+            answering: Vec::new(),
+            most_answering: 0,
             waiters: Vec::new(),
             failed: None,
             stale_topics: HashSet::default(),
@@ -184,23 +219,56 @@ impl Journal {
     }
 
     pub(crate) fn has_operations(&self) -> bool {
-        !self.batch.is_empty()
+        self.kept.has_some()
     }
 
-    pub(crate) fn take(&mut self) -> Option<Operations> {
-        if self.batch.is_empty() {
+    /// Whether something was emitted since the last call of [`Self::take`].
+    fn has_begun(&self) -> bool {
+        self.kept.has_begun()
+    }
+
+    /// What is to be committed now. What need not be any more is committed with it.
+    pub(crate) fn take(&mut self, patience: Nanos, now: Nanos) -> Option<Operations> {
+        let all = std::mem::take(&mut self.hurry) || self.ending || self.is_failing();
+        let taken = self.kept.take(now, patience, all)?;
+        let sync = std::mem::take(&mut self.sync);
+        let bytes = taken.batch.as_bytes().len();
+        if taken.batch.is_empty() {
+            match self.outstanding.back_mut() {
+                Some(last) => last.covers = taken.ticket,
+                None => self.committed = taken.ticket,
+            }
             return None;
         }
-        let ticket = self.ticket;
-        self.ticket += 1;
-        let bytes = self.batch.as_bytes().len();
-        self.outstanding.push_back((ticket, bytes));
+        self.outstanding.push_back(Outstanding {
+            ticket: taken.ticket,
+            covers: taken.ticket,
+            bytes,
+            since: now,
+        });
         self.outstanding_bytes += bytes;
         Some(Operations {
-            ticket,
-            batch: std::mem::take(&mut self.batch),
-            sync: std::mem::take(&mut self.sync),
+            ticket: taken.ticket,
+            batch: taken.batch,
+            sync,
+            waited: now - taken.since,
         })
+    }
+
+    /// When [`Self::take`] has something that it has not yet.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        self.kept.due()
+    }
+
+    /// Time passes.
+    #[inline]
+    pub(crate) fn see(&mut self, now: Nanos) {
+        self.kept.see(now);
+    }
+
+    /// From now on nothing waits for acknowledgements of receivers.
+    pub(crate) fn end(&mut self) {
+        self.ending = true;
     }
 
     /// Why new messages and sessions cannot be stored now.
@@ -215,36 +283,38 @@ impl Journal {
 
     /// Of the operation that was emitted last.
     pub(crate) fn latest(&self) -> u64 {
-        self.ticket - u64::from(self.batch.is_empty())
+        self.kept.latest()
     }
 
     pub(crate) fn is_committed(&self, ticket: u64) -> bool {
         ticket <= self.committed
     }
 
-    /// Packets that are held.
-    pub(crate) fn held(&self) -> usize {
-        self.gate.len()
-    }
-
     /// Bytes that are not committed.
     pub(crate) fn uncommitted(&self) -> usize {
-        self.outstanding_bytes + self.batch.as_bytes().len()
+        self.outstanding_bytes + self.kept.bytes()
     }
 
-    fn emit(&mut self, op: &Op<'_>) {
-        self.batch.push(op);
+    /// Emits an operation; returns its place in the chunk of this turn.
+    fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
+        self.hurry |= match op {
+            // PUBLISH waits for it.
+            Op::Entry(entry) => entry.qos == QoS::ExactlyOnce as u8,
+            Op::Message { .. } | Op::Sent { .. } | Op::Done { .. } => false,
+            _ => true,
+        };
+        self.kept.emit(op)
     }
 
     /// Everything up to that ticket is committed; the gate is the caller's.
-    fn commit(&mut self, ticket: u64) {
+    fn commit(&mut self, ticket: u64, now: Nanos) {
         self.committed = self.committed.max(ticket);
         self.failed = None;
-        while let Some((first, bytes)) = self.outstanding.front()
-            && *first <= ticket
-        {
-            self.outstanding_bytes -= bytes;
-            self.outstanding.pop_front();
+        while let Some(first) = self.outstanding.pop_front_if(|it| it.ticket <= ticket) {
+            self.outstanding_bytes -= first.bytes;
+            self.committed = self.committed.max(first.covers);
+            let took = now - first.since;
+            self.kept.committed(self.committed, took);
         }
     }
 }

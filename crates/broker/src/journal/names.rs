@@ -144,6 +144,7 @@ mod tests {
     use punctual_store::{Memory, Store};
 
     use super::*;
+    use crate::Nanos;
     use crate::federation::LinkNews;
     use crate::hub::ConnId;
 
@@ -218,7 +219,9 @@ mod tests {
                 }
                 log.emit(&mut journal, NonZeroU32::new(start).unwrap());
             }
-            store.commit(&journal.take().unwrap().batch).unwrap();
+            store
+                .commit(&journal.take(Nanos(0), Nanos(0)).unwrap().batch)
+                .unwrap();
         }
     }
 }

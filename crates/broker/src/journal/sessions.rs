@@ -5,7 +5,7 @@ use punctual_codec::Version;
 use punctual_store::Op;
 use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
 
-use super::{Journal, StoreTrouble, names};
+use super::{After, Journal, StoreTrouble, names};
 use crate::Nanos;
 use crate::hub::Hub;
 use crate::session::{Session, Subscription, Will};
@@ -241,10 +241,10 @@ impl Hub {
     }
 
     /// The ticket that an answer about a session's own state waits for.
-    pub(crate) fn ticket_of(&self, slot: u32) -> Option<u64> {
+    pub(crate) fn ticket_of(&self, slot: u32) -> Option<After> {
         let journal = self.journal.as_ref()?;
         let durable = self.sessions.get(slot)?.durable;
-        durable.then(|| journal.latest())
+        durable.then(|| After::ticket(journal.latest()))
     }
 
     /// Something can be stored again: what changed meanwhile.

@@ -76,8 +76,11 @@ impl Shard {
     }
 
     /// Tells every client that the broker shuts down and ends its connection.
-    /// Wills are published.
+    /// Wills are published, and nothing that is to be stored waits any more.
     pub fn shut_down(&mut self, now: Nanos) {
+        if let Some(journal) = &mut self.hub.journal {
+            journal.end();
+        }
         let slots: Vec<u32> = self.hub.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             let Some(conn) = self.hub.conns.get(slot) else {

@@ -33,7 +33,7 @@ use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
     State,
 };
-use crate::journal::{Durability, HeldAnswers, Journal};
+use crate::journal::{After, Durability, HeldAnswers, Journal};
 use crate::message::Messages;
 use crate::passed::PassedOn;
 use crate::ready::Need;
@@ -372,6 +372,9 @@ impl Shard {
             promised: false,
         };
         let before = Publishes::of(&self.hub.stats);
+        if let Some(journal) = &mut self.hub.journal {
+            journal.see(now);
+        }
         let limits = &self.hub.config.limits;
         let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
         let send_buffer = limits.send_buffer;
@@ -460,6 +463,7 @@ impl Shard {
                 conn.promised = None;
             }
         }
+        self.hub.let_needless_go();
         self.share_stats_soon(now);
         received
     }
@@ -607,6 +611,7 @@ impl Shard {
             Some(journal) => journal.step(session, entry.unwrap_or(0)),
             None => None,
         };
+        let after = after.map(After::ticket);
         hub.answer(id.slot, PacketType::PubRel, ack.packet_id, reason, after);
     }
 
@@ -626,6 +631,7 @@ impl Shard {
         } else {
             ReasonCode::PacketIdentifierNotFound
         };
+        let after = after.map(After::ticket);
         hub.answer(id.slot, PacketType::PubComp, ack.packet_id, reason, after);
     }
 
@@ -841,10 +847,12 @@ impl Shard {
         self.share_stats_soon(now);
     }
 
-    /// When [`Self::tick`] is due next.
+    /// When [`Self::tick`] and the end of a turn are due next.
     #[inline]
     pub fn next_timeout(&self) -> Option<Nanos> {
-        self.hub.timers.next()
+        let hub = &self.hub;
+        let stored = hub.journal.as_ref().and_then(|journal| journal.due());
+        hub.timers.next().into_iter().chain(stored).min()
     }
 
     /// Lets time pass.

@@ -19,7 +19,7 @@ use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
 use crate::federation::{LinkNews, MessageName, Notes, Packing};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
-use crate::journal::{Durability, StoreTrouble};
+use crate::journal::{After, Durability, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
@@ -232,8 +232,9 @@ impl Shard {
                 if let Some(incoming) = incoming {
                     // A neighbour may have begun anew: there the name decides.
                     if let (None, Some(ticket)) = (name, incoming.get(&raw.packet_id)) {
-                        let (kind, ticket) = (PacketType::PubRec, Some(*ticket));
-                        hub.answer(id.slot, kind, raw.packet_id, ReasonCode::Success, ticket);
+                        let (kind, after) = (PacketType::PubRec, After::ticket(*ticket));
+                        let reason = ReasonCode::Success;
+                        hub.answer(id.slot, kind, raw.packet_id, reason, Some(after));
                         return Ok(Next::Packet);
                     }
                     if v5 && unreleased >= hub.config.limits.receive_maximum {
@@ -254,7 +255,7 @@ impl Shard {
                 &raw,
                 session_slot,
                 ReasonCode::NotAuthorized,
-                false,
+                None,
             ));
         }
 
@@ -288,7 +289,7 @@ impl Shard {
                     &raw,
                     session_slot,
                     ReasonCode::Success,
-                    false,
+                    None,
                 ));
             }
         }
@@ -318,7 +319,7 @@ impl Shard {
                         session_slot,
                         reason,
                         &answer,
-                        false,
+                        None,
                     ));
                 }
             }
@@ -366,7 +367,7 @@ impl Shard {
             publication.relayed |= notes.missing && known == 0 && raw.payload.is_empty();
             if notes.missing && (known >= notes.version || !keeps) {
                 let reason = ReasonCode::Success;
-                return Ok(acknowledge(hub, id, &raw, session_slot, reason, false));
+                return Ok(acknowledge(hub, id, &raw, session_slot, reason, None));
             }
             let version = match notes.version {
                 0 => directory.next_version(retained),
@@ -434,6 +435,9 @@ impl Shard {
                 hub.directory.names().note(name);
             }
         }
+        // Its name has to survive, too.
+        publication.keeping.firm |= name.is_some();
+        let after = hub.after(&publication.keeping).filter(|_| awaited);
         if let (Some(name), true) = (name, relayed) {
             hub.passed_on.note(name, number);
         }
@@ -456,10 +460,10 @@ impl Shard {
                 session_slot,
                 reason,
                 &answer,
-                awaited,
+                after,
             ));
         }
-        Ok(acknowledge(hub, id, &raw, session_slot, reason, awaited))
+        Ok(acknowledge(hub, id, &raw, session_slot, reason, after))
     }
 
     /// Delivers the plain publications (QoS 0, not retained, no properties) at
@@ -879,14 +883,14 @@ fn has_retained_room(hub: &Hub, retained: &Retained, publication: &Publication<'
         )
 }
 
-/// Answers a PUBLISH by its QoS.
+/// Answers a PUBLISH by its QoS, when that may be.
 fn acknowledge(
     hub: &mut Hub,
     id: ConnId,
     raw: &RawPublish<'_>,
     session: u32,
     reason: ReasonCode,
-    awaited: bool,
+    mut after: Option<After>,
 ) -> Next {
     let kind = match raw.qos {
         QoS::AtMostOnce => return pause_or_go_on(hub, id),
@@ -895,23 +899,29 @@ fn acknowledge(
             let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
             // A refusal in MQTT 5 ends the handshake; before, PUBREL follows.
             if !reason.is_error() || !v5 {
-                await_release(hub, id, raw.packet_id, session, awaited);
+                after = await_release(hub, id, raw.packet_id, session, after);
             }
             PacketType::PubRec
         }
     };
-    let after = hub.ticket_if(awaited);
     hub.answer(id.slot, kind, raw.packet_id, reason, after);
     pause_or_go_on(hub, id)
 }
 
 /// Notes a QoS 2 message until its PUBREL comes; in the store too where the
-/// message is.
-fn await_release(hub: &mut Hub, id: ConnId, packet_id: u16, session: u32, stored: bool) {
-    hub.note_received(session, packet_id, stored);
+/// message is. Returns what its PUBREC waits for, which is `after` for the message.
+fn await_release(
+    hub: &mut Hub,
+    id: ConnId,
+    packet_id: u16,
+    session: u32,
+    after: Option<After>,
+) -> Option<After> {
+    let noted = hub.note_received(session, packet_id, after.is_some());
     if let Some(conn) = hub.conns.get_mut(id.slot) {
         conn.unreleased = conn.unreleased.saturating_add(1);
     }
+    noted.or(after)
 }
 
 /// Like [`acknowledge`], and tells an MQTT 5 publisher what became of what it
@@ -923,7 +933,7 @@ fn acknowledge_with(
     session: u32,
     reason: ReasonCode,
     answer: &Answer,
-    awaited: bool,
+    mut after: Option<After>,
 ) -> Next {
     let mut properties = PropertyBuf::new();
     let told = hub.conns.get(id.slot).is_some_and(|conn| {
@@ -937,10 +947,10 @@ fn acknowledge_with(
         QoS::AtMostOnce => return pause_or_go_on(hub, id),
     };
     if !told {
-        return acknowledge(hub, id, raw, session, reason, awaited);
+        return acknowledge(hub, id, raw, session, reason, after);
     }
     if kind == PacketType::PubRec && !reason.is_error() {
-        await_release(hub, id, raw.packet_id, session, awaited);
+        after = await_release(hub, id, raw.packet_id, session, after);
     }
     let ack = Ack {
         packet_id: raw.packet_id,
@@ -952,7 +962,6 @@ fn acknowledge_with(
         _ => Packet::PubRec(ack),
     };
     let about = (kind, raw.packet_id, !reason.is_error());
-    let after = hub.ticket_if(awaited);
     hub.answer_with(id.slot, &packet, about, after);
     pause_or_go_on(hub, id)
 }
@@ -983,7 +992,7 @@ fn refuse(
             raw,
             session,
             ReasonCode::QuotaExceeded,
-            false,
+            None,
         ));
     }
     Err(Fail::new(ReasonCode::QuotaExceeded, why))

@@ -130,6 +130,7 @@ pub(super) fn hand_on(
     // Without anyone to refuse it to, a full queue is a counted drop.
     let _ = deliver_all(hub, &matched, &mut handed, None, now, false);
     publication.keeping.awaited |= handed.keeping.awaited;
+    publication.keeping.firm |= handed.keeping.awaited;
 }
 
 impl Shard {

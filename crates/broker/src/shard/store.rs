@@ -22,23 +22,23 @@ impl Shard {
         self.hub.restore(session, now)
     }
 
-    /// Whether [`Self::take_operations`] has something.
+    /// Whether [`Self::take_operations`] has something, now or later.
     #[inline]
     pub fn has_operations(&self) -> bool {
         let journal = self.hub.journal.as_ref();
         journal.is_some_and(|journal| journal.has_operations())
     }
 
-    /// What has happened since the last call and is to be committed, in the order
-    /// of tickets. To be called at the end of each turn; [`Self::committed`] is
-    /// due for each ticket.
-    pub fn take_operations(&mut self) -> Option<Operations> {
+    /// What has happened and is to be committed now, in the order of tickets. To be
+    /// called at the end of each turn, and when [`Self::next_timeout`] says so;
+    /// [`Self::committed`] is due for each ticket.
+    pub fn take_operations(&mut self, now: Nanos) -> Option<Operations> {
         self.hub.journal.as_ref()?;
         if self.hub.index == 0 {
             self.hub.emit_retained_changes();
             self.hub.emit_names();
         }
-        self.hub.journal.as_mut()?.take()
+        self.hub.take_operations(now)
     }
 
     /// Operations up to that ticket are safe: what waited for them leaves.
@@ -71,8 +71,7 @@ impl Shard {
 
     /// Packets that wait for commits.
     pub fn held(&self) -> usize {
-        let journal = self.hub.journal.as_ref();
-        journal.map_or(0, |journal| journal.held())
+        self.hub.held()
     }
 
     /// A client whose new session would not survive gets a refusal instead of

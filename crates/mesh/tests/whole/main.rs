@@ -106,6 +106,7 @@ fn world(seed: u64, faults: Faults) -> World {
     let mut config = Config::default();
     config.limits.max_queued_messages = faults.room;
     config.limits.receive_maximum = 16;
+    config.durability.patience = Nanos([0, 1_000_000, 100_000_000][seed as usize % 3]);
     let store = faults.crashes || rng.chance(50);
     World::new(rng, n, edges, store, &config, |settings| {
         settings.tree.hello = Nanos::from_millis(200);

@@ -425,7 +425,7 @@ impl Running {
             let orders = self.node.take_outputs();
             let mut busy = !orders.is_empty();
             orders.into_iter().for_each(|order| self.act(order, now));
-            if let Some(operations) = self.shard.take_operations() {
+            if let Some(operations) = self.shard.take_operations(now) {
                 self.uncommitted
                     .push_back((operations.ticket, operations.batch));
                 self.effects.push(Effect::Commit);

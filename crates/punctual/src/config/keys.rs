@@ -725,6 +725,8 @@ section! {
         /// applies: "log/#: none", "order/#: sync".
         rules: Vec<DurableRule> = Vec::new(), since "0.4", Reload;
         /// How long a write waits for more, at most; no longer than writes take lately.
+        /// Messages that receivers acknowledge within 16 times as long need not be
+        /// written; with 0 none waits for that.
         group_delay: Duration = millis(1), in micros(0) => seconds(1), since "0.4", Restart;
         /// Bytes after which it does not wait. Publishers of messages that are
         /// stored wait when so much of one thread is not on disk.

@@ -26,6 +26,10 @@ use super::keys::{
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
 
+/// How many times as long as groups of the store wait for more a message waits for its
+/// receivers, at most.
+const PATIENCE: u32 = 16;
+
 impl Config {
     /// The broker's part. Values are in range, so nothing is cut; a number that
     /// this machine cannot count to is as good as no limit.
@@ -159,6 +163,7 @@ impl Config {
                 .collect(),
             rules: self.store.rules.iter().map(DurableRule::rule).collect(),
             max_uncommitted: number(self.store.group_bytes.0),
+            patience: nanos(self.store.group_delay.saturating_mul(PATIENCE)),
         }
     }
 

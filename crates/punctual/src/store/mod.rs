@@ -9,7 +9,7 @@ mod trouble;
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use punctual_broker::{Operations, StoreTrouble};
 use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
@@ -41,8 +41,10 @@ impl StoreDesk for Keeper {
                 ticket,
                 batch,
                 sync,
+                waited,
             } = operations;
-            poster.post(shard, ticket, batch, sync);
+            let waited = Duration::from_nanos(waited.0);
+            poster.post(shard, ticket, batch, waited, sync);
         }
     }
 }

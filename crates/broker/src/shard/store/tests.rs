@@ -9,7 +9,7 @@ use punctual_codec::{
 };
 use punctual_store::{Memory, Op, Store as _};
 
-use crate::journal::{Restorer, StoreTrouble};
+use crate::journal::{Journal, Reception, Restorer, StoreTrouble};
 use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard};
 
 const NOW: Nanos = Nanos::from_secs(1);
@@ -24,6 +24,7 @@ fn shard_of(change: impl FnOnce(&mut Config)) -> Shard {
         sys_interval: None,
         ..Config::default()
     };
+    config.durability.patience = Nanos(0);
     change(&mut config);
     let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), NOW);
     shard.attach_store(WALL);
@@ -157,7 +158,7 @@ fn restored(store: &mut Memory) -> Shard {
 
 /// Commits what was emitted; returns what that was.
 fn commit(shard: &mut Shard, store: &mut Memory) -> Vec<String> {
-    let Some(operations) = shard.take_operations() else {
+    let Some(operations) = shard.take_operations(NOW) else {
         return Vec::new();
     };
     let ops = operations
@@ -168,6 +169,270 @@ fn commit(shard: &mut Shard, store: &mut Memory) -> Vec<String> {
     store.commit(&operations.batch).unwrap();
     shard.committed(operations.ticket, NOW);
     ops
+}
+
+/// A shard in which messages wait for their receivers.
+fn patient() -> (Shard, Memory) {
+    let shard = shard_of(|config| config.durability.patience = Nanos::from_secs(1));
+    (shard, Memory::default())
+}
+
+/// A subscriber whose session survives, with its answers taken.
+fn subscriber(shard: &mut Shard, store: &mut Memory, client_id: &str, qos: QoS) -> ConnId {
+    let id = connect(shard, client_id, 100);
+    subscribe(shard, id, qos);
+    commit(shard, store);
+    leaving(shard, id);
+    id
+}
+
+fn acknowledge(shard: &mut Shard, id: ConnId, packet_id: u16) {
+    let ack = Ack::new(packet_id, ReasonCode::Success);
+    tell(shard, id, &Packet::PubAck(ack));
+}
+
+#[test]
+fn a_message_that_all_have_acknowledged_is_neither_stored_nor_waited_for() {
+    let (mut shard, mut store) = patient();
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    assert!(commit(&mut shard, &mut store).is_empty());
+    assert_eq!(leaving(&mut shard, publisher), []);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
+    acknowledge(&mut shard, kept, 1);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+    // Nothing of it is stored when something else is.
+    subscribe_to(&mut shard, kept, "other", QoS::AtLeastOnce);
+    let ops = commit(&mut shard, &mut store);
+    assert_eq!(ops.len(), 1, "{ops:?}");
+    assert_eq!(shard.uncommitted(), 0);
+}
+
+#[test]
+fn who_has_not_acknowledged_gets_it_after_a_crash() {
+    let (mut shard, mut store) = patient();
+    let quick = connect(&mut shard, "quick", 0);
+    subscribe(&mut shard, quick, QoS::AtLeastOnce);
+    subscriber(&mut shard, &mut store, "slow", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    acknowledge(&mut shard, quick, 1);
+    assert!(commit(&mut shard, &mut store).is_empty());
+    assert_eq!(leaving(&mut shard, publisher), []);
+    // Until then they wait for no more than that.
+    let due = shard.next_timeout().unwrap();
+    assert!(due <= NOW + Nanos::from_secs(1));
+    let operations = (0..9).find_map(|_| shard.take_operations(due)).unwrap();
+    store.commit(&operations.batch).unwrap();
+    shard.committed(operations.ticket, due);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+    let mut again = restored(&mut store);
+    let slow = connect(&mut again, "slow", 100);
+    commit(&mut again, &mut store);
+    let left = leaving(&mut again, slow);
+    assert_eq!(left, [PacketType::ConnAck, PacketType::Publish]);
+}
+
+/// [MQTT-4.6.0-2]: a message that is needless waits with its acknowledgement for
+/// those before it.
+#[test]
+fn acknowledgements_stay_in_their_order() {
+    let (mut shard, mut store) = patient();
+    let slow = connect(&mut shard, "slow", 100);
+    subscribe_to(&mut shard, slow, "s", QoS::AtLeastOnce);
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    let other = connect(&mut shard, "other", 0);
+    for id in [publisher, other] {
+        leaving(&mut shard, id);
+    }
+    let none = PropertyBuf::new();
+    let first = Publish {
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        topic: "s",
+        packet_id: 1,
+        properties: none.as_properties(),
+        payload: b"x",
+    };
+    tell(&mut shard, publisher, &Packet::Publish(first));
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
+    publish(&mut shard, other, QoS::AtLeastOnce, 1);
+    acknowledge(&mut shard, kept, 1);
+    acknowledge(&mut shard, kept, 2);
+    assert_eq!(leaving(&mut shard, publisher), []);
+    assert_eq!(leaving(&mut shard, other), [PacketType::PubAck]);
+    // What is asked for cannot wait, nor can what came before.
+    subscribe_to(&mut shard, kept, "more", QoS::AtLeastOnce);
+    let ops = commit(&mut shard, &mut store);
+    assert_eq!(ops.len(), 4, "message, entry, sent, subscription: {ops:?}");
+    let both = [PacketType::PubAck, PacketType::PubAck];
+    assert_eq!(leaving(&mut shard, publisher), both);
+}
+
+#[test]
+fn what_was_handed_over_is_acknowledged_when_it_is_needless() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    let handed = shard.take_operations(NOW).unwrap();
+    acknowledge(&mut shard, kept, 1);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+    store.commit(&handed.batch).unwrap();
+    shard.committed(handed.ticket, NOW);
+    let ops = commit(&mut shard, &mut store);
+    assert!(ops[0].starts_with("Done"), "{ops:?}");
+    assert_eq!(leaving(&mut shard, publisher), []);
+}
+
+#[test]
+fn only_messages_with_qos_1_wait_for_receivers() {
+    let (mut shard, mut store) = patient();
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::ExactlyOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    // Identifiers of QoS 2, at both ends.
+    publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
+    assert_eq!(commit(&mut shard, &mut store).len(), 3);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubRec]);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::Publish]);
+    let surviving = connect(&mut shard, "surviving", 100);
+    commit(&mut shard, &mut store);
+    leaving(&mut shard, surviving);
+    let one = subscriber(&mut shard, &mut store, "one", QoS::AtLeastOnce);
+    shard.closed(kept, "gone", NOW);
+    commit(&mut shard, &mut store);
+    let publish_with = |shard: &mut Shard, id, retain: bool, packet_id| {
+        let mut properties = PropertyBuf::new();
+        if !retain {
+            properties.push_user("priority", "1").unwrap();
+        }
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain,
+            topic: "t",
+            packet_id,
+            properties: properties.as_properties(),
+            payload: b"x",
+        };
+        tell(shard, id, &Packet::Publish(publish));
+    };
+    // What is retained, and what is urgent.
+    for (retain, packet_id) in [(true, 2), (false, 3)] {
+        publish_with(&mut shard, publisher, retain, packet_id);
+        assert!(!commit(&mut shard, &mut store).is_empty());
+        assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+    }
+    leaving(&mut shard, one);
+}
+
+#[test]
+fn a_content_that_a_neighbour_is_to_get_later_stays() {
+    let (mut shard, mut store) = patient();
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    // As links do when what waits for one goes by another.
+    let hub = &mut shard.hub;
+    let slot = hub.session_named("kept").unwrap();
+    let session = hub.sessions.get(slot).unwrap();
+    let message = session
+        .window
+        .unacknowledged()
+        .next()
+        .unwrap()
+        .message
+        .clone();
+    let entry = Journal::keep_retained(
+        &mut hub.journal,
+        &hub.directory,
+        &message,
+        session,
+        Reception {
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            number: None,
+            subscription_ids: &[],
+        },
+    );
+    assert_ne!(entry, 0);
+    acknowledge(&mut shard, kept, 1);
+    assert_eq!(leaving(&mut shard, publisher), []);
+    subscribe_to(&mut shard, kept, "other", QoS::AtLeastOnce);
+    let ops = commit(&mut shard, &mut store);
+    assert_eq!(ops.len(), 3, "message, the copy, subscription: {ops:?}");
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+}
+
+#[test]
+fn a_store_that_fails_refuses_nothing_that_is_needless() {
+    let (mut shard, mut store) = patient();
+    let slow = connect(&mut shard, "slow", 100);
+    subscribe_to(&mut shard, slow, "s", QoS::AtLeastOnce);
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    let none = PropertyBuf::new();
+    let first = Publish {
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        topic: "s",
+        packet_id: 1,
+        properties: none.as_properties(),
+        payload: b"x",
+    };
+    tell(&mut shard, publisher, &Packet::Publish(first));
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 3);
+    acknowledge(&mut shard, kept, 1);
+    shard.store_failed(StoreTrouble::Full, NOW);
+    assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck; 3]);
+    assert_eq!(shard.stats().refused_store, 2);
+    // Nothing waits any more that could make room.
+    assert!(!commit(&mut shard, &mut store).is_empty());
+}
+
+#[test]
+fn what_stays_is_handed_over_before_the_end() {
+    let (mut shard, mut store) = patient();
+    subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    assert!(commit(&mut shard, &mut store).is_empty());
+    shard.shut_down(NOW);
+    let ops = commit(&mut shard, &mut store);
+    assert!(ops.iter().any(|op| op.starts_with("Entry")), "{ops:?}");
+    let mut again = restored(&mut store);
+    let kept = connect(&mut again, "kept", 100);
+    commit(&mut again, &mut store);
+    assert!(leaving(&mut again, kept).contains(&PacketType::Publish));
+}
+
+#[test]
+fn publishers_that_wait_go_on_when_receivers_have_acknowledged() {
+    let mut shard = shard_of(|config| {
+        config.durability.patience = Nanos::from_secs(1);
+        config.durability.max_uncommitted = 80;
+    });
+    let mut store = Memory::default();
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
+    assert!(shard.hub.conn(publisher).unwrap().paused > 0);
+    assert!(commit(&mut shard, &mut store).is_empty());
+    acknowledge(&mut shard, kept, 1);
+    acknowledge(&mut shard, kept, 2);
+    assert_eq!(shard.hub.conn(publisher).unwrap().paused, 0);
 }
 
 #[test]
@@ -291,7 +556,7 @@ fn while_commits_fail_only_what_has_to_be_stored_is_refused() {
     leaving(&mut shard, kept);
     leaving(&mut shard, publisher);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
-    let failed = shard.take_operations().unwrap();
+    let failed = shard.take_operations(NOW).unwrap();
     shard.store_failed(StoreTrouble::Full, NOW);
     assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
     assert_eq!(shard.stats().refused_store, 1);
@@ -328,7 +593,7 @@ fn refusals_wait_for_nothing_that_has_to_wait() {
     publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 3);
-    let failed = shard.take_operations().unwrap();
+    let failed = shard.take_operations(NOW).unwrap();
     assert_eq!(leaving(&mut shard, publisher), []);
     assert_eq!(leaving(&mut shard, back), []);
     shard.store_failed(StoreTrouble::Full, NOW);

@@ -1,0 +1,153 @@
+//! Answers to a connection that wait, in the order of their kinds.
+
+use std::collections::VecDeque;
+
+use punctual_codec::{PacketType, ReasonCode};
+
+use super::Journal;
+
+/// Answers for which a connection keeps memory when none waits.
+const USUAL: usize = 32;
+
+/// What an answer waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct After {
+    /// That this is committed,
+    pub(super) ticket: u64,
+    /// or that this content is not needed any more, unless it is 0.
+    pub(super) content: u64,
+}
+
+impl After {
+    /// That a ticket is committed.
+    pub(crate) fn ticket(ticket: u64) -> Self {
+        Self { ticket, content: 0 }
+    }
+
+    /// The same, or that a content is not needed before.
+    pub(super) fn needed(content: u64, ticket: u64) -> Self {
+        Self { ticket, content }
+    }
+
+    pub(super) fn is_over(self, journal: &Journal) -> bool {
+        let is_needless = self.content != 0 && !journal.kept.is_needed(self.content);
+        is_needless || journal.is_committed(self.ticket)
+    }
+}
+
+/// An acknowledgement, or another answer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Without properties.
+    Plain {
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+    },
+    /// Encoded; its kind, its identifier, and whether it says that something was
+    /// done.
+    Encoded {
+        kind: PacketType,
+        packet_id: u16,
+        success: bool,
+        bytes: Box<[u8]>,
+    },
+}
+
+impl Answer {
+    pub(super) fn kind(&self) -> PacketType {
+        match self {
+            Self::Plain { kind, .. } | Self::Encoded { kind, .. } => *kind,
+        }
+    }
+
+    /// Packet identifier, for one that says that a message was accepted.
+    pub(super) fn accepted(&self) -> Option<u16> {
+        match self {
+            Self::Plain {
+                packet_id, reason, ..
+            } if !reason.is_error() => Some(*packet_id),
+            Self::Encoded {
+                packet_id,
+                success: true,
+                ..
+            } => Some(*packet_id),
+            _ => None,
+        }
+    }
+}
+
+/// An answer in the order of its kind.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// `None` if it only waits for those before it.
+    pub(super) after: Option<After>,
+    pub(super) answer: Answer,
+}
+
+/// Answers to a connection that wait.
+#[derive(Debug, Default)]
+pub(crate) struct HeldAnswers(pub(super) Option<Box<Places>>);
+
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// PUBACK, PUBREC and PUBREL: those of one kind must not overtake each other
+    /// (MQTT 5, 4.6).
+    pub(super) queues: [VecDeque<Waiting>; 3],
+    /// Others, which are in the gate.
+    pub(super) others: usize,
+    /// It is among the connections with answers that wait.
+    pub(super) is_listed: bool,
+}
+
+impl HeldAnswers {
+    pub(super) fn place(kind: PacketType) -> Option<usize> {
+        match kind {
+            PacketType::PubAck => Some(0),
+            PacketType::PubRec => Some(1),
+            PacketType::PubRel => Some(2),
+            _ => None,
+        }
+    }
+
+    /// Whether an answer of that kind has to wait for others.
+    pub(super) fn are_before(&self, kind: PacketType) -> bool {
+        let queue = Self::place(kind).and_then(|place| Some(&self.0.as_ref()?.queues[place]));
+        queue.is_some_and(|queue| !queue.is_empty())
+    }
+
+    pub(super) fn in_order(&self) -> usize {
+        let places = self.0.as_ref();
+        places.map_or(0, |places| places.queues.iter().map(VecDeque::len).sum())
+    }
+
+    pub(super) fn all(&self) -> usize {
+        self.in_order() + self.0.as_ref().map_or(0, |places| places.others)
+    }
+
+    /// The next that may leave.
+    pub(super) fn next(&mut self, journal: &Journal) -> Option<Answer> {
+        let places = self.0.as_mut()?;
+        let is_over = |it: &mut Waiting| it.after.is_none_or(|after| after.is_over(journal));
+        let mut queues = places.queues.iter_mut();
+        queues.find_map(|queue| Some(queue.pop_front_if(is_over)?.answer))
+    }
+
+    /// Notes whether it is listed.
+    pub(super) fn list(&mut self, is_listed: bool) {
+        if let Some(places) = &mut self.0 {
+            places.is_listed = is_listed;
+            if !is_listed {
+                // Many connections have nothing that waits most of the time.
+                let queues = places.queues.iter_mut();
+                queues.for_each(|queue| queue.shrink_to(USUAL));
+            }
+        }
+    }
+
+    pub(super) fn remove_other(&mut self) {
+        if let Some(places) = &mut self.0 {
+            places.others -= 1;
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What is withdrawn, what stays, and for how long.
+
+use punctual_store::op::{Content as Stored, EntryOp, Ids};
+
+use super::*;
+
+const MS: Nanos = Nanos::from_millis(1);
+const PATIENCE: Nanos = Nanos::from_millis(100);
+const PUBLISHER: ConnId = ConnId {
+    slot: 3,
+    generation: 1,
+};
+
+/// What is kept, with the numbers that a broker gives.
+struct Rig {
+    kept: Kept,
+    now: Nanos,
+    entries: u64,
+}
+
+fn rig() -> Rig {
+    Rig {
+        kept: Kept::new(2),
+        now: MS,
+        entries: 0,
+    }
+}
+
+impl Rig {
+    /// A message for so many sessions, which is sent to them; returns its content
+    /// and its last entry.
+    fn publish(&mut self, message: u64, sessions: u64) -> (u64, u64) {
+        self.kept.see(self.now);
+        let stored = Stored {
+            topic: "t",
+            properties: &[],
+            payload: b"x",
+            publisher: 1,
+            qos: 1,
+            retain: false,
+            expires: None,
+            stamp: &[],
+        };
+        let place = self.kept.emit(&Op::Message {
+            message,
+            content: stored,
+        });
+        let content = self.kept.add_content(message, place);
+        for session in 0..sessions {
+            self.entries += 1;
+            let entry = self.entries;
+            let place = self.kept.emit(&Op::Entry(EntryOp {
+                session,
+                entry,
+                message,
+                qos: 1,
+                retain: false,
+                subscription_ids: Ids::NONE,
+                number: None,
+            }));
+            self.kept.add_entry(entry, content, place);
+            let place = self.kept.emit(&Op::Sent {
+                session,
+                entry,
+                packet_id: 1,
+            });
+            self.kept.was_sent(entry, place);
+        }
+        self.kept.tell(content, PUBLISHER);
+        (content, self.entries)
+    }
+
+    /// Ends a turn; what is handed over then, and its ticket.
+    fn take(&mut self, all: bool) -> Option<(u64, Vec<String>)> {
+        let taken = self.kept.take(self.now, PATIENCE, all)?;
+        let kind = |op: Op<'_>| {
+            let op = format!("{op:?}");
+            let end = op.find([' ', '(']).unwrap_or(op.len());
+            op[..end].to_owned()
+        };
+        Some((taken.ticket, taken.batch.iter().map(kind).collect()))
+    }
+
+    /// Ends turns without waiting until something is handed over.
+    fn wait(&mut self) -> Option<(u64, Vec<String>)> {
+        let due = self.kept.due()?;
+        self.now = self.now.max(due);
+        (0..TURNS).find_map(|_| self.take(false))
+    }
+}
+
+#[test]
+fn what_is_acknowledged_in_time_is_not_handed_over() {
+    let mut rig = rig();
+    let (content, entry) = rig.publish(7, 1);
+    assert_eq!(rig.take(false), None);
+    assert!(rig.kept.is_needed(content));
+    assert!(rig.kept.done(entry));
+    assert!(!rig.kept.is_needed(content));
+    assert_eq!(rig.kept.freed, [PUBLISHER]);
+    assert_eq!(rig.kept.bytes(), 0);
+    assert_eq!(rig.take(false), Some((2, Vec::new())));
+    assert!(!rig.kept.has_some());
+    // What it is about is not known any more.
+    assert!(!rig.kept.done(entry));
+}
+
+#[test]
+fn what_one_receiver_has_not_acknowledged_stays_for_it() {
+    let mut rig = rig();
+    let (content, entry) = rig.publish(7, 2);
+    rig.take(false);
+    assert!(rig.kept.done(entry));
+    assert!(rig.kept.is_needed(content));
+    assert!(rig.kept.freed.is_empty());
+    let left = ["Message", "Entry", "Sent"].map(Into::into).into();
+    assert_eq!(rig.wait(), Some((2, left)));
+    // Now it has to be said, but the publisher need not wait for that.
+    assert!(!rig.kept.done(entry - 1));
+    assert!(!rig.kept.is_needed(content));
+    assert_eq!(rig.kept.freed, [PUBLISHER]);
+}
+
+#[test]
+fn chunks_leave_in_their_order_and_not_before_their_time() {
+    let mut rig = rig();
+    let (first, _) = rig.publish(7, 1);
+    rig.take(false);
+    rig.now = rig.now + Nanos(1);
+    let (_, second) = rig.publish(8, 1);
+    rig.take(false);
+    // The second one waits for the first even if nothing is left of it.
+    assert!(rig.kept.done(second));
+    assert_eq!(rig.take(false), None);
+    let (ticket, ops) = rig.wait().unwrap();
+    assert_eq!((ticket, ops.len()), (3, 3));
+    assert!(rig.kept.is_needed(first));
+    rig.kept.committed(ticket, MS);
+    // It is committed, and known no more.
+    assert!(!rig.kept.has_content(first));
+    assert!(!rig.kept.has_some());
+}
+
+#[test]
+fn everything_leaves_when_something_cannot_wait() {
+    let mut rig = rig();
+    let (_, entry) = rig.publish(7, 1);
+    rig.take(false);
+    rig.publish(8, 1);
+    assert!(rig.kept.done(entry));
+    let (ticket, ops) = rig.take(true).unwrap();
+    assert_eq!((ticket, ops.len()), (3, 3));
+    assert_eq!(rig.kept.due(), None);
+}
+
+#[test]
+fn a_content_with_something_else_that_refers_to_it_stays() {
+    let mut rig = rig();
+    let (content, entry) = rig.publish(7, 1);
+    rig.kept.pin(content);
+    assert!(rig.kept.done(entry));
+    assert_eq!(rig.take(true), Some((2, vec!["Message".into()])));
+    assert_eq!(rig.kept.content_of(7), content);
+    assert_eq!(rig.kept.content_of(6), 0);
+}
+
+#[test]
+fn nobody_waits_for_receivers_that_are_slow() {
+    let mut rig = rig();
+    for message in 0..u64::from(SAMPLE) {
+        rig.publish(message, 1);
+    }
+    rig.take(false);
+    let (ticket, _) = rig.wait().unwrap();
+    rig.kept.committed(ticket, MS);
+    rig.publish(0, 1);
+    assert!(rig.take(false).is_some());
+    // They are as quick as commits again.
+    let entries: Vec<u64> = (0..u64::from(SAMPLE))
+        .map(|message| rig.publish(message, 1).1)
+        .collect();
+    assert!(rig.take(false).is_some());
+    for entry in entries {
+        assert!(!rig.kept.done(entry));
+    }
+    rig.publish(0, 1);
+    assert_eq!(rig.take(false), None);
+}
+
+#[test]
+fn under_load_chunks_stay_as_long_as_receivers_take() {
+    let mut rig = rig();
+    let mut stays = Vec::new();
+    for answer in [1, 20, 20, 20] {
+        let first = rig.entries + 1;
+        for message in 0..100 {
+            rig.publish(message, 1);
+        }
+        rig.take(false);
+        rig.now = rig.now + Nanos::from_millis(answer);
+        rig.kept.see(rig.now);
+        for entry in first..=rig.entries {
+            assert!(rig.kept.done(entry));
+        }
+        rig.take(false);
+        while rig.kept.bytes() < LITTLE {
+            rig.publish(0, 1);
+        }
+        stays.push(rig.kept.stay());
+        // Nothing of it is to be left.
+        for entry in first..=rig.entries {
+            rig.kept.done(entry);
+        }
+        rig.take(false);
+    }
+    assert_eq!(stays[0], Nanos(PATIENCE.0 / SHORT));
+    assert!(stays.is_sorted(), "{stays:?}");
+    let last = stays.last().unwrap();
+    assert!(
+        (Nanos::from_millis(20)..=PATIENCE).contains(last),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn what_never_leaves_is_forgotten() {
+    let mut rig = rig();
+    let (_, first) = rig.publish(0, 1);
+    rig.take(true);
+    // The disk stands still.
+    for message in 1..10_000 {
+        let (_, entry) = rig.publish(message, 1);
+        rig.take(false);
+        assert!(rig.kept.done(entry));
+        rig.kept.freed.clear();
+    }
+    rig.take(false);
+    assert!(rig.kept.closed.is_empty());
+    assert_eq!(rig.kept.bytes(), 0);
+    assert!(rig.kept.entries.places() < 200);
+    assert!(rig.kept.contents.places() < 200);
+    assert!(!rig.kept.done(first));
+}

@@ -1,0 +1,134 @@
+//! Operations of which some turn out to be needless before they are handed over.
+//!
+//! Invariant: the batch that comes of it has what was pushed and not withdrawn, in
+//! its order.
+
+use crate::op::{Batch, Op, RECORD_HEADER};
+
+/// In a record that was withdrawn at the place of its checksum, where those that are
+/// not written yet have zeros.
+const WITHDRAWN: [u8; 4] = [0xFF; 4];
+
+/// A batch that grows, of which operations can still be withdrawn.
+#[derive(Debug, Default)]
+pub struct Tentative {
+    /// With what was withdrawn.
+    all: Batch,
+    /// Operations that were withdrawn, and bytes of their records.
+    withdrawn: usize,
+    withdrawn_bytes: usize,
+}
+
+impl Tentative {
+    /// Appends an operation; says where it is, for [`Self::withdraw`]. `None` if it
+    /// is left out, see [`Batch::push`].
+    pub fn push(&mut self, op: &Op<'_>) -> Option<usize> {
+        let (place, before) = (self.all.bytes.len(), self.all.len);
+        self.all.push(op);
+        (self.all.len > before).then_some(place)
+    }
+
+    /// Takes back an operation; returns the bytes of its record, and 0 if there is
+    /// none at that place any more.
+    pub fn withdraw(&mut self, place: usize) -> usize {
+        let record = self.all.bytes.get_mut(place..);
+        let Some(header) = record.and_then(<[u8]>::first_chunk_mut::<RECORD_HEADER>) else {
+            return 0;
+        };
+        let Some((len, mark)) = header.split_first_chunk_mut::<4>() else {
+            return 0;
+        };
+        if *mark == WITHDRAWN {
+            return 0;
+        }
+        mark.copy_from_slice(&WITHDRAWN);
+        let bytes = RECORD_HEADER + u32::from_le_bytes(*len) as usize;
+        self.withdrawn += 1;
+        self.withdrawn_bytes += bytes;
+        bytes
+    }
+
+    /// Bytes of what is left.
+    pub fn bytes(&self) -> usize {
+        self.all.bytes.len() - self.withdrawn_bytes
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.all.len == self.withdrawn
+    }
+
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.all.clear();
+        (self.withdrawn, self.withdrawn_bytes) = (0, 0);
+    }
+
+    /// Bytes of memory that it has.
+    pub fn capacity(&self) -> usize {
+        self.all.bytes.capacity()
+    }
+
+    /// What is left.
+    pub fn into_batch(self) -> Batch {
+        let Batch { mut bytes, len } = self.all;
+        if self.withdrawn == 0 {
+            return Batch { bytes, len };
+        }
+        // Records from `kept` on stay, and go where there is room.
+        let (mut from, mut kept, mut to) = (0, 0, 0);
+        while let Some([a, b, c, d, mark @ ..]) = header_at(&bytes, from) {
+            let end = from + RECORD_HEADER + u32::from_le_bytes([a, b, c, d]) as usize;
+            if mark == WITHDRAWN {
+                bytes.copy_within(kept..from, to);
+                to += from - kept;
+                kept = end;
+            }
+            from = end;
+        }
+        bytes.copy_within(kept.., to);
+        to += bytes.len() - kept;
+        bytes.truncate(to);
+        Batch {
+            bytes,
+            len: len - self.withdrawn,
+        }
+    }
+}
+
+fn header_at(bytes: &[u8], place: usize) -> Option<[u8; RECORD_HEADER]> {
+    bytes.get(place..)?.first_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::arbitrary;
+
+    proptest! {
+        #[test]
+        fn what_is_withdrawn_was_never_there(
+            ops in proptest::collection::vec((arbitrary::owned(), any::<bool>()), 0..20),
+        ) {
+            let mut tentative = Tentative::default();
+            let places: Vec<usize> = ops
+                .iter()
+                .map(|(op, _)| tentative.push(&op.op()).expect("it is short"))
+                .collect();
+            let left: Batch = ops
+                .iter()
+                .filter(|(_, stays)| *stays)
+                .map(|(op, _)| op.op())
+                .collect();
+            for (place, _) in places.iter().zip(&ops).filter(|(_, (_, stays))| !stays) {
+                prop_assert!(tentative.withdraw(*place) > RECORD_HEADER);
+                prop_assert_eq!(tentative.withdraw(*place), 0);
+            }
+            prop_assert_eq!(tentative.bytes(), left.as_bytes().len());
+            prop_assert_eq!(tentative.is_empty(), left.is_empty());
+            prop_assert_eq!(tentative.into_batch(), left);
+        }
+    }
+}
