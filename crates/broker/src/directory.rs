@@ -218,6 +218,17 @@ impl Directory {
         })
     }
 
+    /// The last of these names.
+    pub(crate) fn last_name(&self) -> Option<MessageName> {
+        let origin = self.federation()?.origin();
+        let number = self.next_name.load(Ordering::Relaxed);
+        Some(MessageName {
+            origin,
+            number,
+            again: false,
+        })
+    }
+
     /// A name for a will, from which on a broker is known to have had it. It is as of another
     /// origin, since it is old when it is used, and comes back to this broker as news if others
     /// have published it.
@@ -375,6 +386,20 @@ impl Directory {
             }
         }
         Ok(())
+    }
+
+    /// Lets all connections of a client come to `shard`, whose session may come there; false
+    /// if they go to another one.
+    pub(crate) fn reserve(&self, client_id: &Arc<str>, shard: u16) -> bool {
+        let home = || *lock(&self.homes).entry(client_id.clone()).or_insert(shard);
+        self.shards == 1 || home() == shard
+    }
+
+    /// Gives up an identifier that was reserved and has no session.
+    pub(crate) fn give_up(&self, client_id: &str) {
+        if self.shards > 1 {
+            lock(&self.homes).remove(client_id);
+        }
     }
 
     /// Makes the handle of a session whose identifier was claimed.

@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 
 use crate::Nanos;
 use crate::hub::ConnId;
+use crate::moves::MoveTimes;
 use crate::retained::VERSION_BITS;
 
 /// Client identifiers of neighbour brokers begin with this.
@@ -48,6 +49,20 @@ pub struct MessageName {
 }
 
 impl MessageName {
+    /// One number for origin and number; never 0.
+    pub(crate) fn key(self) -> u64 {
+        u64::from(self.origin.get()) << 32 | u64::from(self.number)
+    }
+
+    /// The inverse of [`Self::key`].
+    pub(crate) fn from_key(key: u64) -> Option<Self> {
+        Some(Self {
+            origin: NonZeroU32::new((key >> 32) as u32)?,
+            number: key as u32,
+            again: false,
+        })
+    }
+
     /// Text, and how long it is: digits of 6 bits each, the lowest first.
     pub(crate) fn text(self) -> ([u8; 14], usize) {
         let mut text = [0; 14];
@@ -265,10 +280,31 @@ pub trait Federation: Debug + Send + Sync {
     /// is the newer.
     fn clock(&self) -> u64;
     /// A client has connected here, and is nowhere else from now on; with `clean_start`, nothing
-    /// is to be kept for it elsewhere. Returns when that was: later
-    /// than all that was heard of, as [`Self::clock`] counts.
-    fn arrived(&self, _client_id: &str, _clean_start: bool) -> u64 {
-        0
+    /// is to be kept for it elsewhere. Returns when that was: `since`, if its session was looked
+    /// for, or now and later than all that was heard of, as [`Self::clock`] counts.
+    fn arrived(&self, _client_id: &str, _clean_start: bool, since: Option<u64>) -> u64 {
+        since.unwrap_or(0)
+    }
+    /// Asks all other brokers for the session of a client that connects here, and whose has to
+    /// be that user's; [`crate::Shard::found`] is the answer, with the number that is returned:
+    /// when that was, as [`Self::arrived`] says. `None` if there is nobody to be asked.
+    fn seek(&self, _client_id: &str, _user: Option<&str>) -> Option<u64> {
+        None
+    }
+    /// Something for [`crate::Shard::letter`] of another broker, about a client's session. It
+    /// may be lost.
+    fn letter(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}
+    /// Names of messages that came from neighbours, the last ones, the latest last.
+    fn passed(&self) -> Vec<MessageName> {
+        Vec::new()
+    }
+    /// How long things may take when sessions move.
+    fn move_times(&self) -> MoveTimes {
+        MoveTimes {
+            wait: Nanos(0),
+            linger: Nanos(0),
+            heal: Nanos(0),
+        }
     }
     /// What a client leaves behind from now on if this broker is lost.
     fn left_behind(&self, _client_id: &str, _will: Option<Testament>) {}

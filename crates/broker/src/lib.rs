@@ -28,6 +28,7 @@ mod index;
 mod journal;
 pub mod lock;
 mod message;
+mod moves;
 mod passed;
 mod ready;
 mod retained;
@@ -68,6 +69,7 @@ pub use journal::{
     StoreTrouble,
 };
 pub use message::Message;
+pub use moves::{Holder, MoveTimes};
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
 pub use shard::{AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView};

@@ -59,6 +59,8 @@ pub struct Message<B: ?Sized = [u8]> {
     pub(crate) watch: Option<Arc<Watch>>,
     /// Its number in the store; 0 for none.
     pub(crate) stored: u64,
+    /// What it is called in the mesh, as [`MessageName::key`]; 0 for nothing.
+    pub(crate) name: u64,
     /// Topic, forwarded properties and payload, one after the other, and what is
     /// left of the room.
     bytes: B,
@@ -78,6 +80,7 @@ pub(crate) struct Traits {
     pub(crate) stamp: Stamp,
     pub(crate) watch: Option<Arc<Watch>>,
     pub(crate) stored: u64,
+    pub(crate) name: u64,
 }
 
 /// Topic, forwarded properties and payload.
@@ -105,6 +108,7 @@ impl Message {
             stamp: Stamp::PLAIN,
             watch: None,
             stored: 0,
+            name: 0,
         };
         Self::from_pieces([topic, &forwarded, payload], traits)
     }
@@ -159,6 +163,7 @@ impl Message {
             stamp,
             watch,
             stored,
+            name,
         } = traits;
         Arc::new(Message {
             apart: apart.map(Box::new),
@@ -172,6 +177,7 @@ impl Message {
             publisher,
             watch,
             stored,
+            name,
             bytes,
         })
     }
@@ -216,6 +222,7 @@ impl Message {
         self.publisher = traits.publisher;
         self.watch = traits.watch;
         self.stored = traits.stored;
+        self.name = traits.name;
     }
 
     fn data(&self) -> &[u8] {
@@ -236,6 +243,7 @@ impl Message {
             stamp: self.stamp,
             watch: None,
             stored: self.stored,
+            name: self.name,
         }
     }
 
@@ -269,6 +277,7 @@ impl Message {
             stamp: Stamp::PLAIN,
             watch: None,
             stored: 0,
+            name: 0,
         };
         Self::from_parts(&parts, traits)
     }
@@ -283,6 +292,23 @@ impl Message {
         self.with(Traits {
             expires,
             stamp,
+            ..self.traits()
+        })
+    }
+
+    /// The same message with that name.
+    pub(crate) fn called(&self, name: u64) -> Arc<Self> {
+        self.with(Traits {
+            name,
+            ..self.traits()
+        })
+    }
+
+    /// The same message with that number in the store.
+    pub(crate) fn stored_as(&self, stored: u64) -> Arc<Self> {
+        self.with(Traits {
+            stored,
+            publisher: 0,
             ..self.traits()
         })
     }
@@ -575,6 +601,7 @@ mod tests {
             stamp: Stamp::PLAIN,
             watch: None,
             stored: 0,
+            name: 0,
         };
         messages.make(&parts, traits)
     }

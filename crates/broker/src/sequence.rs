@@ -54,6 +54,12 @@ impl Number {
         (self.source.get(), self.count)
     }
 
+    /// The name as [`MessageName::key`], if it is one.
+    pub(crate) fn name_key(self) -> Option<u64> {
+        let named = matches!(self.kind, Kind::Name { .. });
+        named.then(|| u64::from(self.source.get()) << 32 | u64::from(self.count))
+    }
+
     /// The inverse of [`Self::parts`].
     pub(crate) fn from_parts((source, count): (u32, u32)) -> Option<Self> {
         let source = NonZeroU32::new(source)?;

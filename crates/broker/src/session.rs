@@ -15,6 +15,7 @@ use crate::egress::{Class, Lane, Rank};
 use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
+use crate::moves::{Had, Leaving};
 use crate::sequence::{Number, Sequences};
 use crate::shard::Lack;
 use crate::slab::Slab;
@@ -217,6 +218,23 @@ impl Window {
         }
     }
 
+    /// The message at that place, the oldest at 0.
+    pub(crate) fn at(&self, place: usize) -> Option<&Inflight> {
+        self.entries.get(place)
+    }
+
+    /// All that are known.
+    pub(crate) fn deliveries_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
+        let entries = self.entries.iter_mut();
+        entries.filter_map(|entry| entry.delivery.as_deref_mut())
+    }
+
+    /// What is not completely acknowledged, the oldest first.
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = &Inflight> {
+        let open = |entry: &&Inflight| entry.step != Step::Done;
+        self.entries.iter().filter(open)
+    }
+
     /// What was sent and may not have arrived, the oldest first.
     pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &Delivery> {
         let unsure = |entry: &&Inflight| matches!(entry.step, Step::Ack | Step::Rec);
@@ -240,6 +258,16 @@ impl Window {
         }
         self.forget_done();
         given_up
+    }
+
+    /// Takes everything for done; returns the numbers of the entries in the store.
+    pub(crate) fn clear(&mut self) -> Vec<u64> {
+        let open = self.unfinished().map(Inflight::entry).collect();
+        *self = Self {
+            next_id: self.next_id,
+            ..Self::default()
+        };
+        open
     }
 
     #[inline]
@@ -665,6 +693,16 @@ pub(crate) struct Session {
     pub(crate) sequences: Option<Box<Sequences>>,
     /// It is that of a neighbour broker.
     pub(crate) link: Option<Box<LinkState>>,
+    /// It goes to another broker.
+    pub(crate) leaving: Option<Box<Leaving>>,
+    /// The client may have had it elsewhere since it was here.
+    pub(crate) elsewhere: bool,
+    /// The client has had it elsewhere: this is what is left of it.
+    pub(crate) handed: bool,
+    /// When it was made for a client that had wanted an old one; `MAX` if it was not.
+    pub(crate) missed: Nanos,
+    /// What may come again, while that is likely.
+    pub(crate) had: Option<Box<Had>>,
 }
 
 impl Session {
@@ -692,6 +730,11 @@ impl Session {
             flows: None,
             sequences: None,
             link: None,
+            leaving: None,
+            elsewhere: false,
+            handed: false,
+            missed: Nanos::MAX,
+            had: None,
         }
     }
 
@@ -711,6 +754,11 @@ impl Session {
         }
         let mut kept = self.window.unacknowledged().chain(self.queue.iter());
         kept.any(|delivery| delivery.number == number)
+    }
+
+    /// Whether its client is at another broker, and it does not go there.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.elsewhere && self.conn.is_none() && self.leaving.is_none()
     }
 
     /// Whether it ends with its connection.

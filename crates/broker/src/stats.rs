@@ -72,6 +72,12 @@ counters! {
     sessions_expired,
     /// Sessions taken over by a new connection.
     sessions_taken_over,
+    /// Sessions that came from other brokers of a mesh with their clients.
+    sessions_moved_in,
+    /// Sessions that went to other brokers of a mesh with their clients.
+    sessions_moved_out,
+    /// Messages that waited at another broker for a client that was given a new session here.
+    messages_moved_late,
     /// Gauge: subscriptions.
     subscriptions,
     /// Gauge: shared subscriptions.

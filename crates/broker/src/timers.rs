@@ -28,6 +28,8 @@ pub(crate) enum Timer {
     Sweep { slot: u32, epoch: u64 },
     /// A search for retained messages goes on.
     Replay { slot: u32, epoch: u64 },
+    /// Something is to be done for a session that moves.
+    Errand { id: u64 },
     /// `$SYS` topics are due.
     Sys,
     /// Statistics are to be shared; retained messages may have expired.

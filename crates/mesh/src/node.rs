@@ -17,12 +17,15 @@
 //! up, unless no link carries at all: then there is nowhere to go yet.
 
 mod clients;
+mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use punctual_model::Nanos;
 
+use self::sessions::Seeks;
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::reach::{Reach, Told};
 use crate::rtt::{self, Rtt};
@@ -31,8 +34,8 @@ use crate::table::{Applied, Table, parts};
 use crate::tree::{Advert, Edge, Tree, TreeOutput, TreeSettings, Why};
 use crate::wills::{self, Wills};
 use crate::wire::{
-    Arrival, BUCKETS, Hello, MAX_TRACE, Member, Message, NOTES, Open, Testament, Trace, Traced,
-    VERSIONS, WireError,
+    Arrival, BUCKETS, Hello, Holder, MAX_TRACE, Member, Message, NOTES, Open, SeekSession,
+    Testament, Trace, Traced, VERSIONS, WireError,
 };
 
 /// Shared filters whose messages still come after the last member left.
@@ -68,6 +71,8 @@ pub struct Settings {
     pub will_wait: Nanos,
     /// Bytes of wills that are kept for other brokers.
     pub max_will_bytes: usize,
+    /// How long others are waited for that are asked for a session.
+    pub session_wait: Nanos,
 }
 
 impl Settings {
@@ -86,6 +91,7 @@ impl Settings {
             max_filters: 1_000_000,
             will_wait: Nanos::from_secs(10),
             max_will_bytes: 64 << 20,
+            session_wait: Nanos::from_millis(500),
         }
     }
 }
@@ -181,6 +187,33 @@ pub enum Output {
         /// Whether this broker ran meanwhile: what these clients leave behind next is
         /// another message.
         same: bool,
+    },
+    /// See whether the session of a client is here, and say so with [`Node::sought`].
+    Sought(SeekSession),
+    /// The answer to [`Node::seek`].
+    Found {
+        /// Which question.
+        number: u64,
+        /// Client identifier.
+        client: Box<str>,
+        /// Who has something of the session.
+        holders: Vec<Holder>,
+    },
+    /// What another broker's core has written about a session, see [`Node::letter`].
+    Letter {
+        /// Whose.
+        from: BrokerId,
+        /// Client identifier.
+        client: Box<str>,
+        /// As it was written.
+        body: Arc<[u8]>,
+    },
+    /// A broker is reached that was not.
+    Came {
+        /// Which.
+        broker: BrokerId,
+        /// Since when it was not; 0 if it never was.
+        away: Nanos,
     },
     /// An answer to [`Node::trace`].
     Traced(Traced),
@@ -330,6 +363,7 @@ pub struct Node {
     /// Links that carried and do not any more.
     lost: BTreeMap<LinkId, Lost>,
     wills: Wills,
+    seeks: Seeks,
     /// Clients of which neighbours are to be told, and which neighbour has told of them.
     arrivals: Vec<(Option<LinkId>, Arrival)>,
     told_at: Nanos,
@@ -356,6 +390,7 @@ impl Node {
             members_changed: false,
             awaited: BTreeMap::new(),
             wills: Wills::new(settings.will_wait, settings.linger, settings.max_will_bytes),
+            seeks: Seeks::default(),
             arrivals: Vec::new(),
             settings,
             links: BTreeMap::new(),
@@ -564,6 +599,9 @@ impl Node {
             }
             Message::Arrived(arrivals) => self.heard_arrivals(link, arrivals),
             Message::Left(left) => self.heard_left(link, left, now),
+            Message::Seek(seek) => self.heard_seek(link, seek, now),
+            Message::Found(found) => self.heard_found(link, found),
+            Message::Letter(letter) => self.pass_letter(Some(link), letter),
             Message::Trace(trace) => self.follow(Some(link), trace),
             Message::Traced(traced) => self.traced(traced),
         }
@@ -733,6 +771,7 @@ impl Node {
         }
         self.pass_on(now);
         self.publish_wills(now);
+        self.answer_late_seeks(now);
         self.settle(now);
     }
 
@@ -743,6 +782,7 @@ impl Node {
             .chain(self.tell_at)
             .chain(self.leaving.front().map(|(at, _)| *at))
             .chain(self.wills.next())
+            .chain(self.seeks.next())
             .fold(self.tree.next_timeout(), Ord::min)
     }
 
@@ -893,6 +933,7 @@ impl Node {
             self.release(link);
         }
         if self.reach.has_changes() {
+            self.note_presence(now);
             self.tell_reach(now);
         }
         self.members_changed |= self.members.has_changes();

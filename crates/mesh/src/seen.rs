@@ -87,6 +87,12 @@ impl Seen {
         self.order.push_back(name);
     }
 
+    /// The names that were noted last, the latest at the end.
+    pub fn latest(&self, most: usize) -> impl Iterator<Item = Name> {
+        let first = self.order.len().saturating_sub(most);
+        self.order.iter().skip(first).copied()
+    }
+
     /// How many names are remembered.
     pub fn len(&self) -> usize {
         self.order.len()

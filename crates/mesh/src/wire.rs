@@ -8,11 +8,13 @@
 //! within its bound; what does not decode ends the link.
 
 mod clients;
+mod sessions;
 
 use punctual_codec::topic;
 use punctual_model::Nanos;
 
 pub use self::clients::{Arrival, Left, Testament};
+pub use self::sessions::{Found, Holder, Letter, Seek as SeekSession};
 
 use crate::id::{BrokerId, MAX_NAME, Rank};
 use crate::strategy::Strategy;
@@ -21,13 +23,15 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=3;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=4;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
 /// From this version on brokers tell each other which clients have connected to them, and
 /// keep the wills of each other's clients.
 pub const CLIENTS: u8 = 3;
+/// From this version on sessions follow their clients from one broker to another.
+pub const SESSIONS: u8 = 4;
 /// Parts that filters are divided into when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.
@@ -99,6 +103,12 @@ pub enum Message {
     Arrived(Vec<Arrival>),
     /// What a broker that was lost had left with another.
     Left(Left),
+    /// Asks everybody behind the receiver, itself included, for the session of a client.
+    Seek(SeekSession),
+    /// Answer to that of all of them.
+    Found(Found),
+    /// Something about a session that moves, to be passed on to a broker.
+    Letter(Letter),
 }
 
 /// A broker, and the filter of a shared subscription that has members there.
@@ -261,6 +271,18 @@ impl Message {
                 out.byte(12);
                 out.left(left);
             }
+            Self::Seek(seek) => {
+                out.byte(13);
+                out.seek(seek);
+            }
+            Self::Found(found) => {
+                out.byte(14);
+                out.found(found);
+            }
+            Self::Letter(letter) => {
+                out.byte(15);
+                out.letter(letter);
+            }
         }
         out.0
     }
@@ -355,6 +377,9 @@ impl Message {
             },
             11 => Self::Arrived(from.arrivals()?),
             12 => Self::Left(from.left()?),
+            13 => Self::Seek(from.seek()?),
+            14 => Self::Found(from.found()?),
+            15 => Self::Letter(from.letter()?),
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -718,7 +743,35 @@ mod tests {
         };
         let told = (any::<bool>(), any::<u8>(), wills(), clients());
         let left = (id(), any::<[u64; 2]>(), wills(), wills());
+        let asked = (id(), any::<u64>(), "[a-zä$/ ]{1,20}", any::<Option<bool>>());
+        let holders = proptest::collection::vec((id(), any::<u64>(), any::<bool>()), 0..4);
+        let body = proptest::collection::vec(any::<u8>(), 0..40);
         prop_oneof![
+            asked.prop_map(|(by, number, client, user)| Message::Seek(SeekSession {
+                by,
+                number,
+                client: client.into(),
+                user: user.map(|any| if any { "u".into() } else { "".into() }),
+                wait: number as u32,
+            })),
+            (id(), any::<u64>(), holders).prop_map(|(by, number, holders)| {
+                let holders =
+                    holders
+                        .into_iter()
+                        .map(|(broker, at, whole)| Holder { broker, at, whole });
+                let holders = holders.collect();
+                Message::Found(Found {
+                    by,
+                    number,
+                    holders,
+                })
+            }),
+            (id(), id(), body).prop_map(|(to, from, body)| Message::Letter(Letter {
+                to,
+                from,
+                client: "c".into(),
+                body: body.into(),
+            })),
             told.prop_map(|(all, turn, add, remove)| Message::Wills {
                 all,
                 turn,

@@ -104,9 +104,14 @@ impl Member {
 
     /// One with a session that is there the next time.
     fn lasting(&self, id: &str) -> Client {
+        self.returning(id).0
+    }
+
+    /// The same, and whether it found the session.
+    fn returning(&self, id: &str) -> (Client, bool) {
         let mut properties = PropertyBuf::new();
         properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
-        talk::connect(
+        talk::returning(
             self.broker.tcp,
             Config {
                 client_id: id.into(),
@@ -447,6 +452,80 @@ fn what_was_acknowledged_survives_the_death_of_every_broker() {
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..60).collect::<Vec<u32>>());
+}
+
+/// A client with a session goes from one broker to the other and finds what waited for it there,
+/// in order and once, and its subscription; and back again.
+#[test]
+fn a_session_follows_its_client() {
+    for stored in [false, true] {
+        let data = TempDir::new().unwrap();
+        let keys = |id: &str| match stored {
+            true => format!("[server]\ndata = \"{}\"", data.path().join(id).display()),
+            false => String::new(),
+        };
+        let a = Member::start("a", &keys("a"), &[]);
+        let b = Member::start("b", &keys("b"), &[&a]);
+        b.attached("a");
+        a.attached("a");
+        let has = |member: &Member| member.broker.get("/api/v1/clients/subscriber").status == 200;
+        let (first, present) = a.returning("subscriber");
+        assert!(!present);
+        drop(subscribed(first, "t/#"));
+        b.wants("a");
+        let mut at_a = a.client("at a");
+        let mut at_b = b.client("at b");
+        let mut count = 0;
+        let mut homes = [&a, &b];
+        for _ in 0..2 {
+            let [from, to] = homes;
+            let before = count;
+            for _ in 0..40 {
+                let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][count % 2];
+                publish(&mut at_a, "t/a", &count.to_string(), qos);
+                publish(&mut at_b, "t/b", &count.to_string(), qos);
+                count += 1;
+            }
+            from.until("all of them wait", |_| {
+                let client = from.broker.get("/api/v1/clients/subscriber").ok();
+                client["queued_messages"].as_u64() == Some(80)
+            });
+            let (mut subscriber, present) = to.returning("subscriber");
+            assert!(present, "stored: {stored}");
+            publish(&mut at_a, "t/a", &count.to_string(), QoS::ExactlyOnce);
+            publish(&mut at_b, "t/b", &count.to_string(), QoS::ExactlyOnce);
+            count += 1;
+            let came = received(&mut subscriber, 82);
+            for topic in ["t/a", "t/b"] {
+                let of = came.iter().filter(|message| message.topic == topic);
+                let number = |message: &Message| -> usize {
+                    std::str::from_utf8(&message.payload)
+                        .unwrap()
+                        .parse()
+                        .unwrap()
+                };
+                let numbers: Vec<usize> = of.map(number).collect();
+                // In order with each QoS.
+                let [even, odd] = [0, 1].map(|rest| {
+                    let these = numbers.iter().copied().filter(|number| number % 2 == rest);
+                    these.collect::<Vec<usize>>()
+                });
+                assert!(even.is_sorted() && odd.is_sorted(), "{topic}: {numbers:?}");
+                let mut all = [even, odd].concat();
+                all.sort_unstable();
+                let wanted: Vec<usize> = (before..count).collect();
+                assert_eq!(all, wanted, "{topic}, stored: {stored}");
+            }
+            from.until("without it", |_| !has(from));
+            assert!(has(to));
+            homes = [to, from];
+        }
+        for member in [&a, &b] {
+            member.until("it came and went", |status| {
+                status["sessions_in"] == 1 && status["sessions_out"] == 1
+            });
+        }
+    }
 }
 
 /// Every broker of a row is told to end, and starts again, one after the other, while others

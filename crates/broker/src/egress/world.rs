@@ -170,6 +170,7 @@ pub(super) fn message(rank: Rank, qos: QoS, len: usize, fill: u8, deadline: Nano
         stamp,
         watch: None,
         stored: 0,
+        name: 0,
     };
     Message::from_parts(&parts, traits)
 }

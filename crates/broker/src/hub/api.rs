@@ -153,6 +153,22 @@ pub enum Event {
         /// Why, in words.
         reason: String,
     },
+    /// A session came from another broker of the mesh.
+    SessionCame {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// Where it was.
+        broker: Arc<str>,
+    },
+    /// A session went to another broker of the mesh, to which its client has connected.
+    SessionLeft {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// Where it is.
+        broker: Arc<str>,
+        /// Messages that went with it.
+        messages: u64,
+    },
     /// A connection ended before a client was connected.
     Refused {
         /// Peer address.

@@ -25,8 +25,21 @@ pub(crate) enum State {
     Opening,
     /// The body of CONNECT waits for an answer from outside.
     Authenticating(Box<[u8]>),
+    /// The session may be at another broker.
+    Awaiting(Box<Awaited>),
     /// A session is attached.
     Connected,
+}
+
+/// A client that is let in when its session has come.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    /// The body of CONNECT.
+    pub(crate) body: Box<[u8]>,
+    /// Who it was found to be.
+    pub(crate) username: Option<Arc<str>>,
+    /// Authentication method and data for CONNACK.
+    pub(crate) auth: Option<(Box<str>, Box<[u8]>)>,
 }
 
 #[derive(Debug)]

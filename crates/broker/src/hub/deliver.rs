@@ -91,6 +91,7 @@ impl Publication<'_> {
             watch,
             message,
             keeping,
+            name,
             ..
         } = self;
         message
@@ -103,6 +104,7 @@ impl Publication<'_> {
                     stamp: *stamp,
                     watch: watch.clone(),
                     stored: keeping.message,
+                    name: name.and_then(Number::name_key).unwrap_or(0),
                 };
                 messages.make(parts, traits)
             })
@@ -171,6 +173,12 @@ impl Hub {
         let retain = publication.retain && target.retain_as_published;
         let class = publication.stamp.class();
         if session.classes & (1 << class as u8) == 0 {
+            return None;
+        }
+        if let Some(had) = &mut session.had
+            && let Some(name) = publication.named(&self.directory)
+            && !had.note(name.name_key().unwrap_or(0))
+        {
             return None;
         }
         let number = match target.numbered {

@@ -22,6 +22,7 @@ use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
 use crate::federation::Packing;
 use crate::journal::Journal;
 use crate::message::Messages;
+use crate::moves::Moves;
 use crate::passed::PassedOn;
 use crate::session::{Names, Session, Step, Will};
 use crate::slab::Slab;
@@ -81,6 +82,7 @@ pub(crate) struct Hub {
     pub(crate) unpacking: Option<Packing>,
     pub(crate) queue_full_reported: Nanos,
     pub(crate) urgency_reported: Nanos,
+    pub(crate) moves: Moves,
     /// With a store.
     pub(crate) journal: Option<Box<Journal>>,
 }

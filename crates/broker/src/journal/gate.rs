@@ -238,6 +238,7 @@ impl Hub {
         let troubled = journal.failed.is_some();
         journal.commit(ticket, now);
         self.open_gate(now);
+        self.acknowledge_parts(now);
         if troubled {
             self.catch_up(now);
         }

@@ -162,12 +162,12 @@ impl Journal {
 
     /// What was emitted of a publication has to be committed, whatever its receivers
     /// say.
-    fn make_firm(&mut self, publication: &mut Publication<'_>) {
+    pub(super) fn make_firm(&mut self, publication: &mut Publication<'_>) {
         publication.keeping.firm = true;
         self.kept.pin(publication.keeping.content);
     }
 
-    fn emit_entry(
+    pub(super) fn emit_entry(
         &mut self,
         session: u64,
         entry: u64,
@@ -187,7 +187,7 @@ impl Journal {
 
     /// Emits the content of a publication, once, and again if nothing that referred to
     /// it is left; its publisher waits for it.
-    fn write(&mut self, publication: &mut Publication<'_>) {
+    pub(super) fn write(&mut self, publication: &mut Publication<'_>) {
         let keeping = &mut publication.keeping;
         keeping.awaited = true;
         let sync = keeping.durability == Durability::Sync;
@@ -197,7 +197,10 @@ impl Journal {
             return;
         }
         let parts = &publication.parts;
+        let name = publication.name.and_then(Number::name_key);
+        let name = name.or_else(|| Some(publication.message.as_ref()?.name));
         let stamp = self.offset.stamp(publication.stamp);
+        let stamp = stamp.named(name.unwrap_or(0));
         let content = Content {
             topic: topic_of(publication),
             payload: parts.payload,

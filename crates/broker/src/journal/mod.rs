@@ -23,6 +23,7 @@ mod answers;
 mod gate;
 mod kept;
 mod messages;
+mod moved;
 mod names;
 mod restore;
 mod sessions;
@@ -32,6 +33,9 @@ pub use restore::{RestoredSession, Restorer};
 
 pub(crate) use answers::{After, HeldAnswers};
 pub(crate) use messages::{Flight, Keeping, Reception};
+pub(crate) use moved::{
+    Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,
+};
 pub(crate) use names::NameLog;
 
 use std::collections::VecDeque;

@@ -12,7 +12,7 @@ use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{DEMOTED, NUMBERED, OWED};
-use super::wall::Offset;
+use super::wall::{Offset, StoredStamp};
 use super::{Durability, Journal, names};
 use crate::federation::LinkState;
 use crate::hub::{Hub, first_step};
@@ -59,7 +59,7 @@ pub struct RestoredSession {
     number: u64,
     client_id: Arc<str>,
     user: Option<Arc<str>>,
-    expiry: u32,
+    pub(super) expiry: u32,
     detached: Option<Wall>,
     next_packet_id: u16,
     subscriptions: Vec<Subscription>,
@@ -68,14 +68,14 @@ pub struct RestoredSession {
     received: Vec<u16>,
     /// And when it is to be published, if that is known.
     will: Option<(Will, Option<Wall>)>,
-    entries: Vec<RestoredEntry>,
+    pub(super) entries: Vec<RestoredEntry>,
 }
 
 #[derive(Debug)]
-struct RestoredEntry {
-    delivery: Delivery,
+pub(super) struct RestoredEntry {
+    pub(super) delivery: Delivery,
     /// The packet identifier that it was sent with, and whether PUBREC came.
-    sent: Option<(u16, bool)>,
+    pub(super) sent: Option<(u16, bool)>,
 }
 
 impl Restorer {
@@ -171,6 +171,7 @@ impl Restorer {
             stamp: self.offset.stamp_from(content.stamp),
             watch: None,
             stored: number,
+            name: StoredStamp::name(content.stamp),
         };
         Message::from_parts(&parts, traits)
     }
@@ -265,6 +266,23 @@ impl RestoredSession {
         }
     }
 
+    /// Messages for a session that there is.
+    pub(super) fn of_messages(session: &Session, entries: Vec<RestoredEntry>) -> Self {
+        let op = SessionOp {
+            session: session.handle.number,
+            client_id: &session.handle.client_id,
+            user: None,
+            version: 5,
+            expiry: session.expiry,
+            detached: None,
+            next_packet_id: 1,
+        };
+        Self {
+            entries,
+            ..Self::new(&op)
+        }
+    }
+
     /// Which of that many shards it is for.
     pub fn home(&self, shards: u16) -> u16 {
         match peer_of(&self.client_id) {
@@ -315,38 +333,61 @@ impl Hub {
         let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
             return false;
         };
+        let was_connected = restored.detached.is_none();
+        let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
+            return false;
+        };
+        if was_connected {
+            self.store_session(slot, now);
+        }
+        true
+    }
+
+    /// The same for one that may come from elsewhere; returns its slot. `None` if its client
+    /// has one already, or if there are `max` sessions.
+    pub(super) fn place(
+        &mut self,
+        restored: RestoredSession,
+        durable: bool,
+        offset: Offset,
+        max: usize,
+        now: Nanos,
+    ) -> Option<u32> {
         let (directory, index) = (self.directory.clone(), self.index);
         let client_id = &restored.client_id;
         if self.session_named(client_id).is_some()
-            || directory.claim(client_id, index, usize::MAX).is_err()
+            || directory.claim(client_id, index, max).is_err()
         {
-            return false;
+            return None;
         }
         let slot = self.sessions.insert_with(|slot| {
             Session::new(directory.handle_of(client_id, index, slot, restored.number))
         });
         self.names.insert(&self.sessions, slot);
         let epoch = self.epoch();
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return false;
-        };
+        let session = self.sessions.get_mut(slot)?;
         let permissions = directory.permissions(restored.user.as_deref(), client_id);
         session.handle.set_permissions(permissions);
-        session.handle.set_durable(true);
-        session.durable = true;
+        session.handle.set_durable(durable);
+        session.durable = durable;
         session.durability = self.config.durability.default.max(Durability::Batched);
         session.epoch = epoch;
         session.expiry = restored.expiry;
         session.username = restored.user;
         session.classes = restored.classes.unwrap_or(session.classes);
         session.replays = restored.replays;
+        session.elsewhere = !session.handle.link;
         if !restored.received.is_empty() {
+            let ticket = if durable { Journal::BEFORE } else { 0 };
             let received = restored.received.into_iter();
-            let received = received.map(|id| (id, Journal::BEFORE)).collect();
+            let received = received.map(|id| (id, ticket)).collect();
             session.incoming = Some(Box::new(received));
         }
         let mut inflight = Vec::new();
         for RestoredEntry { mut delivery, sent } in restored.entries {
+            if !durable {
+                delivery.entry = 0;
+            }
             if session.handle.link {
                 delivery.number = delivery.number.map(Number::as_name);
             }
@@ -388,15 +429,12 @@ impl Hub {
         }
         match peer_of(client_id) {
             Some(_) => self.restore_wishes(slot, restored.subscriptions),
-            None => self.restore_subscriptions(slot, restored.subscriptions),
+            None => self.restore_subscriptions(slot, restored.subscriptions, offset.0),
         }
         if let Some((will, due)) = restored.will {
             self.restore_will(slot, will, due, now);
         }
-        if restored.detached.is_none() {
-            self.store_session(slot, now);
-        }
-        true
+        Some(slot)
     }
 
     /// What a neighbour wants.
@@ -417,8 +455,12 @@ impl Hub {
         }));
     }
 
-    fn restore_subscriptions(&mut self, slot: u32, subscriptions: Vec<Subscription>) {
-        let wall = self.journal.as_ref().map_or(0, |journal| journal.offset.0);
+    pub(crate) fn restore_subscriptions(
+        &mut self,
+        slot: u32,
+        subscriptions: Vec<Subscription>,
+        wall: u64,
+    ) {
         let directory = self.directory.clone();
         let Some(session) = self.sessions.get_mut(slot) else {
             return;

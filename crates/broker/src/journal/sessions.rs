@@ -39,7 +39,18 @@ impl Journal {
         }
     }
 
-    fn subscription(&mut self, session: &Session, subscription: &Subscription) {
+    pub(super) fn subscription(&mut self, session: &Session, subscription: &Subscription) {
+        Self::with_subscription(session, subscription, |op| {
+            self.emit(&Op::Subscription(op));
+        });
+    }
+
+    /// Says what is stored of a subscription.
+    pub(super) fn with_subscription(
+        session: &Session,
+        subscription: &Subscription,
+        say: impl FnOnce(SubscriptionOp<'_>),
+    ) {
         let Subscription {
             filter,
             options,
@@ -51,13 +62,13 @@ impl Journal {
         let flags = flag(*numbered, NUMBERED)
             | flag(*demoted, DEMOTED)
             | flag(session.replays.has(filter), OWED);
-        self.emit(&Op::Subscription(SubscriptionOp {
+        say(SubscriptionOp {
             session: session.handle.number,
             filter,
             options: options.byte(),
             id: (*id != 0).then_some(*id),
             properties: &[flags, session.classes],
-        }));
+        });
     }
 
     /// Emits that what was retained is with the session. While nothing can be stored it

@@ -34,21 +34,43 @@ impl Offset {
     }
 }
 
-/// A [`Stamp`] as it is stored: independent of the discipline and of the clock.
+/// A [`Stamp`] as it is stored: independent of the discipline and of the clock; and behind it,
+/// what its message is called in the mesh.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoredStamp {
-    bytes: [u8; Self::LEN],
+    bytes: [u8; Self::LEN + Self::NAME],
     len: usize,
 }
 
 impl StoredStamp {
     /// Class, flags, priority, key, deadline.
     const LEN: usize = 3 + 8 + 8;
+    /// A name, if there is one.
+    const NAME: usize = 8;
     const DROP_LATE: u8 = 1;
 
     /// Nothing for a plain message.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+
+    /// With the name of its message, as [`crate::MessageName::key`]; 0 for none.
+    pub(crate) fn named(mut self, name: u64) -> Self {
+        if name != 0 {
+            let end = self.len + Self::NAME;
+            self.bytes[self.len..end].copy_from_slice(&name.to_le_bytes());
+            self.len = end;
+        }
+        self
+    }
+
+    /// The name behind a stored stamp; 0 for none.
+    pub(crate) fn name(bytes: &[u8]) -> u64 {
+        let behind = match bytes.len() {
+            Self::NAME => bytes,
+            _ => bytes.get(Self::LEN..).unwrap_or_default(),
+        };
+        behind.try_into().map_or(0, u64::from_le_bytes)
     }
 }
 
@@ -56,7 +78,7 @@ impl Offset {
     /// As it is stored.
     pub(crate) fn stamp(self, stamp: Stamp) -> StoredStamp {
         let mut stored = StoredStamp {
-            bytes: [0; StoredStamp::LEN],
+            bytes: [0; StoredStamp::LEN + StoredStamp::NAME],
             len: 0,
         };
         if stamp == Stamp::PLAIN {
@@ -79,7 +101,7 @@ impl Offset {
         };
         stored.bytes[2] = priority;
         stored.bytes[3..11].copy_from_slice(&key.to_le_bytes());
-        stored.bytes[11..].copy_from_slice(&deadline.to_le_bytes());
+        stored.bytes[11..StoredStamp::LEN].copy_from_slice(&deadline.to_le_bytes());
         stored.len = StoredStamp::LEN;
         stored
     }
@@ -130,7 +152,7 @@ mod tests {
         #[test]
         fn stamps_survive(
             class in 0..4usize, priority in 0..8u64, at in 1..1u64 << 50, deadline in 1..1u64 << 50,
-            drop_late: bool, none: bool,
+            drop_late: bool, none: bool, name: u64,
         ) {
             let class = Class::ALL[class];
             let at = if none { TIME } else { at };
@@ -151,11 +173,18 @@ mod tests {
             let again = after.stamp(later);
             prop_assert_eq!(again.bytes(), stored.bytes());
             prop_assert_eq!(later.rank.class, class);
+            let named = stored.named(name);
+            prop_assert_eq!(before.stamp_from(named.bytes()), stamp);
+            prop_assert_eq!(StoredStamp::name(named.bytes()), name);
+            let plain = before.stamp(Stamp::PLAIN).named(name);
+            prop_assert_eq!(before.stamp_from(plain.bytes()), Stamp::PLAIN);
+            prop_assert_eq!(StoredStamp::name(plain.bytes()), name);
         }
 
         #[test]
         fn any_bytes_are_a_stamp(bytes: Vec<u8>) {
             let _ = Offset(START).stamp_from(&bytes);
+            let _ = StoredStamp::name(&bytes);
         }
     }
 }

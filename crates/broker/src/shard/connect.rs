@@ -16,7 +16,7 @@ use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
 use crate::federation::LINK_PREFIX;
-use crate::hub::{AuthRequest, Conn, ConnId, Event, Hub, Output, State};
+use crate::hub::{AuthRequest, Awaited, Conn, ConnId, Event, Hub, Output, State};
 use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::session::Session;
@@ -85,7 +85,10 @@ impl Shard {
                     .push(Output::Authenticate(Box::new(request)));
                 return Ok(Next::Pause);
             }
-            Ok(None) => self.accept(id, &connect, connect.username.map(Arc::from), None, now),
+            Ok(None) => {
+                let username = connect.username.map(Arc::from);
+                self.accept(id, &connect, username, None, Looked::Not(frame.body), now)
+            }
             Err(refusal) => Err(refusal),
         };
         match result {
@@ -220,7 +223,7 @@ impl Shard {
             AuthAnswer::Accept { username, data } => {
                 let username = username.or_else(|| connect.username.map(Arc::from));
                 let auth = method.map(|method| (method, data.unwrap_or_default()));
-                self.accept(id, &connect, username, auth, now)
+                self.accept(id, &connect, username, auth, Looked::Not(&body), now)
             }
             AuthAnswer::Deny { reason } => Err(Refusal::new(reason, "authentication failed")),
             AuthAnswer::Continue { .. } => return,
@@ -260,7 +263,7 @@ impl Shard {
     }
 
     /// Answers CONNECT with a refusal, where the protocol has words for it.
-    fn refuse_connect(&mut self, id: ConnId, refusal: &Refusal) {
+    pub(super) fn refuse_connect(&mut self, id: ConnId, refusal: &Refusal) {
         let hub = &mut self.hub;
         hub.stats.refused_connects += 1;
         hub.stats.count_disconnect(refusal.reason);
@@ -285,19 +288,20 @@ impl Shard {
 
     /// Lets a neighbour in to which this broker has connected.
     pub(super) fn accept_link(&mut self, id: ConnId, connect: &Connect<'_>, now: Nanos) {
-        if let Err(refusal) = self.accept(id, connect, None, None, now) {
+        if let Err(refusal) = self.accept(id, connect, None, None, Looked::ForNothing, now) {
             self.fail(id, &Fail::silent(refusal.why), now);
         }
     }
 
     /// Lets an authenticated client in: finds or makes its session, answers,
-    /// and sends what waits.
-    fn accept(
+    /// and sends what waits. Its session may first be looked for elsewhere.
+    pub(super) fn accept(
         &mut self,
         id: ConnId,
         connect: &Connect<'_>,
         username: Option<Arc<str>>,
         auth: Option<(Box<str>, Box<[u8]>)>,
+        looked: Looked<'_>,
         now: Nanos,
     ) -> Result<(), Refusal> {
         let config = self.hub.config.clone();
@@ -365,8 +369,35 @@ impl Shard {
         {
             return Err(Refusal::new(trouble.reason(), trouble.why()));
         }
+        let is_own = !is_link && !assigned;
+        let session = existing.and_then(|slot| self.hub.sessions.get(slot));
+        let may_be_elsewhere = session
+            .is_none_or(|session| session.elsewhere || session.handed || session.leaving.is_some());
+        if let Looked::Not(body) = looked
+            && is_own
+            && !clean_start
+            && may_be_elsewhere
+        {
+            let awaited = Awaited {
+                body: body.into(),
+                username: username.clone(),
+                auth: auth.clone(),
+            };
+            if self.await_session(id, &client_id, awaited, now) {
+                return Ok(());
+            }
+        }
+        self.end_awaiting(&client_id, now);
+        let mut left = Vec::new();
         if let Some(slot) = existing {
-            self.take_over(slot, clean_start, now);
+            let handed = self.hub.sessions.get(slot).is_some_and(|it| it.handed);
+            if handed && !clean_start {
+                // What the client knows of it was changed elsewhere.
+                left = self.leave_behind(slot, now);
+            } else {
+                self.stop_leaving(slot, now);
+                self.take_over(slot, clean_start, now);
+            }
         }
         let existing = self.hub.session_named(&client_id);
         let session_present = existing.is_some();
@@ -410,6 +441,11 @@ impl Shard {
             session.durable = durable;
             session.handle.set_durable(durable);
         }
+        session.elsewhere = false;
+        let missed = is_own && may_be_elsewhere && !clean_start;
+        if missed {
+            session.missed = now;
+        }
         session.durability = durability;
         session.conn = Some(id.slot);
         session.epoch = epoch;
@@ -427,7 +463,7 @@ impl Shard {
         let promised = promised.max();
         let has_subscriptions = !session.subscriptions.is_empty();
         if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
-            session.arrived = federation.arrived(&client_id, clean_start);
+            session.arrived = federation.arrived(&client_id, clean_start, looked.since());
         }
         let name = will.as_ref().and_then(|_| hub.directory.will_name());
         hub.set_will(slot, will.map(|will| crate::session::Will { name, ..will }));
@@ -516,16 +552,40 @@ impl Shard {
             }
             hub.ask(slot, Ask::Connected { conn: id });
         }
+        if missed && hub.directory.federation().is_some() {
+            hub.watch_had(slot, now);
+            hub.append_own(slot, left, now);
+        }
         hub.pump(slot, now);
         Ok(())
     }
 }
 
+/// Whether other brokers were asked for a session.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Looked<'a> {
+    /// They were not; the body of CONNECT.
+    Not(&'a [u8]),
+    /// They were, when the client connected.
+    Since(u64),
+    /// There is nothing to look for.
+    ForNothing,
+}
+
+impl Looked<'_> {
+    fn since(self) -> Option<u64> {
+        match self {
+            Self::Since(at) => Some(at),
+            Self::Not(_) | Self::ForNothing => None,
+        }
+    }
+}
+
 /// Why CONNECT is refused.
 #[derive(Debug)]
-struct Refusal {
+pub(super) struct Refusal {
     reason: ReasonCode,
-    why: String,
+    pub(super) why: String,
 }
 
 impl Refusal {

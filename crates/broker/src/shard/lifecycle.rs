@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
+use punctual_codec::{Disconnect, PropertyId, ReasonCode};
 
 use super::{Fail, Shard, peer_of};
 use crate::Nanos;
@@ -251,33 +251,17 @@ impl Shard {
         if hub.sessions.get(slot).is_some_and(|session| session.asked) {
             hub.ask(slot, Ask::Ended);
         }
+        hub.withdraw(slot);
         let Some(session) = hub.sessions.remove(slot) else {
             return;
         };
         hub.names.remove(&session.handle.client_id, slot);
-        if !session.subscriptions.is_empty() {
-            let mut index = hub.directory.index_mut();
-            for subscription in &session.subscriptions {
-                index.unsubscribe(
-                    &subscription.filter,
-                    &session.handle,
-                    &hub.directory.generations,
-                );
-                hub.stats.shared_subscriptions -=
-                    u64::from(subscription.filter.starts_with(topic::SHARE_PREFIX));
-            }
-            drop(index);
-            if let Some(federation) = hub.directory.federation() {
-                let gone = session.subscriptions.iter();
-                gone.for_each(|gone| federation.unsubscribed(&gone.filter));
-            }
-            let count = session.subscriptions.len();
-            hub.stats.subscriptions -= count as u64;
-            hub.directory
-                .subscriptions
-                .fetch_sub(count, Ordering::Relaxed);
+        let mut queued = session.queue.load();
+        if let Some(leaving) = &session.leaving {
+            hub.moves.errands.remove(&leaving.timer);
+            let kept = leaving.kept.iter();
+            kept.for_each(|delivery| queued.add(&delivery.message));
         }
-        let queued = session.queue.load();
         hub.forget_queued(&queued);
         hub.stats.inflight_messages -= u64::from(session.window.open());
         hub.stats.dropped_session_ended += queued.total() as u64;
@@ -285,5 +269,6 @@ impl Shard {
         // session is gone.
         let client_id: Arc<str> = session.handle.client_id.clone();
         hub.directory.release(&client_id);
+        hub.end_coming(&client_id, now);
     }
 }

@@ -5,6 +5,7 @@ mod connect;
 mod inspect;
 mod lifecycle;
 mod links;
+mod moves;
 mod publish;
 mod replica;
 mod shares;
@@ -29,12 +30,14 @@ use punctual_codec::{
 
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
+use crate::federation::MessageName;
 use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
     State,
 };
 use crate::journal::{After, Durability, HeldAnswers, Journal};
 use crate::message::Messages;
+use crate::moves::Moves;
 use crate::passed::PassedOn;
 use crate::ready::Need;
 use crate::route::RouteCache;
@@ -196,6 +199,7 @@ impl Shard {
                 unpacking: None,
                 queue_full_reported: Nanos(0),
                 urgency_reported: Nanos(0),
+                moves: Moves::default(),
                 journal: None,
             },
             sys,
@@ -504,6 +508,7 @@ impl Shard {
             State::Connected => {}
             State::Opening => return self.first_packet(id, frame, now),
             State::Authenticating(_) => return self.auth_packet(id, frame),
+            State::Awaiting(_) => return Ok(Next::Hold),
         }
         let version = conn.version;
         if version.is_v5() && !frame.is_minimal() {
@@ -911,7 +916,7 @@ impl Shard {
         if hub.timers.len() < 4 * alive + 4096 {
             return;
         }
-        let (conns, sessions) = (&hub.conns, &hub.sessions);
+        let (conns, sessions, moves) = (&hub.conns, &hub.sessions, &hub.moves);
         hub.timers.retain(|at, timer| match *timer {
             Timer::Connect { slot, generation } => conns.get(slot).is_some_and(|c| {
                 c.generation == generation && !matches!(c.state, State::Connected)
@@ -928,6 +933,7 @@ impl Shard {
             Timer::Sweep { slot, epoch } => sessions
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
+            Timer::Errand { id } => moves.errands.get(&id).is_some_and(|(due, _)| *due == at),
             Timer::Sys | Timer::Housekeeping => true,
         });
     }
@@ -982,6 +988,7 @@ impl Shard {
             Timer::Parked { slot, generation } => {
                 self.unpark(ConnId { slot, generation }, now);
             }
+            Timer::Errand { id } => self.run_errand(id, now),
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {
                 let hub = &mut self.hub;
@@ -1062,7 +1069,8 @@ impl Shard {
         let hub = &mut self.hub;
         let mut publication = crate::hub::Publication::from_message(message, now);
         publication.keeping.entry = entry;
-        publication.name = name;
+        let known = MessageName::from_key(message.name).map(Number::from);
+        publication.name = name.or(known);
         if promised {
             publication.promise = Promise::Made;
         }

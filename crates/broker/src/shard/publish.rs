@@ -1046,6 +1046,12 @@ pub(super) fn deliver_all(
             None => hub.stats.dropped_offline += 1,
         }
     }
+    // Who gets it here and somewhere else, too, having moved, is to recognise it.
+    let is_link = |target: &Target| target.session.link;
+    let mut all = matched.shards.iter().flat_map(|(_, to)| to.iter());
+    if hub.directory.federation().is_some() && hub.unpacking.is_none() && all.any(is_link) {
+        publication.named(&hub.directory);
+    }
     if acknowledged && refusable {
         if let [(shard, targets)] = &*matched.shards
             && *shard == hub.index

@@ -111,14 +111,16 @@ impl Shard {
     /// if it had connected here before, that connection ends, and a will that is delayed is void.
     /// With `clean_start`, its session ends, too.
     pub fn arrived_elsewhere(&mut self, client_id: &str, at: u64, clean_start: bool, now: Nanos) {
+        self.awaited_elsewhere(client_id, at, now);
         let hub = &mut self.hub;
         let Some(slot) = hub.session_named(client_id) else {
             return;
         };
-        let session = hub.sessions.get(slot);
+        let session = hub.sessions.get_mut(slot);
         let Some(session) = session.filter(|session| session.arrived < at) else {
             return;
         };
+        session.elsewhere = true;
         if let Some(conn) = session.conn {
             hub.stats.sessions_taken_over += 1;
             self.dismiss(conn, ReasonCode::SessionTakenOver, "");
@@ -130,8 +132,9 @@ impl Shard {
         if self.hub.take_will(slot).is_some() {
             self.hub.store_no_will(slot);
         }
-        if clean_start {
-            self.end_session(slot, now);
+        match clean_start {
+            true => self.end_session(slot, now),
+            false => self.hub.note_orphan(slot, now),
         }
     }
 

@@ -90,7 +90,7 @@ impl Writer {
 }
 
 impl Reader<'_> {
-    fn client(&mut self) -> Result<Box<str>, WireError> {
+    pub(super) fn client(&mut self) -> Result<Box<str>, WireError> {
         let client = self.text()?;
         match (1..=usize::from(u16::MAX)).contains(&client.len()) {
             true => Ok(client.into()),

@@ -61,8 +61,15 @@ pub struct Client {
     next_id: u16,
     /// Numbers of messages sent and not answered.
     sent: BTreeMap<u16, u64>,
-    /// QoS 2 messages that are not released.
+    /// QoS 2 messages that are not released: identifiers, with numbers.
     unreleased: BTreeSet<u16>,
+    /// How much it had received each time when it was given a new session, or came to one while
+    /// not all brokers reached each other: there may be another then.
+    pub begins: Vec<usize>,
+    /// Not all brokers reach each other as it connects.
+    pub parted: bool,
+    /// Whether it was given a session that there was, each time it connected.
+    pub presents: Vec<bool>,
     /// Numbers in the order in which they came; a repetition of a packet is left out.
     pub received: Vec<u64>,
     /// What came because it subscribed: topics and numbers.
@@ -85,6 +92,9 @@ impl Client {
             next_id: 0,
             sent: BTreeMap::new(),
             unreleased: BTreeSet::new(),
+            begins: Vec::new(),
+            parted: false,
+            presents: Vec::new(),
             received: Vec::new(),
             retained: Vec::new(),
             answers: Vec::new(),
@@ -200,6 +210,10 @@ impl Client {
                 ..
             } => {
                 self.connected = reason == ReasonCode::Success;
+                self.presents.push(session_present);
+                if !session_present || self.parted {
+                    self.begins.push(self.received.len());
+                }
                 if !session_present {
                     self.unreleased.clear();
                 }

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message, MessageName,
-    Output, Received, Restorer, Scope, Shard, Testament,
+    Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
+    MessageName, MoveTimes, Output, Received, Restorer, Scope, Shard, Testament,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{self, Arrival, NOTES, Open, TOPIC};
@@ -26,6 +26,8 @@ enum Input {
     Unsubscribed(Box<str>),
     Arrived(Arrival),
     LeftBehind(Box<str>, Option<wire::Testament>),
+    Seek(u64, Box<str>, Option<Box<str>>),
+    Letter(BrokerId, Box<str>, Arc<[u8]>),
     Up(ConnId, BrokerId, bool),
     Told(ConnId, Vec<u8>),
     Down(ConnId, String),
@@ -44,9 +46,19 @@ struct Seam {
     /// When the last client arrived anywhere.
     arrived: AtomicU64,
     will_wait: Nanos,
+    /// Whether sessions can be asked for.
+    can_seek: AtomicBool,
+    times: MoveTimes,
 }
 
 impl Seam {
+    /// Later than all that was heard of.
+    fn next_arrival(&self) -> u64 {
+        let at = self.clock().max(self.arrived.load(Ordering::Relaxed) + 1);
+        self.arrived.store(at, Ordering::Relaxed);
+        at
+    }
+
     fn tell(&self, input: Input) {
         self.inputs.lock().unwrap().push_back(input);
     }
@@ -104,9 +116,8 @@ impl Federation for Seam {
         (WALL + self.now.load(Ordering::Relaxed)) / 1000
     }
 
-    fn arrived(&self, client_id: &str, clean: bool) -> u64 {
-        let at = self.clock().max(self.arrived.load(Ordering::Relaxed) + 1);
-        self.arrived.store(at, Ordering::Relaxed);
+    fn arrived(&self, client_id: &str, clean: bool, since: Option<u64>) -> u64 {
+        let at = since.unwrap_or_else(|| self.next_arrival());
         let client = client_id.into();
         self.tell(Input::Arrived(Arrival { client, at, clean }));
         at
@@ -124,6 +135,32 @@ impl Federation for Seam {
 
     fn will_wait(&self) -> Nanos {
         self.will_wait
+    }
+
+    fn seek(&self, client_id: &str, user: Option<&str>) -> Option<u64> {
+        let at = self.next_arrival();
+        let asks = self.can_seek.load(Ordering::Relaxed);
+        asks.then(|| self.tell(Input::Seek(at, client_id.into(), user.map(Into::into))))?;
+        Some(at)
+    }
+
+    fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
+        let to = BrokerId::new(to).unwrap();
+        self.tell(Input::Letter(to, client_id.into(), body));
+    }
+
+    fn passed(&self) -> Vec<MessageName> {
+        let seen = self.seen.lock().unwrap();
+        let names = seen.latest(4096).map(|name| MessageName {
+            origin: NonZeroU32::new(name.origin).unwrap(),
+            number: name.number,
+            again: false,
+        });
+        names.collect()
+    }
+
+    fn move_times(&self) -> MoveTimes {
+        self.times
     }
 
     fn note(&self, name: MessageName) {
@@ -205,6 +242,12 @@ impl Site {
             now: AtomicU64::new(now.0),
             arrived: AtomicU64::new(0),
             will_wait: self.settings.will_wait,
+            can_seek: AtomicBool::new(false),
+            times: MoveTimes {
+                wait: self.settings.session_wait,
+                linger: self.settings.linger,
+                heal: self.settings.heal,
+            },
         });
         let directory = Directory::new(1);
         directory.set_federation(seam.clone());
@@ -305,6 +348,10 @@ impl Running {
             Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
+            Input::Seek(number, client, user) => {
+                self.node.seek(number, &client, user.as_deref(), now);
+            }
+            Input::Letter(to, client, body) => self.node.letter(&to, &client, body),
             Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
             {
                 Some(open) => self.link_up(conn, &open, now),
@@ -410,6 +457,37 @@ impl Running {
                     self.shard.will_was_published(&client, &message, same, now);
                 }
             }
+            Order::Sought(seek) => {
+                let wire::SeekSession {
+                    by,
+                    number,
+                    client,
+                    user,
+                    ..
+                } = seek;
+                self.seam.arrived.fetch_max(number, Ordering::Relaxed);
+                let has = self.shard.sought(&client, user.as_deref(), number);
+                self.node.sought(&by, number, has);
+            }
+            Order::Found {
+                number,
+                client,
+                holders,
+            } => {
+                let holder = |wire::Holder { broker, at, whole }| Holder {
+                    broker: broker.as_str().into(),
+                    at,
+                    whole,
+                };
+                let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
+                self.shard.found(&client, number, &holders, now);
+            }
+            Order::Letter { from, client, body } => {
+                self.shard.letter(from.as_str(), &client, &body, now);
+            }
+            Order::Came { broker, away } => {
+                self.shard.broker_came(broker.as_str(), away, now);
+            }
             Order::Traced(_) | Order::Event(_) => {}
         }
     }
@@ -422,6 +500,8 @@ impl Running {
             if let Some(input) = input {
                 self.take(input, now);
             }
+            let can_seek = self.node.can_seek();
+            self.seam.can_seek.store(can_seek, Ordering::Relaxed);
             let orders = self.node.take_outputs();
             let mut busy = !orders.is_empty();
             orders.into_iter().for_each(|order| self.act(order, now));

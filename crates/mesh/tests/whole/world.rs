@@ -70,6 +70,8 @@ pub struct World {
     serial: u64,
     /// Longest time that the stores take.
     pub commit: Nanos,
+    /// When something last came back.
+    mended: Nanos,
 }
 
 pub fn name(n: usize) -> BrokerId {
@@ -98,6 +100,7 @@ impl World {
             what: HashMap::new(),
             serial: 0,
             commit: Nanos::from_millis(3),
+            mended: Nanos(0),
         };
         for site in 0..n {
             let mut settings = Settings::new(name(site), 0, world.rng.below(3));
@@ -383,6 +386,7 @@ impl World {
     pub fn start(&mut self, n: usize) {
         if self.sites[n].running.is_none() {
             self.sites[n].start(self.now);
+            self.mended = self.now;
             self.settle(n);
         }
     }
@@ -432,6 +436,9 @@ impl World {
     }
 
     pub fn mend(&mut self, edge: usize) {
+        if self.edges[edge].cut {
+            self.mended = self.now;
+        }
         self.edges[edge].cut = false;
     }
 
@@ -444,9 +451,17 @@ impl World {
             let delay = Nanos(self.rng.within(50_000..=1_000_000));
             let pipe = self.pipe([End::Client(client), End::Accepting(home)], delay);
             self.bequeath(client);
+            self.clients[client].parted = !self.is_whole(Nanos::from_secs(3));
             self.clients[client].connect(pipe);
             self.flush(client);
         }
+    }
+
+    /// Whether all brokers run and all edges have been there for as long.
+    pub fn is_whole(&self, since: Nanos) -> bool {
+        let whole = self.edges.iter().all(|edge| !edge.cut)
+            && self.sites.iter().all(|site| site.running.is_some());
+        whole && self.now - self.mended > since
     }
 
     /// What a client leaves behind with its next connection is another message.
@@ -473,6 +488,14 @@ impl World {
             self.pipes[pipe].silent = true;
             self.ended(pipe, 0);
             self.ended(pipe, 1);
+        }
+    }
+
+    /// A client's connection breaks, and its broker does not notice.
+    pub fn vanish(&mut self, client: usize) {
+        if let Some(pipe) = self.clients[client].pipe {
+            self.pipes[pipe].silent = true;
+            self.ended(pipe, 0);
         }
     }
 

@@ -618,6 +618,10 @@ impl World {
             | Output::Arrived(_)
             | Output::Will { .. }
             | Output::Published { .. }
+            | Output::Sought(_)
+            | Output::Found { .. }
+            | Output::Letter { .. }
+            | Output::Came { .. }
             | Output::Traced(_)
             | Output::Event(_) => {}
         }

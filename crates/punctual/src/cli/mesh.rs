@@ -188,6 +188,14 @@ fn describe(status: &Value) -> String {
         names.map(text).collect::<Vec<_>>().join(", ")
     };
     let _ = writeln!(out, "connects to: {}", list(&status["neighbours"]));
+    let moved = |key: &str| status[key].as_u64().unwrap_or(0);
+    let (came, went) = (moved("sessions_in"), moved("sessions_out"));
+    if came + went > 0 {
+        let _ = writeln!(
+            out,
+            "sessions that followed their clients: {came} here, {went} to others"
+        );
+    }
     let healing = list(&status["healing"]);
     if !healing.is_empty() {
         let _ = writeln!(out, "messages wait for: {healing}");
@@ -232,7 +240,7 @@ mod tests {
             "id": "b", "parent": "a", "attached": true, "capacity": 5, "strategy": "flooding",
             "root": "a", "cost_us": 1800, "hops": 1, "epoch": 9, "filters": 2, "advertised": 3,
             "links": [{"peer": "a", "state": "parent", "rtt_us": 120.5, "filters": 1}],
-            "neighbours": ["a:1883"], "healing": ["c"],
+            "neighbours": ["a:1883"], "healing": ["c"], "sessions_in": 2, "sessions_out": 0,
         });
         let text = describe(&status);
         assert!(text.starts_with("b (child of a), capacity 5, flooding\nroot a, 1.80 ms over 1"));
@@ -240,7 +248,9 @@ mod tests {
             text.contains("a                    parent   rtt 0.12 ms"),
             "{text}"
         );
-        assert!(text.ends_with("connects to: a:1883\nmessages wait for: c\n"));
+        let end = "connects to: a:1883\nsessions that followed their clients: 2 here, 0 to others\n\
+                   messages wait for: c\n";
+        assert!(text.ends_with(end), "{text}");
         let answers = json!([{"broker": "c", "subscribed": true, "path": [["b", 200], ["a", 1800], ["c", 0]]}]);
         assert_eq!(
             ways(&answers),

@@ -796,6 +796,10 @@ section! {
         will_wait: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;
         /// Bytes of wills that are kept for other brokers.
         max_will_bytes: Size = Size::mib(64), in Size(0) => MUCH, since "0.4", Restart;
+        /// How long a client that connects with Clean Start 0 waits for its session from
+        /// another broker, since it connected or something of it came. Then it gets a new
+        /// one.
+        session_wait: Duration = millis(500), in millis(10) => seconds(60), since "0.4", Restart;
         /// Worth of a MiB of memory. The broker with the highest capacity becomes
         /// root: alpha times memory, beta times processors, and gamma.
         alpha: u32 = 1, in 0 => 1_000_000, since "0.4", Restart;

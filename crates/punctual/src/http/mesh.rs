@@ -46,6 +46,10 @@ pub(super) struct Overview {
     wills: usize,
     /// Wills that are kept here for other brokers.
     wills_kept: usize,
+    /// Sessions that came from other brokers with their clients.
+    sessions_in: u64,
+    /// Sessions that went to other brokers with their clients.
+    sessions_out: u64,
     /// Addresses that are kept connected.
     neighbours: Vec<String>,
 }
@@ -122,6 +126,8 @@ pub(super) async fn status(
             .collect(),
         wills: status.wills,
         wills_kept: status.wills_kept,
+        sessions_in: overview.moved.0,
+        sessions_out: overview.moved.1,
         healing: status.healing.iter().map(ToString::to_string).collect(),
         neighbours: overview.neighbours,
     }))

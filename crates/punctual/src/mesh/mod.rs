@@ -17,9 +17,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use punctual_broker::{ConnId, Directory, Federation, LinkLimits, Nanos, Shard};
+use punctual_broker::{ConnId, Directory, Federation, Holder, LinkLimits, Nanos, Shard};
 use punctual_mesh::tree::Why;
-use punctual_mesh::wire::{Arrival, Message, NOTES, Open, TOPIC, Testament, Traced};
+use punctual_mesh::wire::{
+    self, Arrival, Message, NOTES, Open, SeekSession, TOPIC, Testament, Traced,
+};
 use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
@@ -55,6 +57,24 @@ enum Input {
     Unsubscribed(Box<str>),
     Arrived(Arrival),
     LeftBehind(Box<str>, Option<Testament>),
+    /// Who has the session of a client?
+    Seek {
+        number: u64,
+        client: Box<str>,
+        user: Option<Box<str>>,
+    },
+    /// A shard is asked for that by another broker, and answers.
+    Sought {
+        by: BrokerId,
+        number: u64,
+        has: Option<(u64, bool)>,
+    },
+    /// Something for another broker's shards.
+    Letter {
+        to: BrokerId,
+        client: Box<str>,
+        body: Arc<[u8]>,
+    },
     Link {
         conn: ConnId,
         peer: BrokerId,
@@ -81,6 +101,8 @@ pub(crate) struct Overview {
     pub(crate) status: Status,
     /// Neighbours that are to be connected.
     pub(crate) neighbours: Vec<String>,
+    /// Sessions that came from other brokers, and that went there, with their clients.
+    pub(crate) moved: (u64, u64),
 }
 
 /// The mesh before the broker runs.
@@ -122,6 +144,7 @@ impl Opening {
         settings.heal = nanos(keys.heal);
         settings.max_filters = keys.max_filters as usize;
         settings.will_wait = nanos(keys.will_wait);
+        settings.session_wait = nanos(keys.session_wait);
         settings.max_will_bytes = usize::try_from(keys.max_will_bytes.0).unwrap_or(usize::MAX);
         let password = match &keys.password_file {
             None => None,
@@ -382,6 +405,13 @@ impl Keeper {
             Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
+            Input::Seek {
+                number,
+                client,
+                user,
+            } => self.node.seek(number, &client, user.as_deref(), now),
+            Input::Sought { by, number, has } => self.node.sought(&by, number, has),
+            Input::Letter { to, client, body } => self.node.letter(&to, &client, body),
             Input::Link { conn, peer, news } => match news {
                 News::Up { dialled } => self.up(conn, peer, dialled, now),
                 News::Message(bytes) => self.message(conn, &bytes, now),
@@ -529,9 +559,11 @@ impl Keeper {
         // Who does not wait any more needs no answer.
         match ask {
             Ask::Status(reply) => {
+                let stats = self.directory.stats();
                 let _ = reply.send(Overview {
                     status: self.node.status(),
                     neighbours: self.diallers.keys().cloned().collect(),
+                    moved: (stats.sessions_moved_in, stats.sessions_moved_out),
                 });
             }
             Ask::Add(neighbour, reply) => {
@@ -635,10 +667,52 @@ impl Keeper {
             .call(shard.into(), move |shard, now| call(shard, &will, now));
     }
 
+    /// Does something about a client's session on the shard that has it, or would.
+    fn at_home_of(
+        &self,
+        client: Box<str>,
+        call: impl FnOnce(&mut Shard, &str, Nanos) + Send + 'static,
+    ) {
+        let shard = self.directory.home(&client, 0);
+        self.handle
+            .call(shard.into(), move |shard, now| call(shard, &client, now));
+    }
+
+    /// Another broker asks for a session.
+    fn look_for(&self, seek: SeekSession) {
+        let SeekSession {
+            by,
+            number,
+            client,
+            user,
+            ..
+        } = seek;
+        self.seam.heard_arrival(number);
+        let keeper = self.keeper.clone();
+        self.at_home_of(client, move |shard, client, _| {
+            let has = shard.sought(client, user.as_deref(), number);
+            // It ends after the shards.
+            let _ = keeper.send(Input::Sought { by, number, has });
+        });
+    }
+
+    fn found(&self, client: Box<str>, number: u64, holders: Vec<wire::Holder>) {
+        let holder = |wire::Holder { broker, at, whole }| Holder {
+            broker: broker.as_str().into(),
+            at,
+            whole,
+        };
+        let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
+        self.at_home_of(client, move |shard, client, now| {
+            shard.found(client, number, &holders, now);
+        });
+    }
+
     /// Does what the node asks, all of it between two messages: what is copied to a
     /// neighbour and what it is sent from then on leave no gap.
     fn act(&mut self) {
         let mut orders: Vec<Order> = Vec::new();
+        self.seam.set_can_seek(self.node.can_seek());
         for output in self.node.take_outputs() {
             let peer = |link: LinkId| self.node.peer(link).map(|id| id.as_str().to_owned());
             match output {
@@ -705,6 +779,20 @@ impl Keeper {
                         });
                     }
                 }
+                Output::Sought(seek) => self.look_for(seek),
+                Output::Found {
+                    number,
+                    client,
+                    holders,
+                } => self.found(client, number, holders),
+                Output::Letter { from, client, body } => {
+                    self.at_home_of(client, move |shard, client, now| {
+                        shard.letter(from.as_str(), client, &body, now);
+                    });
+                }
+                Output::Came { broker, away } => self.all_shards(move |shard, now| {
+                    shard.broker_came(broker.as_str(), away, now);
+                }),
                 Output::Traced(traced) => {
                     if let Some(waiting) = self.traces.get_mut(&traced.number) {
                         waiting.answers.push(traced);

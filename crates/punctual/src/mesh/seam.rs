@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use punctual_broker::{ConnId, Federation, LinkNews, MessageName, Nanos, Relay, Testament};
+use punctual_broker::{
+    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Relay, Testament,
+};
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{self, Arrival};
 use punctual_mesh::{BrokerId, Settings, Strategy};
@@ -17,6 +19,8 @@ use super::{Input, News};
 
 /// Names of messages that are remembered.
 const REMEMBERED: usize = 1 << 17;
+/// Those of them that go with a session to another broker.
+const PASSED: usize = 1 << 12;
 
 /// The mesh, as the shards know it.
 #[derive(Debug)]
@@ -34,7 +38,10 @@ pub(super) struct Seam {
     topics: Mutex<Vec<(String, String)>>,
     /// When the last client arrived anywhere, as far as that is known.
     arrived: AtomicU64,
+    /// Whether there is somebody to be asked for sessions.
+    can_seek: AtomicBool,
     will_wait: Nanos,
+    move_times: MoveTimes,
 }
 
 impl Seam {
@@ -55,7 +62,13 @@ impl Seam {
             dialled: Mutex::default(),
             topics: Mutex::default(),
             arrived: AtomicU64::new(0),
+            can_seek: AtomicBool::new(false),
             will_wait: settings.will_wait,
+            move_times: MoveTimes {
+                wait: settings.session_wait,
+                linger: settings.linger,
+                heal: settings.heal,
+            },
         }
     }
 
@@ -84,6 +97,22 @@ impl Seam {
     /// Notes what `$SYS` topics are to say.
     pub(super) fn set_topics(&self, topics: Vec<(String, String)>) {
         *lock(&self.topics) = topics;
+    }
+
+    /// Notes whether there is somebody to be asked for sessions.
+    pub(super) fn set_can_seek(&self, can: bool) {
+        self.can_seek.store(can, Ordering::Relaxed);
+    }
+
+    /// When a client arrives now: later than all that was heard of.
+    fn next_arrival(&self) -> u64 {
+        let clock = self.clock();
+        let later = |last: u64| clock.max(last + 1);
+        let order = Ordering::Relaxed;
+        let last = self
+            .arrived
+            .fetch_update(order, order, |last| Some(later(last)));
+        later(last.unwrap_or_else(|last| last))
     }
 
     fn tell(&self, input: Input) {
@@ -144,14 +173,8 @@ impl Federation for Seam {
         since.map_or(0, |since| since.as_micros() as u64)
     }
 
-    fn arrived(&self, client_id: &str, clean: bool) -> u64 {
-        let clock = self.clock();
-        let later = |last: u64| clock.max(last + 1);
-        let order = Ordering::Relaxed;
-        let last = self
-            .arrived
-            .fetch_update(order, order, |last| Some(later(last)));
-        let at = later(last.unwrap_or_else(|last| last));
+    fn arrived(&self, client_id: &str, clean: bool, since: Option<u64>) -> u64 {
+        let at = since.unwrap_or_else(|| self.next_arrival());
         let client = client_id.into();
         self.tell(Input::Arrived(Arrival { client, at, clean }));
         at
@@ -170,6 +193,42 @@ impl Federation for Seam {
 
     fn will_wait(&self) -> Nanos {
         self.will_wait
+    }
+
+    fn seek(&self, client_id: &str, user: Option<&str>) -> Option<u64> {
+        if !self.can_seek.load(Ordering::Relaxed) {
+            return None;
+        }
+        let number = self.next_arrival();
+        self.tell(Input::Seek {
+            number,
+            client: client_id.into(),
+            user: user.map(Into::into),
+        });
+        Some(number)
+    }
+
+    fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
+        if let Some(to) = BrokerId::new(to) {
+            let client = client_id.into();
+            self.tell(Input::Letter { to, client, body });
+        }
+    }
+
+    fn passed(&self) -> Vec<MessageName> {
+        let seen = lock(&self.seen);
+        let names = seen.latest(PASSED).filter_map(|name| {
+            Some(MessageName {
+                origin: NonZeroU32::new(name.origin)?,
+                number: name.number,
+                again: false,
+            })
+        });
+        names.collect()
+    }
+
+    fn move_times(&self) -> MoveTimes {
+        self.move_times
     }
 
     fn topics(&self) -> Vec<(String, String)> {

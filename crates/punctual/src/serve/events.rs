@@ -30,6 +30,19 @@ pub(super) fn log(events: Receiver<Event>) {
                     "connection refused"
                 );
             }
+            Event::SessionCame { client_id, broker } => tracing::info!(
+                client = %client_id,
+                "mesh: its session came from {broker}: the client has connected here"
+            ),
+            Event::SessionLeft {
+                client_id,
+                broker,
+                messages,
+            } => tracing::info!(
+                client = %client_id,
+                messages,
+                "mesh: its session went to {broker}: the client has connected there"
+            ),
             Event::SlowConsumer {
                 client_id,
                 buffered,

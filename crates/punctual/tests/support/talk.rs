@@ -14,12 +14,18 @@ const QUIET: Duration = Duration::from_millis(300);
 
 /// A client of the broker at `address`.
 pub(crate) fn connect(address: impl Display, config: Config) -> Client {
+    returning(address, config).0
+}
+
+/// The same, and whether it found its session.
+pub(crate) fn returning(address: impl Display, config: Config) -> (Client, bool) {
     let options = Options {
         endpoint: Url::parse(&format!("mqtt://{address}")).unwrap().endpoint,
         config,
         reconnect: None,
     };
-    Client::connect(options).unwrap().0
+    let (client, connected) = Client::connect(options).unwrap();
+    (client, connected.session_present)
 }
 
 /// Subscribes with QoS 2.

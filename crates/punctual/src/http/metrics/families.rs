@@ -79,6 +79,21 @@ const FAMILIES: &[Family] = &[
         One("publishes_parked"),
     ),
     family(
+        "punctual_mesh_sessions_moved_total",
+        Counter,
+        "Sessions that came from other brokers of the mesh, and went there, with their clients.",
+        Each(
+            "direction",
+            &[("in", "sessions_moved_in"), ("out", "sessions_moved_out")],
+        ),
+    ),
+    family(
+        "punctual_mesh_messages_moved_late_total",
+        Counter,
+        "Messages that came from another broker of the mesh for a client that had got a new session.",
+        One("messages_moved_late"),
+    ),
+    family(
         "punctual_messages_dropped_total",
         Counter,
         "Messages that a receiver did not get, by reason.",

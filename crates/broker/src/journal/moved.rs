@@ -1,0 +1,559 @@
+//! A session as another broker sends it, and what becomes of it here.
+//!
+//! It is sent as the operations that a store would be told of it, each behind its length;
+//! numbers of sessions, messages and entries become those of this broker as they are read.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hashbrown::HashSet;
+use punctual_codec::{Properties, PropertySet, QoS, topic};
+use punctual_store::Op;
+use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
+
+use super::restore::{RestoredEntry, RestoredSession, Restorer};
+use super::wall::Offset;
+use super::{Durability, Journal, Keeping, Reception};
+use crate::hub::{Hub, Publication};
+use crate::moves::Had;
+use crate::session::{Delivery, Inflight, Load, Session, Step, Subscription};
+use crate::{Directory, Message, Nanos};
+
+/// What is sent as the version of the protocol: the session goes, or what is left of it when
+/// it has gone elsewhere.
+const WHOLE: u8 = 5;
+const LEFT: u8 = 4;
+/// Key of names, or of what else tells messages apart, that the session has had.
+const HAD: &str = "had";
+/// Key of names that had passed where the session was.
+const PASSED: &str = "passed";
+/// Key of the last names that were given there.
+const GIVEN: &str = "given";
+/// Bytes that are read beside what may wait in a session: what is known of it, and of each
+/// message.
+const ROOM: usize = 16 << 20;
+/// Names of each kind that are sent with a session.
+const MAX_NAMES: usize = 1 << 16;
+
+/// What a session need not be sent again.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// It has had them, wherever they come from.
+    pub(crate) had: Vec<u64>,
+    /// They had passed where it was, and come to it nowhere else.
+    pub(crate) passed: Vec<u64>,
+    /// The last names that were given where it was.
+    pub(crate) given: Vec<u64>,
+}
+
+/// Appends an operation as it is sent.
+fn put(out: &mut Vec<u8>, op: &Op<'_>) {
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    op.encode(out);
+    // What does not fit is not of a broker with bounds.
+    let length = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);
+    out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// Times as they are sent: by the wall clock.
+pub(crate) fn offset(wall_micros: u64, now: Nanos) -> Offset {
+    Offset(wall_micros.saturating_mul(1000).saturating_sub(now.0))
+}
+
+/// Appends who a session is, without anything that it has: a round begins with that.
+pub(crate) fn put_session(out: &mut Vec<u8>, session: &Session) {
+    put(
+        out,
+        &Op::Session(SessionOp {
+            session: 1,
+            client_id: &session.handle.client_id,
+            user: session.username.as_deref(),
+            version: if session.handed { LEFT } else { WHOLE },
+            expiry: session.expiry,
+            detached: None,
+            next_packet_id: session.window.next_id(),
+        }),
+    );
+}
+
+/// Appends what a session has beside messages.
+pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
+    for subscription in &session.subscriptions {
+        Journal::with_subscription(session, subscription, |op| {
+            put(out, &Op::Subscription(SubscriptionOp { session: 1, ..op }));
+        });
+    }
+    for packet_id in session.incoming.iter().flat_map(|incoming| incoming.keys()) {
+        put(
+            out,
+            &Op::Received {
+                session: 1,
+                packet_id: *packet_id,
+            },
+        );
+    }
+    let Known { had, passed, given } = known;
+    for (key, names) in [(HAD, had), (PASSED, passed), (GIVEN, given)] {
+        let names = &names[names.len().saturating_sub(MAX_NAMES)..];
+        let value: Vec<u8> = names.iter().flat_map(|name| name.to_le_bytes()).collect();
+        put(out, &Op::Flow { key, value: &value });
+    }
+}
+
+/// Appends a message in flight.
+pub(crate) fn put_inflight(out: &mut Vec<u8>, inflight: &Inflight, offset: Offset) {
+    let entry = match &inflight.delivery {
+        Some(delivery) if inflight.step != Step::Comp => {
+            put_delivery(out, delivery, offset);
+            delivery.entry
+        }
+        _ => {
+            let entry = inflight.entry();
+            put(out, &Op::Entry(released(entry)));
+            entry
+        }
+    };
+    put(
+        out,
+        &Op::Inflight {
+            session: 1,
+            entry,
+            packet_id: inflight.packet_id,
+            step: inflight.step == Step::Comp,
+        },
+    );
+}
+
+/// A message that only waits for PUBCOMP.
+fn released(entry: u64) -> EntryOp<'static> {
+    EntryOp {
+        session: 1,
+        entry,
+        message: 0,
+        qos: QoS::ExactlyOnce as u8,
+        retain: false,
+        subscription_ids: (&[][..]).into(),
+        number: None,
+    }
+}
+
+/// Appends a message that waits.
+pub(crate) fn put_delivery(out: &mut Vec<u8>, delivery: &Delivery, offset: Offset) {
+    let message = &delivery.message;
+    let stamp = offset.stamp(message.stamp).named(message.name);
+    let content = Content {
+        topic: message.topic(),
+        properties: message.properties().as_bytes(),
+        payload: message.payload(),
+        publisher: 0,
+        qos: message.qos as u8,
+        retain: message.retain,
+        expires: offset.deadline(message.expires),
+        stamp: stamp.bytes(),
+    };
+    put(
+        out,
+        &Op::Message {
+            message: 1,
+            content,
+        },
+    );
+    put(
+        out,
+        &Op::Entry(EntryOp {
+            session: 1,
+            entry: delivery.entry,
+            message: 1,
+            qos: delivery.qos as u8,
+            retain: delivery.retain,
+            subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]).into(),
+            number: delivery.number.map(crate::sequence::Number::parts),
+        }),
+    );
+}
+
+/// A round that is being read.
+#[derive(Debug)]
+pub(crate) struct Round {
+    /// Of an operation that is not complete.
+    rest: Vec<u8>,
+    /// Bytes that may still come.
+    room: usize,
+    restorer: Restorer,
+    client: Arc<str>,
+    /// Of the session here.
+    session: u64,
+    begun: bool,
+    whole: bool,
+    /// Whose numbers of entries are read.
+    source: u64,
+    message: u64,
+    entry: u64,
+    durable: bool,
+    keys: Vec<[u64; 2]>,
+    known: Known,
+}
+
+/// A round that was read.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    session: RestoredSession,
+    /// It is not only what was left.
+    pub(crate) whole: bool,
+    /// By what each message is recognised.
+    keys: Vec<[u64; 2]>,
+    known: Known,
+}
+
+impl Round {
+    /// Of a client's session that comes from the broker `from`, and is `session` here, or a
+    /// new one.
+    pub(crate) fn new(
+        hub: &Hub,
+        client: &Arc<str>,
+        from: &str,
+        session: Option<u32>,
+        now: Nanos,
+    ) -> Self {
+        let directory = &hub.directory;
+        let clock = directory.federation().map_or(0, |mesh| mesh.clock());
+        let known = session.and_then(|slot| hub.sessions.get(slot));
+        let (number, durable) = match known {
+            Some(session) => (session.handle.number, session.durable),
+            None => (
+                directory.next_number.fetch_add(1, Ordering::Relaxed),
+                hub.journal.is_some() && hub.config.durability.default > Durability::None,
+            ),
+        };
+        let limits = &hub.config.limits;
+        let most = limits.max_queued_bytes.saturating_mul(4);
+        Self {
+            rest: Vec::new(),
+            room: most.saturating_add(ROOM),
+            restorer: Restorer::new(directory.clone(), offset(clock, now).0),
+            client: client.clone(),
+            session: number,
+            begun: false,
+            whole: false,
+            source: punctual_model::digest(from.bytes()),
+            message: 0,
+            entry: 0,
+            durable,
+            keys: Vec::new(),
+            known: Known::default(),
+        }
+    }
+
+    /// Reads on; `None` if these are no operations of a session.
+    pub(crate) fn read(&mut self, directory: &Directory, bytes: &[u8]) -> Option<()> {
+        self.room = self.room.checked_sub(bytes.len())?;
+        let mut rest = std::mem::take(&mut self.rest);
+        rest.extend_from_slice(bytes);
+        let mut left = &rest[..];
+        while let Some((length, behind)) = left.split_first_chunk()
+            && let Some((op, behind)) =
+                behind.split_at_checked(u32::from_le_bytes(*length) as usize)
+        {
+            self.take(directory, &Op::decode(op).ok()?)?;
+            left = behind;
+        }
+        self.rest = left.to_vec();
+        Some(())
+    }
+
+    fn take(&mut self, directory: &Directory, op: &Op<'_>) -> Option<()> {
+        let session = self.session;
+        let op = match *op {
+            Op::Session(op) if !self.begun && op.client_id == &*self.client => {
+                self.begun = true;
+                self.whole = op.version == WHOLE;
+                Op::Session(SessionOp { session, ..op })
+            }
+            _ if !self.begun => return None,
+            Op::Subscription(op) => Op::Subscription(SubscriptionOp { session, ..op }),
+            Op::Received { packet_id, .. } => Op::Received { session, packet_id },
+            Op::Message { content, .. } => {
+                topic::validate_name(content.topic.as_bytes()).ok()?;
+                Properties::check(content.properties, PropertySet::PUBLISH).ok()?;
+                self.message = directory.next_message.fetch_add(1, Ordering::Relaxed);
+                let name = super::wall::StoredStamp::name(content.stamp);
+                self.keys.push([name, 0]);
+                let content = Content {
+                    publisher: 0,
+                    ..content
+                };
+                Op::Message {
+                    message: self.message,
+                    content,
+                }
+            }
+            Op::Entry(op) => {
+                // Its content came right before it, if there is one.
+                let message = if op.message == 0 { 0 } else { self.message };
+                if op.message == 0 {
+                    self.keys.push([0, 0]);
+                }
+                if op.entry != 0 {
+                    let number = op.entry.rotate_left(32);
+                    self.keys.last_mut()?[1] = self.source ^ number | 1;
+                }
+                self.entry = match self.durable {
+                    true => directory.next_entry.fetch_add(1, Ordering::Relaxed),
+                    false => 0,
+                };
+                Op::Entry(EntryOp {
+                    session,
+                    entry: self.entry,
+                    message,
+                    ..op
+                })
+            }
+            Op::Inflight {
+                packet_id, step, ..
+            } => Op::Inflight {
+                session,
+                entry: self.entry,
+                packet_id,
+                step,
+            },
+            Op::Flow { key, value } => {
+                let names = value.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+                match key {
+                    HAD => self.known.had.extend(names),
+                    PASSED => self.known.passed.extend(names),
+                    GIVEN => self.known.given.extend(names),
+                    _ => return None,
+                }
+                return Some(());
+            }
+            _ => return None,
+        };
+        self.restorer.take(&op);
+        Some(())
+    }
+
+    /// All of it was read; `None` if something is missing.
+    pub(crate) fn finish(self) -> Option<Moved> {
+        let session = self.restorer.finish()?;
+        let whole = self.rest.is_empty() && session.entries.len() == self.keys.len();
+        whole.then_some(Moved {
+            session,
+            whole: self.whole,
+            keys: self.keys,
+            known: self.known,
+        })
+    }
+}
+
+impl Hub {
+    /// Makes the session that came; false if there is no room for it.
+    ///
+    /// What its client `had` here it is not given again, unless it is among the messages `own`
+    /// that are still to be given to it.
+    pub(crate) fn adopt(&mut self, moved: Moved, had: &Had, own: &[Delivery], now: Nanos) -> bool {
+        let Moved {
+            mut session,
+            mut keys,
+            known,
+            ..
+        } = moved;
+        let durable = self.journal.is_some()
+            && self.config.durability.default > Durability::None
+            && session.expiry > 0;
+        let own: HashSet<u64> = own.iter().map(|delivery| delivery.message.name).collect();
+        let is_done = |keys: &[u64; 2]| had.has(keys[0]) && !own.contains(&keys[0]);
+        let mut all = keys.iter();
+        session.entries.retain(|entry| {
+            let done = all.next().is_some_and(is_done);
+            entry.sent.is_some() || !done
+        });
+        keys.retain(|keys| keys[0] != 0 || keys[1] != 0);
+        let max = self.config.limits.max_sessions;
+        let clock = self.directory.federation().map_or(0, |mesh| mesh.clock());
+        let Some(slot) = self.place(session, durable, offset(clock, now), max, now) else {
+            return false;
+        };
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return false;
+        };
+        let had = session.had.get_or_insert_default();
+        for keys in keys {
+            had.note_moved(keys);
+        }
+        had.learn(&known);
+        self.store_session(slot, now);
+        self.store_all(slot);
+        true
+    }
+
+    /// Stores all that a session has.
+    fn store_all(&mut self, slot: u32) {
+        let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
+        else {
+            return;
+        };
+        if !session.durable {
+            return;
+        }
+        for subscription in &session.subscriptions {
+            journal.subscription(session, subscription);
+        }
+        let number = session.handle.number;
+        for inflight in session.window.unfinished() {
+            let Some(delivery) = &inflight.delivery else {
+                continue;
+            };
+            let step = inflight.step == Step::Comp;
+            if step {
+                journal.emit(&Op::Entry(EntryOp {
+                    session: number,
+                    ..released(delivery.entry)
+                }));
+            } else {
+                journal.keep_moved(number, delivery);
+            }
+            journal.emit(&Op::Inflight {
+                session: number,
+                entry: delivery.entry,
+                packet_id: inflight.packet_id,
+                step,
+            });
+        }
+        for delivery in session.queue.iter() {
+            if delivery.qos != QoS::AtMostOnce {
+                journal.keep_moved(number, delivery);
+            }
+        }
+        for packet_id in session.incoming.iter().flat_map(|incoming| incoming.keys()) {
+            journal.emit(&Op::Received {
+                session: number,
+                packet_id: *packet_id,
+            });
+        }
+        let ticket = journal.latest();
+        for known in session
+            .incoming
+            .iter_mut()
+            .flat_map(|incoming| incoming.values_mut())
+        {
+            *known = ticket;
+        }
+        session.created = ticket;
+    }
+
+    /// Adds the messages that came to those that wait for a session, but for what it has had;
+    /// with `wanted`, only those to which it subscribes. Returns how many there were.
+    pub(crate) fn append(&mut self, slot: u32, moved: Moved, wanted: bool, now: Nanos) -> u64 {
+        let Moved {
+            session: restored,
+            keys,
+            known,
+            ..
+        } = moved;
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return 0;
+        };
+        let (mut load, mut count) = (Load::default(), 0);
+        let mut unknown = Had::default();
+        let had = match session.handed {
+            // It has nothing any more but what comes now.
+            true => &mut unknown,
+            false => &mut **session.had.get_or_insert_default(),
+        };
+        let mut new = Vec::new();
+        for (RestoredEntry { delivery, sent }, keys) in restored.entries.into_iter().zip(keys) {
+            let subscribed = |subscription: &Subscription| {
+                let (_, filter) = topic::split_share(&subscription.filter);
+                topic::matches(filter, delivery.message.topic())
+            };
+            let released = sent.is_some_and(|(_, step)| step);
+            if !had.note_moved(keys)
+                || released
+                || wanted && !session.subscriptions.iter().any(subscribed)
+            {
+                continue;
+            }
+            new.push(delivery);
+        }
+        had.learn(&known);
+        for mut delivery in new {
+            if !session.durable {
+                delivery.entry = 0;
+            }
+            if let Some(journal) = &mut self.journal
+                && session.durable
+                && delivery.qos != QoS::AtMostOnce
+            {
+                journal.keep_moved(session.handle.number, &delivery);
+            }
+            load.add(&delivery.message);
+            count += 1;
+            session.queue.push(delivery, now);
+        }
+        session.share_queue_len();
+        self.stats.queued(&load);
+        self.directory
+            .queued_bytes
+            .fetch_add(load.bytes, Ordering::Relaxed);
+        self.pump(slot, now);
+        count
+    }
+
+    /// Messages that were with a session that another one takes the place of.
+    pub(crate) fn append_own(&mut self, slot: u32, deliveries: Vec<Delivery>, now: Nanos) {
+        let directory = self.directory.clone();
+        let Some(session) = self.sessions.get(slot) else {
+            return;
+        };
+        let stored = session.durable;
+        let restored = deliveries.into_iter().map(|delivery| {
+            let number = |next: &std::sync::atomic::AtomicU64| match stored {
+                true => next.fetch_add(1, Ordering::Relaxed),
+                false => 0,
+            };
+            let message = delivery.message.stored_as(number(&directory.next_message));
+            RestoredEntry {
+                delivery: Delivery {
+                    entry: number(&directory.next_entry),
+                    message,
+                    ..delivery
+                },
+                sent: None,
+            }
+        });
+        let entries: Vec<RestoredEntry> = restored.collect();
+        let keys = entries.iter().map(|entry| [entry.delivery.message.name, 0]);
+        let keys = keys.collect();
+        let moved = Moved {
+            session: RestoredSession::of_messages(session, entries),
+            whole: false,
+            keys,
+            known: Known::default(),
+        };
+        self.append(slot, moved, false, now);
+    }
+}
+
+impl Journal {
+    /// Emits a message with the entry that a session has for it.
+    fn keep_moved(&mut self, session: u64, delivery: &Delivery) {
+        let message: &Arc<Message> = &delivery.message;
+        let mut publication = Publication::from_message(message, Nanos(0));
+        publication.keeping = Keeping {
+            durability: Durability::Batched,
+            message: message.stored,
+            ..Keeping::NOT
+        };
+        self.write(&mut publication);
+        // Whatever becomes of it here, it is forgotten where it was.
+        self.make_firm(&mut publication);
+        let reception = Reception {
+            qos: delivery.qos,
+            retain: delivery.retain,
+            number: delivery.number,
+            subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+        };
+        self.emit_entry(session, delivery.entry, message.stored, reception);
+    }
+}

@@ -1,0 +1,509 @@
+//! Sessions that follow their clients from one broker of a mesh to another.
+//!
+//! Who connects where its session is not, waits for CONNACK while the other brokers are asked
+//! for it ([`crate::Federation::seek`]). The broker that has it ends the client's connection
+//! there, and sends the session as a *stream*: operations as they are stored, cut into parts,
+//! each acknowledged, in *rounds*. The first round is the session as it is; what comes
+//! for it meanwhile is kept, and sent in further rounds until every broker knows where
+//! the session is now; then the subscriptions end here, a last round goes, and with its
+//! acknowledgement the session ends. A round is acknowledged when it is committed, and what it
+//! had is forgotten here only then. So what was acknowledged to a publisher is at one of
+//! both at every moment, whoever is killed and whatever connection breaks; what is at both
+//! for a moment is recognised by what it is called ([`Had`]).
+//!
+//! Who has got a new session because the other broker was not reached in time gets what waits
+//! there when it is, but nothing else of that session: its client was told that it has none.
+//!
+//! Source: MQTT 5.0, 3.1.2.4 and 4.1, for brokers that are one server.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use crate::Nanos;
+use crate::hub::ConnId;
+use crate::journal::{Known, Round};
+use crate::session::{Delivery, Subscription};
+
+/// Bytes of a part.
+pub(crate) const PART: usize = 16 << 10;
+/// Parts that are not acknowledged.
+pub(crate) const WINDOW: usize = 16;
+/// After which what was not answered is said again; twice as long each time.
+pub(crate) const PATIENCE: Nanos = Nanos::from_millis(200);
+/// The longest of these times.
+pub(crate) const MOST_PATIENCE: Nanos = Nanos::from_secs(30);
+/// How often a broker is asked that has not begun.
+pub(crate) const TRIES: u32 = 8;
+/// After which it is seen where the client of a session is that nobody has asked for.
+pub(crate) const ORPHANED: Nanos = Nanos::from_secs(2);
+/// After which what came for a session that has left is sent on.
+pub(crate) const GATHER: Nanos = Nanos::from_millis(20);
+/// Messages that a session has got here and that are recognised when they come from where it
+/// was.
+const MAX_HAD: usize = 1 << 12;
+
+/// Names of what had passed elsewhere that are remembered.
+const MAX_PASSED: usize = 1 << 14;
+
+/// A broker that has something of a client's session, see [`crate::Shard::found`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name.
+    pub broker: String,
+    /// When the client connected there last, as [`crate::Federation::clock`]; 0 if that is not
+    /// known.
+    pub at: u64,
+    /// Whether it is the session, and not only what was left of it.
+    pub whole: bool,
+}
+
+/// How long things may take when sessions move between brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MoveTimes {
+    /// A client waits for its session, since it connected or something of it came.
+    pub wait: Nanos,
+    /// A message is under way in the mesh.
+    pub linger: Nanos,
+    /// A broker is away until nothing more waits for it.
+    pub heal: Nanos,
+}
+
+impl MoveTimes {
+    /// Without a mesh.
+    pub(crate) const NONE: Self = Self {
+        wait: Nanos(0),
+        linger: Nanos(0),
+        heal: Nanos(0),
+    };
+    /// After which a broker is asked again whose parts do not come any more.
+    pub(crate) const SILENCE: Nanos = Nanos::from_secs(1);
+}
+
+/// What cores write to each other. Numbers are fixed, the highest byte last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Letter<'a> {
+    /// Send the session, of a client that connected at that time.
+    Take { at: u64, user: Option<&'a str> },
+    /// There is none that could be sent.
+    Nothing { at: u64 },
+    /// The client has connected there later, at that time.
+    Newer { at: u64 },
+    /// A part of a stream.
+    Part {
+        /// Later ones of a session have higher numbers.
+        stream: u64,
+        /// Counts up from 0.
+        number: u32,
+        /// It is the last of a round.
+        round: bool,
+        /// It is the last.
+        end: bool,
+        bytes: &'a [u8],
+    },
+    /// Parts below this number have come; of the last of a round: are safe.
+    Got { stream: u64, next: u32 },
+    /// Of that stream nothing is known.
+    Lost { stream: u64 },
+    /// The session has ended where it went.
+    Gone { stream: u64 },
+    /// That stream was given up: what came of it is not the session any more.
+    Void { stream: u64 },
+}
+
+impl<'a> Letter<'a> {
+    const TAKE: u8 = 0;
+    const NOTHING: u8 = 1;
+    const PART: u8 = 2;
+    const GOT: u8 = 3;
+    const LOST: u8 = 4;
+    const GONE: u8 = 5;
+    const VOID: u8 = 6;
+    const NEWER: u8 = 7;
+    const ROUND: u8 = 1;
+    const END: u8 = 2;
+
+    pub(crate) fn encode(&self) -> Arc<[u8]> {
+        let mut out = Vec::new();
+        let mut put = |kind: u8, number: u64| {
+            out.push(kind);
+            out.extend_from_slice(&number.to_le_bytes());
+        };
+        match *self {
+            Self::Take { at, user } => {
+                put(Self::TAKE, at);
+                out.push(u8::from(user.is_some()));
+                out.extend_from_slice(user.unwrap_or_default().as_bytes());
+            }
+            Self::Nothing { at } => put(Self::NOTHING, at),
+            Self::Newer { at } => put(Self::NEWER, at),
+            Self::Part {
+                stream,
+                number,
+                round,
+                end,
+                bytes,
+            } => {
+                put(Self::PART, stream);
+                out.extend_from_slice(&number.to_le_bytes());
+                let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+                out.push(flag(round, Self::ROUND) | flag(end, Self::END));
+                out.extend_from_slice(bytes);
+            }
+            Self::Got { stream, next } => {
+                put(Self::GOT, stream);
+                out.extend_from_slice(&next.to_le_bytes());
+            }
+            Self::Lost { stream } => put(Self::LOST, stream),
+            Self::Gone { stream } => put(Self::GONE, stream),
+            Self::Void { stream } => put(Self::VOID, stream),
+        }
+        out.into()
+    }
+
+    /// Reads what [`Self::encode`] wrote, and nothing else.
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let number = u64::from_le_bytes(*number);
+        let small = |rest: &'a [u8]| {
+            let (number, rest) = rest.split_first_chunk()?;
+            Some((u32::from_le_bytes(*number), rest))
+        };
+        let (letter, rest) = match *kind {
+            Self::TAKE => {
+                let (named, user) = rest.split_first()?;
+                let user = std::str::from_utf8(user).ok()?;
+                let user = match named {
+                    0 if user.is_empty() => None,
+                    1 => Some(user),
+                    _ => return None,
+                };
+                (Self::Take { at: number, user }, &[][..])
+            }
+            Self::NOTHING => (Self::Nothing { at: number }, rest),
+            Self::NEWER => (Self::Newer { at: number }, rest),
+            Self::PART => {
+                let stream = number;
+                let (number, rest) = small(rest)?;
+                let (flags, bytes) = rest.split_first()?;
+                if flags & !(Self::ROUND | Self::END) != 0 {
+                    return None;
+                }
+                let part = Self::Part {
+                    stream,
+                    number,
+                    round: flags & Self::ROUND != 0,
+                    end: flags & Self::END != 0,
+                    bytes,
+                };
+                (part, &[][..])
+            }
+            Self::GOT => {
+                let (next, rest) = small(rest)?;
+                let stream = number;
+                (Self::Got { stream, next }, rest)
+            }
+            Self::LOST => (Self::Lost { stream: number }, rest),
+            Self::GONE => (Self::Gone { stream: number }, rest),
+            Self::VOID => (Self::Void { stream: number }, rest),
+            _ => return None,
+        };
+        rest.is_empty().then_some(letter)
+    }
+}
+
+/// A client that waits for CONNACK until its session has come.
+#[derive(Debug)]
+pub(crate) struct Awaiting {
+    pub(crate) conn: ConnId,
+    /// Which question it waits for.
+    pub(crate) number: u64,
+    /// What looks after it.
+    pub(crate) timer: u64,
+    pub(crate) until: Nanos,
+}
+
+/// A session on its way to another broker.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    pub(crate) to: Arc<str>,
+    /// When the client connected there.
+    pub(crate) at: u64,
+    pub(crate) stream: u64,
+    pub(crate) timer: u64,
+    /// Its subscriptions have ended here, and this is the last round.
+    pub(crate) ending: bool,
+    /// When they are to end; known when the first round is safe.
+    pub(crate) ends: Option<Nanos>,
+    /// Those that have ended.
+    pub(crate) subscriptions: Vec<Subscription>,
+    /// Messages of the round.
+    pub(crate) kept: Vec<Delivery>,
+    /// The first of the window, and of these, that are not in `bytes`.
+    pub(crate) next: (usize, usize),
+    /// Of the round, and not cut into parts.
+    pub(crate) bytes: Vec<u8>,
+    /// Parts that are not acknowledged, as letters, and the number of the first.
+    pub(crate) parts: VecDeque<Arc<[u8]>>,
+    pub(crate) first: u32,
+    /// The last part of the round was cut; there is none.
+    pub(crate) cut: bool,
+    /// When they are sent again, and how long that is put off each time.
+    pub(crate) again: Nanos,
+    pub(crate) patience: Nanos,
+    /// Messages that went.
+    pub(crate) messages: u64,
+}
+
+/// A session, or what is left of one, on its way here.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    /// When the client connected here.
+    pub(crate) at: u64,
+    /// Whose session it has to be.
+    pub(crate) user: Option<Arc<str>>,
+    pub(crate) timer: u64,
+    /// As the session, if there is none by then.
+    pub(crate) whole: bool,
+    /// It came as the session.
+    pub(crate) came: bool,
+    /// Something of it is safe here.
+    pub(crate) safe: bool,
+    /// It ended here.
+    pub(crate) gone: bool,
+    /// The last round has come.
+    pub(crate) ending: bool,
+    /// All of it is safe here.
+    pub(crate) complete: bool,
+    pub(crate) stream: u64,
+    /// The part that is expected.
+    pub(crate) next: u32,
+    /// The ticket that the last part waits for.
+    pub(crate) waits: Option<u64>,
+    pub(crate) round: Option<Box<Round>>,
+    /// When the broker is asked again, how long that is put off, and how often it was asked
+    /// before it began.
+    pub(crate) again: Nanos,
+    pub(crate) patience: Nanos,
+    pub(crate) tries: u32,
+}
+
+impl Coming {
+    pub(crate) fn new(
+        at: u64,
+        user: Option<Arc<str>>,
+        timer: u64,
+        whole: bool,
+        now: Nanos,
+    ) -> Self {
+        Self {
+            at,
+            user,
+            timer,
+            whole,
+            came: false,
+            safe: false,
+            gone: false,
+            ending: false,
+            complete: false,
+            stream: 0,
+            next: 0,
+            waits: None,
+            round: None,
+            again: now + PATIENCE,
+            patience: PATIENCE,
+            tries: 0,
+        }
+    }
+}
+
+/// What a session has got that may come again.
+#[derive(Debug, Default)]
+pub(crate) struct Had {
+    /// What it is called, or where it was stored.
+    keys: HashSet<u64, foldhash::fast::RandomState>,
+    /// Those that came here by themselves, the oldest first.
+    own: VecDeque<u64>,
+    /// What had passed where the session was, before that left.
+    passed: HashSet<u64, foldhash::fast::RandomState>,
+    /// The last numbers in names that were given there, by origins.
+    given: HashMap<u32, u32, foldhash::fast::RandomState>,
+    pub(crate) until: Nanos,
+}
+
+impl Had {
+    /// Notes something that comes here by itself; false if the session has had it.
+    pub(crate) fn note(&mut self, name: u64) -> bool {
+        let last = self.given.get(&((name >> 32) as u32));
+        let given = last.is_some_and(|last| *last >= name as u32);
+        if self.passed.contains(&name) || given || !self.keys.insert(name) {
+            return false;
+        }
+        if self.own.len() >= MAX_HAD
+            && let Some(oldest) = self.own.pop_front()
+        {
+            self.keys.remove(&oldest);
+        }
+        self.own.push_back(name);
+        true
+    }
+
+    /// Notes something that comes from where the session was, by what it is called and where
+    /// it was stored, 0 for nothing; false if the session has had it.
+    pub(crate) fn note_moved(&mut self, keys: [u64; 2]) -> bool {
+        let known = keys.iter().any(|key| self.keys.contains(key));
+        self.keys.extend(keys.into_iter().filter(|key| *key != 0));
+        !known
+    }
+
+    /// Whether it had something of that name.
+    pub(crate) fn has(&self, name: u64) -> bool {
+        name != 0 && self.keys.contains(&name)
+    }
+
+    /// All of it, for another broker.
+    pub(crate) fn known(&self) -> Known {
+        Known {
+            had: self.keys.iter().copied().collect(),
+            passed: self.passed.iter().copied().collect(),
+            given: self
+                .given
+                .iter()
+                .map(|(origin, last)| u64::from(*origin) << 32 | u64::from(*last))
+                .collect(),
+        }
+    }
+
+    /// What was known elsewhere.
+    pub(crate) fn learn(&mut self, known: &Known) {
+        self.keys.extend(&known.had);
+        let room = MAX_PASSED.saturating_sub(self.passed.len());
+        // The latest come last.
+        self.passed.extend(known.passed.iter().rev().take(room));
+        for name in &known.given {
+            let last = self.given.entry((name >> 32) as u32).or_default();
+            *last = (name & u64::from(u32::MAX)).max(u64::from(*last)) as u32;
+        }
+    }
+}
+
+/// What looks after something at a time.
+#[derive(Debug, Clone)]
+pub(crate) enum Errand {
+    Awaiting(Arc<str>),
+    Leaving {
+        slot: u32,
+        session: u64,
+    },
+    Coming(Way),
+    Had {
+        slot: u32,
+        session: u64,
+    },
+    /// A session whose client is at another broker, which has not asked for it.
+    Orphan {
+        slot: u32,
+        session: u64,
+    },
+}
+
+/// Client and broker.
+pub(crate) type Way = (Arc<str>, Arc<str>);
+
+type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
+
+/// All of one shard but what is with its sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    /// Clients that wait.
+    pub(crate) awaiting: Map<Arc<str>, Awaiting>,
+    pub(crate) coming: BTreeMap<Way, Coming>,
+    /// Errands and when they are due; timers that come earlier are void.
+    pub(crate) errands: Map<u64, (Nanos, Errand)>,
+    pub(crate) last: u64,
+    /// The last stream that was begun.
+    pub(crate) stream: u64,
+    /// Parts that are acknowledged with commits, in order of tickets.
+    pub(crate) unsafe_parts: VecDeque<(u64, Way)>,
+}
+
+impl Moves {
+    /// Whether nothing moves here or is waited for.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.awaiting.is_empty() && self.coming.is_empty()
+    }
+
+    /// From where something of a client's session comes.
+    pub(crate) fn ways_of(&self, client: &Arc<str>) -> Vec<Way> {
+        let from = (client.clone(), Arc::from(""));
+        let ways = self.coming.range(from..).map(|(way, _)| way);
+        ways.take_while(|way| way.0 == *client).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_read_as_written() {
+        let letters = [
+            Letter::Take {
+                at: 7,
+                user: Some("ü"),
+            },
+            Letter::Take { at: 7, user: None },
+            Letter::Nothing { at: u64::MAX },
+            Letter::Newer { at: 1 },
+            Letter::Part {
+                stream: 1,
+                number: 2,
+                round: true,
+                end: false,
+                bytes: b"abc",
+            },
+            Letter::Got { stream: 3, next: 4 },
+            Letter::Lost { stream: 5 },
+            Letter::Gone { stream: 6 },
+            Letter::Void { stream: 6 },
+        ];
+        for letter in letters {
+            let bytes = letter.encode();
+            assert_eq!(Letter::decode(&bytes), Some(letter.clone()));
+            if !matches!(letter, Letter::Take { .. } | Letter::Part { .. }) {
+                assert_eq!(Letter::decode(&[&*bytes, b"x"].concat()), None);
+            }
+            assert_eq!(Letter::decode(&bytes[..8]), None);
+        }
+        assert_eq!(Letter::decode(&[9; 9]), None);
+    }
+
+    #[test]
+    fn what_a_session_has_had_is_recognised() {
+        let mut had = Had::default();
+        assert!(had.note(1) && !had.note(1));
+        assert!(!had.note_moved([1, 0]));
+        assert!(had.note_moved([2, 3]) && !had.note_moved([0, 3]) && !had.note(2));
+        // What has no name is never recognised.
+        assert!(had.note_moved([0, 0]) && had.note_moved([0, 0]));
+        had.learn(&Known {
+            had: vec![20],
+            passed: vec![10],
+            given: vec![5 << 32 | 7],
+        });
+        assert!(!had.note(20) && !had.note_moved([20, 0]));
+        assert!(!had.note(10) && !had.note(5 << 32 | 7) && had.note(5 << 32 | 8));
+        // It passed elsewhere, but was not there for this session.
+        assert!(had.note_moved([5 << 32 | 6, 0]));
+        for name in 100..100 + 2 * MAX_HAD as u64 {
+            had.note(name);
+        }
+        assert!(had.keys.len() <= MAX_HAD + 6);
+        assert!(
+            !had.note_moved([2, 0]),
+            "what came from there is not forgotten"
+        );
+    }
+}

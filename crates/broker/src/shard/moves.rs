@@ -1,0 +1,1150 @@
+//! How sessions go to other brokers of a mesh and come from there, see [`crate::moves`].
+
+use std::sync::Arc;
+
+use punctual_codec::{Connect, QoS, ReasonCode, topic};
+
+use super::connect::Looked;
+use super::{Fail, Shard};
+use crate::Nanos;
+use crate::hub::{Awaited, ConnId, Event, Hub, Output, State};
+use crate::journal::{
+    Journal, Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,
+};
+use crate::moves::{
+    Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE, MoveTimes, ORPHANED,
+    PART, PATIENCE, TRIES, WINDOW, Way,
+};
+use crate::session::{Delivery, Load, Queue, Session, Step, Subscription};
+use crate::timers::Timer;
+
+/// A part of a stream.
+struct Part<'a> {
+    stream: u64,
+    number: u32,
+    round: bool,
+    end: bool,
+    bytes: &'a [u8],
+}
+
+impl Shard {
+    /// Whether the session of a client is here, as another broker asks that the client has
+    /// connected to at that time ([`crate::Federation::seek`]): when it connected here last,
+    /// and whether it is the whole session. To be asked on the shard that has it.
+    pub fn sought(&self, client_id: &str, user: Option<&str>, number: u64) -> Option<(u64, bool)> {
+        let session = self.hub.sessions.get(self.hub.session_named(client_id)?)?;
+        // What waits for one user is not for another who uses the same identifier.
+        let is_foreign = session.username.is_some() && session.username.as_deref() != user;
+        let goes_later = session.leaving.as_ref().is_some_and(|it| it.at > number);
+        let is_here = session.arrived > number || session.is_transient() || goes_later;
+        let goes = session.link.is_none() && !is_foreign && !is_here;
+        goes.then_some((session.arrived, !session.handed))
+    }
+
+    /// The answer to [`crate::Federation::seek`]: who has something of the session.
+    pub fn found(&mut self, client_id: &str, number: u64, holders: &[Holder], now: Nanos) {
+        let hub = &mut self.hub;
+        let client: Arc<str> = client_id.into();
+        let waits = hub.moves.awaiting.get(&client);
+        let conn = waits.filter(|it| it.number == number).map(|it| it.conn);
+        if let Some(conn) = conn
+            && hub.conn(conn).is_none()
+        {
+            // Who does not wait any more finds it there the next time.
+            self.forget_awaiting(&client);
+            return;
+        }
+        let session = hub.session_named(client_id);
+        let session = session.and_then(|slot| hub.sessions.get(slot));
+        let user = match (conn, session) {
+            (Some(conn), _) => hub.conns.get(conn.slot).and_then(|conn| match &conn.state {
+                State::Awaiting(awaited) => awaited.username.clone(),
+                _ => None,
+            }),
+            (None, Some(session)) => session.username.clone(),
+            (None, None) => return,
+        };
+        let here = session.map(|session| session.arrived);
+        if conn.is_none() && session.is_some_and(Session::is_orphan) {
+            let newer = holders.iter().filter(|holder| Some(holder.at) > here);
+            if let (Some(slot), Some(newest)) = (
+                hub.session_named(client_id),
+                newer.max_by_key(|holder| (holder.whole, holder.at)),
+            ) {
+                hub.begin_leaving(slot, &Arc::from(&*newest.broker), newest.at, now);
+            }
+            return;
+        }
+        let newer = |holder: &&Holder| holder.whole && here.is_none_or(|here| holder.at > here);
+        let whole = holders.iter().filter(newer).max_by(|a, b| {
+            let order = a.at.cmp(&b.at);
+            order.then_with(|| b.broker.cmp(&a.broker))
+        });
+        let whole = whole.filter(|_| conn.is_some());
+        for holder in holders {
+            let way = (client.clone(), Arc::from(&*holder.broker));
+            let is_whole = whole == Some(holder);
+            self.hub
+                .begin_coming(way, number, user.clone(), is_whole, now);
+        }
+        if conn.is_some() && whole.is_none() {
+            self.connect_awaiting(&client, now);
+        }
+    }
+
+    /// What the core of another broker has written about a client's session.
+    pub fn letter(&mut self, from: &str, client_id: &str, body: &[u8], now: Nanos) {
+        let way: Way = (client_id.into(), from.into());
+        match Letter::decode(body) {
+            Some(Letter::Take { at, user }) => self.take_away(&way, at, user, now),
+            Some(Letter::Nothing { at }) => self.nothing_comes(&way, at, now),
+            Some(Letter::Newer { at }) => self.is_newer_there(&way, at, now),
+            Some(Letter::Part {
+                stream,
+                number,
+                round,
+                end,
+                bytes,
+            }) => {
+                let part = Part {
+                    stream,
+                    number,
+                    round,
+                    end,
+                    bytes,
+                };
+                self.part_came(&way, &part, now);
+            }
+            Some(Letter::Got { stream, next }) => self.part_is_there(&way, stream, next, now),
+            Some(Letter::Lost { stream }) => self.stream_is_lost(&way, stream, now),
+            Some(Letter::Gone { stream }) => {
+                if let Some(slot) = self.hub.leaves_with(&way, stream) {
+                    self.end_session(slot, now);
+                }
+            }
+            Some(Letter::Void { stream }) => self.stream_is_void(&way, stream, now),
+            // Of a version that this broker does not know.
+            None => {}
+        }
+        self.share_stats_soon(now);
+    }
+
+    /// A broker is reached again that was not since `away`: what could not be asked for is
+    /// asked for now. To be called on each shard.
+    pub fn broker_came(&mut self, broker: &str, away: Nanos, now: Nanos) {
+        let hub = &mut self.hub;
+        let mut errands = Vec::new();
+        for (way, coming) in &mut hub.moves.coming {
+            if *way.1 == *broker {
+                coming.again = now;
+                errands.push(coming.timer);
+            }
+        }
+        let mut missed = Vec::new();
+        for session in hub.sessions.iter_mut() {
+            match &mut session.leaving {
+                Some(leaving) if *leaving.to == *broker => {
+                    leaving.again = now;
+                    errands.push(leaving.timer);
+                }
+                _ if session.missed < Nanos::MAX && session.missed >= away => {
+                    let client = session.handle.client_id.clone();
+                    missed.push((client, session.arrived, session.username.clone()));
+                }
+                _ => {}
+            }
+        }
+        errands.into_iter().for_each(|id| hub.put_off(id, now));
+        for (client, at, user) in missed {
+            let way: Way = (client, broker.into());
+            if !hub.moves.coming.contains_key(&way) {
+                hub.begin_coming(way, at, user, false, now);
+            }
+        }
+    }
+
+    /// Lets a client wait until its session has come from wherever it is; false if it need not.
+    pub(super) fn await_session(
+        &mut self,
+        id: ConnId,
+        client: &Arc<str>,
+        awaited: Awaited,
+        now: Nanos,
+    ) -> bool {
+        let directory = self.hub.directory.clone();
+        let Some(federation) = directory.federation() else {
+            return false;
+        };
+        self.end_awaiting(client, now);
+        let hub = &mut self.hub;
+        if !directory.reserve(client, hub.index) {
+            return false;
+        }
+        let Some(number) = federation.seek(client, awaited.username.as_deref()) else {
+            hub.give_up_reserved(client);
+            return false;
+        };
+        let until = now + hub.move_times().wait;
+        let timer = hub.new_errand(until, Errand::Awaiting(client.clone()));
+        let waits = Awaiting {
+            conn: id,
+            number,
+            timer,
+            until,
+        };
+        hub.moves.awaiting.insert(client.clone(), waits);
+        if let Some(conn) = hub.conn(id) {
+            conn.state = State::Awaiting(Box::new(awaited));
+            conn.paused += 1;
+        }
+        true
+    }
+
+    /// Another connection of a client that waits takes its place.
+    pub(super) fn end_awaiting(&mut self, client: &Arc<str>, now: Nanos) {
+        if let Some(conn) = self.forget_awaiting(client)
+            && self.hub.conn(conn).is_some()
+        {
+            self.hub.stats.sessions_taken_over += 1;
+            self.end_connection(conn.slot, "session taken over", false, now);
+        }
+    }
+
+    fn forget_awaiting(&mut self, client: &Arc<str>) -> Option<ConnId> {
+        let hub = &mut self.hub;
+        let waits = hub.moves.awaiting.remove(client)?;
+        hub.moves.errands.remove(&waits.timer);
+        hub.give_up_reserved(client);
+        Some(waits.conn)
+    }
+
+    /// Lets a client in that has waited for its session.
+    fn connect_awaiting(&mut self, client: &Arc<str>, now: Nanos) {
+        let Some(waits) = self.hub.moves.awaiting.remove(client) else {
+            return;
+        };
+        self.hub.moves.errands.remove(&waits.timer);
+        let id = waits.conn;
+        let state = self.hub.conn(id).map(|conn| &mut conn.state);
+        if let Some(state @ State::Awaiting(_)) = state
+            && let State::Awaiting(awaited) = std::mem::replace(state, State::Opening)
+        {
+            let Awaited {
+                body,
+                username,
+                auth,
+            } = *awaited;
+            if let Ok(connect) = Connect::decode(&body) {
+                let looked = Looked::Since(waits.number);
+                self.let_in(id, &connect, username, auth, looked, now);
+            }
+        }
+        self.hub.give_up_reserved(client);
+    }
+
+    /// The client has connected to another broker, later: what was asked for here is not
+    /// wanted any more.
+    pub(super) fn awaited_elsewhere(&mut self, client_id: &str, at: u64, now: Nanos) {
+        if self.hub.moves.is_idle() {
+            return;
+        }
+        let client: Arc<str> = client_id.into();
+        let waits = self.hub.moves.awaiting.get(&client);
+        if waits.is_some_and(|waits| waits.number < at)
+            && let Some(conn) = self.forget_awaiting(&client)
+            && self.hub.conn(conn).is_some()
+        {
+            self.end_connection(conn.slot, "connected to another broker", false, now);
+        }
+        for way in self.hub.moves.ways_of(&client) {
+            let coming = self.hub.moves.coming.get(&way);
+            if coming.is_some_and(|coming| coming.at < at && !coming.safe) {
+                self.hub.forget_coming(&way);
+            }
+        }
+    }
+
+    /// Another broker wants a session.
+    fn take_away(&mut self, way: &Way, at: u64, user: Option<&str>, now: Nanos) {
+        let (client, to) = way;
+        let slot = self.hub.session_named(client);
+        if let Some(slot) = slot
+            && let Some(session) = self.hub.sessions.get_mut(slot)
+            && let Some(leaving) = &mut session.leaving
+            && leaving.to == *to
+            && leaving.at == at
+        {
+            leaving.again = now;
+            let timer = leaving.timer;
+            self.hub.put_off(timer, now);
+            return;
+        }
+        if self.sought(client, user, at).is_none() {
+            let session = slot.and_then(|slot| self.hub.sessions.get(slot));
+            let own = session.filter(|it| it.username.is_none() || it.username.as_deref() == user);
+            let newer = own.map(|it| it.arrived).filter(|arrived| *arrived > at);
+            let letter = match newer {
+                Some(at) => Letter::Newer { at },
+                None => Letter::Nothing { at },
+            };
+            self.hub.write(way, &letter);
+            return;
+        }
+        if let Some(slot) = slot {
+            self.stop_leaving(slot, now);
+            if let Some(conn) = self.hub.sessions.get(slot).and_then(|session| session.conn) {
+                self.hub.stats.sessions_taken_over += 1;
+                self.dismiss(conn, ReasonCode::SessionTakenOver, "");
+                self.end_connection(conn, "connected to another broker", true, now);
+            }
+        }
+        let Some(slot) = self.hub.session_named(client) else {
+            self.hub.write(way, &Letter::Nothing { at });
+            return;
+        };
+        if self.hub.take_will(slot).is_some() {
+            self.hub.store_no_will(slot);
+        }
+        self.hub.begin_leaving(slot, to, at, now);
+    }
+
+    /// A session does not leave any more: it is here as it was, but for what has gone.
+    pub(super) fn stop_leaving(&mut self, slot: u32, now: Nanos) {
+        let hub = &mut self.hub;
+        let clock = hub.directory.federation().map_or(0, |mesh| mesh.clock());
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return;
+        };
+        let Some(leaving) = session.leaving.take() else {
+            return;
+        };
+        hub.moves.errands.remove(&leaving.timer);
+        let mut later = std::mem::take(&mut session.queue);
+        for delivery in leaving.kept {
+            session.queue.push(delivery, now);
+        }
+        while let Some((since, delivery)) = later.pop() {
+            session.queue.push(delivery, since);
+        }
+        session.share_queue_len();
+        let (epoch, expiry) = (session.epoch, session.expiry);
+        if session.sweep_by(now) {
+            let timer = Timer::Sweep { slot, epoch };
+            hub.timers.arm(session.sweep_at, timer);
+        }
+        if expiry != u32::MAX {
+            let timer = Timer::SessionExpiry { slot, epoch };
+            hub.timers
+                .arm(now + Nanos::from_secs(u64::from(expiry)), timer);
+        }
+        if !leaving.subscriptions.is_empty() {
+            let wall = offset(clock, now).0;
+            hub.restore_subscriptions(slot, leaving.subscriptions, wall);
+        }
+    }
+
+    /// Parts below `next` are where they went.
+    fn part_is_there(&mut self, way: &Way, stream: u64, next: u32, now: Nanos) {
+        let Some(slot) = self.hub.leaves_with(way, stream) else {
+            self.hub.write(way, &Letter::Void { stream });
+            return;
+        };
+        let hub = &mut self.hub;
+        let Some(leaving) = hub.leaving(slot) else {
+            return;
+        };
+        while leaving.first < next && leaving.parts.pop_front().is_some() {
+            leaving.first += 1;
+            leaving.patience = PATIENCE;
+            leaving.again = now + PATIENCE;
+        }
+        match leaving.parts.is_empty() && leaving.cut {
+            true => self.round_is_safe(slot, now),
+            false => hub.send_on(slot, now),
+        }
+    }
+
+    /// All that was sent is safe where it went, and is forgotten here.
+    fn round_is_safe(&mut self, slot: u32, now: Nanos) {
+        let hub = &mut self.hub;
+        let linger = hub.move_times().linger;
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return;
+        };
+        let Some(leaving) = &mut session.leaving else {
+            return;
+        };
+        let mut load = Load::default();
+        let kept = std::mem::take(&mut leaving.kept);
+        leaving.messages += kept.len() as u64;
+        let (timer, ending, is_first) = (leaving.timer, leaving.ending, leaving.ends.is_none());
+        let (to, messages) = (leaving.to.clone(), leaving.messages);
+        if is_first {
+            leaving.ends = Some(now + linger);
+        }
+        for delivery in kept {
+            load.add(&delivery.message);
+            Journal::done(&mut hub.journal, session, delivery.entry);
+        }
+        if is_first {
+            session.handed = true;
+            session.had = None;
+            for entry in session.window.clear() {
+                hub.stats.inflight_messages -= 1;
+                Journal::done(&mut hub.journal, session, entry);
+            }
+        }
+        let client_id = session.handle.client_id.clone();
+        hub.forget_queued(&load);
+        if !ending {
+            hub.put_off(timer, now + GATHER.min(linger));
+            return;
+        }
+        hub.stats.sessions_moved_out += 1;
+        hub.outputs.push(Output::Event(Event::SessionLeft {
+            client_id,
+            broker: to,
+            messages,
+        }));
+        self.end_session(slot, now);
+    }
+
+    /// The other broker knows nothing of what it was sent.
+    fn stream_is_lost(&mut self, way: &Way, stream: u64, now: Nanos) {
+        let Some(slot) = self.hub.leaves_with(way, stream) else {
+            return;
+        };
+        let Some((at, had_some)) = self.hub.leaving(slot).map(|it| (it.at, it.first > 0)) else {
+            return;
+        };
+        self.stop_leaving(slot, now);
+        // It has started again, and may have what was safe there.
+        if had_some {
+            self.hub.begin_leaving(slot, &way.1, at, now);
+        }
+    }
+
+    /// What came is not the session any more: the client is where it was, or elsewhere.
+    fn stream_is_void(&mut self, way: &Way, stream: u64, now: Nanos) {
+        let Some(coming) = self.hub.moves.coming.get(way) else {
+            return;
+        };
+        if coming.stream != stream || coming.complete {
+            return;
+        }
+        let came = coming.came;
+        self.hub.forget_coming(way);
+        let slot = self.hub.session_named(&way.0);
+        let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
+        if let Some((slot, session)) = session
+            && came
+            && session.arrived == 0
+        {
+            self.end_session(slot, now);
+        }
+    }
+
+    fn nothing_comes(&mut self, way: &Way, at: u64, now: Nanos) {
+        let coming = self.hub.moves.coming.get(way);
+        let Some(coming) = coming.filter(|coming| coming.at == at) else {
+            return;
+        };
+        let whole = coming.whole && !coming.came;
+        self.hub.forget_coming(way);
+        if whole && self.hub.awaits(&way.0, at) {
+            self.connect_awaiting(&way.0, now);
+        }
+    }
+
+    /// The client has connected to the other broker later, of which nothing was heard here:
+    /// what is here goes there.
+    fn is_newer_there(&mut self, way: &Way, at: u64, now: Nanos) {
+        let (client, to) = way;
+        self.hub.forget_coming(way);
+        self.arrived_elsewhere(client, at, false, now);
+        let Some(slot) = self.hub.session_named(client) else {
+            return;
+        };
+        let session = self.hub.sessions.get(slot);
+        let stays = |it: &Session| it.arrived >= at || it.leaving.is_some() || it.is_transient();
+        if !session.is_none_or(stays) {
+            self.hub.begin_leaving(slot, to, at, now);
+        }
+    }
+
+    /// A part of a session that comes from another broker.
+    fn part_came(&mut self, way: &Way, part: &Part<'_>, now: Nanos) {
+        let hub = &mut self.hub;
+        let (client, from) = way;
+        let Part { stream, number, .. } = *part;
+        let slot = hub.session_named(client);
+        if !hub.moves.coming.contains_key(way) {
+            let session = slot.and_then(|slot| hub.sessions.get(slot));
+            match session {
+                // This broker has started again since it asked.
+                Some(session) if number == 0 && session.link.is_none() => {
+                    let (at, user) = (session.arrived, session.username.clone());
+                    hub.note_coming(way.clone(), at, user, false, now);
+                }
+                _ => return hub.write(way, &Letter::Lost { stream }),
+            }
+        }
+        let awaits = hub.moves.awaiting.contains_key(client);
+        let whole = hub.moves.coming.get(way).is_some_and(|coming| coming.whole);
+        if slot.is_none() && awaits && !whole {
+            // What is left of a session comes after it, when it is said again.
+            return;
+        }
+        let Some(mut coming) = hub.moves.coming.remove(way) else {
+            return;
+        };
+        if stream > coming.stream && number == 0 {
+            (coming.stream, coming.next) = (stream, 0);
+            (coming.round, coming.waits) = (None, None);
+        }
+        let known = coming.stream == stream;
+        let answer = if coming.gone {
+            Some(Letter::Gone { stream })
+        } else if !known {
+            Some(Letter::Lost { stream })
+        } else if number != coming.next {
+            let next = coming.next;
+            let again = number < next && coming.waits.is_none();
+            again.then_some(Letter::Got { stream, next })
+        } else {
+            coming.again = now + PATIENCE.max(MoveTimes::SILENCE);
+            coming.patience = PATIENCE.max(MoveTimes::SILENCE);
+            let session = slot.filter(|slot| !hub.gives_way(*slot, way, &coming));
+            let round = coming.round.take();
+            let round =
+                round.unwrap_or_else(|| Box::new(Round::new(hub, client, from, session, now)));
+            return self.read_part(way, coming, round, part, now);
+        };
+        hub.moves.coming.insert(way.clone(), coming);
+        if let Some(answer) = answer {
+            hub.write(way, &answer);
+        }
+    }
+
+    /// The part that was expected has come.
+    fn read_part(
+        &mut self,
+        way: &Way,
+        mut coming: Coming,
+        mut round: Box<Round>,
+        part: &Part<'_>,
+        now: Nanos,
+    ) {
+        let hub = &mut self.hub;
+        let client = &way.0;
+        let until = now + hub.move_times().wait;
+        if let Some(waits) = hub.moves.awaiting.get_mut(client) {
+            waits.until = until;
+        }
+        let stream = part.stream;
+        let awaited = hub.awaits(client, coming.at) && coming.whole && !coming.came;
+        let read = round.read(&hub.directory, part.bytes);
+        if read.is_some() && !part.round {
+            coming.next += 1;
+            coming.round = Some(round);
+            let next = coming.next;
+            hub.moves.coming.insert(way.clone(), coming);
+            hub.write(way, &Letter::Got { stream, next });
+            return;
+        }
+        let moved = read.and_then(|()| round.finish());
+        let is_left = moved.as_ref().is_some_and(|moved| !moved.whole);
+        if is_left && !coming.came && hub.session_named(client).is_none() {
+            // There is no session any more; this comes again for the new one.
+            coming.whole = false;
+            hub.moves.coming.insert(way.clone(), coming);
+            if awaited {
+                self.connect_awaiting(client, now);
+            }
+            return;
+        }
+        let slot = moved.and_then(|moved| self.take_in(way, &mut coming, moved, now));
+        let hub = &mut self.hub;
+        let Some(slot) = slot else {
+            hub.moves.errands.remove(&coming.timer);
+            hub.write(way, &Letter::Lost { stream });
+            if awaited {
+                self.connect_awaiting(client, now);
+            }
+            return;
+        };
+        coming.next += 1;
+        coming.ending = part.end;
+        let durable = hub
+            .sessions
+            .get(slot)
+            .is_some_and(|session| session.durable);
+        let ticket = hub.journal.as_ref().map(|journal| journal.latest());
+        coming.waits = Some(ticket.filter(|_| durable).unwrap_or(0));
+        let ticket = coming.waits.unwrap_or(0);
+        hub.moves.unsafe_parts.push_back((ticket, way.clone()));
+        hub.moves.coming.insert(way.clone(), coming);
+        hub.watch_had(slot, now);
+        hub.acknowledge_parts(now);
+        if awaited {
+            self.connect_awaiting(client, now);
+        }
+    }
+
+    /// A round has come; returns the session that has it.
+    fn take_in(&mut self, way: &Way, coming: &mut Coming, moved: Moved, now: Nanos) -> Option<u32> {
+        let (client, from) = way;
+        let slot = self.hub.session_named(client);
+        let gives_way = |slot: &u32| moved.whole && self.hub.gives_way(*slot, way, coming);
+        if let Some(slot) = slot.filter(|slot| !gives_way(slot)) {
+            let count = self.hub.append(slot, moved, coming.came, now);
+            if !coming.came {
+                self.hub.stats.messages_moved_late += count;
+            }
+            return Some(slot);
+        }
+        if coming.came || !moved.whole {
+            return None;
+        }
+        if self.hub.store_trouble().is_some() {
+            return None;
+        }
+        // What is here is older.
+        let had = slot.and_then(|slot| self.hub.sessions.get_mut(slot)?.had.take());
+        let had = had.unwrap_or_default();
+        let own = slot.map(|slot| self.leave_behind(slot, now));
+        let own = own.unwrap_or_default();
+        if !self.hub.adopt(moved, &had, &own, now) {
+            return None;
+        }
+        let slot = self.hub.session_named(client)?;
+        self.hub.append_own(slot, own, now);
+        if let Some(session) = self.hub.sessions.get_mut(slot) {
+            let known = session.had.get_or_insert_default();
+            known.learn(&had.known());
+        }
+        coming.came = true;
+        self.hub.stats.sessions_moved_in += 1;
+        self.hub.outputs.push(Output::Event(Event::SessionCame {
+            client_id: client.clone(),
+            broker: from.clone(),
+        }));
+        Some(slot)
+    }
+
+    /// Ends a session whose place another one takes; returns the messages that wait in it.
+    pub(super) fn leave_behind(&mut self, slot: u32, now: Nanos) -> Vec<Delivery> {
+        self.stop_leaving(slot, now);
+        let hub = &mut self.hub;
+        if hub.take_will(slot).is_some() {
+            hub.store_no_will(slot);
+        }
+        let Some(session) = hub.sessions.get(slot) else {
+            return Vec::new();
+        };
+        let waiting = session.window.unacknowledged().chain(session.queue.iter());
+        let waiting = waiting.cloned().collect();
+        let client = session.handle.client_id.clone();
+        // What comes for it comes for the next one.
+        let ways = hub.moves.ways_of(&client);
+        let coming: Vec<_> = ways
+            .into_iter()
+            .filter_map(|way| Some((hub.moves.coming.remove(&way)?, way)))
+            .collect();
+        self.end_session(slot, now);
+        for (coming, way) in coming {
+            self.hub.moves.coming.insert(way, coming);
+        }
+        waiting
+    }
+
+    pub(super) fn run_errand(&mut self, id: u64, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some((due, errand)) = hub.moves.errands.get_mut(&id) else {
+            return;
+        };
+        if *due > now {
+            return;
+        }
+        *due = Nanos::MAX;
+        match errand.clone() {
+            Errand::Awaiting(client) => {
+                let until = hub.moves.awaiting.get(&client).map(|waits| waits.until);
+                match until {
+                    Some(until) if until > now => hub.put_off(id, until),
+                    _ => self.connect_awaiting(&client, now),
+                }
+            }
+            Errand::Leaving { slot, session } => {
+                let is_it = |it: &Session| it.handle.number == session;
+                if hub.sessions.get(slot).is_some_and(is_it) {
+                    hub.look_after_leaving(slot, now);
+                }
+            }
+            Errand::Coming(way) => hub.look_after_coming(&way, now),
+            Errand::Had { slot, session } => hub.forget_had(id, slot, session, now),
+            Errand::Orphan { slot, session } => hub.look_after_orphan(id, slot, session, now),
+        }
+    }
+
+    /// Decides about CONNECT as after an authentication.
+    fn let_in(
+        &mut self,
+        id: ConnId,
+        connect: &Connect<'_>,
+        username: Option<Arc<str>>,
+        auth: Option<(Box<str>, Box<[u8]>)>,
+        looked: Looked<'_>,
+        now: Nanos,
+    ) {
+        match self.accept(id, connect, username, auth, looked, now) {
+            Ok(()) => self.hub.resume(vec![id]),
+            Err(refusal) => {
+                self.refuse_connect(id, &refusal);
+                self.fail(id, &Fail::silent(refusal.why), now);
+            }
+        }
+    }
+}
+
+impl Hub {
+    pub(crate) fn move_times(&self) -> MoveTimes {
+        let federation = self.directory.federation();
+        federation.map_or(MoveTimes::NONE, |federation| federation.move_times())
+    }
+
+    /// Writes to the other broker about a client's session.
+    fn write(&self, (client, broker): &Way, letter: &Letter<'_>) {
+        if let Some(federation) = self.directory.federation() {
+            federation.letter(broker, client, letter.encode());
+        }
+    }
+
+    fn new_errand(&mut self, at: Nanos, errand: Errand) -> u64 {
+        self.moves.last += 1;
+        let id = self.moves.last;
+        self.moves.errands.insert(id, (at, errand));
+        self.timers.arm(at, Timer::Errand { id });
+        id
+    }
+
+    fn put_off(&mut self, id: u64, at: Nanos) {
+        if let Some((due, _)) = self.moves.errands.get_mut(&id)
+            && *due != at
+        {
+            *due = at;
+            self.timers.arm(at, Timer::Errand { id });
+        }
+    }
+
+    /// Whether a client waits since that time.
+    fn awaits(&self, client: &str, number: u64) -> bool {
+        let waits = self.moves.awaiting.get(client);
+        waits.is_some_and(|waits| waits.number == number)
+    }
+
+    fn give_up_reserved(&self, client: &str) {
+        if self.session_named(client).is_none() && !self.moves.awaiting.contains_key(client) {
+            self.directory.give_up(client);
+        }
+    }
+
+    /// Sees to it that a session goes where its client is.
+    pub(super) fn note_orphan(&mut self, slot: u32, now: Nanos) {
+        if let Some(session) = self.sessions.get(slot) {
+            let session = session.handle.number;
+            self.new_errand(now + ORPHANED, Errand::Orphan { slot, session });
+        }
+    }
+
+    fn look_after_orphan(&mut self, errand: u64, slot: u32, number: u64, now: Nanos) {
+        let session = self.sessions.get(slot);
+        let session = session.filter(|it| it.handle.number == number && it.elsewhere);
+        let Some(session) = session.filter(|session| session.conn.is_none()) else {
+            self.moves.errands.remove(&errand);
+            return;
+        };
+        if let (true, Some(federation)) = (session.is_orphan(), self.directory.federation()) {
+            let user = session.username.as_deref();
+            federation.seek(&session.handle.client_id, user);
+        }
+        self.put_off(errand, now + MOST_PATIENCE);
+    }
+
+    /// Whether a session makes room for the one that comes: it is older, or what is left.
+    fn gives_way(&self, slot: u32, way: &Way, coming: &Coming) -> bool {
+        let waits = coming.whole && self.moves.awaiting.contains_key(&way.0);
+        let left = self
+            .sessions
+            .get(slot)
+            .is_some_and(|session| session.handed);
+        !coming.came && (left || waits)
+    }
+
+    /// Asks a broker for what it has of a session.
+    fn begin_coming(&mut self, way: Way, at: u64, user: Option<Arc<str>>, whole: bool, now: Nanos) {
+        self.forget_coming(&way);
+        let letter = Letter::Take {
+            at,
+            user: user.as_deref(),
+        };
+        self.write(&way, &letter);
+        self.note_coming(way, at, user, whole, now);
+    }
+
+    fn note_coming(&mut self, way: Way, at: u64, user: Option<Arc<str>>, whole: bool, now: Nanos) {
+        let timer = self.new_errand(now + PATIENCE, Errand::Coming(way.clone()));
+        let coming = Coming::new(at, user, timer, whole, now);
+        self.moves.coming.insert(way, coming);
+    }
+
+    fn forget_coming(&mut self, way: &Way) {
+        if let Some(coming) = self.moves.coming.remove(way) {
+            self.moves.errands.remove(&coming.timer);
+        }
+    }
+
+    /// A session has ended to which something may still come.
+    pub(super) fn end_coming(&mut self, client: &Arc<str>, now: Nanos) {
+        if self.moves.is_idle() {
+            return;
+        }
+        let heal = self.move_times().heal;
+        for way in self.moves.ways_of(client) {
+            let Some(coming) = self.moves.coming.get_mut(&way) else {
+                continue;
+            };
+            // What is not safe here stays where it is.
+            if !coming.safe {
+                self.forget_coming(&way);
+                continue;
+            }
+            (coming.gone, coming.again) = (true, now + heal);
+            let timer = coming.timer;
+            self.put_off(timer, now + heal);
+        }
+    }
+
+    fn look_after_coming(&mut self, way: &Way, now: Nanos) {
+        let Some(coming) = self.moves.coming.get_mut(way) else {
+            return;
+        };
+        if coming.gone {
+            return self.forget_coming(way);
+        }
+        if coming.complete {
+            return;
+        }
+        let timer = coming.timer;
+        if coming.again > now {
+            let again = coming.again;
+            return self.put_off(timer, again);
+        }
+        coming.tries += u32::from(coming.stream == 0);
+        if coming.tries > TRIES {
+            return self.forget_coming(way);
+        }
+        coming.patience = Nanos(coming.patience.0 * 2).min(MOST_PATIENCE);
+        coming.again = now + coming.patience;
+        let (again, at, user) = (coming.again, coming.at, coming.user.clone());
+        let letter = Letter::Take {
+            at,
+            user: user.as_deref(),
+        };
+        self.write(way, &letter);
+        self.put_off(timer, again);
+    }
+
+    /// Tells other brokers which of their parts are committed.
+    pub(crate) fn acknowledge_parts(&mut self, now: Nanos) {
+        loop {
+            let journal = self.journal.as_ref();
+            let safe = |ticket: u64| journal.is_none_or(|journal| journal.is_committed(ticket));
+            let parts = &mut self.moves.unsafe_parts;
+            let Some((ticket, way)) = parts.pop_front_if(|(ticket, _)| safe(*ticket)) else {
+                return;
+            };
+            let Some(coming) = self.moves.coming.get_mut(&way) else {
+                continue;
+            };
+            if coming.waits != Some(ticket) {
+                continue;
+            }
+            coming.waits = None;
+            coming.safe = true;
+            coming.complete = coming.ending;
+            let (stream, next) = (coming.stream, coming.next);
+            self.write(&way, &Letter::Got { stream, next });
+            if let Some(slot) = self.session_named(&way.0) {
+                self.watch_had(slot, now);
+            }
+        }
+    }
+
+    /// Remembers for a while what a session gets.
+    pub(super) fn watch_had(&mut self, slot: u32, now: Nanos) {
+        let MoveTimes { heal, linger, .. } = self.move_times();
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        if session.handed {
+            // Where it went, all of this is recognised.
+            return;
+        }
+        let new = session.had.as_ref().is_none_or(|had| had.until == Nanos(0));
+        let had = session.had.get_or_insert_default();
+        had.until = now + heal + linger;
+        let (until, session) = (had.until, session.handle.number);
+        if new {
+            self.new_errand(until, Errand::Had { slot, session });
+        }
+    }
+
+    fn forget_had(&mut self, errand: u64, slot: u32, number: u64, now: Nanos) {
+        let session = self.sessions.get_mut(slot);
+        let Some(session) = session.filter(|session| session.handle.number == number) else {
+            self.moves.errands.remove(&errand);
+            return;
+        };
+        let client = session.handle.client_id.clone();
+        let until = session.had.as_ref().map_or(now, |had| had.until);
+        let ways = self.moves.ways_of(&client);
+        let comes = |way: &&Way| self.moves.coming.get(*way).is_some_and(|it| !it.complete);
+        if until > now {
+            self.put_off(errand, until);
+        } else if ways.iter().find(comes).is_some() {
+            let heal = self.move_times().heal.max(PATIENCE);
+            self.put_off(errand, now + heal);
+        } else {
+            session.had = None;
+            self.moves.errands.remove(&errand);
+            ways.iter().for_each(|way| self.forget_coming(way));
+        }
+    }
+
+    /// The session that leaves on that way with that stream.
+    fn leaves_with(&self, (client, to): &Way, stream: u64) -> Option<u32> {
+        let slot = self.session_named(client)?;
+        let leaving = self.sessions.get(slot)?.leaving.as_ref()?;
+        (leaving.to == *to && leaving.stream == stream).then_some(slot)
+    }
+
+    fn leaving(&mut self, slot: u32) -> Option<&mut Leaving> {
+        self.sessions.get_mut(slot)?.leaving.as_deref_mut()
+    }
+
+    /// Begins to send a session.
+    fn begin_leaving(&mut self, slot: u32, to: &Arc<str>, at: u64, now: Nanos) {
+        let directory = self.directory.clone();
+        let Some(federation) = directory.federation() else {
+            return;
+        };
+        // Timers of before are void: it neither expires nor is swept while it leaves.
+        let epoch = self.epoch();
+        let stream = federation.clock().max(self.moves.stream + 1);
+        self.moves.stream = stream;
+        let number = self.sessions.get(slot).map(|session| session.handle.number);
+        let Some(number) = number else {
+            return;
+        };
+        let errand = Errand::Leaving {
+            slot,
+            session: number,
+        };
+        let timer = self.new_errand(now + PATIENCE, errand);
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        session.epoch = epoch;
+        session.sweep_at = Nanos::MAX;
+        // Whatever has no name here could not be recognised there.
+        let name = |delivery: &mut Delivery| {
+            if delivery.message.name == 0
+                && let Some(name) = directory.new_name()
+            {
+                delivery.message = delivery.message.called(name.key());
+            }
+        };
+        session.window.deliveries_mut().for_each(name);
+        let kept = take_all(&mut session.queue, name);
+        session.share_queue_len();
+        let exactly = |it: &Subscription| it.options.qos == QoS::ExactlyOnce;
+        let mut bytes = Vec::new();
+        put_session(&mut bytes, session);
+        let had = session.had.as_ref();
+        let mut known = had.map(|had| had.known()).unwrap_or_default();
+        if session.handed {
+            // What it has had is where it went, and perhaps nowhere else.
+            known = Known::default();
+        } else if session.subscriptions.iter().any(exactly) {
+            let last = federation.passed();
+            known.passed.extend(last.into_iter().map(|name| name.key()));
+            known
+                .given
+                .extend(directory.last_name().map(|name| name.key()));
+        }
+        put_state(&mut bytes, session, &known);
+        session.leaving = Some(Box::new(Leaving {
+            to: to.clone(),
+            at,
+            stream,
+            timer,
+            ending: false,
+            ends: None,
+            subscriptions: Vec::new(),
+            kept,
+            next: (0, 0),
+            bytes,
+            parts: std::collections::VecDeque::new(),
+            first: 0,
+            cut: false,
+            again: now + PATIENCE,
+            patience: PATIENCE,
+            messages: 0,
+        }));
+        self.send_on(slot, now);
+    }
+
+    /// Sends the parts of the round that may be under way.
+    fn send_on(&mut self, slot: u32, now: Nanos) {
+        let directory = self.directory.clone();
+        let (Some(federation), Some(session)) =
+            (directory.federation(), self.sessions.get_mut(slot))
+        else {
+            return;
+        };
+        let Some(mut leaving) = session.leaving.take() else {
+            return;
+        };
+        let offset = offset(federation.clock(), now);
+        while leaving.parts.len() < WINDOW && !leaving.cut {
+            let (first, next) = leaving.next;
+            if leaving.bytes.len() < PART {
+                let inflight = session.window.at(first);
+                if let (Some(inflight), None) = (inflight, leaving.ends) {
+                    if inflight.step != Step::Done {
+                        put_inflight(&mut leaving.bytes, inflight, offset);
+                        leaving.messages += 1;
+                    }
+                    leaving.next.0 += 1;
+                    continue;
+                }
+                if let Some(delivery) = leaving.kept.get(next) {
+                    put_delivery(&mut leaving.bytes, delivery, offset);
+                    leaving.next.1 += 1;
+                    continue;
+                }
+                leaving.cut = true;
+            }
+            let rest = leaving.bytes.split_off(leaving.bytes.len().min(PART));
+            let bytes = std::mem::replace(&mut leaving.bytes, rest);
+            let letter = Letter::Part {
+                stream: leaving.stream,
+                number: leaving.first + leaving.parts.len() as u32,
+                round: leaving.cut,
+                end: leaving.cut && leaving.ending,
+                bytes: &bytes,
+            };
+            let letter = letter.encode();
+            leaving.parts.push_back(letter.clone());
+            federation.letter(&leaving.to, &session.handle.client_id, letter);
+            leaving.again = now + leaving.patience;
+        }
+        let (timer, again) = (leaving.timer, leaving.again);
+        session.leaving = Some(leaving);
+        self.put_off(timer, again);
+    }
+
+    /// Says again what was not answered, and begins another round if something came.
+    fn look_after_leaving(&mut self, slot: u32, now: Nanos) {
+        let directory = self.directory.clone();
+        let (Some(federation), Some(session)) =
+            (directory.federation(), self.sessions.get_mut(slot))
+        else {
+            return;
+        };
+        let Some(leaving) = &mut session.leaving else {
+            return;
+        };
+        let timer = leaving.timer;
+        if !leaving.parts.is_empty() {
+            if leaving.again <= now {
+                for letter in &leaving.parts {
+                    federation.letter(&leaving.to, &session.handle.client_id, letter.clone());
+                }
+                leaving.patience = Nanos(leaving.patience.0 * 2).min(MOST_PATIENCE);
+                leaving.again = now + leaving.patience;
+            }
+            let again = leaving.again;
+            return self.put_off(timer, again);
+        }
+        let ends = leaving.ends.is_some_and(|ends| ends <= now);
+        if !ends && session.queue.is_empty() {
+            return self.put_off(timer, now + GATHER);
+        }
+        let subscriptions = match ends {
+            // Nothing comes from now on.
+            true => self.withdraw(slot),
+            false => Vec::new(),
+        };
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let kept = take_all(&mut session.queue, |delivery| {
+            if delivery.message.name == 0
+                && let Some(name) = directory.new_name()
+            {
+                delivery.message = delivery.message.called(name.key());
+            }
+        });
+        session.share_queue_len();
+        let mut bytes = Vec::new();
+        put_session(&mut bytes, session);
+        if let Some(leaving) = &mut session.leaving {
+            (leaving.kept, leaving.bytes, leaving.cut) = (kept, bytes, false);
+            leaving.next.1 = 0;
+            leaving.ending = ends;
+            leaving.subscriptions = subscriptions;
+            leaving.patience = PATIENCE;
+        }
+        self.send_on(slot, now);
+    }
+
+    /// Ends the subscriptions of a session, and returns them.
+    pub(super) fn withdraw(&mut self, slot: u32) -> Vec<Subscription> {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return Vec::new();
+        };
+        let subscriptions = std::mem::take(&mut session.subscriptions);
+        if subscriptions.is_empty() {
+            return subscriptions;
+        }
+        let directory = &self.directory;
+        let mut index = directory.index_mut();
+        for Subscription { filter, .. } in &subscriptions {
+            index.unsubscribe(filter, &session.handle, &directory.generations);
+            let shared = filter.starts_with(topic::SHARE_PREFIX);
+            self.stats.shared_subscriptions -= u64::from(shared);
+        }
+        drop(index);
+        if let Some(federation) = directory.federation() {
+            let gone = subscriptions.iter();
+            gone.for_each(|gone| federation.unsubscribed(&gone.filter));
+        }
+        let count = subscriptions.len();
+        self.stats.subscriptions -= count as u64;
+        let all = &directory.subscriptions;
+        all.fetch_sub(count, std::sync::atomic::Ordering::Relaxed);
+        subscriptions
+    }
+}
+
+/// Takes all that waits, in the order in which it would be sent.
+fn take_all(queue: &mut Queue, change: impl Fn(&mut Delivery)) -> Vec<Delivery> {
+    let mut all = Vec::with_capacity(queue.len());
+    while let Some((_, mut delivery)) = queue.pop() {
+        change(&mut delivery);
+        all.push(delivery);
+    }
+    all
+}

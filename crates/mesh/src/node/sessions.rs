@@ -1,0 +1,255 @@
+//! Sessions that follow their clients: who has one, and what brokers' cores write to each
+//! other about it.
+//!
+//! A question goes over the tree to every broker; each answers when all behind it have, so
+//! that who asks knows at once when nobody has the session. A link that is lost, and one
+//! that does not answer in [`super::Settings::session_wait`], has answered with no.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use punctual_model::Nanos;
+
+use super::{Node, Output};
+use crate::id::{BrokerId, LinkId};
+use crate::wire::{Found, Holder, Letter, Message, SESSIONS, SeekSession};
+
+/// Questions that are open at a time; those beyond are answered with no.
+const MAX_SEEKS: usize = 1 << 16;
+/// Brokers of which it is remembered since when they are away.
+const MAX_AWAY: usize = 1 << 12;
+
+/// Who asks, and the number of the question there.
+type Question = (BrokerId, u64);
+
+/// A question that is not answered.
+#[derive(Debug)]
+struct Asked {
+    client: Box<str>,
+    /// Who is to be answered; `None` for this broker itself.
+    from: Option<LinkId>,
+    /// Who has not answered.
+    open: BTreeSet<LinkId>,
+    /// Whether this broker's own core has not.
+    own: bool,
+    holders: Vec<Holder>,
+}
+
+/// Questions, and who is there to be asked.
+#[derive(Debug, Default)]
+pub(super) struct Seeks {
+    asked: BTreeMap<Question, Asked>,
+    /// When they are answered at the latest; some may be already.
+    ends: BTreeSet<(Nanos, Question)>,
+    /// Brokers that are reached.
+    present: BTreeSet<BrokerId>,
+    /// Those that were, and since when they are not.
+    away: BTreeMap<BrokerId, Nanos>,
+}
+
+impl Seeks {
+    pub(super) fn next(&self) -> Option<Nanos> {
+        self.ends.first().map(|(at, _)| *at)
+    }
+}
+
+impl Node {
+    /// Whether somebody could be asked for sessions.
+    pub fn can_seek(&self) -> bool {
+        self.links.keys().any(|link| self.moves_sessions(*link))
+    }
+
+    /// Asks all other brokers for the session of a client; [`Output::Found`] is the answer,
+    /// with the same `number`, in [`super::Settings::session_wait`] at the latest.
+    pub fn seek(&mut self, number: u64, client: &str, user: Option<&str>, now: Nanos) {
+        let seek = SeekSession {
+            by: self.settings.id.clone(),
+            number,
+            client: client.into(),
+            user: user.map(Into::into),
+            wait: (self.settings.session_wait.0 / 1_000_000).min(u64::from(u32::MAX)) as u32,
+        };
+        self.ask(None, seek, now);
+        self.settle(now);
+    }
+
+    /// What this broker's core has of a session that it was asked for with [`Output::Sought`]:
+    /// when its client connected last, and whether it is the whole session.
+    pub fn sought(&mut self, by: &BrokerId, number: u64, has: Option<(u64, bool)>) {
+        let (broker, key) = (self.settings.id.clone(), (by.clone(), number));
+        if let Some(asked) = self.seeks.asked.get_mut(&key) {
+            asked.own = false;
+            let holder = has.map(|(at, whole)| Holder { broker, at, whole });
+            asked.holders.extend(holder);
+            self.answer_if_done(key);
+        }
+    }
+
+    /// Something for another broker's core about a session. It is lost if that broker is not
+    /// reached.
+    pub fn letter(&mut self, to: &BrokerId, client: &str, body: Arc<[u8]>) {
+        let letter = Letter {
+            to: to.clone(),
+            from: self.settings.id.clone(),
+            client: client.into(),
+            body,
+        };
+        self.pass_letter(None, letter);
+    }
+
+    pub(super) fn heard_seek(&mut self, from: LinkId, seek: SeekSession, now: Nanos) {
+        self.ask(Some(from), seek, now);
+    }
+
+    pub(super) fn heard_found(&mut self, from: LinkId, found: Found) {
+        let key = (found.by, found.number);
+        if let Some(asked) = self.seeks.asked.get_mut(&key)
+            && asked.open.remove(&from)
+        {
+            asked.holders.extend(found.holders);
+            self.answer_if_done(key);
+        }
+    }
+
+    pub(super) fn pass_letter(&mut self, from: Option<LinkId>, letter: Letter) {
+        if letter.to == self.settings.id {
+            let Letter {
+                from, client, body, ..
+            } = letter;
+            self.outputs
+                .push_back(Output::Letter { from, client, body });
+            return;
+        }
+        let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
+        let mut links = links.into_iter().filter(|link| Some(*link) != from);
+        if let Some(link) = links.find(|link| self.moves_sessions(*link)) {
+            self.send(link, &Message::Letter(letter));
+        }
+    }
+
+    fn moves_sessions(&self, link: LinkId) -> bool {
+        let link = self.links.get(&link);
+        link.is_some_and(|link| link.version >= SESSIONS && link.edge.carries())
+    }
+
+    fn ask(&mut self, from: Option<LinkId>, seek: SeekSession, now: Nanos) {
+        let key = (seek.by.clone(), seek.number);
+        if self.seeks.asked.contains_key(&key) || self.seeks.asked.len() >= MAX_SEEKS {
+            let (client, holders) = (seek.client, Vec::new());
+            self.tell_found(from, key, client, holders);
+            return;
+        }
+        let links = self.links.keys().copied();
+        let others = links.filter(|link| Some(*link) != from && self.moves_sessions(*link));
+        let open: BTreeSet<LinkId> = others.collect();
+        // Who is asked further away answers earlier, so that no answer comes too late.
+        let further = SeekSession {
+            wait: seek.wait - seek.wait / 8,
+            ..seek.clone()
+        };
+        for link in &open {
+            self.send(*link, &Message::Seek(further.clone()));
+        }
+        let asked = Asked {
+            client: seek.client.clone(),
+            from,
+            open,
+            own: from.is_some(),
+            holders: Vec::new(),
+        };
+        self.seeks.asked.insert(key.clone(), asked);
+        let wait = Nanos::from_millis(u64::from(seek.wait)).min(self.settings.session_wait);
+        self.seeks.ends.insert((now + wait, key.clone()));
+        if from.is_some() {
+            self.outputs.push_back(Output::Sought(seek));
+        }
+        self.answer_if_done(key);
+    }
+
+    fn answer_if_done(&mut self, key: Question) {
+        let asked = self.seeks.asked.get(&key);
+        if asked.is_some_and(|asked| asked.open.is_empty() && !asked.own) {
+            self.answer_seek(key);
+        }
+    }
+
+    fn answer_seek(&mut self, key: Question) {
+        if let Some(asked) = self.seeks.asked.remove(&key) {
+            self.tell_found(asked.from, key, asked.client, asked.holders);
+        }
+    }
+
+    /// Answers the questions whose time is over.
+    pub(super) fn answer_late_seeks(&mut self, now: Nanos) {
+        let ends = &mut self.seeks.ends;
+        let mut late = Vec::new();
+        while ends.first().is_some_and(|(at, _)| *at <= now) {
+            late.extend(ends.pop_first().map(|(_, key)| key));
+        }
+        late.into_iter().for_each(|key| self.answer_seek(key));
+    }
+
+    /// Nobody answers over links that do not carry any more.
+    fn forget_lost_answers(&mut self) {
+        let links = &self.links;
+        let carries = |link: &LinkId| links.get(link).is_some_and(|link| link.edge.carries());
+        let mut done = Vec::new();
+        for (key, asked) in &mut self.seeks.asked {
+            asked.open.retain(carries);
+            if asked.open.is_empty() && !asked.own {
+                done.push(key.clone());
+            }
+        }
+        done.into_iter().for_each(|key| self.answer_seek(key));
+    }
+
+    fn tell_found(
+        &mut self,
+        to: Option<LinkId>,
+        (by, number): Question,
+        client: Box<str>,
+        holders: Vec<Holder>,
+    ) {
+        match to {
+            None => self.outputs.push_back(Output::Found {
+                number,
+                client,
+                holders,
+            }),
+            Some(link) if self.moves_sessions(link) => self.send(
+                link,
+                &Message::Found(Found {
+                    by,
+                    number,
+                    holders,
+                }),
+            ),
+            Some(_) => {}
+        }
+    }
+
+    /// Notes who is reached now, and tells who was not before.
+    pub(super) fn note_presence(&mut self, now: Nanos) {
+        self.forget_lost_answers();
+        let own = &self.settings.id;
+        let reached = self.reach.all().filter(|(id, ready)| *ready && *id != own);
+        let present: BTreeSet<BrokerId> = reached.map(|(id, _)| id.clone()).collect();
+        let seeks = &mut self.seeks;
+        for gone in seeks.present.difference(&present) {
+            seeks.away.insert(gone.clone(), now);
+        }
+        for came in present.difference(&seeks.present) {
+            let away = seeks.away.remove(came).unwrap_or(Nanos(0));
+            let broker = came.clone();
+            self.outputs.push_back(Output::Came { broker, away });
+        }
+        seeks.present = present;
+        while seeks.away.len() > MAX_AWAY {
+            let first = seeks.away.iter().min_by_key(|(_, since)| **since);
+            let Some(first) = first.map(|(id, _)| id.clone()) else {
+                return;
+            };
+            seeks.away.remove(&first);
+        }
+    }
+}

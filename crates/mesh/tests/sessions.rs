@@ -1,0 +1,245 @@
+//! Who has the session of a client: questions, answers and letters between nodes, without
+//! delay.
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+use std::collections::BTreeMap;
+
+use punctual_mesh::wire::{Holder, SeekSession};
+use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
+use punctual_model::Nanos;
+
+fn name(n: usize) -> BrokerId {
+    BrokerId::new(&format!("b{n}")).unwrap()
+}
+
+/// Brokers in a row.
+struct Row {
+    nodes: Vec<Node>,
+    ends: BTreeMap<(usize, LinkId), (usize, LinkId)>,
+    /// What nodes ask their shells to do about sessions.
+    asked: Vec<(usize, Output)>,
+    now: Nanos,
+}
+
+impl Row {
+    /// Of which the link before `old` speaks version 3.
+    fn new(n: usize, old: Option<usize>) -> Self {
+        let now = Nanos::from_secs(1);
+        let node = |n| Node::new(Settings::new(name(n), 1, 10 - n as u64), now);
+        let mut row = Self {
+            nodes: (0..n).map(node).collect(),
+            ends: BTreeMap::new(),
+            asked: Vec::new(),
+            now,
+        };
+        for b in 1..n {
+            row.connect(b - 1, b, if old == Some(b) { 3 } else { 4 });
+        }
+        row.run_for(5000);
+        row.asked.clear();
+        row
+    }
+
+    fn connect(&mut self, a: usize, b: usize, version: u8) {
+        let mut opens = [self.nodes[a].open(true), self.nodes[b].open(false)];
+        opens[0].versions.1 = version;
+        opens[1].versions.1 = version;
+        let at_a = self.nodes[a].link_up(&opens[1], 1.0, self.now).unwrap();
+        let at_b = self.nodes[b].link_up(&opens[0], 1.0, self.now).unwrap();
+        self.ends.insert((a, at_a), (b, at_b));
+        self.ends.insert((b, at_b), (a, at_a));
+        self.settle();
+    }
+
+    fn cut(&mut self, a: usize, b: usize) {
+        let ends: Vec<_> = self.ends.iter().map(|(from, to)| (*from, *to)).collect();
+        for ((from, link), (to, _)) in ends {
+            if (from, to) == (a, b) || (from, to) == (b, a) {
+                self.ends.remove(&(from, link));
+                self.nodes[from].link_down(link, "cut", self.now);
+            }
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let mut busy = false;
+            for n in 0..self.nodes.len() {
+                for output in self.nodes[n].take_outputs() {
+                    busy = true;
+                    match output {
+                        Output::Send(link, bytes) => {
+                            if let Some((to, at)) = self.ends.get(&(n, link)).copied() {
+                                self.nodes[to].receive(at, &bytes, self.now).unwrap();
+                            }
+                        }
+                        Output::Sought(_)
+                        | Output::Found { .. }
+                        | Output::Letter { .. }
+                        | Output::Came { .. } => self.asked.push((n, output)),
+                        _ => {}
+                    }
+                }
+            }
+            if !busy {
+                return;
+            }
+        }
+    }
+
+    fn run_for(&mut self, millis: u64) {
+        for _ in 0..millis / 10 {
+            self.now = self.now + Nanos::from_millis(10);
+            let now = self.now;
+            self.nodes.iter_mut().for_each(|node| node.tick(now));
+            self.settle();
+        }
+    }
+
+    /// Brokers that are asked for a session, since this was called last.
+    fn sought(&mut self) -> Vec<usize> {
+        let is = |(_, output): &(usize, Output)| matches!(output, Output::Sought(_));
+        let asked: Vec<_> = self.asked.extract_if(.., |asked| is(asked)).collect();
+        for (_, output) in &asked {
+            let Output::Sought(seek) = output else {
+                unreachable!()
+            };
+            let SeekSession {
+                by, client, user, ..
+            } = seek;
+            assert_eq!((by, &**client, user.as_deref()), (&name(0), "c", Some("u")));
+        }
+        asked.into_iter().map(|(n, _)| n).collect()
+    }
+
+    fn answer(&mut self, n: usize, has: Option<(u64, bool)>) {
+        self.nodes[n].sought(&name(0), 7, has);
+        self.settle();
+    }
+
+    fn found(&mut self) -> Option<Vec<Holder>> {
+        let (n, output) = self.asked.pop()?;
+        let Output::Found {
+            number,
+            client,
+            holders,
+        } = output
+        else {
+            panic!("{output:?}");
+        };
+        assert_eq!((n, number, &*client), (0, 7, "c"));
+        Some(holders)
+    }
+
+    fn seek(&mut self) {
+        self.nodes[0].seek(7, "c", Some("u"), self.now);
+        self.settle();
+    }
+}
+
+fn holder(n: usize, at: u64, whole: bool) -> Holder {
+    let broker = name(n);
+    Holder { broker, at, whole }
+}
+
+#[test]
+fn all_are_asked_and_the_answer_is_that_of_all() {
+    let mut row = Row::new(4, None);
+    assert!(row.nodes[0].can_seek());
+    row.seek();
+    assert_eq!(row.sought(), [1, 2, 3]);
+    row.answer(1, None);
+    row.answer(3, Some((5, true)));
+    assert_eq!(row.found(), None, "one has not answered");
+    row.answer(2, Some((4, false)));
+    let mut holders = row.found().unwrap();
+    holders.sort_by_key(|holder| holder.at);
+    assert_eq!(holders, [holder(2, 4, false), holder(3, 5, true)]);
+    // Another answer is one too many.
+    row.answer(2, Some((4, false)));
+    row.run_for(1000);
+    assert_eq!(row.found(), None);
+}
+
+#[test]
+fn nobody_has_it() {
+    let mut row = Row::new(3, None);
+    row.seek();
+    row.answer(1, None);
+    row.answer(2, None);
+    assert_eq!(row.sought(), [1, 2]);
+    assert_eq!(row.found(), Some(Vec::new()));
+    let mut alone = Row::new(1, None);
+    assert!(!alone.nodes[0].can_seek());
+    alone.seek();
+    assert_eq!(alone.found(), Some(Vec::new()));
+}
+
+#[test]
+fn who_does_not_answer_is_not_waited_for() {
+    let mut row = Row::new(3, None);
+    row.seek();
+    row.answer(1, Some((9, true)));
+    assert_eq!(row.sought(), [1, 2]);
+    row.run_for(370);
+    assert_eq!(row.found(), None);
+    row.run_for(130);
+    assert_eq!(row.found(), Some(vec![holder(1, 9, true)]));
+    // Nor who is cut off meanwhile.
+    row.seek();
+    assert_eq!(row.sought(), [1, 2]);
+    row.answer(1, None);
+    row.cut(1, 2);
+    assert_eq!(row.found(), Some(Vec::new()));
+}
+
+#[test]
+fn who_speaks_an_older_version_is_not_asked() {
+    let mut row = Row::new(4, Some(2));
+    row.seek();
+    assert_eq!(row.sought(), [1]);
+    row.answer(1, None);
+    assert_eq!(row.found(), Some(Vec::new()));
+    assert!(row.nodes[2].can_seek(), "the other side has a neighbour");
+    row.nodes[0].letter(&name(3), "c", [1].into());
+    row.settle();
+    assert_eq!(row.asked, []);
+}
+
+#[test]
+fn letters_find_their_way() {
+    let mut row = Row::new(4, None);
+    row.nodes[3].letter(&name(0), "c", [1, 2].into());
+    row.nodes[3].letter(&name(9), "c", [3].into());
+    row.settle();
+    let letter = Output::Letter {
+        from: name(3),
+        client: "c".into(),
+        body: [1, 2].into(),
+    };
+    assert_eq!(row.asked, [(0, letter)]);
+}
+
+#[test]
+fn it_is_told_who_is_back_and_since_when_they_were_away() {
+    let mut row = Row::new(3, None);
+    row.cut(0, 1);
+    let cut = row.now;
+    row.run_for(1000);
+    assert_eq!(row.asked, []);
+    row.connect(0, 1, 4);
+    row.run_for(5000);
+    let mut came: Vec<(usize, BrokerId, Nanos)> = Vec::new();
+    for (n, output) in row.asked.drain(..) {
+        match output {
+            // The tree has another root, and the others find each other again, too.
+            Output::Came { broker, away } if n > 0 && broker != name(0) => assert!(away > cut),
+            Output::Came { broker, away } => came.push((n, broker, away)),
+            other => panic!("{other:?}"),
+        }
+    }
+    came.sort();
+    let wanted = [(0, 1), (0, 2), (1, 0), (2, 0)];
+    assert_eq!(came, wanted.map(|(n, broker)| (n, name(broker), cut)));
+}
