@@ -33,6 +33,7 @@ pub use log::{Log, LogConfig, Start};
 pub use medium::{Medium, Simulated};
 pub use numbers::{ByNumber, NumberHasher};
 pub use op::{Batch, Op, Wall};
+pub use rising::Rising;
 pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats};
 pub use tentative::Tentative;
 #[cfg(feature = "disk")]

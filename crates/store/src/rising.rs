@@ -1,5 +1,5 @@
 //! A list by numbers that rise, as those of the entries of a session do: what comes
-//! has the highest number, and what goes is usually the first.
+//! has the highest number, and what goes is usually near the front.
 //!
 //! Invariant: the first and the last place are taken, and at most half of the places
 //! between them, and a few, are not.
@@ -9,9 +9,11 @@ use std::collections::VecDeque;
 /// Places without a value that are of no account.
 const FEW: usize = 16;
 
-/// Values by their numbers.
+/// Values by numbers that usually rise: a map whose new keys are its highest and whose
+/// removed keys are near its front, for which both cost O(1), and O(log n) where there
+/// are gaps.
 #[derive(Debug, Clone)]
-pub(crate) struct Rising<V> {
+pub struct Rising<V> {
     list: VecDeque<(u64, Option<V>)>,
     len: usize,
 }
@@ -35,35 +37,54 @@ impl<V: Eq> Eq for Rising<V> {}
 
 impl<V> Rising<V> {
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The place of a number, or where it would be.
     fn find(&self, number: u64) -> Result<usize, usize> {
-        match (self.list.front(), self.list.back()) {
-            (Some((first, _)), _) if *first == number => Ok(0),
-            (_, Some((last, _))) if *last < number => Err(self.list.len()),
-            _ => self.list.binary_search_by_key(&number, |place| place.0),
+        let (Some((first, _)), Some((last, _))) = (self.list.front(), self.list.back()) else {
+            return Err(0);
+        };
+        if number < *first {
+            return Err(0);
         }
+        if number > *last {
+            return Err(self.list.len());
+        }
+        // Without gaps it is there, with gaps before it.
+        let most = usize::try_from(number - first).unwrap_or(usize::MAX);
+        let most = most.min(self.list.len() - 1);
+        if self.list[most].0 == number {
+            return Ok(most);
+        }
+        self.list.binary_search_by_key(&number, |place| place.0)
     }
 
     pub(crate) fn contains(&self, number: u64) -> bool {
         self.get(number).is_some()
     }
 
-    pub(crate) fn get(&self, number: u64) -> Option<&V> {
+    /// The value of a number.
+    pub fn get(&self, number: u64) -> Option<&V> {
         let at = self.find(number).ok()?;
         self.list[at].1.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut V> {
+    /// The value of a number, to be changed.
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut V> {
         let at = self.find(number).ok()?;
         self.list[at].1.as_mut()
     }
 
-    /// Returns the value that it had.
-    pub(crate) fn insert(&mut self, number: u64, value: V) -> Option<V> {
+    /// Gives a number a value, and returns the one that it had. O(n) if it is neither
+    /// known nor the highest.
+    pub fn insert(&mut self, number: u64, value: V) -> Option<V> {
         let old = match self.find(number) {
             Ok(at) => self.list[at].1.replace(value),
             Err(at) if at == self.list.len() => {
@@ -79,10 +100,29 @@ impl<V> Rising<V> {
         old
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<V> {
+    /// Takes the value of a number away.
+    pub fn remove(&mut self, number: u64) -> Option<V> {
         let at = self.find(number).ok()?;
         let old = self.list[at].1.take()?;
         self.len -= 1;
+        self.tidy();
+        Some(old)
+    }
+
+    /// Takes values from the front as long as they are such; returns how many.
+    pub fn pop_while(&mut self, mut is_such: impl FnMut(&V) -> bool) -> usize {
+        let before = self.len;
+        while let Some((_, Some(_))) = self
+            .list
+            .pop_front_if(|(_, value)| value.as_ref().is_some_and(&mut is_such))
+        {
+            self.len -= 1;
+            self.tidy();
+        }
+        before - self.len
+    }
+
+    fn tidy(&mut self) {
         while self.list.front().is_some_and(|place| place.1.is_none()) {
             self.list.pop_front();
         }
@@ -96,11 +136,10 @@ impl<V> Rising<V> {
             // Many sessions have nothing most of the time.
             self.list = VecDeque::new();
         }
-        Some(old)
     }
 
-    /// In their order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &V)> {
+    /// In their order, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &V)> {
         let places = self.list.iter();
         places.filter_map(|(number, value)| Some((*number, value.as_ref()?)))
     }
@@ -120,14 +159,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in proptest::collection::vec((any::<bool>(), 0u64..40), 0..200)) {
+        fn it_is_a_map(steps in proptest::collection::vec((0..4, 0u64..40), 0..200)) {
             let (mut map, mut rising) = (BTreeMap::new(), Rising::default());
-            for (at, (insert, number)) in steps.into_iter().enumerate() {
-                match insert {
-                    true => prop_assert_eq!(rising.insert(number, at), map.insert(number, at)),
-                    false => prop_assert_eq!(rising.remove(number), map.remove(&number)),
+            for (at, (kind, number)) in steps.into_iter().enumerate() {
+                // As it is meant, and anywhere.
+                let highest = map.last_key_value().map_or(0, |(last, _)| last + 1 + number / 10);
+                match kind {
+                    0 => prop_assert_eq!(rising.insert(highest, at), map.insert(highest, at)),
+                    1 => prop_assert_eq!(rising.insert(number, at), map.insert(number, at)),
+                    2 => prop_assert_eq!(rising.remove(number), map.remove(&number)),
+                    _ => {
+                        let is_such = |it: &usize| it & 3 > 0;
+                        let before = map.len();
+                        while map.first_entry().is_some_and(|first| is_such(first.get())) {
+                            map.pop_first();
+                        }
+                        prop_assert_eq!(rising.pop_while(is_such), before - map.len());
+                    }
                 }
                 prop_assert_eq!(rising.len(), map.len());
+                prop_assert_eq!(rising.is_empty(), map.is_empty());
                 prop_assert_eq!(rising.get(number), map.get(&number));
                 prop_assert_eq!(rising.contains(number), map.contains_key(&number));
                 prop_assert_eq!(rising.get_mut(number), map.get_mut(&number));

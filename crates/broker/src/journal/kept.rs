@@ -15,13 +15,10 @@
 //! How long a chunk stays is as long as receivers take lately, within bounds, and
 //! not at all while most of them take longer: then waiting would only delay commits.
 
-mod numbered;
-
 use std::collections::VecDeque;
 
-use punctual_store::{Batch, Op, Tentative};
+use punctual_store::{Batch, Op, Rising, Tentative};
 
-use self::numbered::Numbered;
 use crate::Nanos;
 use crate::hub::ConnId;
 
@@ -98,11 +95,11 @@ pub(super) struct Kept {
     handed: u64,
     /// Bytes of all that were not.
     bytes: usize,
-    contents: Numbered<Content>,
+    contents: Rising<Content>,
     last_content: u64,
     /// No content has a lower number in the store.
     least_message: u64,
-    entries: Numbered<Entry>,
+    entries: Rising<Entry>,
     /// Whose messages are not needed any more.
     pub(super) freed: Vec<ConnId>,
     now: Nanos,
@@ -139,10 +136,10 @@ impl Kept {
             closed: VecDeque::new(),
             handed: ticket - 1,
             bytes: 0,
-            contents: Numbered::default(),
+            contents: Rising::default(),
             last_content: 0,
             least_message: u64::MAX,
-            entries: Numbered::default(),
+            entries: Rising::default(),
             freed: Vec::new(),
             now: Nanos(0),
             turn: 0,
@@ -213,7 +210,7 @@ impl Kept {
             needs: 0,
             publisher: None,
         };
-        self.contents.push(self.last_content, content);
+        self.contents.insert(self.last_content, content);
         self.last_content
     }
 
@@ -266,7 +263,7 @@ impl Kept {
             place,
             sent: None,
         };
-        self.entries.push(entry, known);
+        self.entries.insert(entry, known);
     }
 
     /// Notes where the packet identifier of an entry was said.
@@ -407,7 +404,7 @@ impl Kept {
     pub(super) fn forget(&mut self, ticket: u64) {
         self.contents.pop_while(|content| content.ticket <= ticket);
         let late = self.entries.pop_while(|entry| entry.ticket <= ticket);
-        self.habits.slow += late;
+        self.habits.slow += late as u32;
     }
 }
 

@@ -126,6 +126,34 @@ fn any_qos(world: &mut World) -> QoS {
         .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce])
 }
 
+/// A publisher at each broker and subscribers at some, all connected.
+fn populate(world: &mut World) {
+    for site in 0..world.sites.len() {
+        world.clients.push(publisher(site));
+        for filter in FILTERS {
+            if world.rng.chance(25) {
+                let name = format!("s{site}-{filter}");
+                world.clients.push(Client::new(name, Some(filter), site));
+            }
+        }
+    }
+    connect_all(world);
+    world.run_for(5000);
+}
+
+fn publishers(world: &World) -> Vec<usize> {
+    (0..world.clients.len())
+        .filter(|client| world.clients[*client].filter.is_none())
+        .collect()
+}
+
+fn publish_any(world: &mut World, publishers: &[usize]) {
+    let client = *world.rng.pick(publishers);
+    let topic = *world.rng.pick(&TOPICS);
+    let qos = any_qos(world);
+    world.publish(client, topic, qos);
+}
+
 /// So many rounds of fewer than `most` publications, with pauses shorter than `pause` ms, and
 /// things that go wrong; then everything is mended.
 fn live(
@@ -175,25 +203,10 @@ struct Outcome {
 
 fn run(seed: u64, faults: Faults, outcome: &mut Outcome) {
     let mut world = world(seed, faults);
-    for site in 0..world.sites.len() {
-        world.clients.push(publisher(site));
-        for filter in FILTERS {
-            if world.rng.chance(25) {
-                let name = format!("s{site}-{filter}");
-                world.clients.push(Client::new(name, Some(filter), site));
-            }
-        }
-    }
-    connect_all(&mut world);
-    world.run_for(5000);
-    let publishers: Vec<usize> = (0..world.clients.len())
-        .filter(|client| world.clients[*client].filter.is_none())
-        .collect();
+    populate(&mut world);
+    let publishers = publishers(&world);
     live(&mut world, faults, (40, 20, 200), |world| {
-        let client = *world.rng.pick(&publishers);
-        let topic = *world.rng.pick(&TOPICS);
-        let qos = any_qos(world);
-        world.publish(client, topic, qos);
+        publish_any(world, &publishers);
     });
     // What is kept for links that do not carry is given up by then.
     world.run_for(50_000);

@@ -12,8 +12,8 @@ use punctual_sim::Rng;
 use crate::client::Client;
 use crate::world::{Edge, World};
 use crate::{
-    FILTERS, Faults, Outcome, TOPICS, any_qos, check, connect_all, each_seed, live, publisher,
-    world,
+    Faults, Outcome, check, connect_all, each_seed, live, populate, publish_any, publisher,
+    publishers, world,
 };
 
 /// A subscriber goes to another broker, perhaps before its own notices.
@@ -34,26 +34,11 @@ fn roam(world: &mut World, client: usize) {
 
 fn run(seed: u64, faults: Faults, outcome: &mut Outcome, moved: &mut u64) {
     let mut world = world(seed, faults);
-    for site in 0..world.sites.len() {
-        world.clients.push(publisher(site));
-        for filter in FILTERS {
-            if world.rng.chance(25) {
-                let name = format!("s{site}-{filter}");
-                world.clients.push(Client::new(name, Some(filter), site));
-            }
-        }
-    }
-    connect_all(&mut world);
-    world.run_for(5000);
+    populate(&mut world);
     let all = world.clients.len() as u64;
-    let publishers: Vec<usize> = (0..world.clients.len())
-        .filter(|client| world.clients[*client].filter.is_none())
-        .collect();
+    let publishers = publishers(&world);
     live(&mut world, faults, (40, 20, 200), |world| {
-        let client = *world.rng.pick(&publishers);
-        let topic = *world.rng.pick(&TOPICS);
-        let qos = any_qos(world);
-        world.publish(client, topic, qos);
+        publish_any(world, &publishers);
         // With brokers that are killed, from where all is well: a client that finds another
         // session while its own is not reached has two, and what it knows of one is not true
         // of the other.

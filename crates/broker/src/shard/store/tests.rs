@@ -124,6 +124,10 @@ fn subscribe_to(shard: &mut Shard, id: ConnId, filter: &str, qos: QoS) {
 }
 
 fn publish(shard: &mut Shard, id: ConnId, qos: QoS, packet_id: u16) {
+    publish_to(shard, id, "t", qos, packet_id);
+}
+
+fn publish_to(shard: &mut Shard, id: ConnId, topic: &str, qos: QoS, packet_id: u16) {
     let none = PropertyBuf::new();
     tell(
         shard,
@@ -132,7 +136,7 @@ fn publish(shard: &mut Shard, id: ConnId, qos: QoS, packet_id: u16) {
             dup: false,
             qos,
             retain: false,
-            topic: "t",
+            topic,
             packet_id,
             properties: none.as_properties(),
             payload: b"x",
@@ -186,6 +190,15 @@ fn subscriber(shard: &mut Shard, store: &mut Memory, client_id: &str, qos: QoS) 
     id
 }
 
+/// A patient shard with a subscriber whose session survives and a publisher.
+fn patient_pair(qos: QoS) -> (Shard, Memory, ConnId, ConnId) {
+    let (mut shard, mut store) = patient();
+    let kept = subscriber(&mut shard, &mut store, "kept", qos);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    (shard, store, kept, publisher)
+}
+
 fn acknowledge(shard: &mut Shard, id: ConnId, packet_id: u16) {
     let ack = Ack::new(packet_id, ReasonCode::Success);
     tell(shard, id, &Packet::PubAck(ack));
@@ -193,10 +206,7 @@ fn acknowledge(shard: &mut Shard, id: ConnId, packet_id: u16) {
 
 #[test]
 fn a_message_that_all_have_acknowledged_is_neither_stored_nor_waited_for() {
-    let (mut shard, mut store) = patient();
-    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
-    let publisher = connect(&mut shard, "publisher", 0);
-    leaving(&mut shard, publisher);
+    let (mut shard, mut store, kept, publisher) = patient_pair(QoS::AtLeastOnce);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
     assert!(commit(&mut shard, &mut store).is_empty());
     assert_eq!(leaving(&mut shard, publisher), []);
@@ -249,17 +259,7 @@ fn acknowledgements_stay_in_their_order() {
     for id in [publisher, other] {
         leaving(&mut shard, id);
     }
-    let none = PropertyBuf::new();
-    let first = Publish {
-        dup: false,
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        topic: "s",
-        packet_id: 1,
-        properties: none.as_properties(),
-        payload: b"x",
-    };
-    tell(&mut shard, publisher, &Packet::Publish(first));
+    publish_to(&mut shard, publisher, "s", QoS::AtLeastOnce, 1);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
     publish(&mut shard, other, QoS::AtLeastOnce, 1);
     acknowledge(&mut shard, kept, 1);
@@ -293,10 +293,7 @@ fn what_was_handed_over_is_acknowledged_when_it_is_needless() {
 
 #[test]
 fn only_messages_with_qos_1_wait_for_receivers() {
-    let (mut shard, mut store) = patient();
-    let kept = subscriber(&mut shard, &mut store, "kept", QoS::ExactlyOnce);
-    let publisher = connect(&mut shard, "publisher", 0);
-    leaving(&mut shard, publisher);
+    let (mut shard, mut store, kept, publisher) = patient_pair(QoS::ExactlyOnce);
     // Identifiers of QoS 2, at both ends.
     publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
     assert_eq!(commit(&mut shard, &mut store).len(), 3);
@@ -335,10 +332,7 @@ fn only_messages_with_qos_1_wait_for_receivers() {
 
 #[test]
 fn a_content_that_a_neighbour_is_to_get_later_stays() {
-    let (mut shard, mut store) = patient();
-    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
-    let publisher = connect(&mut shard, "publisher", 0);
-    leaving(&mut shard, publisher);
+    let (mut shard, mut store, kept, publisher) = patient_pair(QoS::AtLeastOnce);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
     // As links do when what waits for one goes by another.
     let hub = &mut shard.hub;
@@ -380,17 +374,7 @@ fn a_store_that_fails_refuses_nothing_that_is_needless() {
     let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
     let publisher = connect(&mut shard, "publisher", 0);
     leaving(&mut shard, publisher);
-    let none = PropertyBuf::new();
-    let first = Publish {
-        dup: false,
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        topic: "s",
-        packet_id: 1,
-        properties: none.as_properties(),
-        payload: b"x",
-    };
-    tell(&mut shard, publisher, &Packet::Publish(first));
+    publish_to(&mut shard, publisher, "s", QoS::AtLeastOnce, 1);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 3);
     acknowledge(&mut shard, kept, 1);
