@@ -244,6 +244,13 @@ impl Window {
             .filter_map(|entry| entry.delivery.as_deref())
     }
 
+    /// What is to be sent again on the current connection, the oldest first.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = &Delivery> {
+        let unsure = |entry: &&Inflight| matches!(entry.step, Step::Ack | Step::Rec);
+        let unsent = self.entries.iter().skip(self.sent).filter(unsure);
+        unsent.filter_map(|entry| entry.delivery.as_deref())
+    }
+
     /// Takes for done what was sent and may not have arrived; returns the numbers of
     /// the entries in the store.
     pub(crate) fn give_up(&mut self) -> Vec<u64> {

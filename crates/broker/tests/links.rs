@@ -362,6 +362,48 @@ fn what_comes_again_is_passed_on_until_all_have_it() {
     assert_eq!(again(|b| b.link_carry("d", true, false, NOW)), 1);
 }
 
+/// A copy that the neighbour has not acknowledged may have been there before the broker that
+/// it is for: who comes afterwards is sent it by another one. One that waits is enough.
+#[test]
+fn what_is_under_way_to_a_neighbour_is_copied_again() {
+    let mut pair = Pair::new();
+    let limits = LinkLimits {
+        receive_maximum: 10,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    let other = pair.b.shard.open_link(meta(), "d", limits, NOW);
+    let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
+    for peer in ["b", "c"] {
+        pair.a.shard.link_interest(peer, &["t".into()], &[]);
+        pair.a.shard.link_carry(peer, true, false, NOW);
+    }
+    pair.b.shard.link_carry("d", true, false, NOW);
+    let publisher = pair.a.client("publisher");
+    pair.a.publish(publisher, "t", "one", 1);
+    pair.a.shard.closed(gone, "lost", NOW);
+    assert_eq!(pair.carry().len(), 1);
+
+    pair.a.shard.link_copy("c", "b", false, NOW);
+    let copy = pair.a.take(pair.at_a);
+    pair.b.shard.receive(pair.at_b, &copy, NOW);
+    let acknowledgement = pair.b.take(pair.at_b);
+    pair.b.shard.link_interest("d", &["t".into()], &[]);
+    pair.a.shard.link_copy("c", "b", true, NOW);
+    pair.a.shard.receive(pair.at_a, &acknowledgement, NOW);
+    assert_eq!(pair.carry().len(), 1);
+    assert_eq!(publications(&pair.b.take(other)).len(), 1);
+
+    pair.a.publish(publisher, "t", "two", 2);
+    assert_eq!(pair.carry().len(), 1);
+    assert_eq!(publications(&pair.b.take(other)).len(), 1);
+    pair.a.shard.link_carry("b", false, false, NOW);
+    pair.a.shard.link_copy("c", "b", false, NOW);
+    pair.a.shard.link_copy("c", "b", false, NOW);
+    pair.a.shard.link_carry("b", true, false, NOW);
+    assert_eq!(pair.carry().len(), 1);
+}
+
 #[test]
 fn a_run_crosses_as_one_and_reaches_everybody_once() {
     let mut pair = Pair::new();

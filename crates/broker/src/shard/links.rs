@@ -472,7 +472,8 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(to) else {
             return;
         };
-        let copies = session.window.unacknowledged().chain(session.queue.iter());
+        // One that is under way may have been there before who is there now.
+        let copies = session.window.unsent().chain(session.queue.iter());
         let mut copies: HashSet<Number> = copies
             .filter_map(|delivery| delivery.number.filter(|number| number.is_again()))
             .collect();
