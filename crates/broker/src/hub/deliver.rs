@@ -424,7 +424,7 @@ impl Hub {
     /// Delivers with QoS 1 or 2: sends at once if the window allows and
     /// nothing waits, queues otherwise.
     #[inline]
-    fn deliver_acknowledged(
+    pub(crate) fn deliver_acknowledged(
         &mut self,
         publication: &mut Publication<'_>,
         target: &Target,

@@ -967,7 +967,7 @@ fn acknowledge_with(
 }
 
 #[inline]
-fn pause_or_go_on(hub: &mut Hub, id: ConnId) -> Next {
+pub(super) fn pause_or_go_on(hub: &mut Hub, id: ConnId) -> Next {
     match hub.conns.get(id.slot) {
         Some(conn) if conn.paused > 0 => Next::Pause,
         Some(_) => Next::Packet,

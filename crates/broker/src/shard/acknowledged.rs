@@ -1,0 +1,591 @@
+//! Messages with QoS 1 as nearly all of them are: several in a row of one client on one
+//! topic, without properties, to one subscriber; and the acknowledgements of
+//! subscribers, several in a row, too. What is the same for all of a row is decided
+//! once.
+
+use punctual_codec::{Frame, PacketType, QoS, ReasonCode};
+
+use super::publish::{Run, pause_or_go_on};
+use super::{Next, Shard};
+use crate::egress::{Class, SHARE_FROM, Stamp};
+use crate::hub::{ConnId, Hub, Promise, Publication, State};
+use crate::journal::Journal;
+use crate::message::Parts;
+use crate::session::Step;
+use crate::{Nanos, QueueFull};
+
+/// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.
+pub(super) const PUBLISH: u8 = 0x32;
+/// First byte of a PUBACK.
+pub(super) const PUBACK: u8 = 0x40;
+
+impl Shard {
+    /// Delivers the publications with QoS 1 at the start of `data` that have the topic
+    /// of the publisher's last one and no properties, if one session of this shard is
+    /// all that receives them. `None` leaves the first to [`Self::publish_packet`],
+    /// which decides everything this relies on; so is the first that is refused.
+    pub(super) fn publish_acknowledged(
+        &mut self,
+        id: ConnId,
+        first: Frame<'_>,
+        data: &[u8],
+        now: Nanos,
+    ) -> Option<Run> {
+        #[cfg(test)]
+        if self.one_by_one {
+            return None;
+        }
+        let Self { hub, routes, .. } = self;
+        let conn = hub.conns.get(id.slot)?;
+        let is_plain = matches!(conn.state, State::Connected)
+            && conn.route_allowed
+            && !conn.states
+            && !conn.link
+            && hub.config.maximum_qos > 0;
+        if !is_plain {
+            return None;
+        }
+        let (v5, publisher, route) = (conn.v5(), conn.number, conn.route);
+        let [high, low, rest @ ..] = first.body else {
+            return None;
+        };
+        let topic = rest.get(..usize::from(u16::from_be_bytes([*high, *low])))?;
+        if routes.find(topic, route, &hub.directory) != Some(route) {
+            return None;
+        }
+        let route = routes.get(route);
+        let matched = route.matched.as_ref();
+        let [(shard, targets)] = &*matched.shards else {
+            return None;
+        };
+        let [target] = &**targets else {
+            return None;
+        };
+        let own = target.no_local && publisher == target.session.number;
+        if *shard != hub.index
+            || !matched.groups.is_empty()
+            || route.rule.is_some()
+            || target.qos == QoS::AtMostOnce
+            || target.numbered
+            || own
+        {
+            return None;
+        }
+        let session = hub.session_of(target)?;
+        let is_plain = session.classes & (1 << Class::Normal as u8) != 0
+            && session.had.is_none()
+            && session.link.is_none();
+        let federation = hub.directory.federation();
+        let is_relayed = federation.is_some_and(|federation| federation.relay().is_some());
+        let in_trouble = hub
+            .journal
+            .as_ref()
+            .is_some_and(|it| it.trouble().is_some());
+        if !is_plain || is_relayed || in_trouble {
+            return None;
+        }
+        let durability = route.durability.unwrap_or(conn.durability);
+        let promise = match hub.config.queue_full {
+            QueueFull::Refuse => Promise::Due,
+            _ => Promise::None,
+        };
+        let mut publication = Publication {
+            parts: Parts {
+                topic,
+                properties: &[],
+                expiry: None,
+                payload: &[],
+                shared: None,
+            },
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            publisher,
+            frame: None,
+            expires: Nanos::MAX,
+            stamp: Stamp::PLAIN,
+            watch: None,
+            promise,
+            reserved: 0,
+            message: None,
+            keeping: hub.keeping(durability, true),
+            name: None,
+            relayed: false,
+        };
+        let prefix = &first.body[..2 + topic.len()];
+        let max = hub.config.limits.max_packet_size as usize;
+        let mut run = Run {
+            messages: 0,
+            bytes: 0,
+            next: Next::Packet,
+        };
+        let mut payloads = 0;
+        while let Some(packet) = Packet::first(&data[run.bytes..], prefix, v5)
+            && packet.len <= max
+            && packet.payload.len() < SHARE_FROM
+        {
+            publication.parts.payload = packet.payload;
+            let receiver = hub.deliver_acknowledged(
+                &mut publication,
+                target,
+                QoS::AtLeastOnce,
+                false,
+                None,
+                now,
+            );
+            hub.release(std::mem::take(&mut publication.reserved));
+            if publication.promise == Promise::Refused {
+                break;
+            }
+            run.messages += 1;
+            run.bytes += packet.len;
+            payloads += packet.payload.len();
+            if let Some(receiver) = receiver {
+                hub.wait_for(id, receiver);
+            }
+            let keeping = publication.keeping;
+            let after = hub.after(&keeping);
+            if keeping.awaited {
+                hub.pace(id, Class::Normal);
+            }
+            let reason = ReasonCode::Success;
+            hub.answer(id.slot, PacketType::PubAck, packet.id, reason, after);
+            run.next = pause_or_go_on(hub, id);
+            if run.next != Next::Packet {
+                break;
+            }
+            publication.promise = promise;
+            publication.message = None;
+            publication.keeping = hub.keeping(durability, true);
+        }
+        hub.stats.publishes_received_qos1 += run.messages;
+        hub.stats.publish_bytes_received += payloads as u64;
+        (run.messages > 0).then_some(run)
+    }
+
+    /// Takes the acknowledgements of messages with QoS 1 at the start of `data` that
+    /// have neither reason nor properties, and sends what has waited for that. Returns
+    /// how many these are, of four bytes each.
+    pub(super) fn complete_acknowledged(&mut self, id: ConnId, data: &[u8], now: Nanos) -> usize {
+        #[cfg(test)]
+        if self.one_by_one {
+            return 0;
+        }
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get(id.slot) else {
+            return 0;
+        };
+        let slot = conn.session;
+        if !matches!(conn.state, State::Connected) {
+            return 0;
+        }
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return 0;
+        };
+        let (mut count, mut done) = (0, 0);
+        for packet in data.as_chunks::<4>().0 {
+            let [PUBACK, 2, high, low] = *packet else {
+                break;
+            };
+            let packet_id = u16::from_be_bytes([high, low]);
+            if packet_id == 0 {
+                break;
+            }
+            count += 1;
+            // An unknown identifier is ignored: it may be a late answer to
+            // something an earlier connection sent.
+            if let Some(entry) = session.window.advance(packet_id, Step::Ack, Step::Done) {
+                Journal::done(&mut hub.journal, session, entry);
+                done += 1;
+            }
+        }
+        if done > 0 {
+            hub.stats.inflight_messages -= done;
+            if Hub::has_backlog(session) {
+                hub.pump(slot, now);
+                hub.check_relief(id.slot);
+            }
+        }
+        count
+    }
+}
+
+/// A PUBLISH in a row.
+struct Packet<'a> {
+    len: usize,
+    id: u16,
+    payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// The first packet of `data`, if it is whole and as the row is: with a body that
+    /// begins with `prefix`, an identifier and no properties.
+    #[inline]
+    fn first(data: &'a [u8], prefix: &[u8], v5: bool) -> Option<Self> {
+        let (len, header) = match *data {
+            [PUBLISH, len, ..] if len < 0x80 => (usize::from(len), 2),
+            [PUBLISH, low, high, ..] if high < 0x80 && high != 0 => {
+                (usize::from(low & 0x7F) | usize::from(high) << 7, 3)
+            }
+            // Larger ones are left to the ordinary way.
+            _ => return None,
+        };
+        let body = data.get(header..header + len)?;
+        let rest = body.strip_prefix(prefix)?;
+        let ([high, low], mut payload) = rest.split_first_chunk()?;
+        if v5 {
+            payload = payload.strip_prefix(&[0])?;
+        }
+        let id = u16::from_be_bytes([*high, *low]);
+        (id != 0).then_some(Self {
+            len: header + len,
+            id,
+            payload,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::io::IoSlice;
+    use std::sync::Arc;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use punctual_codec::{
+        Connect, PacketType, Properties, PropertyBuf, PropertyId, Publish, RawPublish, Split,
+        Subscribe, SubscribeOptions, Version, split,
+    };
+    use punctual_store::{Memory, Store as _};
+
+    use super::*;
+    use crate::{Config, ConnMeta, Directory, Flow, Output, Scope};
+
+    /// Two subscribers that get "a" alone, one that gets "b" with QoS 0, and two
+    /// that get "c".
+    const SUBSCRIPTIONS: [(usize, &str, QoS); 6] = [
+        (0, "a", QoS::AtLeastOnce),
+        (1, "a/2", QoS::ExactlyOnce),
+        (0, "b", QoS::AtMostOnce),
+        (0, "c", QoS::AtLeastOnce),
+        (1, "c", QoS::AtLeastOnce),
+        (2, "own", QoS::AtLeastOnce),
+    ];
+    const TOPICS: [&str; 6] = ["a", "a/2", "b", "c", "own", "nobody"];
+    const SUBSCRIBERS: usize = 3;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// A client publishes so often on a topic; each time so many bytes.
+        Publish(usize, usize, usize, Vec<(u8, usize)>),
+        /// A subscriber acknowledges so many of the oldest messages, and one that it
+        /// does not have.
+        Acknowledge(usize, usize, bool),
+        /// A client reads so much, at most.
+        Read(usize, usize),
+        /// The store writes.
+        Commit,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let packets = vec((0u8..8, 0usize..200), 1..30);
+        prop_oneof![
+            4 => (0usize..4, 0..TOPICS.len(), 0usize..4, packets)
+                .prop_map(|(who, topic, style, packets)| Step::Publish(who, topic, style, packets)),
+            3 => (0..SUBSCRIBERS, 0usize..40, any::<bool>())
+                .prop_map(|(who, count, more)| Step::Acknowledge(who, count, more)),
+            3 => (0usize..4, 0usize..4000).prop_map(|(who, most)| Step::Read(who, most)),
+            1 => Just(Step::Commit),
+        ]
+    }
+
+    /// Clients before a shard: subscribers first, the last of which publishes, too.
+    struct Rig {
+        shard: Shard,
+        /// A client had to wait.
+        paused: bool,
+        /// Messages that were sent by clients.
+        messages: u32,
+        store: Option<Memory>,
+        now: Nanos,
+        clients: Vec<Client>,
+    }
+
+    struct Client {
+        id: ConnId,
+        version: Version,
+        open: bool,
+        /// What was not taken from it.
+        unsent: Vec<u8>,
+        /// All that it was sent, and of which packets were looked for.
+        got: Vec<u8>,
+        seen: usize,
+        unacknowledged: Vec<u16>,
+        next_id: u16,
+        /// The last number that it got of a publisher, by topic and QoS.
+        last: HashMap<(u8, Vec<u8>, QoS), u32>,
+        /// One was not higher.
+        disordered: bool,
+    }
+
+    impl Rig {
+        fn new(config: &Config, one_by_one: bool, stored: bool, persistent: bool) -> Self {
+            let now = Nanos::from_secs(1);
+            let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config.clone()), now);
+            shard.one_by_one = one_by_one;
+            let store = stored.then(|| {
+                shard.attach_store(1_700_000_000_000_000_000);
+                Memory::default()
+            });
+            let mut rig = Self {
+                shard,
+                paused: false,
+                messages: 0,
+                store,
+                now,
+                clients: Vec::new(),
+            };
+            for n in 0..SUBSCRIBERS + 2 {
+                rig.connect(n, persistent);
+            }
+            for (n, filter, qos) in SUBSCRIPTIONS {
+                let options = SubscribeOptions {
+                    qos,
+                    no_local: n == 2 && rig.clients[n].version.is_v5(),
+                    ..SubscribeOptions::default()
+                };
+                let mut bytes = Vec::new();
+                let version = rig.clients[n].version;
+                let filters = [(filter, options)];
+                Subscribe::put(9, Properties::EMPTY, &filters, version, &mut bytes).unwrap();
+                rig.send(n, &bytes);
+                rig.commit();
+                rig.read(n, usize::MAX);
+            }
+            rig
+        }
+
+        fn connect(&mut self, n: usize, persistent: bool) {
+            let meta = ConnMeta {
+                peer: None,
+                local: None,
+                listener: 0,
+                allow_anonymous: true,
+                identity: None,
+                refuse: None,
+                nonce: [7; 16],
+            };
+            let version = match n % 2 {
+                0 => Version::V5,
+                _ => Version::V311,
+            };
+            let id = self.shard.open(meta, self.now);
+            let mut properties = PropertyBuf::new();
+            if version.is_v5() {
+                properties.push_number(PropertyId::ReceiveMaximum, 5);
+                if persistent {
+                    properties.push_number(PropertyId::SessionExpiryInterval, 100);
+                }
+            }
+            let client_id = format!("client-{n}");
+            let connect = Connect {
+                version,
+                clean_start: !persistent,
+                keep_alive: 0,
+                client_id: &client_id,
+                will: None,
+                username: None,
+                password: None,
+                properties: properties.as_properties(),
+            };
+            let mut bytes = Vec::new();
+            connect.encode(&mut bytes).unwrap();
+            self.clients.push(Client {
+                id,
+                version,
+                open: true,
+                unsent: Vec::new(),
+                got: Vec::new(),
+                seen: 0,
+                unacknowledged: Vec::new(),
+                next_id: 1,
+                last: HashMap::new(),
+                disordered: false,
+            });
+            self.send(n, &bytes);
+            self.commit();
+            self.read(n, usize::MAX);
+        }
+
+        fn commit(&mut self) {
+            if let Some(store) = &mut self.store {
+                for _ in 0..9 {
+                    if let Some(operations) = self.shard.take_operations(self.now) {
+                        store.commit(&operations.batch).unwrap();
+                        self.shard.committed(operations.ticket, self.now);
+                    }
+                }
+            }
+        }
+
+        /// What a client sends is taken as far as the shard wants it.
+        fn send(&mut self, n: usize, bytes: &[u8]) {
+            let client = &mut self.clients[n];
+            client.unsent.extend_from_slice(bytes);
+            if client.open {
+                let received = self.shard.receive(client.id, &client.unsent, self.now);
+                client.unsent.drain(..received.consumed);
+                client.open = received.flow != Flow::Closed;
+                self.paused |= received.flow == Flow::Pause;
+            }
+        }
+
+        fn read(&mut self, n: usize, most: usize) {
+            let client = &mut self.clients[n];
+            let mut slices = [IoSlice::new(&[]); 8];
+            let filled = self
+                .shard
+                .pending(client.id, Scope::All, self.now, &mut slices);
+            let all: Vec<u8> = slices[..filled].iter().flat_map(|it| it.to_vec()).collect();
+            let taken = all.len().min(most);
+            client.got.extend_from_slice(&all[..taken]);
+            self.shard.sent(client.id, taken, self.now);
+            while let Ok(Split::Frame(frame)) = split(&client.got[client.seen..], u32::MAX) {
+                client.seen += frame.bytes.len();
+                if frame.kind == PacketType::Publish {
+                    let raw = RawPublish::decode(frame.first, frame.body, client.version);
+                    let raw = raw.unwrap();
+                    if raw.qos != QoS::AtMostOnce {
+                        client.unacknowledged.push(raw.packet_id);
+                    }
+                    let (publisher, rest) = raw.payload.split_first().unwrap();
+                    let number = u32::from_be_bytes(rest[..4].try_into().unwrap());
+                    let of = (*publisher, raw.topic.to_vec(), raw.qos);
+                    let last = client.last.insert(of, number);
+                    client.disordered |= last >= Some(number);
+                }
+            }
+        }
+
+        fn take(&mut self, step: &Step) {
+            self.now = self.now + Nanos(1000);
+            match step {
+                Step::Publish(who, topic, style, packets) => {
+                    let n = SUBSCRIBERS - 1 + who % 3;
+                    let mut bytes = Vec::new();
+                    for (kind, len) in packets {
+                        let client = &mut self.clients[n];
+                        let mut properties = PropertyBuf::new();
+                        if *style == 3 && client.version.is_v5() {
+                            properties.push_user("unit", "mm").unwrap();
+                        }
+                        let mut payload = vec![n as u8];
+                        payload.extend(self.messages.to_be_bytes());
+                        payload.resize(5 + len, *kind);
+                        self.messages += 1;
+                        let publish = Publish {
+                            dup: *kind == 7,
+                            qos: match (*style, *kind) {
+                                (2, 0) => QoS::AtMostOnce,
+                                _ => QoS::AtLeastOnce,
+                            },
+                            retain: *style == 1 && *kind == 6,
+                            topic: TOPICS[*topic],
+                            packet_id: client.next_id,
+                            properties: properties.as_properties(),
+                            payload: &payload,
+                        };
+                        client.next_id = client.next_id % 1000 + 1;
+                        publish.encode(client.version, &mut bytes).unwrap();
+                    }
+                    self.send(n, &bytes);
+                }
+                Step::Acknowledge(n, count, more) => {
+                    let client = &mut self.clients[*n];
+                    let count = (*count).min(client.unacknowledged.len());
+                    let mut bytes = Vec::new();
+                    for id in client.unacknowledged.drain(..count) {
+                        bytes.extend([PUBACK, 2]);
+                        bytes.extend(id.to_be_bytes());
+                    }
+                    if *more {
+                        bytes.extend([PUBACK, 2, 0xFF, 0xF0]);
+                    }
+                    self.send(*n, &bytes);
+                }
+                Step::Read(n, most) => self.read(*n, *most),
+                Step::Commit => self.commit(),
+            }
+            self.shard.tick(self.now);
+            let mut outputs: Vec<Output> = Vec::new();
+            self.shard.take_outputs(&mut outputs);
+            for output in outputs {
+                if let Output::Resume(id) = output
+                    && let Some(n) = self.clients.iter().position(|client| client.id == id)
+                {
+                    self.send(n, &[]);
+                }
+            }
+        }
+
+        fn end(&mut self) {
+            for _ in 0..400 {
+                for n in 0..self.clients.len() {
+                    self.take(&Step::Read(n, usize::MAX));
+                    if n < SUBSCRIBERS {
+                        self.take(&Step::Acknowledge(n, usize::MAX, false));
+                    }
+                }
+                self.take(&Step::Commit);
+            }
+        }
+    }
+
+    proptest! {
+        /// Whoever sends them and whatever stops a row: everybody gets the same bytes
+        /// as if each packet had been looked at alone. Who had to wait may go on at
+        /// another moment than then; what others get has its order all the same.
+        #[test]
+        fn a_row_is_what_its_packets_are(
+            steps in vec(step(), 1..60),
+            queue_full in 0..3,
+            queued in prop::sample::select(vec![3usize, 40, 1000]),
+            send_buffer in prop::sample::select(vec![300usize, 3000, 100_000]),
+            stored in any::<bool>(),
+            persistent in any::<bool>(),
+        ) {
+            let mut config = Config {
+                sys_interval: None,
+                queue_full: match queue_full {
+                    0 => QueueFull::Refuse,
+                    1 => QueueFull::DropOldest,
+                    _ => QueueFull::DropNew,
+                },
+                ..Config::default()
+            };
+            config.limits.max_queued_messages = queued;
+            config.limits.send_buffer = send_buffer;
+            let mut rows = Rig::new(&config, false, stored, persistent);
+            let mut single = Rig::new(&config, true, stored, persistent);
+            for step in &steps {
+                rows.take(step);
+                single.take(step);
+            }
+            rows.end();
+            single.end();
+            for client in &rows.clients {
+                prop_assert!(client.unsent.is_empty() || !client.open);
+                prop_assert!(!client.disordered);
+            }
+            if rows.paused || single.paused {
+                return Ok(());
+            }
+            for (rows, single) in rows.clients.iter().zip(&single.clients) {
+                prop_assert_eq!(rows.open, single.open);
+                prop_assert!(rows.got == single.got);
+            }
+            let (rows, single) = (rows.shard.stats(), single.shard.stats());
+            prop_assert_eq!(rows, single);
+        }
+    }
+}
