@@ -1,13 +1,16 @@
 //! Making the shard threads' timing predictable: fixed priority, a CPU each,
-//! memory that is there before it is needed and is not paged out.
+//! memory that is there before it is needed and is not paged out, and CPUs that wake
+//! up soon.
 //!
 //! Each step is independent: one that lacks a privilege is skipped and reported
 //! as [`Refused`], with the remedy, once for all threads. Sources: sched(7),
-//! mlock(2), mallopt(3).
+//! mlock(2), mallopt(3), the kernel's `power/pm_qos_interface`.
 
 use std::fmt;
+use std::fs::{File, OpenOptions};
 use std::hint::black_box;
-use std::io;
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::Duration;
 
 /// Stack of a shard thread that is touched ahead: several times what its
@@ -31,6 +34,9 @@ pub struct RealtimeOptions {
     /// How long a thread looks for the next event without sleeping, after the
     /// last one. Zero: not at all.
     pub busy_poll: Duration,
+    /// How long any CPU of the machine may take to wake up, to the microsecond,
+    /// while the process runs. `None`: as the machine is set up.
+    pub cpu_latency: Option<Duration>,
 }
 
 /// What of it was obtained.
@@ -38,6 +44,8 @@ pub struct RealtimeOptions {
 pub struct RealtimeStatus {
     /// All memory of the process is locked.
     pub memory_locked: bool,
+    /// How long CPUs may take to wake up; `None` if that was not obtained.
+    pub cpu_latency: Option<Duration>,
     /// By shard.
     pub shards: Vec<ShardStatus>,
 }
@@ -76,6 +84,9 @@ impl fmt::Display for RealtimeStatus {
         }
         let locked = if self.memory_locked { "" } else { "not " };
         write!(f, ", memory {locked}locked")?;
+        if let Some(most) = self.cpu_latency {
+            write!(f, ", CPUs awake within {} us", most.as_micros())?;
+        }
         let heap: usize = self.shards.iter().map(|shard| shard.heap).sum();
         write!(f, ", {} MiB of heap ready", heap >> 20)
     }
@@ -108,6 +119,39 @@ pub fn prepare_process() -> Result<(), Refused> {
                      to unlimited",
         }),
     }
+}
+
+/// A bound on how long the CPUs of the machine may take to wake up, while it lives.
+#[derive(Debug)]
+#[must_use = "the bound ends with it"]
+pub struct Awake {
+    _request: File,
+}
+
+/// Where the kernel takes that bound: 32 bits, in microseconds, for as long as the file
+/// is open.
+const CPU_LATENCY: &str = "/dev/cpu_dma_latency";
+
+/// Keeps the CPUs of the machine from sleeping so deeply that waking up takes longer
+/// than `most`, to the microsecond; zero keeps them from sleeping at all, which costs
+/// power. All processes profit.
+///
+/// # Errors
+/// If the kernel has no such interface or the process no right to it.
+pub fn keep_awake(most: Duration) -> Result<Awake, Refused> {
+    ask_to_wake(Path::new(CPU_LATENCY), most).map_err(|source| Refused {
+        what: "real time: CPUs that sleep may take their time to wake up",
+        source,
+        remedy: "let its user write to /dev/cpu_dma_latency (a udev rule, DeviceAllow= in \
+                 systemd, --device of a container), or set realtime.cpu_latency = \"off\"",
+    })
+}
+
+fn ask_to_wake(path: &Path, most: Duration) -> io::Result<Awake> {
+    let micros = i32::try_from(most.as_micros()).unwrap_or(i32::MAX);
+    let mut request = OpenOptions::new().write(true).open(path)?;
+    request.write_all(&micros.to_ne_bytes())?;
+    Ok(Awake { _request: request })
 }
 
 /// Gives the calling thread what `options` say, as thread `n`; then what it got
@@ -274,14 +318,17 @@ mod tests {
         };
         let full = RealtimeStatus {
             memory_locked: true,
+            cpu_latency: Some(Duration::ZERO),
             shards: vec![shard(Some(40), Some(2)), shard(Some(40), Some(3))],
         };
         assert_eq!(
             full.to_string(),
-            "SCHED_FIFO 40 for 2 of 2 shards, CPU 2, 3, memory locked, 32 MiB of heap ready"
+            "SCHED_FIFO 40 for 2 of 2 shards, CPU 2, 3, memory locked, \
+             CPUs awake within 0 us, 32 MiB of heap ready"
         );
         let nothing = RealtimeStatus {
             memory_locked: false,
+            cpu_latency: None,
             shards: vec![shard(None, None)],
         };
         assert_eq!(
@@ -289,6 +336,21 @@ mod tests {
             "no real-time priority for 1 shards, no CPU of their own, memory not locked, \
              16 MiB of heap ready"
         );
+    }
+
+    #[test]
+    fn the_kernel_is_told_microseconds_in_32_bits() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cpu_dma_latency");
+        assert!(ask_to_wake(&path, Duration::ZERO).is_err());
+        for (most, told) in [
+            (Duration::from_micros(70), 70),
+            (Duration::from_secs(9_999), i32::MAX),
+        ] {
+            std::fs::write(&path, "").unwrap();
+            let _awake = ask_to_wake(&path, most).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), i32::to_ne_bytes(told));
+        }
     }
 
     #[test]
@@ -310,6 +372,7 @@ mod tests {
             pin: true,
             heap: PIECE,
             busy_poll: Duration::ZERO,
+            cpu_latency: None,
         };
         let (status, refused) = thread::spawn(move || prepare_thread(&options, 0))
             .join()

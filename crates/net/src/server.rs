@@ -23,7 +23,7 @@ use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
 use crate::outgoing::Outgoing;
 use crate::quic::{Opened as OpenedQuic, Quic, QuicCounters, QuicOptions, UnderWay};
-use crate::realtime::{self, RealtimeOptions, RealtimeStatus};
+use crate::realtime::{self, Awake, RealtimeOptions, RealtimeStatus};
 use crate::tcp::TcpOptions;
 use crate::udp::{Credit, Opened, Udp, UdpCounters, UdpOptions};
 use crate::worker::{Clock, WAKE, Worker};
@@ -197,6 +197,8 @@ pub struct Server {
     authenticator: Authenticators,
     events: Option<Receiver<Event>>,
     realtime: Option<RealtimeStatus>,
+    /// As long as the server runs.
+    _awake: Option<Awake>,
 }
 
 impl Server {
@@ -283,6 +285,15 @@ impl Server {
         if let Some(status) = &mut realtime {
             match realtime::prepare_process() {
                 Ok(()) => status.memory_locked = true,
+                Err(refused) => tracing::warn!("{refused}"),
+            }
+        }
+        let mut awake = None;
+        if let Some(status) = &mut realtime
+            && let Some(most) = options.realtime.and_then(|options| options.cpu_latency)
+        {
+            match realtime::keep_awake(most) {
+                Ok(kept) => (awake, status.cpu_latency) = (Some(kept), Some(most)),
                 Err(refused) => tracing::warn!("{refused}"),
             }
         }
@@ -414,6 +425,7 @@ impl Server {
             authenticator,
             events: Some(events),
             realtime,
+            _awake: awake,
         })
     }
 

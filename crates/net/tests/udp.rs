@@ -666,6 +666,7 @@ fn floor() {
             pin: true,
             heap: 0,
             busy_poll: Duration::from_micros(50),
+            cpu_latency: None,
         });
         bind(match places {
             Places::Polling => 0..8 * size_of::<libc::cpu_set_t>(),

@@ -130,7 +130,7 @@ struct Run {
     #[arg(long, requires = "network")]
     dry_run: bool,
     /// Run with real-time priority (SCHED_FIFO), 1 to 98; 40 unless PRIORITY is
-    /// given.
+    /// given; and keep the CPUs of this machine from sleeping.
     #[arg(long, value_name = "PRIORITY", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "40")]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=98))]
@@ -263,6 +263,7 @@ fn serve(run: &Run) -> Result<(), Failure> {
         };
         let preparing = tokio::spawn(prepare(side, run.name.clone()));
         realtime::put_first(run.realtime, "the controller");
+        let _awake = realtime::stay_awake(run.realtime.map(|_| Duration::ZERO));
         let http = match run.http {
             Http::On(address) => Some(
                 http::open(address, service.observer(), stopped.clone())

@@ -567,6 +567,11 @@ section! {
         /// the broker CPUs that nobody else uses.
         busy_poll: Switch<Duration> = Switch::Off, in micros(1) => millis(1),
             since "0.1", Restart;
+        /// How long a CPU of the machine that has nothing to do may take to wake
+        /// up, asked of the kernel (PM QoS) while the broker runs: CPUs do not
+        /// sleep more deeply than that, and at 0 not at all, which costs power.
+        cpu_latency: Switch<Duration> = Switch::On(micros(0)), in micros(0) => millis(10),
+            since "0.2", Restart;
     }
 }
 

@@ -283,6 +283,10 @@ impl Config {
                 Switch::On(time) => time,
                 Switch::Off => Duration::ZERO,
             },
+            cpu_latency: match keys.cpu_latency {
+                Switch::On(most) => Some(most),
+                Switch::Off => None,
+            },
         })
     }
 

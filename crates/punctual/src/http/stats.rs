@@ -53,6 +53,8 @@ pub(super) struct Snapshot {
 pub(super) struct Realtime {
     /// All memory of the process is locked.
     pub(super) memory_locked: bool,
+    /// How long CPUs may take to wake up, us.
+    pub(super) cpu_latency_us: Option<u64>,
     /// By shard.
     pub(super) shards: Vec<RealtimeShard>,
 }
@@ -74,6 +76,7 @@ impl From<&RealtimeStatus> for Realtime {
         });
         Self {
             memory_locked: status.memory_locked,
+            cpu_latency_us: status.cpu_latency.map(|most| most.as_micros() as u64),
             shards: shards.collect(),
         }
     }

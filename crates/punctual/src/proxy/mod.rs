@@ -122,7 +122,9 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
         office,
         mailbox,
     };
-    let priority = config.realtime().map(|realtime| realtime.priority);
+    let realtime = config.realtime();
+    let _awake = realtime::stay_awake(realtime.and_then(|it| it.cpu_latency));
+    let priority = realtime.map(|realtime| realtime.priority);
     realtime::put_first(priority, "the thread that serves clients");
     shell.run()?;
     tracing::info!("stopped");

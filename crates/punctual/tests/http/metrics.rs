@@ -158,6 +158,8 @@ fn what_real_time_has_led_to_is_shown_with_or_without_the_privileges() {
     let locked = u8::from(realtime["memory_locked"].as_bool().unwrap());
     let sample = format!("punctual_memory_locked {locked}\n");
     assert!(metrics.contains(&sample), "{metrics}");
+    let bounded = metrics.contains("\npunctual_cpu_latency_limit_seconds 0\n");
+    assert_eq!(bounded, realtime["cpu_latency_us"] == 0, "{metrics}");
 }
 
 #[test]

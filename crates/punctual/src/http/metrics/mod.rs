@@ -210,6 +210,14 @@ fn realtime(realtime: &Realtime, out: &mut Exposition) {
         "Whether all memory of the process is locked.",
         u8::from(realtime.memory_locked),
     );
+    if let Some(most) = realtime.cpu_latency_us {
+        out.one(
+            "punctual_cpu_latency_limit_seconds",
+            Gauge,
+            "How long CPUs that sleep may take to wake up.",
+            most as f64 / 1e6,
+        );
+    }
 }
 
 fn process(snapshot: &Snapshot, out: &mut Exposition) {
