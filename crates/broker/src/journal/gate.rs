@@ -335,6 +335,7 @@ impl Hub {
             let committed = journal.committed;
             journal.kept.forget(committed);
             self.open_gate(now);
+            self.acknowledge_parts(now);
         }
         self.let_needless_go();
         self.resume_waiters();

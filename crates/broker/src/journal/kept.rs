@@ -10,7 +10,9 @@
 //!
 //! Invariant: chunks are handed over whole and in their order, but for what was
 //! withdrawn, so that what is on disk is the state at some moment, without what was
-//! over soon afterwards. A content is withdrawn only with all entries that refer to it.
+//! over soon afterwards. A content is withdrawn only with all entries that refer to it, and
+//! an entry only if its session has done with the message: one that is copied stays
+//! ([`Kept::insist`]), for a store gives up a content that comes without entries.
 //!
 //! How long a chunk stays is as long as receivers take lately, within bounds, and
 //! not at all while most of them take longer: then waiting would only delay commits.
@@ -294,6 +296,12 @@ impl Kept {
         }
         self.release(known.content);
         here
+    }
+
+    /// An entry is handed over, whatever its session says: another one is to take its place,
+    /// and until that is committed this one has to be there. Its content stays with it.
+    pub(super) fn insist(&mut self, entry: u64) {
+        self.entries.remove(entry);
     }
 
     fn release(&mut self, number: u64) {

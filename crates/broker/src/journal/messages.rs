@@ -216,8 +216,16 @@ impl Journal {
         publication.keeping.content = self.kept.add_content(message, place);
     }
 
-    /// Emits an entry for a retained message that a session is sent because it
-    /// subscribed; its content is there already.
+    /// What one session has is to be copied to another, as [`Self::keep_retained`] says: until
+    /// that is committed, it is with the first.
+    pub(crate) fn insist(journal: &mut Option<Box<Self>>, entry: u64) {
+        if let Some(journal) = journal {
+            journal.kept.insist(entry);
+        }
+    }
+
+    /// Emits an entry for a message that a session gets later than others: a retained one,
+    /// because it has subscribed, or a copy; its content is there already.
     pub(crate) fn keep_retained(
         journal: &mut Option<Box<Self>>,
         directory: &Directory,

@@ -469,6 +469,9 @@ impl Shard {
                 ..delivery.clone()
             })
             .collect();
+        for delivery in &kept {
+            Journal::insist(&mut hub.journal, delivery.entry);
+        }
         let Some(session) = hub.sessions.get_mut(to) else {
             return;
         };

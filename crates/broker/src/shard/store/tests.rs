@@ -1,7 +1,9 @@
 //! What is emitted, what waits for it, and that a restored shard goes on.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
 
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode, Split,
@@ -9,7 +11,9 @@ use punctual_codec::{
 };
 use punctual_store::{Memory, Op, Store as _};
 
+use crate::federation::{Federation, LinkNews, MessageName};
 use crate::journal::{Journal, Reception, Restorer, StoreTrouble};
+use crate::moves::{Coming, Letter, Way};
 use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard};
 
 const NOW: Nanos = Nanos::from_secs(1);
@@ -364,6 +368,115 @@ fn a_content_that_a_neighbour_is_to_get_later_stays() {
     let ops = commit(&mut shard, &mut store);
     assert_eq!(ops.len(), 3, "message, the copy, subscription: {ops:?}");
     assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+}
+
+/// Knows no other broker, and what was written to any.
+#[derive(Debug, Default)]
+struct Alone {
+    letters: Mutex<Vec<Arc<[u8]>>>,
+}
+
+impl Federation for Alone {
+    fn subscribed(&self, _: &str) {}
+    fn unsubscribed(&self, _: &str) {}
+    fn may_connect(&self, _: &str) -> bool {
+        true
+    }
+    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+    fn origin(&self) -> NonZeroU32 {
+        NonZeroU32::MIN
+    }
+    fn is_new(&self, _: MessageName, _: bool) -> bool {
+        true
+    }
+    fn name(&self) -> &str {
+        "own"
+    }
+    fn clock(&self) -> u64 {
+        0
+    }
+    fn note(&self, _: MessageName) {}
+    fn was_origin(&self, _: NonZeroU32) {}
+    fn letter(&self, _: &str, _: &str, body: Arc<[u8]>) {
+        self.letters.lock().unwrap().push(body);
+    }
+}
+
+/// Part of a session that came waits for a commit, which turns out to be needless.
+#[test]
+fn what_came_is_acknowledged_when_nothing_has_to_be_committed() {
+    let (mut shard, mut store) = patient();
+    let alone = Arc::new(Alone::default());
+    shard.hub.directory.set_federation(alone.clone());
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    let way: Way = ("kept".into(), "b".into());
+    let ticket = shard.hub.journal.as_ref().unwrap().latest();
+    let mut coming = Coming::new(1, None, 0, false, NOW);
+    (coming.stream, coming.next, coming.waits) = (7, 3, Some(ticket));
+    shard.hub.moves.coming.insert(way.clone(), coming);
+    shard.hub.moves.unsafe_parts.push_back((ticket, way));
+    shard.hub.acknowledge_parts(NOW);
+    assert!(alone.letters.lock().unwrap().is_empty());
+    assert!(shard.take_operations(NOW).is_none());
+    acknowledge(&mut shard, kept, 1);
+    assert!(shard.take_operations(NOW).is_none());
+    let letters = alone.letters.lock().unwrap();
+    let got = Letter::Got { stream: 7, next: 3 };
+    assert_eq!(letters.iter().collect::<Vec<_>>(), [&got.encode()]);
+}
+
+/// What a neighbour has not acknowledged is copied for another one while none of it is
+/// handed over, and is with one of both in all that a store may have then.
+#[test]
+fn what_goes_to_another_neighbour_is_never_with_neither() {
+    for moves in [false, true] {
+        let (mut shard, mut store) = patient();
+        shard
+            .hub
+            .directory
+            .set_federation(Arc::new(Alone::default()));
+        for peer in ["$mesh/b", "$mesh/c"] {
+            connect(&mut shard, peer, u32::MAX);
+            commit(&mut shard, &mut store);
+        }
+        shard.link_interest("b", &["t".into()], &[]);
+        commit(&mut shard, &mut store);
+        let publisher = connect(&mut shard, "publisher", 0);
+        leaving(&mut shard, publisher);
+        publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+        assert!(commit(&mut shard, &mut store).is_empty());
+        // In another turn, and so handed over later.
+        let later = NOW + Nanos::from_millis(900);
+        shard.link_copy("b", "c", moves, later);
+        assert!(shard.take_operations(later).is_none());
+        let waits = |store: &mut Memory| -> Vec<(u64, String)> {
+            let (mut topics, mut all) = (BTreeMap::new(), Vec::new());
+            let recovered = store.recover(&mut |op| match op {
+                Op::Message { message, content } => {
+                    topics.insert(message, content.topic.to_owned());
+                }
+                Op::Entry(entry) => all.push((entry.session, topics[&entry.message].clone())),
+                _ => {}
+            });
+            recovered.unwrap();
+            all
+        };
+        let due = NOW + Nanos::from_secs(1);
+        let first = (0..9).find_map(|_| shard.take_operations(due)).unwrap();
+        store.commit(&first.batch).unwrap();
+        assert_eq!(waits(&mut store).len(), 1, "moves: {moves}");
+        shard.committed(first.ticket, due);
+        assert_eq!(leaving(&mut shard, publisher), [PacketType::PubAck]);
+        let due = later + Nanos::from_secs(1);
+        let second = (0..9).find_map(|_| shard.take_operations(due)).unwrap();
+        store.commit(&second.batch).unwrap();
+        let left = waits(&mut store);
+        assert_eq!(left.len(), if moves { 1 } else { 2 }, "{left:?}");
+        assert!(left.iter().all(|(_, topic)| topic == "t"));
+    }
 }
 
 #[test]
