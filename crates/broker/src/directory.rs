@@ -218,15 +218,21 @@ impl Directory {
         })
     }
 
-    /// The last of these names.
-    pub(crate) fn last_name(&self) -> Option<MessageName> {
-        let origin = self.federation()?.origin();
-        let number = self.next_name.load(Ordering::Relaxed);
-        Some(MessageName {
+    /// The last of these names, and of those of each life before.
+    pub(crate) fn last_names(&self) -> Vec<MessageName> {
+        let Some(federation) = self.federation() else {
+            return Vec::new();
+        };
+        let own = federation.origin();
+        let before = self.names().origins_before(own);
+        let last = |(origin, number)| MessageName {
             origin,
             number,
             again: false,
-        })
+        };
+        let own = (own, self.next_name.load(Ordering::Relaxed));
+        let before = before.into_iter().map(|origin| (origin, u32::MAX));
+        before.chain([own]).map(last).collect()
     }
 
     /// A name for a will, from which on a broker is known to have had it. It is as of another

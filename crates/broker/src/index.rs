@@ -470,7 +470,10 @@ impl Collector {
                 .members
                 .iter()
                 .filter(allowed)
-                .map(Target::new)
+                .map(|member| Target {
+                    shared: true,
+                    ..Target::new(member)
+                })
                 .collect();
             if !members.is_empty() || !group.elsewhere.is_empty() {
                 self.groups.push(Group {

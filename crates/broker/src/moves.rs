@@ -23,7 +23,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::Nanos;
 use crate::hub::ConnId;
-use crate::journal::{Known, Round};
+use crate::journal::{HadLog, Kind, Known, Round};
 use crate::session::{Delivery, Subscription};
 
 /// Bytes of a part.
@@ -331,11 +331,14 @@ pub(crate) struct Had {
     /// The last numbers in names that were given there, by origins.
     given: HashMap<u32, u32, foldhash::fast::RandomState>,
     pub(crate) until: Nanos,
+    /// What of it is stored, for a session that survives.
+    pub(crate) log: Option<Box<HadLog>>,
 }
 
 impl Had {
-    /// Notes something that comes here by itself; false if the session has had it.
-    pub(crate) fn note(&mut self, name: u64) -> bool {
+    /// Notes something that comes here by itself, with QoS 2 if it is to come `once` after a
+    /// restart, too; false if the session has had it.
+    pub(crate) fn note(&mut self, name: u64, once: bool) -> bool {
         let last = self.given.get(&((name >> 32) as u32));
         let given = last.is_some_and(|last| *last >= name as u32);
         if self.passed.contains(&name) || given || !self.keys.insert(name) {
@@ -347,6 +350,9 @@ impl Had {
             self.keys.remove(&oldest);
         }
         self.own.push_back(name);
+        if let Some(log) = self.log.as_mut().filter(|_| once) {
+            log.note(Kind::Own, [name]);
+        }
         true
     }
 
@@ -354,7 +360,11 @@ impl Had {
     /// it was stored, 0 for nothing; false if the session has had it.
     pub(crate) fn note_moved(&mut self, keys: [u64; 2]) -> bool {
         let known = keys.iter().any(|key| self.keys.contains(key));
-        self.keys.extend(keys.into_iter().filter(|key| *key != 0));
+        let keys = keys.into_iter().filter(|key| *key != 0);
+        if let Some(log) = &mut self.log {
+            log.note(Kind::Had, keys.clone());
+        }
+        self.keys.extend(keys);
         !known
     }
 
@@ -381,7 +391,13 @@ impl Had {
         self.keys.extend(&known.had);
         let room = MAX_PASSED.saturating_sub(self.passed.len());
         // The latest come last.
-        self.passed.extend(known.passed.iter().rev().take(room));
+        let passed = known.passed.iter().rev().take(room);
+        self.passed.extend(passed.clone());
+        if let Some(log) = &mut self.log {
+            log.note(Kind::Had, known.had.iter().copied());
+            log.note(Kind::Passed, passed.copied());
+            log.note(Kind::Given, known.given.iter().copied());
+        }
         for name in &known.given {
             let last = self.given.entry((name >> 32) as u32).or_default();
             *last = (name & u64::from(u32::MAX)).max(u64::from(*last)) as u32;
@@ -427,6 +443,8 @@ pub(crate) struct Moves {
     pub(crate) stream: u64,
     /// Parts that are acknowledged with commits, in order of tickets.
     pub(crate) unsafe_parts: VecDeque<(u64, Way)>,
+    /// Slots of sessions that have had something that is to be stored.
+    pub(crate) had_more: Vec<u32>,
 }
 
 impl Moves {
@@ -483,9 +501,9 @@ mod tests {
     #[test]
     fn what_a_session_has_had_is_recognised() {
         let mut had = Had::default();
-        assert!(had.note(1) && !had.note(1));
+        assert!(had.note(1, true) && !had.note(1, true));
         assert!(!had.note_moved([1, 0]));
-        assert!(had.note_moved([2, 3]) && !had.note_moved([0, 3]) && !had.note(2));
+        assert!(had.note_moved([2, 3]) && !had.note_moved([0, 3]) && !had.note(2, true));
         // What has no name is never recognised.
         assert!(had.note_moved([0, 0]) && had.note_moved([0, 0]));
         had.learn(&Known {
@@ -493,12 +511,12 @@ mod tests {
             passed: vec![10],
             given: vec![5 << 32 | 7],
         });
-        assert!(!had.note(20) && !had.note_moved([20, 0]));
-        assert!(!had.note(10) && !had.note(5 << 32 | 7) && had.note(5 << 32 | 8));
+        assert!(!had.note(20, true) && !had.note_moved([20, 0]));
+        assert!(!had.note(10, true) && !had.note(5 << 32 | 7, true) && had.note(5 << 32 | 8, true));
         // It passed elsewhere, but was not there for this session.
         assert!(had.note_moved([5 << 32 | 6, 0]));
         for name in 100..100 + 2 * MAX_HAD as u64 {
-            had.note(name);
+            had.note(name, true);
         }
         assert!(had.keys.len() <= MAX_HAD + 6);
         assert!(

@@ -27,6 +27,8 @@ pub(crate) struct Target {
     pub(crate) demoted: bool,
     /// What it is sent is numbered.
     pub(crate) numbered: bool,
+    /// As a member of a shared subscription.
+    pub(crate) shared: bool,
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
 }
 
@@ -40,6 +42,7 @@ impl Target {
             retain_as_published: subscriber.options.retain_as_published,
             demoted: subscriber.demoted,
             numbered: subscriber.numbered,
+            shared: false,
             subscription_ids: (subscriber.id != 0).then(|| Arc::from([subscriber.id])),
         }
     }

@@ -175,11 +175,17 @@ impl Hub {
         if session.classes & (1 << class as u8) == 0 {
             return None;
         }
-        if let Some(had) = &mut session.had
+        // A member of a shared subscription is given a message once in all of the mesh.
+        if let Some(had) = session.had.as_mut().filter(|_| !target.shared)
             && let Some(name) = publication.named(&self.directory)
-            && !had.note(name.name_key().unwrap_or(0))
         {
-            return None;
+            let once = qos == QoS::ExactlyOnce;
+            if !had.note(name.name_key().unwrap_or(0), once) {
+                return None;
+            }
+            if had.log.as_mut().is_some_and(|log| log.is_to_be_listed()) {
+                self.moves.had_more.push(target.slot);
+            }
         }
         let number = match target.numbered {
             true if session.link.is_some() => publication.named(&self.directory),

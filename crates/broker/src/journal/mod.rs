@@ -21,6 +21,7 @@
 
 mod answers;
 mod gate;
+mod had;
 mod kept;
 mod messages;
 mod moved;
@@ -32,6 +33,7 @@ mod wall;
 pub use restore::{RestoredSession, Restorer};
 
 pub(crate) use answers::{After, HeldAnswers};
+pub(crate) use had::{HadLog, Kind};
 pub(crate) use messages::{Flight, Keeping, Reception};
 pub(crate) use moved::{
     Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,

@@ -377,11 +377,15 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return false;
         };
-        let had = session.had.get_or_insert_default();
-        for keys in keys {
-            had.note_moved(keys);
+        session.had.get_or_insert_default();
+        self.store_had(slot);
+        if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {
+            for keys in keys {
+                had.note_moved(keys);
+            }
+            had.learn(&known);
         }
-        had.learn(&known);
+        self.had_more(slot);
         self.store_session(slot, now);
         self.store_all(slot);
         true
@@ -454,12 +458,19 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return 0;
         };
+        if !session.handed {
+            session.had.get_or_insert_default();
+            self.store_had(slot);
+        }
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return 0;
+        };
         let (mut load, mut count) = (Load::default(), 0);
         let mut unknown = Had::default();
-        let had = match session.handed {
-            // It has nothing any more but what comes now.
-            true => &mut unknown,
-            false => &mut **session.had.get_or_insert_default(),
+        let had = match &mut session.had {
+            Some(had) => &mut **had,
+            // It has gone, and has nothing any more but what comes now.
+            None => &mut unknown,
         };
         let mut new = Vec::new();
         for (RestoredEntry { delivery, sent }, keys) in restored.entries.into_iter().zip(keys) {
@@ -478,9 +489,12 @@ impl Hub {
         }
         had.learn(&known);
         for mut delivery in new {
-            if !session.durable {
-                delivery.entry = 0;
-            }
+            delivery.entry = match (session.durable, delivery.entry) {
+                (false, _) => 0,
+                // It did not survive when this was read.
+                (true, 0) => self.directory.next_entry.fetch_add(1, Ordering::Relaxed),
+                (true, entry) => entry,
+            };
             if let Some(journal) = &mut self.journal
                 && session.durable
                 && delivery.qos != QoS::AtMostOnce
@@ -496,6 +510,7 @@ impl Hub {
         self.directory
             .queued_bytes
             .fetch_add(load.bytes, Ordering::Relaxed);
+        self.had_more(slot);
         self.pump(slot, now);
         count
     }

@@ -66,6 +66,12 @@ impl NameLog {
         self.fresh_names += 1;
     }
 
+    /// What messages were called that were taken in here before the last starts.
+    pub(crate) fn origins_before(&self, own: NonZeroU32) -> Vec<NonZeroU32> {
+        let origins = self.origins.iter().copied();
+        origins.filter(|origin| *origin != own).collect()
+    }
+
     /// Takes what was stored before a restart, and tells the federation.
     pub(crate) fn restore(&mut self, key: &str, value: &[u8], federation: Option<&dyn Federation>) {
         let words = value.as_chunks().0.iter().copied().map(u32::from_le_bytes);

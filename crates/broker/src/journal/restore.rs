@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hashbrown::HashMap;
 use punctual_codec::{QoS, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
-use super::{Durability, Journal, names};
+use super::{Durability, Journal, had, names};
 use crate::federation::LinkState;
 use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
@@ -35,6 +36,8 @@ pub struct Restorer {
     offset: Offset,
     directory: Arc<Directory>,
     messages: ByNumber<Arc<Message>>,
+    /// By sessions, which come later.
+    had: HashMap<u64, had::Restored, foldhash::fast::RandomState>,
     session: Option<RestoredSession>,
     /// What waits for it.
     waiting: Vec<Waiting>,
@@ -69,6 +72,7 @@ pub struct RestoredSession {
     /// And when it is to be published, if that is known.
     will: Option<(Will, Option<Wall>)>,
     pub(super) entries: Vec<RestoredEntry>,
+    had: had::Restored,
 }
 
 #[derive(Debug)]
@@ -86,6 +90,7 @@ impl Restorer {
             offset: Offset(wall),
             directory,
             messages: ByNumber::default(),
+            had: HashMap::default(),
             session: None,
             waiting: Vec::new(),
         }
@@ -108,6 +113,10 @@ impl Restorer {
                 }
             }
             Op::Flow { key, value } => {
+                if let Some((session, number)) = had::parse(key) {
+                    self.had.entry(session).or_default().take(number, value);
+                    return None;
+                }
                 let federation = self.directory.federation();
                 let mut names = self.directory.names();
                 names.restore(key, value, federation.map(|federation| &**federation));
@@ -130,6 +139,7 @@ impl Restorer {
     /// The session that was begun, with what waits for it.
     fn complete(&mut self) -> Option<RestoredSession> {
         let mut session = self.session.take()?;
+        session.had = self.had.remove(&session.number).unwrap_or_default();
         // All of them are looked for before any is touched: each is somewhere else
         // in memory, and a processor waits for many at a time, if it is let.
         let waiting = std::mem::take(&mut self.waiting);
@@ -263,6 +273,7 @@ impl RestoredSession {
             received: Vec::new(),
             will: None,
             entries: Vec::new(),
+            had: had::Restored::default(),
         }
     }
 
@@ -340,6 +351,9 @@ impl Hub {
         if was_connected {
             self.store_session(slot, now);
         }
+        if self.sessions.get(slot).is_some_and(|it| it.had.is_some()) {
+            self.watch_had(slot, now);
+        }
         true
     }
 
@@ -377,6 +391,7 @@ impl Hub {
         session.classes = restored.classes.unwrap_or(session.classes);
         session.replays = restored.replays;
         session.elsewhere = !session.handle.link;
+        (session.had, session.handed) = (restored.had.had, restored.had.left);
         if !restored.received.is_empty() {
             let ticket = if durable { Journal::BEFORE } else { 0 };
             let received = restored.received.into_iter();

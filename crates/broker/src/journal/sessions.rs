@@ -176,6 +176,7 @@ impl Hub {
             && std::mem::take(&mut session.durable)
         {
             session.handle.set_durable(false);
+            journal.end_had(session);
             let session = session.handle.number;
             journal.emit(&Op::SessionEnd { session });
         }

@@ -1,5 +1,6 @@
 //! How sessions go to other brokers of a mesh and come from there, see [`crate::moves`].
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use punctual_codec::{Connect, QoS, ReasonCode, topic};
@@ -7,6 +8,7 @@ use punctual_codec::{Connect, QoS, ReasonCode, topic};
 use super::connect::Looked;
 use super::{Fail, Shard};
 use crate::Nanos;
+use crate::federation::MessageName;
 use crate::hub::{Awaited, ConnId, Event, Hub, Output, State};
 use crate::journal::{
     Journal, Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,
@@ -346,7 +348,12 @@ impl Shard {
     /// Parts below `next` are where they went.
     fn part_is_there(&mut self, way: &Way, stream: u64, next: u32, now: Nanos) {
         let Some(slot) = self.hub.leaves_with(way, stream) else {
-            self.hub.write(way, &Letter::Void { stream });
+            let slot = self.hub.session_named(&way.0);
+            let session = slot.and_then(|slot| self.hub.sessions.get(slot));
+            // Once it was handed over, what is there is the session, wherever the rest goes.
+            if session.is_none_or(|session| !session.handed) {
+                self.hub.write(way, &Letter::Void { stream });
+            }
             return;
         };
         let hub = &mut self.hub;
@@ -388,7 +395,6 @@ impl Shard {
         }
         if is_first {
             session.handed = true;
-            session.had = None;
             for entry in session.window.clear() {
                 hub.stats.inflight_messages -= 1;
                 Journal::done(&mut hub.journal, session, entry);
@@ -396,6 +402,10 @@ impl Shard {
         }
         let client_id = session.handle.client_id.clone();
         hub.forget_queued(&load);
+        if is_first {
+            let _ = hub.take_had(slot);
+            hub.store_left(slot);
+        }
         if !ending {
             hub.put_off(timer, now + GATHER.min(linger));
             return;
@@ -439,6 +449,7 @@ impl Shard {
         if let Some((slot, session)) = session
             && came
             && session.arrived == 0
+            && session.leaving.is_none()
         {
             self.end_session(slot, now);
         }
@@ -465,10 +476,20 @@ impl Shard {
         let Some(slot) = self.hub.session_named(client) else {
             return;
         };
-        let session = self.hub.sessions.get(slot);
-        let stays = |it: &Session| it.arrived >= at || it.leaving.is_some() || it.is_transient();
-        if !session.is_none_or(stays) {
-            self.hub.begin_leaving(slot, to, at, now);
+        let Some(session) = self.hub.sessions.get(slot) else {
+            return;
+        };
+        let (arrived, user) = (session.arrived, session.username.clone());
+        if session.leaving.is_some() || session.is_transient() {
+            return;
+        }
+        match arrived.cmp(&at) {
+            // And then here again, which was not heard of there.
+            Ordering::Greater => self
+                .hub
+                .begin_coming(way.clone(), arrived, user, false, now),
+            Ordering::Equal => {}
+            Ordering::Less => self.hub.begin_leaving(slot, to, at, now),
         }
     }
 
@@ -610,7 +631,7 @@ impl Shard {
             return None;
         }
         // What is here is older.
-        let had = slot.and_then(|slot| self.hub.sessions.get_mut(slot)?.had.take());
+        let had = slot.and_then(|slot| self.hub.take_had(slot));
         let had = had.unwrap_or_default();
         let own = slot.map(|slot| self.leave_behind(slot, now));
         let own = own.unwrap_or_default();
@@ -623,6 +644,7 @@ impl Shard {
             let known = session.had.get_or_insert_default();
             known.learn(&had.known());
         }
+        self.hub.had_more(slot);
         coming.came = true;
         self.hub.stats.sessions_moved_in += 1;
         self.hub.outputs.push(Output::Event(Event::SessionCame {
@@ -826,9 +848,13 @@ impl Hub {
     }
 
     fn look_after_coming(&mut self, way: &Way, now: Nanos) {
+        let slot = self.session_named(&way.0);
+        let session = slot.and_then(|slot| self.sessions.get(slot));
+        let leaving = session.and_then(|session| session.leaving.as_ref());
         let Some(coming) = self.moves.coming.get_mut(way) else {
             return;
         };
+        let leaves_later = leaving.is_some_and(|leaving| leaving.at > coming.at);
         if coming.gone {
             return self.forget_coming(way);
         }
@@ -837,6 +863,12 @@ impl Hub {
         }
         let timer = coming.timer;
         if coming.again > now {
+            let again = coming.again;
+            return self.put_off(timer, again);
+        }
+        if leaves_later {
+            // What is asked for would come back from where it goes.
+            coming.again = now + coming.patience.max(MoveTimes::SILENCE);
             let again = coming.again;
             return self.put_off(timer, again);
         }
@@ -882,7 +914,7 @@ impl Hub {
     }
 
     /// Remembers for a while what a session gets.
-    pub(super) fn watch_had(&mut self, slot: u32, now: Nanos) {
+    pub(crate) fn watch_had(&mut self, slot: u32, now: Nanos) {
         let MoveTimes { heal, linger, .. } = self.move_times();
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -895,6 +927,7 @@ impl Hub {
         let had = session.had.get_or_insert_default();
         had.until = now + heal + linger;
         let (until, session) = (had.until, session.handle.number);
+        self.store_had(slot);
         if new {
             self.new_errand(until, Errand::Had { slot, session });
         }
@@ -916,7 +949,7 @@ impl Hub {
             let heal = self.move_times().heal.max(PATIENCE);
             self.put_off(errand, now + heal);
         } else {
-            session.had = None;
+            let _ = self.take_had(slot);
             self.moves.errands.remove(&errand);
             ways.iter().for_each(|way| self.forget_coming(way));
         }
@@ -981,7 +1014,7 @@ impl Hub {
             known.passed.extend(last.into_iter().map(|name| name.key()));
             known
                 .given
-                .extend(directory.last_name().map(|name| name.key()));
+                .extend(directory.last_names().into_iter().map(MessageName::key));
         }
         put_state(&mut bytes, session, &known);
         session.leaving = Some(Box::new(Leaving {

@@ -236,7 +236,10 @@ impl Node {
         let present: BTreeSet<BrokerId> = reached.map(|(id, _)| id.clone()).collect();
         let seeks = &mut self.seeks;
         for gone in seeks.present.difference(&present) {
-            seeks.away.insert(gone.clone(), now);
+            // So long it may have been away before that was noticed.
+            let patience = self.settings.tree.patience();
+            let since = Nanos(now.0.saturating_sub(patience.0));
+            seeks.away.insert(gone.clone(), since);
         }
         for came in present.difference(&seeks.present) {
             let away = seeks.away.remove(came).unwrap_or(Nanos(0));
