@@ -19,7 +19,7 @@ use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use punctual_codec::Properties;
 use smallvec::SmallVec;
 
@@ -332,11 +332,24 @@ pub trait Federation: Debug + Send + Sync {
     fn was_origin(&self, origin: NonZeroU32);
 }
 
+/// What is kept of a neighbour, see [`crate::Shard::links`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptLink {
+    /// Its name.
+    pub peer: String,
+    /// What it wants.
+    pub filters: Vec<Box<str>>,
+    /// Brokers behind it with members of shared subscriptions, and the filters of these.
+    pub members: Vec<(String, Box<str>)>,
+}
+
 /// What a session of a neighbour has beyond those of clients.
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
     /// What the neighbour wants.
     pub(crate) filters: HashSet<Box<str>, foldhash::fast::RandomState>,
+    /// Brokers behind it where shared subscriptions have members, by their filters.
+    pub(crate) members: HashMap<Box<str>, Vec<Box<str>>, foldhash::fast::RandomState>,
     /// Messages in flight that the neighbour allows, while none are sent.
     pub(crate) held: Option<u16>,
     /// Publications of the neighbour that are not acknowledged because there is no

@@ -58,7 +58,7 @@ pub use egress::{
     Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
 pub use federation::{
-    Federation, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay, Testament,
+    Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay, Testament,
 };
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,

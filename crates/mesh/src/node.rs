@@ -169,6 +169,16 @@ pub enum Output {
         /// Those that are reached, if any is.
         brokers: Vec<BrokerId>,
     },
+    /// Other brokers behind a link where a shared subscription has members, instead of those
+    /// before; for [`Node::remember`].
+    Behind {
+        /// Which.
+        link: LinkId,
+        /// Its filter.
+        filter: Box<str>,
+        /// Those, if there are any.
+        brokers: Vec<BrokerId>,
+    },
     /// These clients have connected to other brokers: whoever has connected here before with
     /// the same identifier has been taken over.
     Arrived(Vec<Arrival>),
@@ -354,8 +364,9 @@ pub struct Node {
     own_members: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     /// Filters without own members whose messages may still be on their way here.
     leaving: VecDeque<(Nanos, Box<str>)>,
-    /// What the shell was told of members elsewhere.
+    /// What the shell was told of members elsewhere, of all and by links.
     elsewhere: BTreeMap<Box<str>, Vec<BrokerId>>,
+    behind: BTreeMap<(LinkId, Box<str>), Vec<BrokerId>>,
     /// It is to be told again.
     members_changed: bool,
     /// Parts of the filters that are awaited from neighbours whose table differs.
@@ -387,6 +398,7 @@ impl Node {
             own_members: HashMap::default(),
             leaving: VecDeque::new(),
             elsewhere: BTreeMap::new(),
+            behind: BTreeMap::new(),
             members_changed: false,
             awaited: BTreeMap::new(),
             wills: Wills::new(settings.will_wait, settings.linger, settings.max_will_bytes),
@@ -468,15 +480,28 @@ impl Node {
     }
 
     /// After a start: what is kept for a neighbour from before, with the filters it
-    /// wanted then.
-    pub fn remember(&mut self, peer: &BrokerId, filters: Vec<Box<str>>, now: Nanos) {
+    /// wanted then, and members of shared subscriptions that were behind it.
+    pub fn remember(
+        &mut self,
+        peer: &BrokerId,
+        filters: Vec<Box<str>>,
+        members: Vec<Member>,
+        now: Nanos,
+    ) {
         if let Some(link) = self
             .number(peer)
             .filter(|link| !self.links.contains_key(link))
         {
             self.numbers.insert(peer.clone(), link);
             self.table.apply(link, filters, Vec::new());
+            for (broker, filter) in &members {
+                let brokers = self.behind.entry((link, filter.clone())).or_default();
+                brokers.push(broker.clone());
+            }
+            self.members.recall(link, members.into_iter().collect());
             self.lose(link, None, now);
+            self.members_changed = true;
+            self.note_members();
         }
     }
 
@@ -979,6 +1004,31 @@ impl Node {
             }
         }
         self.elsewhere = now;
+        self.note_behind();
+    }
+
+    /// Tells the shell the same by links, so that it is known after a restart.
+    fn note_behind(&mut self) {
+        let mut now: BTreeMap<(LinkId, Box<str>), Vec<BrokerId>> = BTreeMap::new();
+        for (link, (id, filter)) in self.members.by_links() {
+            if *id != self.settings.id {
+                let brokers = now.entry((link, filter.clone())).or_default();
+                brokers.push(id.clone());
+            }
+        }
+        let before = std::mem::take(&mut self.behind);
+        let gone = before.keys().filter(|key| !now.contains_key(*key));
+        let gone = gone.map(|key| (key, Vec::new()));
+        let new = now.iter().filter(|(key, it)| before.get(*key) != Some(it));
+        let new = new.map(|(key, brokers)| (key, brokers.clone()));
+        for ((link, filter), brokers) in gone.chain(new) {
+            self.outputs.push_back(Output::Behind {
+                link: *link,
+                filter: filter.clone(),
+                brokers,
+            });
+        }
+        self.behind = now;
     }
 
     /// Tells neighbours who is where, after all that those want, and sees who is back.

@@ -106,6 +106,19 @@ impl<T: Ord + Clone> Reach<T> {
         sides.flat_map(|side| side.shown.iter().map(|it| (it, side.ready)))
     }
 
+    /// The same by links.
+    pub(crate) fn by_links(&self) -> impl Iterator<Item = (LinkId, &T)> {
+        let sides = self.sides.iter();
+        sides.flat_map(|(link, side)| side.shown.iter().map(|it| (*link, it)))
+    }
+
+    /// What was behind a link before a restart: it is lost.
+    pub(crate) fn recall(&mut self, link: LinkId, behind: BTreeSet<T>) {
+        self.dirty = true;
+        let side = self.sides.entry(link).or_default();
+        (side.shown, side.behind) = (behind.clone(), behind);
+    }
+
     /// A link carries messages from now on.
     pub(crate) fn activate(&mut self, link: LinkId) {
         let side = self.sides.entry(link).or_default();

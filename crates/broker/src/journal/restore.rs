@@ -12,10 +12,10 @@ use punctual_codec::{QoS, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
-use super::sessions::{DEMOTED, NUMBERED, OWED};
+use super::sessions::{BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
 use super::{Durability, Journal, had, names};
-use crate::federation::LinkState;
+use crate::federation::{LinkState, sign};
 use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
@@ -66,6 +66,8 @@ pub struct RestoredSession {
     detached: Option<Wall>,
     next_packet_id: u16,
     subscriptions: Vec<Subscription>,
+    /// Of a neighbour: brokers behind it with members of shared subscriptions.
+    members: Vec<(Box<str>, Vec<Box<str>>)>,
     replays: Replays,
     classes: Option<u8>,
     received: Vec<u16>,
@@ -268,6 +270,7 @@ impl RestoredSession {
             detached: session.detached,
             next_packet_id: session.next_packet_id,
             subscriptions: Vec::new(),
+            members: Vec::new(),
             replays: Replays::default(),
             classes: None,
             received: Vec::new(),
@@ -308,6 +311,13 @@ impl RestoredSession {
         let (Ok(options), Ok(())) = (options, topic::validate_filter(subscription.filter)) else {
             return;
         };
+        let shared = topic::split_share(subscription.filter).0.is_some();
+        if shared && peer_of(&self.client_id).is_some() {
+            let brokers = std::str::from_utf8(subscription.properties).unwrap_or_default();
+            let brokers = brokers.split(BETWEEN).map(Into::into).collect();
+            self.members.push((subscription.filter.into(), brokers));
+            return;
+        }
         let flags = subscription.properties.first().copied().unwrap_or(0);
         self.classes = subscription.properties.get(1).copied().or(self.classes);
         let subscription = Subscription {
@@ -443,7 +453,7 @@ impl Hub {
             self.timers.arm(end.max(now), timer);
         }
         match peer_of(client_id) {
-            Some(_) => self.restore_wishes(slot, restored.subscriptions),
+            Some(_) => self.restore_wishes(slot, restored.subscriptions, restored.members),
             None => self.restore_subscriptions(slot, restored.subscriptions, offset.0),
         }
         if let Some((will, due)) = restored.will {
@@ -452,8 +462,13 @@ impl Hub {
         Some(slot)
     }
 
-    /// What a neighbour wants.
-    fn restore_wishes(&mut self, slot: u32, wishes: Vec<Subscription>) {
+    /// What a neighbour wants, and who is behind it.
+    fn restore_wishes(
+        &mut self,
+        slot: u32,
+        wishes: Vec<Subscription>,
+        members: Vec<(Box<str>, Vec<Box<str>>)>,
+    ) {
         let by_root = self.by_root();
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -464,10 +479,19 @@ impl Hub {
             index.subscribe(&wish.filter, subscriber, &self.directory.generations);
         }
         let filters = wishes.into_iter().map(|wish| wish.filter).collect();
+        let shared: Vec<Box<str>> = members.iter().map(|(filter, _)| filter.clone()).collect();
         session.link = Some(Box::new(LinkState {
             filters,
+            members: members.into_iter().collect(),
             ..LinkState::default()
         }));
+        // Whoever publishes before the first neighbour is back finds members, too.
+        for filter in shared {
+            let links = self.sessions.iter().filter_map(|(_, it)| it.link.as_ref());
+            let brokers = links.flat_map(|link| link.members.get(&filter)).flatten();
+            let signs: Vec<u32> = brokers.map(|broker| sign(broker)).collect();
+            index.share_elsewhere(&filter, &signs, &self.directory.generations);
+        }
     }
 
     pub(crate) fn restore_subscriptions(

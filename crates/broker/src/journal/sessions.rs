@@ -18,6 +18,9 @@ pub(super) const DEMOTED: u8 = 2;
 /// Not all that was retained when it was made has been sent or queued.
 pub(super) const OWED: u8 = 4;
 
+/// Between names of brokers, which have no such character.
+pub(super) const BETWEEN: &str = "/";
+
 impl Journal {
     fn session(&mut self, session: &Session, version: Version, detached: Option<Nanos>) {
         self.emit(&Op::Session(SessionOp {
@@ -238,6 +241,29 @@ impl Hub {
                 properties: &[],
             }),
             false => Op::Unsubscription { session, filter },
+        });
+    }
+
+    /// Emits behind which neighbour's session which brokers have members of a shared
+    /// subscription: nobody else has one there.
+    pub(crate) fn store_members(&mut self, slot: u32, filter: &str, brokers: &[&str]) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
+            return;
+        };
+        let session = session.handle.number;
+        let names = brokers.join(BETWEEN);
+        journal.emit(&match brokers {
+            [] => Op::Unsubscription { session, filter },
+            _ => Op::Subscription(SubscriptionOp {
+                session,
+                filter,
+                options: OPTIONS.byte(),
+                id: None,
+                properties: names.as_bytes(),
+            }),
         });
     }
 

@@ -16,7 +16,7 @@ use super::{Fail, Next, Shard, replica};
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Stamp};
 use crate::federation::{
-    LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Packing, Relay,
+    KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Packing, Relay,
 };
 use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
@@ -399,13 +399,39 @@ impl Shard {
 
     /// Neighbours that something is kept for, and what they want; after a restart
     /// that is what they wanted before.
-    pub fn links(&self) -> Vec<(String, Vec<Box<str>>)> {
+    pub fn links(&self) -> Vec<KeptLink> {
         let sessions = self.hub.sessions.iter().filter_map(|(_, session)| {
-            let peer = peer_of(&session.handle.client_id)?;
             let link = session.link.as_ref()?;
-            Some((peer.to_owned(), link.filters.iter().cloned().collect()))
+            let members = link.members.iter().flat_map(|(filter, brokers)| {
+                let brokers = brokers.iter();
+                brokers.map(|broker| (String::from(&**broker), filter.clone()))
+            });
+            Some(KeptLink {
+                peer: peer_of(&session.handle.client_id)?.to_owned(),
+                filters: link.filters.iter().cloned().collect(),
+                members: members.collect(),
+            })
         });
         sessions.collect()
+    }
+
+    /// Other brokers are behind a neighbour where a shared subscription has members, instead of
+    /// those before. That is kept for [`Self::links`] after a restart.
+    pub fn link_behind(&mut self, peer: &str, filter: &str, brokers: &[&str]) {
+        let Some(slot) = self.link_session(peer) else {
+            return;
+        };
+        let session = self.hub.sessions.get_mut(slot);
+        if let Some(link) = session.and_then(|session| session.link.as_mut()) {
+            match brokers {
+                [] => link.members.remove(filter),
+                _ => {
+                    let brokers = brokers.iter().map(|broker| (*broker).into());
+                    link.members.insert(filter.into(), brokers.collect())
+                }
+            };
+            self.hub.store_members(slot, filter, brokers);
+        }
     }
 
     /// Looks whether what a neighbour has sent has room now.

@@ -1,5 +1,6 @@
 //! Shared subscriptions: of all members at all brokers one gets each message, a member at
-//! the publisher's broker if there is one that is connected.
+//! the publisher's broker if there is one that is connected; also if links fail and brokers
+//! are killed.
 
 use punctual_codec::{QoS, topic};
 
@@ -88,6 +89,17 @@ fn one_member_gets_each_message_with_links() {
     let faults = Faults {
         links: true,
         crashes: false,
+        clients: true,
+        room: 10_000,
+    };
+    each_seed(8, |seed| run(seed, faults));
+}
+
+#[test]
+fn one_member_gets_each_message_while_brokers_are_killed() {
+    let faults = Faults {
+        links: true,
+        crashes: true,
         clients: true,
         room: 10_000,
     };

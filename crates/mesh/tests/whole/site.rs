@@ -266,8 +266,11 @@ impl Site {
             }
         }
         let mut node = Node::new(self.settings.clone(), now);
-        for (peer, filters) in shard.links() {
-            node.remember(&BrokerId::new(&peer).unwrap(), filters, now);
+        for kept in shard.links() {
+            let peer = BrokerId::new(&kept.peer).unwrap();
+            let members = kept.members.into_iter();
+            let members = members.map(|(broker, filter)| (BrokerId::new(&broker).unwrap(), filter));
+            node.remember(&peer, kept.filters, members.collect(), now);
         }
         self.running = Some(Running {
             shard,
@@ -438,6 +441,16 @@ impl Running {
             Order::Members { filter, brokers } => {
                 let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
                 self.shard.link_members(&filter, &brokers);
+            }
+            Order::Behind {
+                link,
+                filter,
+                brokers,
+            } => {
+                if let Some(peer) = peer(link) {
+                    let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                    self.shard.link_behind(&peer, &filter, &brokers);
+                }
             }
             Order::Forget(peer) => self.shard.link_forget(peer.as_str(), now),
             Order::Arrived(arrivals) => {

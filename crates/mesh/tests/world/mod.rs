@@ -206,7 +206,7 @@ impl World {
             session.rewind();
             session.conn = None;
             let filters = session.filters.iter().cloned().collect();
-            node.remember(peer, filters, now);
+            node.remember(peer, filters, Vec::new(), now);
         }
         broker.node = Some(node);
         self.after(n);
@@ -584,7 +584,7 @@ impl World {
                     session.filters.remove(f);
                 });
             }
-            Output::Members { .. } => {}
+            Output::Members { .. } | Output::Behind { .. } => {}
             Output::Copy { from, to, moves } => {
                 let kept: Vec<Msg> = broker
                     .sessions

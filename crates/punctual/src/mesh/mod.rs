@@ -392,9 +392,13 @@ impl Keeper {
             let _ = tell.send(shard.links());
         });
         let now = self.clock.now();
-        for (peer, filters) in told.recv().unwrap_or_default() {
-            if let Some(peer) = BrokerId::new(&peer).filter(|_| !filters.is_empty()) {
-                self.node.remember(&peer, filters, now);
+        for kept in told.recv().unwrap_or_default() {
+            if let Some(peer) = BrokerId::new(&kept.peer).filter(|_| !kept.filters.is_empty()) {
+                let members = kept.members.into_iter();
+                let members =
+                    members.filter_map(|(broker, filter)| Some((BrokerId::new(&broker)?, filter)));
+                self.node
+                    .remember(&peer, kept.filters, members.collect(), now);
             }
         }
     }
@@ -764,6 +768,19 @@ impl Keeper {
                         let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
                         shard.link_members(&filter, &brokers);
                     }));
+                }
+                Output::Behind {
+                    link,
+                    filter,
+                    brokers,
+                } => {
+                    if let Some(peer) = peer(link) {
+                        orders.push(Box::new(move |shard, _| {
+                            let brokers: Vec<&str> =
+                                brokers.iter().map(BrokerId::as_str).collect();
+                            shard.link_behind(&peer, &filter, &brokers);
+                        }));
+                    }
                 }
                 Output::Forget(peer) => orders.push(Box::new(move |shard, now| {
                     shard.link_forget(peer.as_str(), now);
