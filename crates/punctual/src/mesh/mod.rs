@@ -776,8 +776,7 @@ impl Keeper {
                 } => {
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, _| {
-                            let brokers: Vec<&str> =
-                                brokers.iter().map(BrokerId::as_str).collect();
+                            let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
                             shard.link_behind(&peer, &filter, &brokers);
                         }));
                     }
