@@ -222,7 +222,7 @@ pub enum Output {
     Came {
         /// Which.
         broker: BrokerId,
-        /// Since when it was not; 0 if it never was.
+        /// Since when it may not have been, unnoticed for a while; 0 if it never was.
         away: Nanos,
     },
     /// An answer to [`Node::trace`].
