@@ -21,7 +21,7 @@ use crate::{Batch, Op, Wall};
 /// Ends of entries, and removals of retained messages, that are remembered
 /// because what they are about may come later: far more than can be under way
 /// between shards.
-const REMEMBERED: usize = 1 << 16;
+const REMEMBERED: usize = 1 << 18;
 
 /// Bytes of a record beside the names and contents in it, roughly.
 const ITEM: u64 = RECORD_HEADER as u64 + 16;
@@ -999,10 +999,12 @@ impl<C> Image<C> {
                 let known = is_entry(before, session, entry)
                     || sums.entered(session, entry, at)
                     || self.has_entry(session, entry);
+                // Said too early, it still says which identifier was the last.
+                let counts = matches!(op, Op::Sent { .. });
                 match (known, sums.done.contains(&(session, entry))) {
                     (_, true) => Fate::Skip,
-                    (true, false) => Fate::Write,
-                    (false, false) => Fate::Remember,
+                    (false, false) if !counts => Fate::Remember,
+                    (_, false) => Fate::Write,
                 }
             }
             Op::Done { session, entry } => {
@@ -1203,7 +1205,10 @@ mod tests {
             let written = group.iter().zip(&fates).filter(|(_, it)| it.is_written());
             assert!(written.map(|it| *it.0).all(|op| op == other), "{fates:?}");
         }
-        assert_eq!(image.fates(&[sent, came])[0], Fate::Remember);
-        assert_eq!(image.fates(&[done])[0], Fate::Remember);
+        // Early, it says which identifier was the last.
+        assert_eq!(image.fates(&[sent, came])[0], Fate::Write);
+        for early in [step, done] {
+            assert_eq!(image.fates(&[early])[0], Fate::Remember);
+        }
     }
 }

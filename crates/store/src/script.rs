@@ -22,7 +22,7 @@ pub(crate) struct Script {
     sessions: Vec<u64>,
     /// Entry, session, and how far it is.
     entries: Vec<(u64, u64, Progress)>,
-    /// Entries whose `Done` was said before they were.
+    /// Entries of which `Sent` or `Done` was said before they were.
     late: Vec<(u64, u64)>,
     retained: Vec<(&'static str, u64)>,
     /// Retained messages that are said too late.
@@ -86,6 +86,8 @@ impl Script {
             (2, Some(session)) => {
                 self.sessions.retain(|other| *other != session);
                 self.entries.retain(|(_, of, _)| *of != session);
+                // Of what was sent it is said that it is done with, too.
+                self.late.retain(|(_, of)| *of != session);
                 self.received.retain(|(of, _)| *of != session);
                 out.push(&Op::SessionEnd { session });
             }
@@ -124,7 +126,14 @@ impl Script {
             (24, Some(session)) => {
                 let entry = self.next();
                 self.late.push((entry, session));
-                out.push(&Op::Done { session, entry });
+                out.push(&match pick.is_multiple_of(2) {
+                    true => Op::Done { session, entry },
+                    false => Op::Sent {
+                        session,
+                        entry,
+                        packet_id: (entry % 1000) as u16 + 1,
+                    },
+                });
             }
             (25, _) => {
                 if let Some((entry, session)) = self.late.pop() {
