@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 type Fast = foldhash::fast::RandomState;
 
@@ -34,21 +34,33 @@ pub enum Verdict {
     Unknown,
 }
 
+/// Numbers in a row that are remembered by one word.
+const ROW: u32 = u64::BITS;
+
 /// The names that are remembered.
+///
+/// Most come in the order of their numbers, so they are kept as bits of words, of which the same
+/// few are used all the time.
 #[derive(Debug)]
 pub struct Seen {
-    names: HashSet<Name, Fast>,
+    /// Those of [`ROW`] numbers in a row, by origin and place of the row; none is 0.
+    rows: HashMap<(u32, u32), u64, Fast>,
     order: VecDeque<Name>,
     /// Highest forgotten number of each origin.
     forgotten: HashMap<u32, u32, Fast>,
     max: usize,
 }
 
+/// Which row a name is in, and its bit there.
+fn place(name: Name) -> ((u32, u32), u64) {
+    ((name.origin, name.number / ROW), 1 << (name.number % ROW))
+}
+
 impl Seen {
     /// Remembers up to `max` names.
     pub fn new(max: usize) -> Self {
         Self {
-            names: HashSet::default(),
+            rows: HashMap::default(),
             order: VecDeque::new(),
             forgotten: HashMap::default(),
             max: max.max(1),
@@ -58,7 +70,8 @@ impl Seen {
     /// What is known of a message; with `again`, one that was sent over another link
     /// before.
     pub fn judge(&self, name: Name, again: bool) -> Verdict {
-        if self.names.contains(&name) {
+        let (row, bit) = place(name);
+        if self.rows.get(&row).is_some_and(|row| row & bit != 0) {
             return Verdict::Seen;
         }
         let forgotten = self.forgotten.get(&name.origin);
@@ -70,21 +83,33 @@ impl Seen {
 
     /// Notes a message.
     pub fn note(&mut self, name: Name) {
-        if self.names.contains(&name) {
+        let (row, bit) = place(name);
+        let row = self.rows.entry(row).or_insert(0);
+        if *row & bit != 0 {
             return;
         }
+        *row |= bit;
         if self.order.len() >= self.max
             && let Some(oldest) = self.order.pop_front()
         {
-            self.names.remove(&oldest);
-            if self.forgotten.len() >= self.max {
-                self.forgotten.clear();
-            }
-            let forgotten = self.forgotten.entry(oldest.origin).or_insert(0);
-            *forgotten = oldest.number.max(*forgotten);
+            self.forget(oldest);
         }
-        self.names.insert(name);
         self.order.push_back(name);
+    }
+
+    fn forget(&mut self, name: Name) {
+        let (row, bit) = place(name);
+        if let Some(bits) = self.rows.get_mut(&row) {
+            *bits &= !bit;
+            if *bits == 0 {
+                self.rows.remove(&row);
+            }
+        }
+        if self.forgotten.len() >= self.max {
+            self.forgotten.clear();
+        }
+        let forgotten = self.forgotten.entry(name.origin).or_insert(0);
+        *forgotten = name.number.max(*forgotten);
     }
 
     /// The names that were noted last, the latest at the end.
@@ -107,6 +132,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn name(origin: u32, number: u32) -> Name {
         Name { origin, number }
@@ -127,6 +153,33 @@ mod tests {
         for number in [1, 2, 5, 9] {
             assert_eq!(seen.judge(name(1, number), false), Verdict::Seen);
             assert_eq!(seen.judge(name(2, number), true), Verdict::Seen);
+        }
+    }
+
+    proptest! {
+        /// As one list of names says it, the oldest first.
+        #[test]
+        fn the_last_names_are_remembered(
+            names in proptest::collection::vec((1..4u32, 0..200u32), 1..300),
+            max in 1..40usize,
+        ) {
+            let mut seen = Seen::new(max);
+            let mut list: Vec<Name> = Vec::new();
+            for (origin, number) in names {
+                let name = name(origin, number);
+                let known = list.contains(&name);
+                prop_assert_eq!(seen.judge(name, false) == Verdict::Seen, known);
+                seen.note(name);
+                if !known {
+                    list.push(name);
+                    list.drain(..list.len().saturating_sub(max));
+                }
+                let latest: Vec<Name> = seen.latest(max).collect();
+                prop_assert_eq!(&latest, &list);
+                let kept: u32 = seen.rows.values().map(|row| row.count_ones()).sum();
+                prop_assert_eq!(kept as usize, list.len());
+                prop_assert!(seen.rows.values().all(|row| *row != 0));
+            }
         }
     }
 
