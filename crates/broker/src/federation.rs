@@ -36,6 +36,17 @@ pub const LINK_TOPIC: &[u8] = b"$mesh/";
 pub(crate) const NAME_KEY: &str = "@";
 /// Digits of numbers in a name.
 const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-";
+/// The value of each digit; [`NO_DIGIT`] of all other bytes.
+const VALUES: [u8; 256] = {
+    let mut values = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < DIGITS.len() {
+        values[DIGITS[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
+const NO_DIGIT: u8 = u8::MAX;
 
 /// What a message is called throughout the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,41 +75,65 @@ impl MessageName {
     }
 
     /// Text, and how long it is: digits of 6 bits each, the lowest first.
+    #[inline]
     pub(crate) fn text(self) -> ([u8; 14], usize) {
         let mut text = [0; 14];
         let mut len = 0;
-        let mut put = |byte: u8| {
-            text[len] = byte;
-            len += 1;
-        };
-        for (i, mut number) in [self.origin.get(), self.number].into_iter().enumerate() {
-            if i == 1 {
-                put(if self.again { b'!' } else { b'.' });
-            }
+        let mut put = |mut number: u32| {
             while number > 0 {
-                put(DIGITS[(number & 63) as usize]);
+                text[len] = DIGITS[(number & 63) as usize];
+                len += 1;
                 number >>= 6;
             }
-        }
-        (text, len)
+            text[len] = if self.again { b'!' } else { b'.' };
+            len += 1;
+        };
+        put(self.origin.get());
+        put(self.number);
+        (text, len - 1)
+    }
+
+    /// How long the text is.
+    #[inline]
+    pub(crate) fn text_len(self) -> usize {
+        let digits = |number: u32| (u32::BITS - number.leading_zeros()).div_ceil(6) as usize;
+        digits(self.origin.get()) + 1 + digits(self.number)
     }
 
     /// Reads what [`Self::text`] wrote, and nothing else.
+    #[inline]
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (origin, number) = text.split_once(['.', '!'])?;
-        let read = |digits: &str| {
-            let mut number = 0u64;
-            for (i, digit) in digits.bytes().enumerate().take(7) {
-                let value = DIGITS.iter().position(|known| *known == digit)?;
-                number |= (value as u64) << (6 * i);
+        let mut bytes = text.bytes();
+        // One number, and what ends it.
+        let mut read = || {
+            let (mut number, mut shift, mut last) = (0u64, 0, u8::MAX);
+            for byte in &mut bytes {
+                let value = VALUES[usize::from(byte)];
+                if value == NO_DIGIT {
+                    return (shift == 0 || last != 0).then_some((number, Some(byte)));
+                }
+                if shift > 30 {
+                    return None;
+                }
+                number |= u64::from(value) << shift;
+                (last, shift) = (value, shift + 6);
             }
-            let canonical = digits.len() <= 6 && !digits.ends_with('0');
-            u32::try_from(number).ok().filter(|_| canonical)
+            (shift == 0 || last != 0).then_some((number, None))
         };
+        let (origin, end) = read()?;
+        let again = match end? {
+            b'!' => true,
+            b'.' => false,
+            _ => return None,
+        };
+        let (number, end) = read()?;
+        if end.is_some() {
+            return None;
+        }
         Some(Self {
-            origin: NonZeroU32::new(read(origin)?)?,
-            number: read(number)?,
-            again: text.as_bytes().get(origin.len()) == Some(&b'!'),
+            origin: NonZeroU32::new(u32::try_from(origin).ok()?)?,
+            number: u32::try_from(number).ok()?,
+            again,
         })
     }
 }
@@ -398,6 +433,7 @@ mod tests {
             let (text, len) = name.text();
             let text = std::str::from_utf8(&text[..len]).unwrap();
             prop_assert_eq!(MessageName::parse(text), Some(name));
+            prop_assert_eq!(name.text_len(), len);
             let longer = format!("{text}0");
             prop_assert_eq!(MessageName::parse(&longer), None);
         }

@@ -95,25 +95,8 @@ impl Number {
         self.kind == Kind::Name { again: true }
     }
 
-    fn key(self) -> &'static str {
-        match self.kind {
-            Kind::Delivery => DELIVERY_KEY,
-            Kind::Name { .. } => NAME_KEY,
-        }
-    }
-
     fn value(self) -> ([u8; LONGEST], usize) {
         let mut value = [0; LONGEST];
-        if let Kind::Name { again } = self.kind {
-            let name = MessageName {
-                origin: self.source,
-                number: self.count,
-                again,
-            };
-            let (text, len) = name.text();
-            value[..len].copy_from_slice(&text[..len]);
-            return (value, len);
-        }
         let mut left = &mut value[..];
         // There is room for the longest.
         let _ = write!(left, "{:08x}/{}", self.source, self.count);
@@ -121,19 +104,46 @@ impl Number {
         (value, len)
     }
 
+    fn name(self, again: bool) -> MessageName {
+        MessageName {
+            origin: self.source,
+            number: self.count,
+            again,
+        }
+    }
+
     /// Bytes of the user property.
+    #[inline]
     pub(crate) fn encoded_len(self) -> usize {
-        1 + 2 + self.key().len() + 2 + self.value().1
+        let (key, value) = match self.kind {
+            Kind::Delivery => (DELIVERY_KEY.len(), self.value().1),
+            Kind::Name { again } => (NAME_KEY.len(), self.name(again).text_len()),
+        };
+        1 + 2 + key + 2 + value
     }
 
     /// Appends the user property.
+    #[inline]
     pub(crate) fn encode(self, out: &mut Vec<u8>) {
-        let (value, len) = self.value();
-        out.push(PropertyId::UserProperty as u8);
-        for text in [self.key().as_bytes(), &value[..len]] {
-            out.extend_from_slice(&(text.len() as u16).to_be_bytes());
-            out.extend_from_slice(text);
+        match self.kind {
+            Kind::Delivery => {
+                let (value, len) = self.value();
+                put_pair(DELIVERY_KEY, &value[..len], out);
+            }
+            Kind::Name { again } => {
+                let (text, len) = self.name(again).text();
+                put_pair(NAME_KEY, &text[..len], out);
+            }
         }
+    }
+}
+
+/// Appends a user property.
+fn put_pair(key: &str, value: &[u8], out: &mut Vec<u8>) {
+    out.push(PropertyId::UserProperty as u8);
+    for text in [key.as_bytes(), value] {
+        out.extend_from_slice(&(text.len() as u16).to_be_bytes());
+        out.extend_from_slice(text);
     }
 }
 

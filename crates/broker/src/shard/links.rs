@@ -80,29 +80,34 @@ pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fai
             "message of a neighbour without name",
         )
     };
-    let last = raw.properties.iter().last().ok_or_else(nameless)?;
+    // The notes come right before the name.
+    let (mut last, mut own) = (None, 0);
+    for property in raw.properties.iter() {
+        if property.id == PropertyId::SubscriptionIdentifier {
+            own += property.bytes.len();
+        }
+        last = Some(property);
+    }
+    let last = last.ok_or_else(nameless)?;
     if last.id != PropertyId::UserProperty {
         return Err(nameless());
     }
     let (key, value) = last.pair();
     let name = MessageName::parse(value).filter(|_| key == NAME_KEY);
-    let notes = Notes::read(raw.properties).ok_or_else(|| {
-        Fail::new(
-            ReasonCode::ProtocolError,
-            "notes of a neighbour are not understood",
-        )
-    })?;
-    // The notes come right before the name.
-    let mut own = last.bytes.len();
-    if raw.properties.contains(PropertyId::SubscriptionIdentifier) {
-        let ids = raw.properties.iter();
-        let ids = ids.filter(|property| property.id == PropertyId::SubscriptionIdentifier);
-        own += ids.map(|property| property.bytes.len()).sum::<usize>();
-    }
+    let name = name.ok_or_else(nameless)?;
+    let notes = match own {
+        0 => Notes::default(),
+        _ => Notes::read(raw.properties).ok_or_else(|| {
+            Fail::new(
+                ReasonCode::ProtocolError,
+                "notes of a neighbour are not understood",
+            )
+        })?,
+    };
+    own += last.bytes.len();
     let bytes = raw.properties.as_bytes();
     let rest = &bytes[..bytes.len() - own];
     raw.properties = Properties::check(rest, PropertySet::PUBLISH)?;
-    let name = name.ok_or_else(nameless)?;
     Ok(Incoming::Named(name, notes))
 }
 

@@ -93,9 +93,9 @@ impl Shard {
                     None
                 }
             };
-            let peer = hub.sessions.get(conn.session).map(|s| &*s.handle.client_id);
             if let (Some(told), Some(federation)) = (told, hub.directory.federation())
-                && let Some(peer) = peer.and_then(links::peer_of)
+                && let Some(session) = hub.sessions.get(conn.session)
+                && let Some(peer) = links::peer_of(&session.handle.client_id)
             {
                 federation.link(id, peer, LinkNews::Message(told));
                 return Ok(Next::Packet);
@@ -260,11 +260,13 @@ impl Shard {
         }
 
         let mut reach = None;
-        if let Some(federation) = hub.directory.federation() {
+        if let Some(federation) = hub.directory.federation()
+            && let Some(relay) = federation.relay()
+        {
             let session = hub.sessions.get(session_slot);
             let peer = session.and_then(|s| links::peer_of(&s.handle.client_id));
             let own = name.is_some_and(|name| name.origin == federation.origin());
-            reach = federation.relay().map(|relay| Reach::new(relay, peer, own));
+            reach = Some(Reach::new(relay, peer, own));
         }
         let mut relayed = false;
         if let (Some(name), Some(federation)) = (name, hub.directory.federation())
