@@ -34,6 +34,11 @@ impl Connection {
         &self.name
     }
 
+    /// The connection alone.
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let context = format!("cannot send (client {})", self.name);
         self.stream.write_all(bytes).map_err(Error::io(context))

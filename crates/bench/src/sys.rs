@@ -79,7 +79,25 @@ pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
     pin_to(core..=core)
 }
 
+/// Binds all threads that a process has to one core, and with them those that they start.
+pub(crate) fn pin_process(pid: u32, core: usize) -> io::Result<()> {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = entry?.file_name().to_str().and_then(|id| id.parse().ok());
+        match thread.map_or(Ok(()), |thread| pin_thread(thread, core..=core)) {
+            // It has ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
 fn pin_to(cores: RangeInclusive<usize>) -> io::Result<()> {
+    pin_thread(0, cores)
+}
+
+/// Binds a thread, 0 for the calling one.
+fn pin_thread(thread: libc::pid_t, cores: RangeInclusive<usize>) -> io::Result<()> {
     // SAFETY: a zeroed cpu_set_t is an empty set; CPU_SET checks the range of each core.
     let set = unsafe {
         let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
@@ -89,7 +107,7 @@ fn pin_to(cores: RangeInclusive<usize>) -> io::Result<()> {
         set
     };
     // SAFETY: the set outlives the call and its size is given.
-    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })
+    check(unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &raw const set) })
 }
 
 /// Gives the calling thread `SCHED_FIFO` at `priority` (1 to 99), or `SCHED_OTHER` for 0.
@@ -246,6 +264,28 @@ fn set_option(socket: &impl AsRawFd, level: i32, option: i32, value: i32) -> io:
             size,
         )
     })
+}
+
+/// Sends from a file, from `offset` on, without copying; returns how many bytes that were.
+pub(crate) fn send_file(
+    socket: &impl AsRawFd,
+    file: &File,
+    offset: usize,
+    len: usize,
+) -> io::Result<usize> {
+    let mut offset = offset as libc::off_t;
+    // SAFETY: both descriptors are open, and `offset` is a valid place to read and write.
+    let sent =
+        unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, len) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes up to `most` bytes from a TCP connection and forgets them, without copying (tcp(7),
+/// `MSG_TRUNC`); returns how many there were.
+pub(crate) fn discard(socket: &impl AsRawFd, most: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC nothing is written to the buffer, which may be null.
+    let taken = unsafe { libc::recv(socket.as_raw_fd(), ptr::null_mut(), most, libc::MSG_TRUNC) };
+    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 
 /// Puts what a file has out of the page cache, as far as it is on disk.

@@ -41,6 +41,11 @@ impl Client {
         self.connection.send(bytes)
     }
 
+    /// The connection alone, without what came of a packet that is not whole.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.connection.into_stream()
+    }
+
     pub(super) fn subscribe(&mut self, filter: &str, qos: u8) -> Result<()> {
         let mut out = Vec::new();
         wire::put_subscribe(&mut out, VERSION, 1, &[filter.to_owned()], qos);
@@ -86,6 +91,15 @@ impl Client {
             }
         };
         self.connection.read(time, packet).map(drop)
+    }
+
+    /// Reads for that long, or until something comes; returns how many acknowledgements of
+    /// publications with QoS 1 that were.
+    pub(super) fn acknowledged(&mut self, time: Duration) -> Result<u64> {
+        let mut count = 0;
+        let packet = |first: u8, _: &[u8]| count += u64::from(first >> 4 == kind::PUBACK);
+        self.connection.read(time, packet)?;
+        Ok(count)
     }
 }
 

@@ -11,8 +11,10 @@ mod experiment;
 mod healing;
 mod hops;
 mod network;
+mod relay;
 mod report;
 mod thesis;
+mod throughput;
 
 use std::fs;
 use std::io::Write;
@@ -26,6 +28,7 @@ use self::experiment::TOPOLOGIES;
 use self::healing::{Event, MESH};
 use self::network::{Plan, System};
 use self::report::Report;
+use self::throughput::Places;
 use crate::cli::seconds;
 use crate::compare::machine::Machine;
 use crate::error::{Error, Result};
@@ -50,8 +53,10 @@ enum Part {
     Circle,
     /// Times until a mesh is whole again
     Healing,
-    /// Latency of a hop, throughput of a connection
+    /// Latency of a hop
     Hops,
+    /// Throughput of a connection between two brokers
+    Throughput,
 }
 
 /// Options of `bench federation`.
@@ -147,7 +152,13 @@ impl FederationArgs {
         if self.only.contains(&Part::Hops) {
             let line = &TOPOLOGIES[2].1;
             let plan = self.plan(&program, System::SubscriptionTable, line, "hops");
-            report.hops = Some(hops::measure(&plan, self.hop_rounds)?);
+            report.latencies = hops::measure(&plan, self.hop_rounds)?;
+        }
+        if self.only.contains(&Part::Throughput) {
+            let line = &TOPOLOGIES[2].1;
+            let plan = self.plan(&program, System::SubscriptionTable, line, "throughput");
+            let places = Places::of(report.machine.cores);
+            report.throughputs = throughput::measure(&plan, places, self.hop_rounds)?;
         }
         for (path, text) in [
             (&self.json, report.json()),
@@ -175,6 +186,7 @@ impl FederationArgs {
             links,
             directory: self.directory.join(name),
             hello: None,
+            joins_frames: false,
         }
     }
 }
@@ -194,6 +206,13 @@ fn of_all<T: Send>(work: impl Fn(System) -> Result<T> + Sync) -> Result<Vec<T>> 
         });
         results.collect()
     })
+}
+
+/// The middle one of some values, the upper one of two; 0 of none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The broker under test: this program, or the one beside it.

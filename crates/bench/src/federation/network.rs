@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::http::http_get;
 use crate::netns::Namespace;
 use crate::process::Process;
+use crate::sys;
 
 /// Topic with which is found out whether everybody hears everybody.
 const PROBE: &str = "probe";
@@ -86,6 +87,9 @@ pub(super) struct Plan<'a> {
     pub(super) directory: PathBuf,
     /// Time between two hellos, if not the default.
     pub(super) hello: Option<Duration>,
+    /// Whether cables take up to 64 KiB at once, as network cards do that cut and join frames
+    /// themselves. Otherwise they take single frames, which then costs most of what a byte costs.
+    pub(super) joins_frames: bool,
 }
 
 /// The brokers while they run.
@@ -112,6 +116,11 @@ impl Brokers {
         for (number, (from, to)) in plan.links.iter().enumerate() {
             let names = [device(*to), device(*from)];
             spaces[*from].cable(&names[0], &spaces[*to], &names[1])?;
+            if plan.joins_frames {
+                for (end, name) in [*from, *to].into_iter().zip(&names) {
+                    spaces[end].ip(&format!("link set {name} gso_max_segs 65535"))?;
+                }
+            }
             let address = |end: u8| Ipv4Addr::new(10, 9, number as u8, end);
             spaces[*from].address(&names[0], address(1).into(), 24)?;
             spaces[*to].address(&names[1], address(2).into(), 24)?;
@@ -260,6 +269,13 @@ impl Brokers {
             times.sum::<f64>() / 1e9
         };
         self.processes.iter().map(of_process).collect()
+    }
+
+    /// Binds a broker that runs to a processor.
+    pub(super) fn pin(&self, at: usize, core: usize) -> Result<()> {
+        let id = self.processes[at].as_ref().map_or(0, Process::id);
+        let context = || format!("cannot pin {} to processor {core}", NAMES[at]);
+        sys::pin_process(id, core).map_err(Error::io(context()))
     }
 
     /// What a broker says of the mesh.

@@ -1,0 +1,378 @@
+//! What a connection between two brokers carries, beside one broker and beside raw relays.
+//!
+//! The first broker has a processor for itself, whether it is alone or not; publisher and
+//! subscriber are on another one, which is also the second broker's where there are only two
+//! ([`Places`]). So that they take little of it, with QoS 0 the publisher sends from a file in
+//! memory and the subscriber lets the kernel throw away what came, which is counted in bytes,
+//! after it has looked at each message for half a second. With QoS 1 both handle every message.
+//! Relays carry the same bytes at the same places.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::client::Client;
+use super::network::{Brokers, Plan};
+use super::relay::Relays;
+use super::{SETTLE, median};
+use crate::error::{Error, Result};
+use crate::sys;
+use crate::wire::{PublishTemplate, Version};
+
+const TOPIC: &str = "blast";
+/// Bytes of a message.
+const SIZE: usize = 100;
+/// How long one figure is measured.
+const BLAST: Duration = Duration::from_secs(3);
+/// Messages that the publisher sends at once, with QoS 0 and 1.
+const CHUNK: [u16; 2] = [1024, 250];
+/// Messages with QoS 1 that the publisher may have unacknowledged: as many as go between two
+/// brokers before the first is acknowledged, by their default settings.
+const WINDOW: u64 = 1000;
+/// Bytes that are thrown away at once.
+const DISCARD: usize = 1 << 20;
+/// Longest wait for more before it is looked whether that is all.
+const TURN: Duration = Duration::from_millis(50);
+
+/// What was measured with one quality of service.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Throughput {
+    pub(super) qos: u8,
+    /// Publisher and subscriber at one broker, and at two neighbours.
+    pub(super) broker: [Series; 2],
+    /// The same bytes over one relay, and over two; only with QoS 0.
+    pub(super) relay: [Series; 2],
+}
+
+/// By round.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Series {
+    /// Messages in a second.
+    pub(super) rate: Vec<f64>,
+    /// Processor time of a message in µs, of the busiest broker; 0 of relays.
+    pub(super) cpu: Vec<f64>,
+    /// Processors that publisher and subscriber kept busy together.
+    pub(super) generator: Vec<f64>,
+}
+
+impl Series {
+    fn push(&mut self, blast: &Blast) {
+        self.rate.push(blast.rate);
+        self.cpu.push(blast.cpu);
+        self.generator.push(blast.generator);
+    }
+}
+
+/// One figure of each.
+struct Blast {
+    rate: f64,
+    cpu: f64,
+    generator: f64,
+}
+
+/// Which processor each has.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Places {
+    /// The first broker or relay, and the second.
+    pub(super) carriers: [usize; 2],
+    pub(super) publisher: usize,
+    pub(super) subscriber: usize,
+}
+
+impl Places {
+    /// On a machine with so many processors.
+    pub(super) fn of(processors: usize) -> Self {
+        let places = |carriers, publisher, subscriber| Self {
+            carriers,
+            publisher,
+            subscriber,
+        };
+        match processors {
+            0 | 1 => places([0, 0], 0, 0),
+            2 => places([0, 1], 1, 1),
+            3 => places([0, 1], 2, 2),
+            _ => places([0, 1], 2, 3),
+        }
+    }
+}
+
+/// With both qualities of service, so many rounds.
+pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Vec<Throughput>> {
+    let brokers = Brokers::start(&Plan {
+        joins_frames: true,
+        ..plan.clone()
+    })?;
+    brokers.become_one()?;
+    brokers.pin(0, places.carriers[0])?;
+    brokers.pin(1, places.carriers[1])?;
+    let mut all = Vec::new();
+    for qos in [0, 1] {
+        let mut throughput = Throughput {
+            qos,
+            broker: Default::default(),
+            relay: Default::default(),
+        };
+        for n in 0..rounds {
+            eprintln!("throughput, QoS {qos}, round {}", n + 1);
+            for at in [0, 1] {
+                throughput.broker[at].push(&over_brokers(&brokers, at, qos, places)?);
+                if qos == 0 {
+                    throughput.relay[at].push(&over_relays(&brokers, at + 1, places)?);
+                }
+            }
+        }
+        all.push(throughput);
+    }
+    Ok(all)
+}
+
+/// From a publisher at A to a subscriber at another broker, or at A.
+fn over_brokers(brokers: &Brokers, at: usize, qos: u8, places: Places) -> Result<Blast> {
+    let mut subscriber = Client::connect(brokers, at, "receiver")?;
+    subscriber.subscribe(TOPIC, qos)?;
+    let publisher = Client::connect(brokers, 0, "sender")?;
+    thread::sleep(SETTLE);
+    let run = Arc::new(Run::default());
+    let subscribed = {
+        let run = run.clone();
+        spawn(places.subscriber, move || match qos {
+            0 => run.discard(subscriber),
+            _ => run.receive(subscriber),
+        })
+    };
+    let published = {
+        let run = run.clone();
+        spawn(places.publisher, move || match qos {
+            0 => run.blast(&publisher.into_stream()),
+            _ => run.publish(publisher),
+        })
+    };
+    let blast = run.measure(|| brokers.cpu());
+    run.end(published, subscribed)?;
+    Ok(blast)
+}
+
+/// The same bytes over so many relays.
+fn over_relays(brokers: &Brokers, number: usize, places: Places) -> Result<Blast> {
+    let relays = Relays::start(brokers, number, &places.carriers)?;
+    let clone = |stream: &TcpStream| stream.try_clone().map_err(Error::io("cannot relay"));
+    let (into, out) = (clone(&relays.into)?, clone(&relays.out)?);
+    let run = Arc::new(Run::default());
+    let subscribed = {
+        let run = run.clone();
+        spawn(places.subscriber, move || run.count(&out))
+    };
+    let published = {
+        let run = run.clone();
+        spawn(places.publisher, move || run.blast(&into))
+    };
+    let blast = run.measure(Vec::new);
+    run.end(published, subscribed)?;
+    relays.end()?;
+    Ok(blast)
+}
+
+/// What publisher, subscriber and who measures tell each other.
+#[derive(Default)]
+struct Run {
+    /// Messages that arrived, in bytes.
+    bytes: AtomicU64,
+    /// Processor time of publisher and subscriber, in nanoseconds.
+    cpu: [AtomicU64; 2],
+    /// Messages need not be looked at any more.
+    measured: AtomicBool,
+    /// No more is to be published, and then no more read.
+    stop: [AtomicBool; 2],
+}
+
+const PUBLISHER: usize = 0;
+const SUBSCRIBER: usize = 1;
+
+impl Run {
+    /// Lets it run for a while before and after. `cpu` is what each broker has used, in seconds.
+    fn measure(&self, cpu: impl Fn() -> Vec<f64>) -> Blast {
+        thread::sleep(SETTLE);
+        self.measured.store(true, Ordering::Relaxed);
+        let generator = || -> u64 { self.cpu.iter().map(|c| c.load(Ordering::Relaxed)).sum() };
+        let (before, own, start) = (cpu(), generator(), Instant::now());
+        let first = self.bytes.load(Ordering::Relaxed);
+        thread::sleep(BLAST);
+        let (after, used, time) = (cpu(), generator() - own, start.elapsed().as_secs_f64());
+        let bytes = self.bytes.load(Ordering::Relaxed) - first;
+        let messages = bytes as f64 / template(0).bytes.len() as f64;
+        let spent = after
+            .iter()
+            .zip(&before)
+            .map(|(after, before)| after - before);
+        Blast {
+            rate: messages / time,
+            cpu: spent.fold(0.0, f64::max) / messages.max(1.0) * 1e6,
+            generator: used as f64 / 1e9 / time,
+        }
+    }
+
+    fn end(
+        &self,
+        published: JoinHandle<Result<()>>,
+        subscribed: JoinHandle<Result<()>>,
+    ) -> Result<()> {
+        for (thread, stop) in [published, subscribed].into_iter().zip(&self.stop) {
+            stop.store(true, Ordering::Relaxed);
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok(())
+    }
+
+    fn goes_on(&self, who: usize) -> bool {
+        self.cpu[who].store(sys::thread_cpu_ns(), Ordering::Relaxed);
+        !self.stop[who].load(Ordering::Relaxed)
+    }
+
+    /// Sends messages with QoS 0 as fast as they are taken.
+    fn blast(&self, stream: &TcpStream) -> Result<()> {
+        let context = || Error::io("cannot publish");
+        let chunk = template(0).bytes.repeat(usize::from(CHUNK[0]));
+        let file = sys::memory_file("publications", &chunk).map_err(context())?;
+        while self.goes_on(PUBLISHER) {
+            let mut sent = 0;
+            while sent < chunk.len() {
+                sent +=
+                    sys::send_file(stream, &file, sent, chunk.len() - sent).map_err(context())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes with QoS 1, as fast as it is acknowledged.
+    fn publish(&self, mut client: Client) -> Result<()> {
+        let template = template(1);
+        let mut chunk = template.bytes.repeat(usize::from(CHUNK[1]));
+        let (mut next, mut waiting) = (0, 0);
+        while self.goes_on(PUBLISHER) {
+            if waiting + u64::from(CHUNK[1]) > WINDOW {
+                waiting -= client.acknowledged(TURN)?;
+                continue;
+            }
+            for packet in chunk.chunks_exact_mut(template.bytes.len()) {
+                next = next % u16::MAX + 1;
+                if let Some(at) = template.id_at {
+                    packet[at..at + 2].copy_from_slice(&u16::to_be_bytes(next));
+                }
+            }
+            client.send(&chunk)?;
+            waiting += u64::from(CHUNK[1]);
+        }
+        Ok(())
+    }
+
+    /// Looks at messages until they are measured, and then counts what comes.
+    fn discard(&self, mut client: Client) -> Result<()> {
+        while !self.measured.load(Ordering::Relaxed) && self.goes_on(SUBSCRIBER) {
+            self.look(&mut client)?;
+        }
+        self.count(&client.into_stream())
+    }
+
+    /// Looks at each message, and acknowledges it.
+    fn receive(&self, mut client: Client) -> Result<()> {
+        while self.goes_on(SUBSCRIBER) {
+            self.look(&mut client)?;
+        }
+        Ok(())
+    }
+
+    fn look(&self, client: &mut Client) -> Result<()> {
+        let (mut count, mut wrong) = (0, 0);
+        client.receive(TURN, |topic, payload| {
+            match topic == TOPIC.as_bytes() && payload == PAYLOAD {
+                true => count += 1,
+                false => wrong += 1,
+            }
+        })?;
+        if wrong > 0 {
+            return Err(Error::Peer {
+                peer: "the mesh".into(),
+                why: format!("{wrong} messages that were not published arrived"),
+            });
+        }
+        let bytes = count * template(0).bytes.len() as u64;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Counts what comes, until it is to stop or there is no more.
+    fn count(&self, stream: &TcpStream) -> Result<()> {
+        let context = || Error::io("cannot receive");
+        stream.set_read_timeout(Some(TURN)).map_err(context())?;
+        while self.goes_on(SUBSCRIBER) {
+            match sys::discard(stream, DISCARD) {
+                Ok(0) => return Ok(()),
+                Ok(n) => drop(self.bytes.fetch_add(n as u64, Ordering::Relaxed)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(context()(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+const PAYLOAD: &[u8] = &[b'x'; SIZE];
+
+fn template(qos: u8) -> PublishTemplate {
+    PublishTemplate::new(Version::V311, TOPIC, qos, PAYLOAD)
+}
+
+/// On a thread that is pinned to a core.
+fn spawn(
+    core: usize,
+    work: impl FnOnce() -> Result<()> + Send + 'static,
+) -> JoinHandle<Result<()>> {
+    thread::spawn(move || {
+        sys::pin_to_core(core).map_err(Error::io(format!("cannot pin to processor {core}")))?;
+        work()
+    })
+}
+
+impl Throughput {
+    /// Median over two as a share of that over one: of brokers, and of relays.
+    pub(super) fn shares(&self) -> [f64; 2] {
+        [&self.broker, &self.relay].map(|[one, two]| median(&two.rate) / median(&one.rate))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_carrier_shares_its_processor_with_nobody_where_there_are_two() {
+        for processors in 2..6 {
+            let places = Places::of(processors);
+            let [first, second] = places.carriers;
+            let others = [second, places.publisher, places.subscriber];
+            assert!(!others.contains(&first), "{places:?}");
+            assert!(others.iter().all(|core| *core < processors), "{places:?}");
+        }
+        assert_eq!(Places::of(1).carriers, [0, 0]);
+    }
+
+    #[test]
+    fn shares_are_of_medians() {
+        let series = |rate: &[f64]| Series {
+            rate: rate.to_vec(),
+            ..Series::default()
+        };
+        let throughput = Throughput {
+            qos: 0,
+            broker: [series(&[9.0, 10.0, 30.0]), series(&[7.0, 1.0, 8.0])],
+            relay: [series(&[4.0]), series(&[3.0])],
+        };
+        assert_eq!(throughput.shares(), [0.7, 0.75]);
+    }
+}
