@@ -274,7 +274,8 @@ impl Shard {
             && let Some(session) = self.hub.sessions.get_mut(slot)
             && let Some(leaving) = &mut session.leaving
             && leaving.to == *to
-            && leaving.at == at
+            // Who has started again does not know since when.
+            && leaving.at >= at
         {
             leaving.again = now;
             let timer = leaving.timer;
