@@ -11,6 +11,10 @@
 //! both at every moment, whoever is killed and whatever connection breaks; what is at both
 //! for a moment is recognised by what it is called ([`Had`]).
 //!
+//! Where something of QoS 2 goes, it goes when it is committed here: otherwise a crash here
+//! would leave its identifier there and no message, or the message there, and its
+//! publisher would send it again as a new one.
+//!
 //! Who has got a new session because the other broker was not reached in time gets what waits
 //! there when it is, but nothing else of that session: its client was told that it has none.
 //!
@@ -233,12 +237,15 @@ pub(crate) struct Leaving {
     pub(crate) at: u64,
     pub(crate) stream: u64,
     pub(crate) timer: u64,
-    /// Its subscriptions have ended here, and this is the last round.
+    /// Its subscriptions have ended here, and this is the last round, unless something
+    /// still came.
     pub(crate) ending: bool,
     /// When they are to end; known when the first round is safe.
     pub(crate) ends: Option<Nanos>,
     /// Those that have ended.
-    pub(crate) subscriptions: Vec<Subscription>,
+    pub(crate) subscriptions: Option<Vec<Subscription>>,
+    /// What is to be committed here before the round is sent.
+    pub(crate) after: u64,
     /// Messages of the round.
     pub(crate) kept: Vec<Delivery>,
     /// The first of the window, and of these, that are not in `bytes`.
@@ -445,6 +452,9 @@ pub(crate) struct Moves {
     pub(crate) unsafe_parts: VecDeque<(u64, Way)>,
     /// Slots of sessions that have had something that is to be stored.
     pub(crate) had_more: Vec<u32>,
+    /// Sessions of which a round is sent with commits, with their numbers, in order of
+    /// tickets.
+    pub(crate) unsafe_rounds: VecDeque<(u64, u32, u64)>,
 }
 
 impl Moves {

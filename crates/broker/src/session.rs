@@ -658,6 +658,15 @@ pub(crate) struct Will {
     pub(crate) name: Option<MessageName>,
 }
 
+/// What is known of a QoS 2 message until its PUBREL comes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Received {
+    /// What its PUBREC waits for; 0 for nothing.
+    pub(crate) ticket: u64,
+    /// The store knows of it.
+    pub(crate) stored: bool,
+}
+
 /// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -675,9 +684,8 @@ pub(crate) struct Session {
     pub(crate) queue: Queue,
     pub(crate) subscriptions: Vec<Subscription>,
     pub(crate) replays: Replays,
-    /// QoS 2 identifiers received and not yet released, with the ticket of what
-    /// is stored of them; 0 for nothing.
-    pub(crate) incoming: Option<Box<HashMap<u16, u64, foldhash::fast::RandomState>>>,
+    /// QoS 2 identifiers received and not yet released.
+    pub(crate) incoming: Option<Box<HashMap<u16, Received, foldhash::fast::RandomState>>>,
     pub(crate) will: Option<Box<Will>>,
     pub(crate) username: Option<Arc<str>>,
     /// When the queue is next swept; `MAX` if it need not be.

@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Nanos,
-    Scope, Shard,
+    Scope, Shard, StoreTrouble,
 };
-use punctual_codec::{Connect, Packet, Properties, Publish, QoS, Split, Subscribe, Version, split};
+use punctual_codec::{
+    Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS, Split,
+    Subscribe, Version, split,
+};
 
 const NOW: Nanos = Nanos::from_secs(1);
 
@@ -81,6 +84,10 @@ struct Broker {
 
 impl Broker {
     fn new(origin: u32) -> Self {
+        Self::with(origin, Config::default())
+    }
+
+    fn with(origin: u32, config: Config) -> Self {
         let directory = Directory::new(1);
         let notes = Arc::new(Notes {
             origin,
@@ -88,9 +95,55 @@ impl Broker {
         });
         directory.set_federation(notes.clone());
         Self {
-            shard: Shard::new(directory, 0, Arc::new(Config::default()), NOW),
+            shard: Shard::new(directory, 0, Arc::new(config), NOW),
             notes,
         }
+    }
+
+    /// One with a store, to which everything is handed over at once.
+    fn stored(origin: u32) -> Self {
+        let mut config = Config::default();
+        config.durability.patience = Nanos(0);
+        let mut broker = Self::with(origin, config);
+        broker.shard.attach_store(0);
+        broker
+    }
+
+    /// Commits everything.
+    fn commit(&mut self) {
+        while let Some(operations) = self.shard.take_operations(NOW) {
+            self.shard.committed(operations.ticket, NOW);
+        }
+    }
+
+    /// A neighbour connects.
+    fn neighbour(&mut self, id: &str) -> ConnId {
+        let conn = self.open();
+        self.give(conn, connect(id));
+        self.commit();
+        assert_eq!(self.take(conn).first(), Some(&0x20), "CONNACK");
+        conn
+    }
+
+    /// A client whose session survives, and which subscribes.
+    fn durable(&mut self, id: &str, filter: &str) -> ConnId {
+        let conn = self.open();
+        let mut properties = PropertyBuf::new();
+        properties.push_number(PropertyId::SessionExpiryInterval, 100);
+        let Packet::Connect(connect) = connect(id) else {
+            unreachable!();
+        };
+        self.give(
+            conn,
+            Packet::Connect(Connect {
+                properties: properties.as_properties(),
+                ..connect
+            }),
+        );
+        subscribe(self, conn, filter);
+        self.commit();
+        self.take(conn);
+        conn
     }
 
     fn open(&mut self) -> ConnId {
@@ -187,6 +240,15 @@ fn publications(mut bytes: &[u8]) -> Vec<(String, usize)> {
     found
 }
 
+fn kinds(mut bytes: &[u8]) -> Vec<PacketType> {
+    let mut kinds = Vec::new();
+    while let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) {
+        kinds.push(frame.kind);
+        bytes = &bytes[frame.bytes.len()..];
+    }
+    kinds
+}
+
 /// Broker `a` has connected to broker `b`.
 struct Pair {
     a: Broker,
@@ -197,11 +259,12 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let (mut a, mut b) = (Broker::new(1), Broker::new(2));
-        let at_b = b.open();
-        b.give(at_b, connect("$mesh/a"));
-        let answer = b.take(at_b);
-        assert_eq!(answer.first(), Some(&0x20), "CONNACK");
+        Self::of(Broker::new(2))
+    }
+
+    fn of(mut b: Broker) -> Self {
+        let mut a = Broker::new(1);
+        let at_b = b.neighbour("$mesh/a");
         let limits = LinkLimits {
             receive_maximum: 10,
             max_packet: 1 << 20,
@@ -319,6 +382,63 @@ fn a_copy_for_another_neighbour_is_recognised() {
     assert!(pair.b.notes.names.lock().unwrap()[1].again);
     pair.a.shard.link_forget("c", NOW);
     assert!(pair.a.shard.client("$mesh/c").is_none());
+}
+
+/// A message of a neighbour whose subscriber's session survives, as it was sent.
+fn crossing(pair: &mut Pair, payload: &str, packet_id: u16) -> Vec<u8> {
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.a.shard.link_carry("b", true, false, NOW);
+    let publisher = pair.a.client("publisher");
+    pair.a.publish(publisher, "t", payload, packet_id);
+    let sent = pair.a.take(pair.at_a);
+    assert_eq!(publications(&sent).len(), 1);
+    sent
+}
+
+#[test]
+fn what_comes_again_is_not_acknowledged_before_it_is_safe() {
+    let mut pair = Pair::of(Broker::stored(2));
+    pair.b.durable("subscriber", "t");
+    let other = pair.b.neighbour("$mesh/c");
+    let sent = crossing(&mut pair, "one", 1);
+    let b = &mut pair.b;
+    for conn in [pair.at_b, other] {
+        b.shard.receive(conn, &sent, NOW);
+        assert_eq!(kinds(&b.take(conn)), []);
+    }
+    b.commit();
+    for conn in [pair.at_b, other] {
+        assert_eq!(kinds(&b.take(conn)), [PacketType::PubAck]);
+    }
+    // And from now on at once.
+    b.shard.receive(other, &sent, NOW);
+    assert_eq!(kinds(&b.take(other)), [PacketType::PubAck]);
+}
+
+#[test]
+fn a_neighbour_is_not_refused_what_cannot_be_stored_now() {
+    let mut pair = Pair::of(Broker::stored(2));
+    let subscriber = pair.b.durable("subscriber", "t");
+    let first = crossing(&mut pair, "one", 1);
+    let second = crossing(&mut pair, "two", 2);
+    let (b, at_b) = (&mut pair.b, pair.at_b);
+    b.shard.receive(at_b, &first, NOW);
+    let failed = b.shard.take_operations(NOW).unwrap();
+    b.shard.store_failed(StoreTrouble::Full, NOW);
+    b.shard.receive(at_b, &second, NOW);
+    assert_eq!(kinds(&b.take(at_b)), []);
+    assert_eq!(
+        publications(&b.take(subscriber)),
+        [("one".to_owned(), 0)],
+        "the other is not taken in"
+    );
+    b.shard.committed(failed.ticket, NOW);
+    b.shard.tick(NOW + Nanos::from_secs(1));
+    assert_eq!(publications(&b.take(subscriber)), [("two".to_owned(), 0)]);
+    assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck]);
+    b.commit();
+    assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck]);
+    assert_eq!(b.shard.stats().refused_store, 0);
 }
 
 #[test]

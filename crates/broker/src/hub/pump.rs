@@ -187,6 +187,7 @@ impl Hub {
                         number,
                         subscription_ids: ids.as_deref().unwrap_or(&[]),
                     },
+                    false,
                 ),
             };
             let delivery = Delivery {

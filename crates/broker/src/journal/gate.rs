@@ -238,7 +238,7 @@ impl Hub {
         let troubled = journal.failed.is_some();
         journal.commit(ticket, now);
         self.open_gate(now);
-        self.acknowledge_parts(now);
+        self.go_on_moving(now);
         if troubled {
             self.catch_up(now);
         }
@@ -335,7 +335,7 @@ impl Hub {
             let committed = journal.committed;
             journal.kept.forget(committed);
             self.open_gate(now);
-            self.acknowledge_parts(now);
+            self.go_on_moving(now);
         }
         self.let_needless_go();
         self.resume_waiters();
@@ -476,8 +476,8 @@ impl Hub {
     /// only waited for its turn behind that.
     fn refuse_held(&mut self, id: ConnId, trouble: StoreTrouble) {
         // With QoS 2, a refusal that does not arrive would make a repetition a new
-        // message.
-        let Some(conn) = self.conn(id).filter(|conn| conn.v5()) else {
+        // message. What a neighbour has sent was acknowledged to its publisher.
+        let Some(conn) = self.conn(id).filter(|conn| conn.v5() && !conn.link) else {
             return;
         };
         let Some(places) = &mut conn.held.0 else {

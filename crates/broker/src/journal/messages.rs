@@ -225,18 +225,23 @@ impl Journal {
     }
 
     /// Emits an entry for a message that a session gets later than others: a retained one,
-    /// because it has subscribed, or a copy; its content is there already.
+    /// because it has subscribed, or a copy; its content is there already. With `insists`
+    /// also while nothing can be stored.
     pub(crate) fn keep_retained(
         journal: &mut Option<Box<Self>>,
         directory: &Directory,
         message: &Message,
         session: &Session,
         reception: Reception<'_>,
+        insists: bool,
     ) -> u64 {
         let Some(journal) = journal else {
             return 0;
         };
-        if !session.durable || message.stored == 0 || journal.trouble().is_some() {
+        // What was begun with QoS 2 goes on, see `Self::entry`.
+        let insists = insists || reception.qos == QoS::ExactlyOnce;
+        let insists = insists && journal.uncommitted() < MOST_INSISTING;
+        if !session.durable || message.stored == 0 || journal.trouble().is_some() && !insists {
             return 0;
         }
         let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
@@ -342,9 +347,18 @@ impl Journal {
     }
 }
 
+/// What decides whether something of a publication would have to be stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nature {
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) publisher: u64,
+    pub(crate) relayed: bool,
+}
+
 /// Whether something of a publication would have to be stored.
-fn is_to_be_stored(matched: &Matched, publication: &Publication<'_>) -> bool {
-    if publication.keeping.message == 0 || publication.qos == QoS::AtMostOnce {
+fn is_to_be_stored(matched: &Matched, nature: Nature) -> bool {
+    if nature.qos == QoS::AtMostOnce {
         return false;
     }
     let plain = matched
@@ -352,10 +366,10 @@ fn is_to_be_stored(matched: &Matched, publication: &Publication<'_>) -> bool {
         .iter()
         .flat_map(|(_, targets)| targets.iter());
     let members = matched.groups.iter().flat_map(|group| group.members.iter());
-    publication.retain
+    nature.retain
         || plain.chain(members).any(|target| {
-            let own = target.no_local && target.session.number == publication.publisher;
-            let passed_over = publication.relayed && !target.session.link;
+            let own = target.no_local && target.session.number == nature.publisher;
+            let passed_over = nature.relayed && !target.session.link;
             target.qos != QoS::AtMostOnce && !own && !passed_over && target.session.is_durable()
         })
 }
@@ -386,6 +400,13 @@ impl Hub {
         })
     }
 
+    /// What waits for all that was emitted until now; `None` if that is committed.
+    pub(crate) fn after_all(&self) -> Option<After> {
+        let journal = self.journal.as_ref()?;
+        let after = After::ticket(journal.latest());
+        (!after.is_over(journal)).then_some(after)
+    }
+
     /// Why a publication has to be refused: it cannot be stored now as it would
     /// have to be.
     #[inline]
@@ -394,8 +415,22 @@ impl Hub {
         matched: &Matched,
         publication: &Publication<'_>,
     ) -> Option<StoreTrouble> {
+        if publication.keeping.message == 0 {
+            return None;
+        }
+        let nature = Nature {
+            qos: publication.qos,
+            retain: publication.retain,
+            publisher: publication.publisher,
+            relayed: publication.relayed,
+        };
+        self.trouble_with(matched, nature)
+    }
+
+    /// The same for a publication that is durable if it has to be stored.
+    pub(crate) fn trouble_with(&self, matched: &Matched, nature: Nature) -> Option<StoreTrouble> {
         let trouble = self.journal.as_ref()?.trouble()?;
-        is_to_be_stored(matched, publication).then_some(trouble)
+        is_to_be_stored(matched, nature).then_some(trouble)
     }
 
     /// What is promised about a publication, of which a rule or its publisher's
@@ -453,8 +488,7 @@ impl Hub {
     /// if nothing is stored of it, `None` if it is not known.
     pub(crate) fn forget_received(&mut self, session: u32, packet_id: u16) -> Option<u64> {
         let session = self.sessions.get_mut(session)?;
-        let ticket = session.incoming.as_mut()?.remove(&packet_id)?;
-        if ticket == 0 {
+        if !session.incoming.as_mut()?.remove(&packet_id)?.stored {
             return Some(0);
         }
         let journal = self.journal.as_mut()?;
@@ -463,29 +497,33 @@ impl Hub {
         Some(journal.latest())
     }
 
-    /// Notes that a QoS 2 message came; with `stored` in the store too, if the session
-    /// survives. Returns what says so.
+    /// Notes that a QoS 2 message came, and in the store too if its PUBREC waits for
+    /// something and the session survives. Returns what PUBREC waits for, also if the
+    /// message comes again.
     pub(crate) fn note_received(
         &mut self,
         session: u32,
         packet_id: u16,
-        stored: bool,
+        after: Option<After>,
     ) -> Option<After> {
-        let session = self.sessions.get_mut(session)?;
-        let ticket = match &mut self.journal {
-            Some(journal) if stored && session.durable => {
+        let Some(session) = self.sessions.get_mut(session) else {
+            return after;
+        };
+        let (after, stored) = match (&mut self.journal, after) {
+            (Some(journal), Some(_)) if session.durable => {
                 journal.emit(&Op::Received {
                     session: session.handle.number,
                     packet_id,
                 });
-                journal.latest()
+                (Some(After::ticket(journal.latest())), true)
             }
-            _ => 0,
+            _ => (after, false),
         };
         let incoming = session.incoming.get_or_insert_default();
         let known = incoming.entry(packet_id).or_default();
-        *known = ticket.max(*known);
-        (ticket != 0).then(|| After::ticket(ticket))
+        known.ticket = known.ticket.max(after.map_or(0, |after| after.ticket));
+        known.stored |= stored;
+        after
     }
 
     /// Emits that a topic has no retained message any more, unless it has.

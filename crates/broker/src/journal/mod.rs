@@ -34,7 +34,7 @@ pub use restore::{RestoredSession, Restorer};
 
 pub(crate) use answers::{After, HeldAnswers};
 pub(crate) use had::{HadLog, Kind};
-pub(crate) use messages::{Flight, Keeping, Reception};
+pub(crate) use messages::{Flight, Keeping, Nature, Reception};
 pub(crate) use moved::{
     Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,
 };
@@ -290,6 +290,13 @@ impl Journal {
     /// Of the operation that was emitted last.
     pub(crate) fn latest(&self) -> u64 {
         self.kept.latest()
+    }
+
+    /// The same, and nothing that was emitted stays here.
+    pub(crate) fn settle(&mut self) -> u64 {
+        let ticket = self.latest();
+        self.hurry |= self.kept.has(ticket);
+        ticket
     }
 
     pub(crate) fn is_committed(&self, ticket: u64) -> bool {

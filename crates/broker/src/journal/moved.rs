@@ -441,7 +441,7 @@ impl Hub {
             .iter_mut()
             .flat_map(|incoming| incoming.values_mut())
         {
-            *known = ticket;
+            (known.ticket, known.stored) = (ticket, true);
         }
         session.created = ticket;
     }

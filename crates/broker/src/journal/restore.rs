@@ -21,7 +21,7 @@ use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
 use crate::sequence::{Number, Sequences};
 use crate::session::{
-    Delivery, Inflight, Replay, Replays, Session, Step, Subscription, Will, Window,
+    Delivery, Inflight, Received, Replay, Replays, Session, Step, Subscription, Will, Window,
 };
 use crate::shard::{peer_of, subscriber};
 use crate::timers::Timer;
@@ -403,9 +403,12 @@ impl Hub {
         session.elsewhere = !session.handle.link;
         (session.had, session.handed) = (restored.had.had, restored.had.left);
         if !restored.received.is_empty() {
-            let ticket = if durable { Journal::BEFORE } else { 0 };
+            let known = Received {
+                ticket: Journal::BEFORE,
+                stored: durable,
+            };
             let received = restored.received.into_iter();
-            let received = received.map(|id| (id, ticket)).collect();
+            let received = received.map(|id| (id, known)).collect();
             session.incoming = Some(Box::new(received));
         }
         let mut inflight = Vec::new();

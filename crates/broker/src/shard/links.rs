@@ -20,7 +20,7 @@ use crate::federation::{
 };
 use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
-use crate::journal::{Journal, Keeping, Reception};
+use crate::journal::{Durability, Journal, Keeping, Nature, Reception};
 use crate::message::Parts;
 use crate::room::Need;
 use crate::route::{Matched, Target};
@@ -165,16 +165,27 @@ impl Reach {
 /// Whether a publication from a neighbour has to wait for its acknowledgement: behind
 /// others, or because a receiver has no room. A neighbour's session has to have it,
 /// for as long as that takes; that a client's queue fills up is the policy's matter,
-/// but a client that does not read fast enough is given its time.
+/// but a client that does not read fast enough is given its time. What has to be stored
+/// waits while that cannot be done: its publisher was told that it is safe, and cannot be
+/// refused any more. `publisher` has its number, and what is promised about the message.
 pub(super) fn must_wait(
     hub: &Hub,
     session: u32,
     matched: &Matched,
     raw: &RawPublish<'_>,
-    publisher: u64,
+    (publisher, durability): (u64, Durability),
 ) -> bool {
     let own = hub.sessions.get(session).and_then(|s| s.link.as_ref());
     if own.is_some_and(|link| !link.parked.is_empty()) {
+        return true;
+    }
+    let nature = Nature {
+        qos: raw.qos,
+        retain: raw.retain,
+        publisher,
+        relayed: false,
+    };
+    if durability > Durability::None && hub.trouble_with(matched, nature).is_some() {
         return true;
     }
     let need = Need {
@@ -529,6 +540,7 @@ impl Shard {
                         number: delivery.number,
                         subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
                     },
+                    moves,
                 ),
             };
             session.queue.push(delivery, now);

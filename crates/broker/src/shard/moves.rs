@@ -340,9 +340,9 @@ impl Shard {
             hub.timers
                 .arm(now + Nanos::from_secs(u64::from(expiry)), timer);
         }
-        if !leaving.subscriptions.is_empty() {
+        if let Some(subscriptions) = leaving.subscriptions {
             let wall = offset(clock, now).0;
-            hub.restore_subscriptions(slot, leaving.subscriptions, wall);
+            hub.restore_subscriptions(slot, subscriptions, wall);
         }
     }
 
@@ -402,12 +402,13 @@ impl Shard {
             }
         }
         let client_id = session.handle.client_id.clone();
+        let came = !session.queue.is_empty();
         hub.forget_queued(&load);
         if is_first {
             let _ = hub.take_had(slot);
             hub.store_left(slot);
         }
-        if !ending {
+        if !ending || came {
             hub.put_off(timer, now + GATHER.min(linger));
             return;
         }
@@ -888,13 +889,34 @@ impl Hub {
         self.put_off(timer, again);
     }
 
+    /// Sends other brokers what waited for a commit here, and tells them which of their
+    /// parts are committed.
+    pub(crate) fn go_on_moving(&mut self, now: Nanos) {
+        while let Some((ticket, slot, number)) = self.moves.unsafe_rounds.front().copied()
+            && self.is_committed(ticket)
+        {
+            self.moves.unsafe_rounds.pop_front();
+            let session = self.sessions.get(slot);
+            if session.is_some_and(|session| session.handle.number == number) {
+                self.send_on(slot, now);
+            }
+        }
+        self.acknowledge_parts(now);
+    }
+
+    fn is_committed(&self, ticket: u64) -> bool {
+        let journal = self.journal.as_ref();
+        journal.is_none_or(|journal| journal.is_committed(ticket))
+    }
+
     /// Tells other brokers which of their parts are committed.
     pub(crate) fn acknowledge_parts(&mut self, now: Nanos) {
         loop {
-            let journal = self.journal.as_ref();
-            let safe = |ticket: u64| journal.is_none_or(|journal| journal.is_committed(ticket));
-            let parts = &mut self.moves.unsafe_parts;
-            let Some((ticket, way)) = parts.pop_front_if(|(ticket, _)| safe(*ticket)) else {
+            let ticket = self.moves.unsafe_parts.front().map(|(ticket, _)| *ticket);
+            if !ticket.is_some_and(|ticket| self.is_committed(ticket)) {
+                return;
+            }
+            let Some((ticket, way)) = self.moves.unsafe_parts.pop_front() else {
                 return;
             };
             let Some(coming) = self.moves.coming.get_mut(&way) else {
@@ -1025,7 +1047,8 @@ impl Hub {
             timer,
             ending: false,
             ends: None,
-            subscriptions: Vec::new(),
+            subscriptions: None,
+            after: 0,
             kept,
             next: (0, 0),
             bytes,
@@ -1036,12 +1059,46 @@ impl Hub {
             patience: PATIENCE,
             messages: 0,
         }));
+        self.begin_round(slot, now);
+    }
+
+    /// Sends a round when what is to be safe before is.
+    fn begin_round(&mut self, slot: u32, now: Nanos) {
+        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
+            && let Some(leaving) = &mut session.leaving
+        {
+            let exactly = |delivery: &Delivery| delivery.qos == QoS::ExactlyOnce;
+            let first = leaving.ends.is_none();
+            let identifiers = session.incoming.as_ref().is_some_and(|it| !it.is_empty());
+            let in_flight = || session.window.unacknowledged().any(exactly);
+            if first && (identifiers || in_flight()) || leaving.kept.iter().any(exactly) {
+                leaving.after = journal.settle();
+                let round = (leaving.after, slot, session.handle.number);
+                let rounds = &mut self.moves.unsafe_rounds;
+                if rounds.len() > 2 * self.sessions.len() {
+                    // Sessions that did not leave after all.
+                    rounds.retain(|(ticket, slot, _)| {
+                        let session = self.sessions.get(*slot);
+                        let leaving = session.and_then(|session| session.leaving.as_deref());
+                        leaving.is_some_and(|leaving| leaving.after == *ticket)
+                    });
+                }
+                rounds.push_back(round);
+                return self.go_on_moving(now);
+            }
+        }
         self.send_on(slot, now);
     }
 
     /// Sends the parts of the round that may be under way.
     fn send_on(&mut self, slot: u32, now: Nanos) {
         let directory = self.directory.clone();
+        let committed = |leaving: &Leaving| self.is_committed(leaving.after);
+        let session = self.sessions.get(slot);
+        let leaving = session.and_then(|session| session.leaving.as_deref());
+        if !leaving.is_some_and(committed) {
+            return;
+        }
         let (Some(federation), Some(session)) =
             (directory.federation(), self.sessions.get_mut(slot))
         else {
@@ -1112,15 +1169,22 @@ impl Hub {
             let again = leaving.again;
             return self.put_off(timer, again);
         }
+        if !leaving.cut {
+            // It is sent with a commit.
+            return self.put_off(timer, now + PATIENCE);
+        }
         let ends = leaving.ends.is_some_and(|ends| ends <= now);
+        if ends && leaving.subscriptions.is_none() {
+            let subscriptions = self.withdraw(slot);
+            if let Some(leaving) = self.leaving(slot) {
+                leaving.subscriptions = Some(subscriptions);
+            }
+            // From now on nothing comes but what other shards have sent already.
+            return self.put_off(timer, now + GATHER);
+        }
         if !ends && session.queue.is_empty() {
             return self.put_off(timer, now + GATHER);
         }
-        let subscriptions = match ends {
-            // Nothing comes from now on.
-            true => self.withdraw(slot),
-            false => Vec::new(),
-        };
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
@@ -1138,10 +1202,9 @@ impl Hub {
             (leaving.kept, leaving.bytes, leaving.cut) = (kept, bytes, false);
             leaving.next.1 = 0;
             leaving.ending = ends;
-            leaving.subscriptions = subscriptions;
             leaving.patience = PATIENCE;
         }
-        self.send_on(slot, now);
+        self.begin_round(slot, now);
     }
 
     /// Ends the subscriptions of a session, and returns them.

@@ -210,9 +210,12 @@ impl Shard {
             return Ok(Next::Hold);
         }
         if is_link && raw.qos != QoS::AtMostOnce {
-            let matched = &routes.get(route).matched;
-            let waits =
-                |matched: &Matched| links::must_wait(hub, session_slot, matched, &raw, number);
+            let entry = routes.get(route);
+            let matched = &entry.matched;
+            let durability = entry.durability.unwrap_or(durability);
+            let waits = |matched: &Matched| {
+                links::must_wait(hub, session_slot, matched, &raw, (number, durability))
+            };
             if waits(matched) || raw.retain && waits(&replica::keepers(hub)) {
                 return links::park(hub, id, topic_bytes, &raw, (name, &notes), now);
             }
@@ -231,8 +234,8 @@ impl Shard {
                     .map(|session| session.incoming.get_or_insert_default());
                 if let Some(incoming) = incoming {
                     // A neighbour may have begun anew: there the name decides.
-                    if let (None, Some(ticket)) = (name, incoming.get(&raw.packet_id)) {
-                        let (kind, after) = (PacketType::PubRec, After::ticket(*ticket));
+                    if let (None, Some(known)) = (name, incoming.get(&raw.packet_id)) {
+                        let (kind, after) = (PacketType::PubRec, After::ticket(known.ticket));
                         let reason = ReasonCode::Success;
                         hub.answer(id.slot, kind, raw.packet_id, reason, Some(after));
                         return Ok(Next::Packet);
@@ -285,14 +288,9 @@ impl Shard {
                 && reach.is_none()
                 && hub.passed_on.is_due(name, number);
             if !relayed {
-                return Ok(acknowledge(
-                    hub,
-                    id,
-                    &raw,
-                    session_slot,
-                    ReasonCode::Success,
-                    None,
-                ));
+                // What came before it is perhaps not committed yet.
+                let (reason, after) = (ReasonCode::Success, hub.after_all());
+                return Ok(acknowledge(hub, id, &raw, session_slot, reason, after));
             }
         }
 
@@ -368,8 +366,8 @@ impl Shard {
             // Who hears here of a topic that it has nothing any more knew nothing of it.
             publication.relayed |= notes.missing && known == 0 && raw.payload.is_empty();
             if notes.missing && (known >= notes.version || !keeps) {
-                let reason = ReasonCode::Success;
-                return Ok(acknowledge(hub, id, &raw, session_slot, reason, None));
+                let (reason, after) = (ReasonCode::Success, hub.after_all());
+                return Ok(acknowledge(hub, id, &raw, session_slot, reason, after));
             }
             let version = match notes.version {
                 0 => directory.next_version(retained),
@@ -439,8 +437,9 @@ impl Shard {
         }
         // Its name has to survive, too.
         publication.keeping.firm |= name.is_some();
-        let after = hub.after(&publication.keeping).filter(|_| awaited);
+        let mut after = hub.after(&publication.keeping).filter(|_| awaited);
         if let (Some(name), true) = (name, relayed) {
+            after = hub.after_all();
             hub.passed_on.note(name, number);
         }
         if publication.keeping.awaited {
@@ -919,11 +918,11 @@ fn await_release(
     session: u32,
     after: Option<After>,
 ) -> Option<After> {
-    let noted = hub.note_received(session, packet_id, after.is_some());
+    let after = hub.note_received(session, packet_id, after);
     if let Some(conn) = hub.conns.get_mut(id.slot) {
         conn.unreleased = conn.unreleased.saturating_add(1);
     }
-    noted.or(after)
+    after
 }
 
 /// Like [`acknowledge`], and tells an MQTT 5 publisher what became of what it

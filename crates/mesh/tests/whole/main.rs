@@ -60,6 +60,8 @@ struct Faults {
     links: bool,
     crashes: bool,
     clients: bool,
+    /// Stores that cannot write for a while.
+    stores: bool,
     /// Messages that may wait for one receiver.
     room: usize,
 }
@@ -79,6 +81,10 @@ fn fault(world: &mut World, faults: Faults) {
             let client = world.rng.below(world.clients.len() as u64) as usize;
             world.hang_up(client);
         }
+        4 if faults.stores => {
+            let n = world.rng.below(world.sites.len() as u64) as usize;
+            world.sites[n].is_full = true;
+        }
         _ => {
             for edge in 0..world.edges.len() {
                 if world.rng.chance(40) {
@@ -88,6 +94,9 @@ fn fault(world: &mut World, faults: Faults) {
             for n in 0..world.sites.len() {
                 if world.rng.chance(40) {
                     world.start(n);
+                }
+                if faults.stores && world.rng.chance(40) {
+                    world.make_room(n);
                 }
             }
             for client in 0..world.clients.len() {
@@ -184,6 +193,7 @@ fn live(
 fn heal(world: &mut World) {
     (0..world.edges.len()).for_each(|edge| world.mend(edge));
     (0..world.sites.len()).for_each(|n| world.start(n));
+    (0..world.sites.len()).for_each(|n| world.make_room(n));
     connect_all(world);
 }
 
@@ -297,6 +307,7 @@ fn nothing_is_lost_in_quiet() {
         links: false,
         crashes: false,
         clients: false,
+        stores: false,
         room: 10_000,
     };
     all(4, faults);
@@ -308,6 +319,7 @@ fn nothing_is_lost_with_links() {
         links: true,
         crashes: false,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     all(8, faults);
@@ -319,6 +331,19 @@ fn nothing_is_lost_with_brokers_that_have_a_store() {
         links: true,
         crashes: true,
         clients: true,
+        stores: false,
+        room: 10_000,
+    };
+    all(8, faults);
+}
+
+#[test]
+fn nothing_is_lost_with_stores_that_fill_up() {
+    let faults = Faults {
+        links: true,
+        crashes: true,
+        clients: true,
+        stores: true,
         room: 10_000,
     };
     all(8, faults);
@@ -332,6 +357,7 @@ fn nothing_is_kept_for_ever_for_a_link_that_carried_at_one_end() {
         links: true,
         crashes: true,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     for seed in [52, 53] {

@@ -130,6 +130,7 @@ fn retained_messages_are_everywhere_with_links() {
         links: true,
         crashes: false,
         clients: false,
+        stores: false,
         room: 10_000,
     };
     each_seed(8, |seed| run(seed, faults));
@@ -141,6 +142,7 @@ fn retained_messages_are_everywhere_with_brokers_that_have_a_store() {
         links: true,
         crashes: true,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     each_seed(8, |seed| run(seed, faults));

@@ -80,6 +80,7 @@ fn sessions_follow_in_quiet() {
         links: false,
         crashes: false,
         clients: false,
+        stores: false,
         room: 10_000,
     };
     all(8, faults);
@@ -91,6 +92,7 @@ fn sessions_follow_while_links_fail() {
         links: true,
         crashes: false,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     all(8, faults);
@@ -102,6 +104,7 @@ fn sessions_follow_while_brokers_are_killed() {
         links: true,
         crashes: true,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     all(8, faults);

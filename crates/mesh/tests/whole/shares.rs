@@ -79,6 +79,7 @@ fn one_member_gets_each_message_in_quiet() {
         links: false,
         crashes: false,
         clients: false,
+        stores: false,
         room: 10_000,
     };
     each_seed(4, |seed| run(seed, faults));
@@ -90,6 +91,7 @@ fn one_member_gets_each_message_with_links() {
         links: true,
         crashes: false,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     each_seed(8, |seed| run(seed, faults));
@@ -101,6 +103,7 @@ fn one_member_gets_each_message_while_brokers_are_killed() {
         links: true,
         crashes: true,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     each_seed(8, |seed| run(seed, faults));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Output, Received, Restorer, Scope, Shard, Testament,
+    MessageName, MoveTimes, Output, Received, Restorer, Scope, Shard, StoreTrouble, Testament,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{self, Arrival, NOTES, Open, TOPIC};
@@ -186,6 +186,8 @@ pub struct Site {
     config: Arc<Config>,
     /// Kept over crashes; without, nothing is.
     store: Option<Memory>,
+    /// It cannot write.
+    pub is_full: bool,
     pub running: Option<Running>,
 }
 
@@ -222,6 +224,7 @@ impl Site {
             settings,
             config: Arc::new(config),
             store: store.then(Memory::default),
+            is_full: false,
             running: None,
         }
     }
@@ -292,7 +295,7 @@ impl Site {
         let Some(running) = self.running.take() else {
             return;
         };
-        if let Some(store) = &mut self.store {
+        if let (Some(store), false) = (&mut self.store, self.is_full) {
             for (_, batch) in running.uncommitted.iter().take(survive) {
                 store.commit(batch).unwrap();
             }
@@ -306,12 +309,14 @@ impl Site {
             .map_or(0, |running| running.uncommitted.len())
     }
 
-    /// The store has written the first batch.
+    /// The store has written the first batch, or cannot.
     pub fn commit(&mut self, now: Nanos) {
         let (Some(running), Some(store)) = (&mut self.running, &mut self.store) else {
             return;
         };
-        if let Some((ticket, batch)) = running.uncommitted.pop_front() {
+        if self.is_full {
+            running.shard.store_failed(StoreTrouble::Full, now);
+        } else if let Some((ticket, batch)) = running.uncommitted.pop_front() {
             store.commit(&batch).unwrap();
             running.shard.committed(ticket, now);
         }

@@ -52,6 +52,7 @@ fn run(seed: u64, loss: Loss) {
         links: true,
         crashes: true,
         clients: true,
+        stores: false,
         room: 10_000,
     };
     let mut world = world(seed, faults);

@@ -370,11 +370,7 @@ impl World {
                         }
                     }
                     Effect::Resume(conn) => resumed.extend(self.conns.get(&(n, conn.number()))),
-                    Effect::Commit => {
-                        let took = Nanos(self.rng.within(1..=self.commit.0));
-                        let instance = self.sites[n].settings.instance;
-                        self.at(now + took, Event::Commit(n, instance));
-                    }
+                    Effect::Commit => self.commit_soon(n),
                 }
             }
             for (pipe, side) in resumed {
@@ -388,6 +384,22 @@ impl World {
             self.sites[n].start(self.now);
             self.mended = self.now;
             self.settle(n);
+        }
+    }
+
+    fn commit_soon(&mut self, n: usize) {
+        let took = Nanos(self.rng.within(1..=self.commit.0));
+        let instance = self.sites[n].settings.instance;
+        self.at(self.now + took, Event::Commit(n, instance));
+    }
+
+    /// The store of a broker can write again.
+    pub fn make_room(&mut self, n: usize) {
+        if std::mem::take(&mut self.sites[n].is_full) {
+            self.mended = self.now;
+            for _ in 0..self.sites[n].uncommitted() {
+                self.commit_soon(n);
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use punctual_codec::{
 use punctual_store::{Memory, Op, Store as _};
 
 use crate::federation::{Federation, LinkNews, MessageName};
-use crate::journal::{Journal, Reception, Restorer, StoreTrouble};
+use crate::journal::{Durability, DurabilityRule, Journal, Reception, Restorer, StoreTrouble};
 use crate::moves::{Coming, Letter, Way};
 use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard};
 
@@ -82,10 +82,21 @@ fn connect_with(
     expiry: u32,
     will: Option<Will<'_>>,
 ) -> ConnId {
+    connect_at(shard, 0, client_id, user, expiry, will)
+}
+
+fn connect_at(
+    shard: &mut Shard,
+    listener: u16,
+    client_id: &str,
+    user: Option<&str>,
+    expiry: u32,
+    will: Option<Will<'_>>,
+) -> ConnId {
     let meta = ConnMeta {
         peer: None,
         local: None,
-        listener: 0,
+        listener,
         allow_anonymous: true,
         identity: None,
         refuse: None,
@@ -338,29 +349,7 @@ fn only_messages_with_qos_1_wait_for_receivers() {
 fn a_content_that_a_neighbour_is_to_get_later_stays() {
     let (mut shard, mut store, kept, publisher) = patient_pair(QoS::AtLeastOnce);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
-    // As links do when what waits for one goes by another.
-    let hub = &mut shard.hub;
-    let slot = hub.session_named("kept").unwrap();
-    let session = hub.sessions.get(slot).unwrap();
-    let message = session
-        .window
-        .unacknowledged()
-        .next()
-        .unwrap()
-        .message
-        .clone();
-    let entry = Journal::keep_retained(
-        &mut hub.journal,
-        &hub.directory,
-        &message,
-        session,
-        Reception {
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            number: None,
-            subscription_ids: &[],
-        },
-    );
+    let entry = copy(&mut shard, "kept", false);
     assert_ne!(entry, 0);
     acknowledge(&mut shard, kept, 1);
     assert_eq!(leaving(&mut shard, publisher), []);
@@ -476,6 +465,71 @@ fn what_goes_to_another_neighbour_is_never_with_neither() {
         let left = waits(&mut store);
         assert_eq!(left.len(), if moves { 1 } else { 2 }, "{left:?}");
         assert!(left.iter().all(|(_, topic)| topic == "t"));
+    }
+}
+
+/// As links do when what waits for one goes by another.
+fn copy(shard: &mut Shard, client_id: &str, insists: bool) -> u64 {
+    let hub = &mut shard.hub;
+    let slot = hub.session_named(client_id).unwrap();
+    let session = hub.sessions.get(slot).unwrap();
+    let delivery = session.window.unacknowledged().next().unwrap();
+    let message = delivery.message.clone();
+    let reception = Reception {
+        qos: delivery.qos,
+        retain: false,
+        number: None,
+        subscription_ids: &[],
+    };
+    let (journal, directory) = (&mut hub.journal, &hub.directory);
+    Journal::keep_retained(journal, directory, &message, session, reception, insists)
+}
+
+#[test]
+fn what_moves_to_another_session_is_stored_whatever_the_trouble() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    subscriber(&mut shard, &mut store, "exactly", QoS::ExactlyOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
+    commit(&mut shard, &mut store);
+    shard.store_failed(StoreTrouble::Full, NOW);
+    assert_eq!(copy(&mut shard, "kept", false), 0);
+    assert_ne!(copy(&mut shard, "kept", true), 0);
+    // With QoS 2 an identifier must not be another's after a crash.
+    assert_ne!(copy(&mut shard, "exactly", false), 0);
+}
+
+/// [MQTT-4.3.3-10]: it is acknowledged again, and not before it is safe.
+#[test]
+fn a_repetition_is_acknowledged_when_its_message_is_safe() {
+    for listener in [0, 1] {
+        let mut shard = shard_of(|config| {
+            let durability = &mut config.durability;
+            durability.listeners = vec![None, Some(Durability::None)];
+            durability.rules = vec![DurabilityRule {
+                filter: "t".into(),
+                durability: Durability::Batched,
+            }];
+        });
+        let mut store = Memory::default();
+        subscriber(&mut shard, &mut store, "kept", QoS::ExactlyOnce);
+        let connect = |shard: &mut Shard| connect_at(shard, listener, "p", None, 100, None);
+        let before = connect(&mut shard);
+        commit(&mut shard, &mut store);
+        leaving(&mut shard, before);
+        publish(&mut shard, before, QoS::ExactlyOnce, 1);
+        let handed = shard.take_operations(NOW).unwrap();
+        shard.closed(before, "lost", NOW);
+        let again = connect(&mut shard);
+        publish(&mut shard, again, QoS::ExactlyOnce, 1);
+        let early = leaving(&mut shard, again);
+        assert!(!early.contains(&PacketType::PubRec), "{early:?}");
+        store.commit(&handed.batch).unwrap();
+        shard.committed(handed.ticket, NOW);
+        commit(&mut shard, &mut store);
+        assert!(leaving(&mut shard, again).contains(&PacketType::PubRec));
+        assert_eq!(shard.stats().publishes_received_qos2, 1);
     }
 }
 

@@ -1,0 +1,368 @@
+//! Sessions that go from one broker of a mesh to another while one of them could crash:
+//! what is sent when, as far as disks are concerned. Two brokers as state machines with
+//! stores, and letters between them.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+use std::io::IoSlice;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use punctual_broker::{
+    Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkNews, MessageName, MoveTimes,
+    Nanos, Operations, Scope, Shard,
+};
+use punctual_codec::{
+    Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
+    ReasonCode, Split, Subscribe, SubscribeOptions, Version, split,
+};
+
+/// What the brokers say to each other.
+#[derive(Debug)]
+struct Post {
+    name: &'static str,
+    origin: u32,
+    clock: AtomicU64,
+    letters: Mutex<Vec<(String, Arc<[u8]>)>>,
+}
+
+impl Post {
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Federation for Post {
+    fn subscribed(&self, _: &str) {}
+    fn unsubscribed(&self, _: &str) {}
+    fn may_connect(&self, _: &str) -> bool {
+        true
+    }
+    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+    fn origin(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.origin).unwrap()
+    }
+    fn is_new(&self, _: MessageName, _: bool) -> bool {
+        true
+    }
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn clock(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+    fn arrived(&self, _: &str, _: bool, since: Option<u64>) -> u64 {
+        since.unwrap_or_else(|| self.tick())
+    }
+    fn seek(&self, _: &str, _: Option<&str>) -> Option<u64> {
+        Some(self.tick())
+    }
+    fn letter(&self, _: &str, client: &str, body: Arc<[u8]>) {
+        self.letters.lock().unwrap().push((client.into(), body));
+    }
+    fn move_times(&self) -> MoveTimes {
+        MoveTimes {
+            wait: Nanos::from_secs(5),
+            linger: Nanos::from_millis(1),
+            heal: Nanos::from_secs(5),
+        }
+    }
+    fn note(&self, _: MessageName) {}
+    fn was_origin(&self, _: NonZeroU32) {}
+}
+
+struct Broker {
+    shards: Vec<Shard>,
+    post: Arc<Post>,
+    now: Nanos,
+}
+
+impl Broker {
+    fn new(name: &'static str, origin: u32, clock: u64, shards: u16) -> Self {
+        let directory = Directory::new(shards);
+        let post = Arc::new(Post {
+            name,
+            origin,
+            clock: AtomicU64::new(clock),
+            letters: Mutex::default(),
+        });
+        directory.set_federation(post.clone());
+        let now = Nanos::from_secs(1);
+        let config = Arc::new(Config::default());
+        let shard = |index| {
+            let mut shard = Shard::new(directory.clone(), index, config.clone(), now);
+            shard.attach_store(0);
+            shard
+        };
+        Self {
+            shards: (0..shards).map(shard).collect(),
+            post,
+            now,
+        }
+    }
+
+    fn pass(&mut self, time: Nanos) {
+        self.now = self.now + time;
+        for shard in &mut self.shards {
+            shard.tick(self.now);
+        }
+    }
+
+    fn take_operations(&mut self, shard: usize) -> Option<Operations> {
+        self.shards[shard].take_operations(self.now)
+    }
+
+    /// Commits all that is handed over after a while.
+    fn commit(&mut self) {
+        self.pass(Nanos::from_millis(20));
+        for shard in &mut self.shards {
+            for _ in 0..5 {
+                if let Some(operations) = shard.take_operations(self.now) {
+                    shard.committed(operations.ticket, self.now);
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, (shard, conn): (usize, ConnId), packet: Packet<'_>) {
+        let mut bytes = Vec::new();
+        packet.encode(Version::V5, &mut bytes).unwrap();
+        let received = self.shards[shard].receive(conn, &bytes, self.now);
+        assert_eq!(received.consumed, bytes.len());
+    }
+
+    /// Kinds of the packets that leave to a connection.
+    fn take(&mut self, (shard, conn): (usize, ConnId)) -> Vec<PacketType> {
+        let mut all = Vec::new();
+        loop {
+            let mut slices = [IoSlice::new(&[]); 8];
+            let n = self.shards[shard].pending(conn, Scope::All, self.now, &mut slices);
+            let bytes: Vec<u8> = slices[..n]
+                .iter()
+                .flat_map(|slice| slice.to_vec())
+                .collect();
+            if bytes.is_empty() {
+                break;
+            }
+            self.shards[shard].sent(conn, bytes.len(), self.now);
+            all.extend(bytes);
+        }
+        let (mut kinds, mut rest) = (Vec::new(), &all[..]);
+        while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
+            kinds.push(frame.kind);
+            rest = &rest[frame.bytes.len()..];
+        }
+        kinds
+    }
+
+    fn connect(&mut self, shard: usize, client_id: &str, expiry: u32) -> (usize, ConnId) {
+        let meta = ConnMeta {
+            peer: None,
+            listener: 0,
+            allow_anonymous: true,
+            identity: None,
+            nonce: [0; 16],
+            refuse: None,
+            local: None,
+        };
+        let conn = (shard, self.shards[shard].open(meta, self.now));
+        let mut properties = PropertyBuf::new();
+        properties.push_number(PropertyId::SessionExpiryInterval, expiry);
+        let connect = Connect {
+            version: Version::V5,
+            clean_start: false,
+            keep_alive: 0,
+            properties: properties.as_properties(),
+            client_id,
+            will: None,
+            username: None,
+            password: None,
+        };
+        self.give(conn, Packet::Connect(connect));
+        conn
+    }
+
+    /// A client that is new in the whole mesh.
+    fn newcomer(&mut self, shard: usize, client_id: &str) -> (usize, ConnId) {
+        let conn = self.connect(shard, client_id, 100);
+        let number = self.post.clock.load(Ordering::Relaxed) - 1;
+        self.shards[shard].found(client_id, number, &[], self.now);
+        self.commit();
+        assert_eq!(self.take(conn), [PacketType::ConnAck]);
+        conn
+    }
+
+    fn subscribe(&mut self, conn: (usize, ConnId), qos: QoS) {
+        let options = SubscribeOptions {
+            qos,
+            ..SubscribeOptions::default()
+        };
+        let (mut bytes, none) = (Vec::new(), Properties::EMPTY);
+        Subscribe::put(1, none, &[("t", options)], Version::V5, &mut bytes).unwrap();
+        self.shards[conn.0].receive(conn.1, &bytes, self.now);
+        self.commit();
+        assert_eq!(self.take(conn), [PacketType::SubAck]);
+    }
+
+    fn publish(&mut self, conn: (usize, ConnId), qos: QoS, dup: bool) {
+        let publish = Publish {
+            dup,
+            qos,
+            retain: false,
+            topic: "t",
+            packet_id: 1,
+            properties: Properties::default(),
+            payload: b"x",
+        };
+        self.give(conn, Packet::Publish(publish));
+    }
+
+    fn letters(&self) -> Vec<(String, Arc<[u8]>)> {
+        std::mem::take(&mut self.post.letters.lock().unwrap())
+    }
+
+    fn read(&mut self, from: &str, letters: Vec<(String, Arc<[u8]>)>) {
+        for (client, body) in letters {
+            self.shards[0].letter(from, &client, &body, self.now);
+        }
+    }
+}
+
+/// A client comes to `b` whose session is at `a`.
+fn come(a: &mut Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
+    let conn = b.connect(0, client_id, 100);
+    let number = b.post.clock.load(Ordering::Relaxed) - 1;
+    let (at, whole) = a.shards[0].sought(client_id, None, number).unwrap();
+    let holder = Holder {
+        broker: "a".into(),
+        at,
+        whole,
+    };
+    b.shards[0].found(client_id, number, &[holder], b.now);
+    assert_eq!(b.take(conn), []);
+    let take = b.letters();
+    a.read("b", take);
+    conn
+}
+
+/// Carries letters until there are none.
+fn carry(a: &mut Broker, b: &mut Broker) {
+    loop {
+        let (to_b, to_a) = (a.letters(), b.letters());
+        if to_b.is_empty() && to_a.is_empty() {
+            return;
+        }
+        b.read("a", to_b);
+        b.commit();
+        a.read("b", to_a);
+    }
+}
+
+#[test]
+fn a_message_with_qos_2_is_safe_before_its_identifier_goes() {
+    let mut a = Broker::new("a", 1, 1000, 1);
+    let mut b = Broker::new("b", 2, 2000, 1);
+    let kept = a.newcomer(0, "kept");
+    a.subscribe(kept, QoS::ExactlyOnce);
+    let publisher = a.newcomer(0, "publisher");
+    a.publish(publisher, QoS::ExactlyOnce, false);
+    let handed = a.take_operations(0).unwrap();
+    let there = come(&mut a, &mut b, "publisher");
+    // Otherwise it would be told there that the message is safe.
+    assert!(a.letters().is_empty());
+    a.pass(Nanos::from_secs(1));
+    assert!(a.letters().is_empty());
+    a.shards[0].committed(handed.ticket, a.now);
+    a.commit();
+    carry(&mut a, &mut b);
+    b.commit();
+    assert_eq!(b.take(there), [PacketType::ConnAck]);
+    b.publish(there, QoS::ExactlyOnce, true);
+    assert_eq!(b.take(there), [PacketType::PubRec]);
+    assert_eq!(b.shards[0].stats().publishes_received_qos2, 0);
+}
+
+#[test]
+fn a_copy_with_qos_2_is_not_elsewhere_before_the_message_is_safe() {
+    let mut a = Broker::new("a", 1, 1000, 1);
+    let mut b = Broker::new("b", 2, 2000, 1);
+    let kept = a.newcomer(0, "kept");
+    a.subscribe(kept, QoS::ExactlyOnce);
+    let publisher = a.newcomer(0, "publisher");
+    a.publish(publisher, QoS::ExactlyOnce, false);
+    let handed = a.take_operations(0).unwrap();
+    let there = come(&mut a, &mut b, "kept");
+    assert!(a.letters().is_empty());
+    a.shards[0].committed(handed.ticket, a.now);
+    a.commit();
+    carry(&mut a, &mut b);
+    b.commit();
+    let both = [PacketType::ConnAck, PacketType::Publish];
+    assert_eq!(b.take(there), both);
+}
+
+#[test]
+fn what_another_shard_has_sent_when_a_session_leaves_goes_with_it() {
+    let mut a = Broker::new("a", 1, 1000, 2);
+    let mut b = Broker::new("b", 2, 2000, 1);
+    let kept = a.newcomer(0, "kept");
+    a.subscribe(kept, QoS::AtLeastOnce);
+    let publisher = a.connect(1, "", 0);
+    assert_eq!(a.take(publisher), [PacketType::ConnAck]);
+    let there = come(&mut a, &mut b, "kept");
+    carry(&mut a, &mut b);
+    b.commit();
+    assert_eq!(b.take(there), [PacketType::ConnAck]);
+    // It is on its way between the shards while the last round goes.
+    a.publish(publisher, QoS::AtLeastOnce, false);
+    let mut mail = Vec::new();
+    a.shards[1].take_outbox(0, &mut mail);
+    a.commit();
+    assert_eq!(a.take(publisher), [PacketType::PubAck]);
+    a.pass(Nanos::from_millis(100));
+    a.pass(Nanos::from_millis(100));
+    let last = a.letters();
+    assert_eq!(last.len(), 1);
+    let now = a.now;
+    a.shards[0].remote(mail.into_iter(), now);
+    b.read("a", last);
+    b.commit();
+    carry(&mut a, &mut b);
+    for _ in 0..3 {
+        a.pass(Nanos::from_millis(100));
+        carry(&mut a, &mut b);
+    }
+    assert!(a.shards[0].client("kept").is_none());
+    assert_eq!(b.take(there), [PacketType::Publish]);
+}
+
+#[test]
+fn the_end_of_a_move_waits_for_nothing_that_is_not_stored_after_all() {
+    let mut a = Broker::new("a", 1, 1000, 1);
+    let mut b = Broker::new("b", 2, 2000, 1);
+    let leaves = a.newcomer(0, "leaves");
+    a.subscribe(leaves, QoS::AtLeastOnce);
+    let there = come(&mut a, &mut b, "leaves");
+    carry(&mut a, &mut b);
+    b.commit();
+    assert_eq!(b.take(there), [PacketType::ConnAck]);
+    a.pass(Nanos::from_millis(100));
+    a.pass(Nanos::from_millis(100));
+    let last = a.letters();
+    assert_eq!(last.len(), 1);
+    // The last that is to be stored there is not, when its receiver has it.
+    let publisher = b.connect(0, "", 0);
+    b.publish(publisher, QoS::AtLeastOnce, false);
+    b.read("a", last);
+    assert!(b.take_operations(0).is_none());
+    assert!(b.letters().is_empty());
+    assert_eq!(b.take(there), [PacketType::Publish]);
+    let ack = Ack::new(1, ReasonCode::Success);
+    b.give(there, Packet::PubAck(ack));
+    assert!(b.take_operations(0).is_none());
+    let answer = b.letters();
+    assert_eq!(answer.len(), 1);
+    a.read("b", answer);
+    assert!(a.shards[0].client("leaves").is_none());
+}
