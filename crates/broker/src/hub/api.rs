@@ -218,6 +218,8 @@ pub(crate) enum Remote {
         entries: Option<Box<[u64]>>,
         /// What it is called in the mesh, if it has a name.
         name: Option<Number>,
+        /// Shard that it comes from.
+        from: u16,
     },
     /// Deliver to the one member of a shared subscription that was chosen.
     Share {
@@ -226,6 +228,13 @@ pub(crate) enum Remote {
         promised: bool,
         /// Number of its entry in the store; 0 for none.
         entry: u64,
+        /// Shard that it comes from.
+        from: u16,
+    },
+    /// Sessions have done with entries that the receiver of this has emitted.
+    Done {
+        /// Numbers of the sessions, and of the entries.
+        entries: Box<[[u64; 2]]>,
     },
     /// A congested receiver has caught up, or nobody waits for it any more.
     Relief,

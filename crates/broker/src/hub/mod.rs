@@ -178,7 +178,7 @@ impl Hub {
         let outbox = &mut self.outboxes[usize::from(shard)];
         outbox.bytes += match &message {
             Remote::Publish { message, .. } | Remote::Share { message, .. } => message.size(),
-            Remote::Relief => 0,
+            Remote::Done { .. } | Remote::Relief => 0,
         };
         outbox.messages.push(RemoteMessage(message));
         outbox.messages.len() < OUTBOX && outbox.bytes < OUTBOX_BYTES

@@ -339,6 +339,7 @@ impl Hub {
         }
         self.let_needless_go();
         self.resume_waiters();
+        self.tell_elsewhere();
         operations
     }
 

@@ -14,13 +14,20 @@
 //! an entry only if its session has done with the message: one that is copied stays
 //! ([`Kept::insist`]), for a store gives up a content that comes without entries.
 //!
+//! An entry of a session of another shard is treated like one of this shard: that shard
+//! tells this one when the session has done with it, unless it has handed over something
+//! about it itself, or the message is copied.
+//!
 //! How long a chunk stays is as long as receivers take lately, within bounds, and
 //! not at all while most of them take longer: then waiting would only delay commits.
+
+mod foreign;
 
 use std::collections::VecDeque;
 
 use punctual_store::{Batch, Op, Rising, Tentative};
 
+use self::foreign::Foreign;
 use crate::Nanos;
 use crate::hub::ConnId;
 
@@ -62,7 +69,7 @@ struct Content {
     publisher: Option<ConnId>,
 }
 
-/// An entry of a session on this shard.
+/// An entry that this shard has emitted.
 #[derive(Debug)]
 struct Entry {
     /// Number of its content here; 0 if that was committed before.
@@ -72,6 +79,17 @@ struct Entry {
     place: Option<usize>,
     /// Where its packet identifier was said.
     sent: Option<(u64, usize)>,
+}
+
+/// What has to be said about an entry that a session has done with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Done {
+    /// Nothing: it was not handed over, and never will be.
+    Needless,
+    /// That.
+    Stored,
+    /// That, to the shard that has emitted it.
+    Elsewhere(u16),
 }
 
 /// What is to be handed over.
@@ -102,6 +120,7 @@ pub(super) struct Kept {
     /// No content has a lower number in the store.
     least_message: u64,
     entries: Rising<Entry>,
+    foreign: Foreign,
     /// Whose messages are not needed any more.
     pub(super) freed: Vec<ConnId>,
     now: Nanos,
@@ -142,6 +161,7 @@ impl Kept {
             last_content: 0,
             least_message: u64::MAX,
             entries: Rising::default(),
+            foreign: Foreign::default(),
             freed: Vec::new(),
             now: Nanos(0),
             turn: 0,
@@ -268,23 +288,53 @@ impl Kept {
         self.entries.insert(entry, known);
     }
 
+    /// Notes an entry of a session of this shard that another shard has emitted, and
+    /// that may stay there for a while.
+    pub(super) fn add_foreign(&mut self, entry: u64, home: u16) {
+        self.foreign.add(entry, home, self.now);
+    }
+
+    /// Whether it knows entries that other shards have emitted.
+    pub(super) fn has_foreign(&self) -> bool {
+        !self.foreign.is_empty()
+    }
+
+    /// Whether another shard has emitted an entry, and may not have handed it over.
+    pub(super) fn is_foreign(&self, entry: u64) -> bool {
+        self.foreign.has(entry)
+    }
+
     /// Notes where the packet identifier of an entry was said.
     pub(super) fn was_sent(&mut self, entry: u64, place: Option<usize>) {
         let ticket = self.open.ticket;
-        let Some(known) = self.entries.get_mut(entry) else {
+        let foreign = self.foreign.get_mut(entry).map(|known| &mut known.sent);
+        let own = self.entries.get_mut(entry).map(|known| &mut known.sent);
+        let Some(sent) = foreign.or(own) else {
             return;
         };
-        let before = std::mem::replace(&mut known.sent, place.map(|place| (ticket, place)));
+        let before = std::mem::replace(sent, place.map(|place| (ticket, place)));
         if let Some((ticket, place)) = before {
             self.withdraw(ticket, Some(place));
         }
     }
 
-    /// A session has done with an entry. True if that need not be said, because the
-    /// entry was not handed over and never will be.
-    pub(super) fn done(&mut self, entry: u64) -> bool {
+    /// A session has done with an entry; what has to be said of that.
+    pub(super) fn done(&mut self, entry: u64) -> Done {
+        if let Some(known) = self.foreign.remove(entry) {
+            self.habits.answered(self.now - known.at, self.patience);
+            if known.insisted {
+                return Done::Stored;
+            }
+            if let Some((ticket, place)) = known.sent {
+                if ticket <= self.handed {
+                    return Done::Stored;
+                }
+                self.withdraw(ticket, Some(place));
+            }
+            return Done::Elsewhere(known.home);
+        }
         let Some(known) = self.entries.remove(entry) else {
-            return false;
+            return Done::Stored;
         };
         self.habits.answered(self.now - known.at, self.patience);
         let here = known.ticket > self.handed;
@@ -295,13 +345,21 @@ impl Kept {
             }
         }
         self.release(known.content);
-        here
+        match here {
+            true => Done::Needless,
+            false => Done::Stored,
+        }
     }
 
     /// An entry is handed over, whatever its session says: another one is to take its place,
     /// and until that is committed this one has to be there. Its content stays with it.
     pub(super) fn insist(&mut self, entry: u64) {
-        self.entries.remove(entry);
+        match self.foreign.get_mut(entry) {
+            Some(known) => known.insisted = true,
+            None => {
+                self.entries.remove(entry);
+            }
+        }
     }
 
     fn release(&mut self, number: u64) {
@@ -351,6 +409,9 @@ impl Kept {
             let chunk = std::mem::replace(&mut self.open, next);
             self.closed.push_back(chunk);
         }
+        // As long as it may stay there, and some more.
+        let before = Nanos(now.0.saturating_sub(2 * patience.0));
+        self.habits.slow += self.foreign.forget(before);
         self.habits.judge();
         let all = all || patience == Nanos(0) || !self.habits.useful;
         let stay = self.stay();

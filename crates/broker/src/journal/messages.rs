@@ -8,9 +8,10 @@ use punctual_codec::QoS;
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp};
 
+use super::kept::Done;
 use super::{After, Durability, Journal, StoreTrouble};
 use crate::egress::Class;
-use crate::hub::{ConnId, Hub, Publication};
+use crate::hub::{ConnId, Hub, Publication, Remote};
 use crate::index::delivered_qos;
 use crate::route::{Matched, Target};
 use crate::sequence::Number;
@@ -142,7 +143,7 @@ impl Journal {
         (entry, place)
     }
 
-    /// Notes that an entry was emitted for a session of this shard. With QoS 1 it is
+    /// Notes that an entry was emitted for a session. With QoS 1 it is
     /// needless once that has done with it; with QoS 2 its identifier is to be safe
     /// before it is seen.
     fn may_be_done(
@@ -310,10 +311,14 @@ impl Journal {
         }
     }
 
-    /// Emits that nobody keeps an entry.
+    /// Emits that nobody keeps an entry, or notes that another shard is to do so.
     pub(crate) fn dropped(&mut self, session: u64, entry: u64) {
-        if !self.kept.done(entry) {
-            self.emit(&Op::Done { session, entry });
+        match self.kept.done(entry) {
+            Done::Needless => {}
+            Done::Stored => {
+                self.emit(&Op::Done { session, entry });
+            }
+            Done::Elsewhere(shard) => self.elsewhere.push((shard, [session, entry])),
         }
     }
 
@@ -444,7 +449,8 @@ impl Hub {
     }
 
     /// Emits entries for those of another shard's receivers whose sessions
-    /// survive; `None` if there is none.
+    /// survive; `None` if there is none. What becomes of them that shard knows, and says,
+    /// or lets this one say ([`Hub::came`]).
     pub(crate) fn keep_elsewhere(
         &mut self,
         publication: &mut Publication<'_>,
@@ -472,11 +478,10 @@ impl Hub {
                     return 0;
                 }
                 let session = target.session.number;
-                let (entry, _) = journal.entry(&self.directory, publication, session, reception);
+                let directory = &self.directory;
+                let (entry, place) = journal.entry(directory, publication, session, reception);
                 if entry != 0 {
-                    // What becomes of it another shard knows, and says after this.
-                    journal.make_firm(publication);
-                    journal.hurry = true;
+                    journal.may_be_done(publication, reception.qos, entry, place);
                 }
                 entry
             })
@@ -532,6 +537,52 @@ impl Hub {
             for (topic, version) in self.directory.take_unretained() {
                 journal.emit_gone(&topic, version);
             }
+        }
+    }
+
+    /// Notes an entry that another shard has emitted for a session of this one.
+    pub(crate) fn came(&mut self, entry: u64, qos: QoS, from: u16) {
+        let stays = self.config.durability.patience > Nanos(0);
+        // With QoS 2 it was handed over before it came here.
+        if let Some(journal) = &mut self.journal
+            && stays
+            && entry != 0
+            && qos == QoS::AtLeastOnce
+        {
+            journal.kept.add_foreign(entry, from);
+        }
+    }
+
+    /// Tells other shards which of the entries that they have emitted sessions of this one
+    /// have done with.
+    pub(crate) fn tell_elsewhere(&mut self) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if journal.elsewhere.is_empty() {
+            return;
+        }
+        let mut done = std::mem::take(&mut journal.elsewhere);
+        // In the order in which they were done with.
+        done.sort_by_key(|(shard, _)| *shard);
+        for of_shard in done.chunk_by(|a, b| a.0 == b.0) {
+            let entries = of_shard.iter().map(|(_, entry)| *entry).collect();
+            self.post(of_shard[0].0, Remote::Done { entries });
+        }
+        done.clear();
+        if let Some(journal) = &mut self.journal {
+            // For the next.
+            journal.elsewhere = done;
+        }
+    }
+
+    /// Sessions of another shard have done with entries that this one has emitted.
+    pub(crate) fn done_elsewhere(&mut self, entries: &[[u64; 2]]) {
+        if let Some(journal) = &mut self.journal {
+            for [session, entry] in entries {
+                journal.dropped(*session, *entry);
+            }
+            self.let_needless_go();
         }
     }
 

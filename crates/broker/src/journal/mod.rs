@@ -189,6 +189,9 @@ pub(crate) struct Journal {
     most_answering: usize,
     /// Publishers that wait for commits.
     waiters: Vec<ConnId>,
+    /// Shards, and sessions of this one with entries that those have emitted, which are
+    /// done with.
+    elsewhere: Vec<(u16, [u64; 2])>,
     /// Since a commit failed, until one succeeds.
     failed: Option<StoreTrouble>,
     /// Topics whose retained message changed while nothing could be stored.
@@ -217,6 +220,7 @@ impl Journal {
             answering: Vec::new(),
             most_answering: 0,
             waiters: Vec::new(),
+            elsewhere: Vec::new(),
             failed: None,
             stale_topics: HashSet::default(),
             stale_sessions: Vec::new(),

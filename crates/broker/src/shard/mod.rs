@@ -36,6 +36,7 @@ use crate::hub::{
     Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
     State,
 };
+use crate::index::delivered_qos;
 use crate::journal::{After, Durability, HeldAnswers, Journal};
 use crate::message::Messages;
 use crate::moves::Moves;
@@ -848,10 +849,12 @@ impl Shard {
                     promised,
                     entries,
                     name,
+                    from,
                 } => {
                     for (at, target) in targets.iter().enumerate() {
                         let entry = entries.as_ref().map_or(0, |entries| entries[at]);
-                        self.deliver_remote(&message, target, promised, (entry, name), now);
+                        let known = (entry, from, name);
+                        self.deliver_remote(&message, target, promised, known, now);
                     }
                 }
                 Remote::Share {
@@ -859,7 +862,12 @@ impl Shard {
                     target,
                     promised,
                     entry,
-                } => self.deliver_remote(&message, &target, promised, (entry, None), now),
+                    from,
+                } => {
+                    let known = (entry, from, None);
+                    self.deliver_remote(&message, &target, promised, known, now);
+                }
+                Remote::Done { entries } => self.hub.done_elsewhere(&entries),
                 Remote::Relief => {
                     let waiters = std::mem::take(&mut self.hub.remote_waiters);
                     self.hub.resume(waiters);
@@ -1080,10 +1088,11 @@ impl Shard {
         message: &Arc<crate::Message>,
         target: &crate::route::Target,
         promised: bool,
-        (entry, name): (u64, Option<Number>),
+        (entry, from, name): (u64, u16, Option<Number>),
         now: Nanos,
     ) {
         let hub = &mut self.hub;
+        hub.came(entry, delivered_qos(message.qos, target.qos), from);
         let mut publication = crate::hub::Publication::from_message(message, now);
         publication.keeping.entry = entry;
         let known = MessageName::from_key(message.name).map(Number::from);

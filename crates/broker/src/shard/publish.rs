@@ -1091,11 +1091,12 @@ pub(super) fn deliver_all(
             let congested = targets.iter().any(is_congested);
             let entries = hub.keep_elsewhere(publication, targets);
             let message = publication.message(&mut hub.messages);
-            let targets = targets.clone();
+            let (targets, from) = (targets.clone(), hub.index);
             post(
                 hub,
                 *shard,
                 Remote::Publish {
+                    from,
                     message,
                     targets,
                     promised: publication.promise == Promise::Made,
@@ -1117,12 +1118,13 @@ pub(super) fn deliver_all(
         } else {
             let entries = hub.keep_elsewhere(publication, std::slice::from_ref(member));
             let message = publication.message(&mut hub.messages);
-            let target = member.clone();
+            let (target, from) = (member.clone(), hub.index);
             let congested = is_congested(member);
             post(
                 hub,
                 member.session.shard,
                 Remote::Share {
+                    from,
                     message,
                     target,
                     promised: publication.promise == Promise::Made,

@@ -95,14 +95,14 @@ fn what_is_acknowledged_in_time_is_not_handed_over() {
     let (content, entry) = rig.publish(7, 1);
     assert_eq!(rig.take(false), None);
     assert!(rig.kept.is_needed(content));
-    assert!(rig.kept.done(entry));
+    assert_eq!(rig.kept.done(entry), Done::Needless);
     assert!(!rig.kept.is_needed(content));
     assert_eq!(rig.kept.freed, [PUBLISHER]);
     assert_eq!(rig.kept.bytes(), 0);
     assert_eq!(rig.take(false), Some((2, Vec::new())));
     assert!(!rig.kept.has_some());
     // What it is about is not known any more.
-    assert!(!rig.kept.done(entry));
+    assert_eq!(rig.kept.done(entry), Done::Stored);
 }
 
 #[test]
@@ -110,13 +110,13 @@ fn what_one_receiver_has_not_acknowledged_stays_for_it() {
     let mut rig = rig();
     let (content, entry) = rig.publish(7, 2);
     rig.take(false);
-    assert!(rig.kept.done(entry));
+    assert_eq!(rig.kept.done(entry), Done::Needless);
     assert!(rig.kept.is_needed(content));
     assert!(rig.kept.freed.is_empty());
     let left = ["Message", "Entry", "Sent"].map(Into::into).into();
     assert_eq!(rig.wait(), Some((2, left)));
     // Now it has to be said, but the publisher need not wait for that.
-    assert!(!rig.kept.done(entry - 1));
+    assert_eq!(rig.kept.done(entry - 1), Done::Stored);
     assert!(!rig.kept.is_needed(content));
     assert_eq!(rig.kept.freed, [PUBLISHER]);
 }
@@ -130,7 +130,7 @@ fn chunks_leave_in_their_order_and_not_before_their_time() {
     let (_, second) = rig.publish(8, 1);
     rig.take(false);
     // The second one waits for the first even if nothing is left of it.
-    assert!(rig.kept.done(second));
+    assert_eq!(rig.kept.done(second), Done::Needless);
     assert_eq!(rig.take(false), None);
     let (ticket, ops) = rig.wait().unwrap();
     assert_eq!((ticket, ops.len()), (3, 3));
@@ -147,7 +147,7 @@ fn everything_leaves_when_something_cannot_wait() {
     let (_, entry) = rig.publish(7, 1);
     rig.take(false);
     rig.publish(8, 1);
-    assert!(rig.kept.done(entry));
+    assert_eq!(rig.kept.done(entry), Done::Needless);
     let (ticket, ops) = rig.take(true).unwrap();
     assert_eq!((ticket, ops.len()), (3, 3));
     assert_eq!(rig.kept.due(), None);
@@ -158,7 +158,7 @@ fn a_content_with_something_else_that_refers_to_it_stays() {
     let mut rig = rig();
     let (content, entry) = rig.publish(7, 1);
     rig.kept.pin(content);
-    assert!(rig.kept.done(entry));
+    assert_eq!(rig.kept.done(entry), Done::Needless);
     assert_eq!(rig.take(true), Some((2, vec!["Message".into()])));
     assert_eq!(rig.kept.content_of(7), content);
     assert_eq!(rig.kept.content_of(6), 0);
@@ -181,7 +181,7 @@ fn nobody_waits_for_receivers_that_are_slow() {
         .collect();
     assert!(rig.take(false).is_some());
     for entry in entries {
-        assert!(!rig.kept.done(entry));
+        assert_eq!(rig.kept.done(entry), Done::Stored);
     }
     rig.publish(0, 1);
     assert_eq!(rig.take(false), None);
@@ -200,7 +200,7 @@ fn under_load_chunks_stay_as_long_as_receivers_take() {
         rig.now = rig.now + Nanos::from_millis(answer);
         rig.kept.see(rig.now);
         for entry in first..=rig.entries {
-            assert!(rig.kept.done(entry));
+            assert_eq!(rig.kept.done(entry), Done::Needless);
         }
         rig.take(false);
         while rig.kept.bytes() < LITTLE {
@@ -231,7 +231,7 @@ fn what_never_leaves_is_forgotten() {
     for message in 1..10_000 {
         let (_, entry) = rig.publish(message, 1);
         rig.take(false);
-        assert!(rig.kept.done(entry));
+        assert_eq!(rig.kept.done(entry), Done::Needless);
         rig.kept.freed.clear();
     }
     rig.take(false);
@@ -239,5 +239,40 @@ fn what_never_leaves_is_forgotten() {
     assert_eq!(rig.kept.bytes(), 0);
     assert_eq!(rig.kept.entries.len(), 1);
     assert_eq!(rig.kept.contents.len(), 1);
-    assert!(!rig.kept.done(first));
+    assert_eq!(rig.kept.done(first), Done::Stored);
+}
+
+#[test]
+fn another_shard_is_told_unless_something_was_handed_over_here() {
+    let mut rig = rig();
+    let sent = |rig: &mut Rig, entry| {
+        rig.kept.see(rig.now);
+        rig.kept.add_foreign(entry, 5);
+        let place = rig.kept.emit(&Op::Sent {
+            session: 1,
+            entry,
+            packet_id: 1,
+        });
+        rig.kept.was_sent(entry, place);
+    };
+    sent(&mut rig, 70);
+    assert_eq!(rig.take(false), None);
+    assert_eq!(rig.kept.done(70), Done::Elsewhere(5));
+    assert_eq!(rig.take(false), Some((2, Vec::new())));
+    sent(&mut rig, 80);
+    assert_eq!(rig.take(true), Some((3, vec!["Sent".into()])));
+    assert_eq!(rig.kept.done(80), Done::Stored);
+    // It was not sent at all.
+    rig.kept.add_foreign(90, 6);
+    assert_eq!(rig.kept.done(90), Done::Elsewhere(6));
+    // Another one is to take its place.
+    rig.kept.add_foreign(95, 6);
+    rig.kept.insist(95);
+    assert!(rig.kept.is_foreign(95));
+    assert_eq!(rig.kept.done(95), Done::Stored);
+    // After so long it has been handed over there.
+    rig.kept.add_foreign(91, 6);
+    rig.now = rig.now + PATIENCE + PATIENCE + MS;
+    rig.take(false);
+    assert_eq!(rig.kept.done(91), Done::Stored);
 }

@@ -289,6 +289,174 @@ fn acknowledgements_stay_in_their_order() {
     assert_eq!(leaving(&mut shard, publisher), both);
 }
 
+/// Two shards: on the first a subscriber whose session survives, on the second a
+/// publisher.
+struct Two {
+    shards: [Shard; 2],
+    subscriber: ConnId,
+    publisher: ConnId,
+    store: Memory,
+}
+
+impl Two {
+    fn new() -> Self {
+        let mut config = Config {
+            sys_interval: None,
+            ..Config::default()
+        };
+        config.durability.patience = Nanos::from_secs(1);
+        let (directory, config) = (Directory::new(2), Arc::new(config));
+        let mut shards = [0, 1].map(|index| {
+            let mut shard = Shard::new(directory.clone(), index, config.clone(), NOW);
+            shard.attach_store(WALL);
+            shard
+        });
+        let mut store = Memory::default();
+        let subscriber = subscriber(&mut shards[0], &mut store, "kept", QoS::AtLeastOnce);
+        // Without an identifier it stays where it is.
+        let publisher = connect(&mut shards[1], "", 0);
+        leaving(&mut shards[1], publisher);
+        Self {
+            shards,
+            subscriber,
+            publisher,
+            store,
+        }
+    }
+
+    fn publish(&mut self, packet_id: u16) {
+        publish(
+            &mut self.shards[1],
+            self.publisher,
+            QoS::AtLeastOnce,
+            packet_id,
+        );
+    }
+
+    /// Ends the turn of a shard; what it hands over, and what it writes to the other.
+    fn turn(&mut self, shard: usize) -> Vec<String> {
+        let ops = commit(&mut self.shards[shard], &mut self.store);
+        let mut mail = Vec::new();
+        let other = 1 - shard;
+        self.shards[shard].take_outbox(other as u16, &mut mail);
+        self.shards[other].remote(mail.into_iter(), NOW);
+        ops
+    }
+
+    /// What the subscriber gets after a crash.
+    fn after_a_crash(mut self) -> Vec<PacketType> {
+        let mut again = restored(&mut self.store);
+        let kept = connect(&mut again, "kept", 100);
+        commit(&mut again, &mut self.store);
+        leaving(&mut again, kept)
+    }
+}
+
+#[test]
+fn what_a_receiver_on_another_shard_has_acknowledged_is_not_stored_either() {
+    let mut two = Two::new();
+    two.publish(1);
+    assert!(two.turn(1).is_empty());
+    assert_eq!(leaving(&mut two.shards[1], two.publisher), []);
+    let got = leaving(&mut two.shards[0], two.subscriber);
+    assert_eq!(got, [PacketType::Publish]);
+    assert!(two.turn(0).is_empty());
+    acknowledge(&mut two.shards[0], two.subscriber, 1);
+    assert!(two.turn(0).is_empty());
+    let answer = leaving(&mut two.shards[1], two.publisher);
+    assert_eq!(answer, [PacketType::PubAck]);
+    // Also when everything is handed over.
+    for shard in [0, 1] {
+        two.shards[shard].shut_down(NOW);
+        let ops = two.turn(shard);
+        assert!(ops.iter().all(|op| op.starts_with("Session")), "{ops:?}");
+        assert_eq!(two.shards[shard].uncommitted(), 0);
+    }
+    assert_eq!(two.after_a_crash(), [PacketType::ConnAck]);
+}
+
+#[test]
+fn what_was_said_of_it_on_its_own_shard_is_said_to_the_end() {
+    for acknowledged in [false, true] {
+        let mut two = Two::new();
+        two.publish(1);
+        two.turn(1);
+        leaving(&mut two.shards[0], two.subscriber);
+        // A subscription hands over that it was sent.
+        subscribe_to(&mut two.shards[0], two.subscriber, "more", QoS::AtLeastOnce);
+        let ops = two.turn(0);
+        assert!(ops[0].starts_with("Sent"), "{ops:?}");
+        if acknowledged {
+            acknowledge(&mut two.shards[0], two.subscriber, 1);
+            subscribe_to(
+                &mut two.shards[0],
+                two.subscriber,
+                "even more",
+                QoS::AtLeastOnce,
+            );
+            let ops = two.turn(0);
+            assert!(ops[0].starts_with("Done"), "{ops:?}");
+        }
+        assert_eq!(leaving(&mut two.shards[1], two.publisher), []);
+        two.shards[1].shut_down(NOW);
+        let ops = two.turn(1);
+        assert_eq!(ops.len(), 2, "message, entry: {ops:?}");
+        let redelivered = two.after_a_crash().contains(&PacketType::Publish);
+        assert_eq!(redelivered, !acknowledged);
+    }
+}
+
+/// What is copied for another session refers to a content of the publisher's shard.
+#[test]
+fn what_is_copied_stays_where_its_publisher_is() {
+    for order in [[0, 1], [1, 0]] {
+        let mut two = Two::new();
+        two.publish(1);
+        assert!(two.turn(1).is_empty());
+        leaving(&mut two.shards[0], two.subscriber);
+        let hub = &mut two.shards[0].hub;
+        let slot = hub.session_named("kept").unwrap();
+        let session = hub.sessions.get(slot).unwrap();
+        let entry = session.window.unacknowledged().next().unwrap().entry;
+        Journal::insist(&mut hub.journal, entry);
+        assert_ne!(copy(&mut two.shards[0], "kept", false), 0);
+        acknowledge(&mut two.shards[0], two.subscriber, 1);
+        for shard in [0, 1].into_iter().chain(order) {
+            two.turn(shard);
+        }
+        assert_eq!(leaving(&mut two.shards[1], two.publisher), []);
+        for shard in order {
+            two.shards[shard].shut_down(NOW);
+            two.turn(shard);
+        }
+        assert_eq!(two.store.stats().entries, 1, "the copy: {order:?}");
+        assert!(two.after_a_crash().contains(&PacketType::Publish));
+    }
+}
+
+#[test]
+fn nothing_is_stored_for_a_session_that_has_ended_on_another_shard() {
+    for delivered in [false, true] {
+        let mut two = Two::new();
+        two.publish(1);
+        if delivered {
+            two.turn(1);
+        }
+        let kept = two.subscriber;
+        two.shards[0].closed(kept, "gone", NOW);
+        assert!(two.shards[0].forget("kept", NOW));
+        two.turn(0);
+        two.turn(1);
+        two.turn(0);
+        let answer = leaving(&mut two.shards[1], two.publisher);
+        assert_eq!(answer, [PacketType::PubAck]);
+        two.shards[1].shut_down(NOW);
+        two.turn(1);
+        let stats = two.store.stats();
+        assert_eq!((stats.sessions, stats.entries, stats.messages), (0, 0, 0));
+    }
+}
+
 #[test]
 fn what_was_handed_over_is_acknowledged_when_it_is_needless() {
     let (mut shard, mut store) = (shard(), Memory::default());
