@@ -111,12 +111,12 @@ impl Display for Line {
                 batches,
             } => write!(
                 f,
-                "the store still cannot be written after {} s: {why}; {batches} batches failed",
+                "the store still cannot be written after {} s: {why}; batches that failed: {batches}",
                 lasts.as_secs()
             ),
             Self::Works { lasted, batches } => write!(
                 f,
-                "the store can be written again after {:.1} s, in which {batches} batches failed",
+                "the store can be written again after {:.1} s; batches that failed: {batches}",
                 lasted.as_secs_f64()
             ),
         }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use punctual_client::{Client, Config, Endpoint, Error, Event, Message, Options, Scheme, Token};
@@ -193,6 +194,16 @@ fn refused_session(port: u16) -> ReasonCode {
     }
 }
 
+/// What a person who publishes is told.
+fn told_by_pub(port: u16) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["pub", "-V", "5", "-q", "1", "-t", "stuff/x", "-m", "x"])
+        .args(["-p", &port.to_string()])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stderr).unwrap()
+}
+
 #[test]
 fn it_is_full() {
     let Some(disk) = Small::mount(DISK_MIB) else {
@@ -219,6 +230,11 @@ fn it_is_full() {
     eventually("the load is refused too", || {
         (load.refused() > 0).then_some(())
     });
+    let told = told_by_pub(broker.port);
+    assert!(
+        told.contains("0x97 Quota exceeded (the store is full)"),
+        "{told}"
+    );
 
     std::fs::remove_file(ballast).unwrap();
     is_well(&broker);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use punctual_client::{Error, Event, Message, PropertyBuf, QoS, Stamp, Token};
+use punctual_client::{Error, Event, Message, PropertyBuf, PropertyId, QoS, Stamp, Token};
 
 use super::connection::{Connection, parse_qos};
 use super::exit::{self, Failed};
@@ -275,11 +275,18 @@ impl Publisher {
                 return Ok(());
             }
             let result = session.client.next(timeout);
-            if let Some(Event::Published { token, reason, .. }) = session.check(result)? {
+            if let Some(Event::Published {
+                token,
+                reason,
+                properties,
+            }) = session.check(result)?
+            {
                 let number = self.pending.remove(&token);
                 if reason.is_error() {
                     let which = number.map(|n| format!(" {n}")).unwrap_or_default();
-                    session.warn(&format!("message{which} was refused: {reason}"));
+                    let words = properties.as_properties().text(PropertyId::ReasonString);
+                    let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
+                    session.warn(&format!("message{which} was refused: {reason}{words}"));
                     self.refused = Some(reason.byte());
                 }
             }
