@@ -1,11 +1,13 @@
 //! Command line of the benchmarks, to be flattened into `punctual bench` or used as
 //! `punctual-bench`.
 
+use std::error::Error as _;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use punctual_net::realtime::keep_awake;
 
 use crate::compare::CompareArgs;
 use crate::durability::DurabilityArgs;
@@ -19,9 +21,20 @@ use crate::priomqtt::{self, PriomqttArgs};
 use crate::sys;
 use crate::wire::Version;
 
-/// What to run.
+/// What to run, and how the machine is to be meanwhile.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Keep the CPUs of this machine from sleeping meanwhile, as a broker with --realtime does. A
+    /// CPU that has to wake up first may take longer than all that is measured. Takes the right to
+    /// write to /dev/cpu_dma_latency
+    #[arg(long, global = true)]
+    awake: bool,
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
 #[derive(Debug, Subcommand)]
-pub enum BenchCommand {
+enum BenchCommand {
     /// Load a broker with one scenario and report what came through
     Load(Box<LoadArgs>),
     /// Serve the floor: a forwarder that is no broker, to compare brokers with
@@ -53,7 +66,7 @@ pub enum BenchCommand {
     PriomqttStation,
 }
 
-impl BenchCommand {
+impl BenchArgs {
     /// Does what was asked and writes the result to `out`. `own_words` lead from this program's
     /// name to these subcommands, for it starts itself as the floor: none in `punctual-bench`,
     /// `bench` in `punctual`.
@@ -61,6 +74,24 @@ impl BenchCommand {
     /// # Errors
     /// See [`Error`].
     pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+        let awake = self.awake.then(|| keep_awake(Duration::ZERO)).transpose();
+        let _awake = awake.map_err(|refused| Error::Config {
+            field: "--awake",
+            value: "given".to_owned(),
+            remedy: format!(
+                "leave it out, or give the right to write to /dev/cpu_dma_latency ({})",
+                refused
+                    .source()
+                    .map(ToString::to_string)
+                    .unwrap_or_default()
+            ),
+        })?;
+        self.command.run(own_words, out)
+    }
+}
+
+impl BenchCommand {
+    fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
         match self {
             Self::Load(args) => args.run(out),
             Self::Floor(args) => args.run(out),

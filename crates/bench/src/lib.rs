@@ -28,7 +28,7 @@ mod syscalls;
 mod watch;
 mod wire;
 
-pub use cli::{BenchCommand, FloorArgs, LoadArgs};
+pub use cli::{BenchArgs, FloorArgs, LoadArgs};
 pub use compare::CompareArgs;
 pub use durability::DurabilityArgs;
 pub use emulate::{EmulateArgs, PapersArgs, RecoveryArgs};

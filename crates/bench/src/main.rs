@@ -3,18 +3,18 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use punctual_bench::BenchCommand;
+use punctual_bench::BenchArgs;
 
 /// Benchmarks of MQTT brokers
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    #[command(subcommand)]
-    command: BenchCommand,
+    #[command(flatten)]
+    bench: BenchArgs,
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command.run(&[], &mut std::io::stdout().lock()) {
+    match Cli::parse().bench.run(&[], &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("punctual-bench: {error}");

@@ -1,6 +1,7 @@
 //! What the comparison ran on, in the words of `/proc`.
 
 use std::fs;
+use std::io::Read as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -11,6 +12,7 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) memory_gib: f64,
+    /// Release of Linux, and whether it was told to keep the CPUs from sleeping.
     pub(crate) kernel: String,
     /// TCP congestion control in use by default.
     pub(crate) congestion_control: String,
@@ -45,7 +47,13 @@ impl Machine {
                 .filter(|line| line.starts_with("processor"))
                 .count(),
             memory_gib: kib.unwrap_or(0.0) / (1024.0 * 1024.0),
-            kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
+            kernel: {
+                let release = file("/proc/sys/kernel/osrelease").trim().to_owned();
+                match most_to_wake_us() {
+                    Some(0) => release + " with CPUs that do not sleep",
+                    _ => release,
+                }
+            },
             congestion_control: file("/proc/sys/net/ipv4/tcp_congestion_control")
                 .trim()
                 .to_owned(),
@@ -57,6 +65,14 @@ impl Machine {
             date: civil_date(today),
         }
     }
+}
+
+/// What some process asked for: in how many microseconds a CPU has to wake up at most.
+fn most_to_wake_us() -> Option<i32> {
+    let mut bytes = [0; 4];
+    let mut file = fs::File::open("/dev/cpu_dma_latency").ok()?;
+    file.read_exact(&mut bytes).ok()?;
+    Some(i32::from_ne_bytes(bytes))
 }
 
 /// The Gregorian date of a day counted from 1970-01-01.

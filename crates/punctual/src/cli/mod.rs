@@ -24,7 +24,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use punctual_bench::BenchCommand;
+use punctual_bench::BenchArgs;
 
 /// Why a command failed, in words for its user.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -78,8 +78,7 @@ enum Command {
     /// Watch a running broker.
     Top(top::Arguments),
     /// Measure brokers.
-    #[command(subcommand)]
-    Bench(BenchCommand),
+    Bench(BenchArgs),
     /// Check, print and import configurations.
     #[command(subcommand)]
     Config(config::Command),
