@@ -134,6 +134,14 @@ impl Window {
         packet_id
     }
 
+    /// The message that was put in last has that number in the store.
+    pub(crate) fn name_last(&mut self, entry: u64) {
+        let last = self.entries.back_mut();
+        if let Some(delivery) = last.and_then(|last| last.delivery.as_mut()) {
+            delivery.entry = entry;
+        }
+    }
+
     #[inline]
     fn find(&mut self, packet_id: u16) -> Option<&mut Inflight> {
         let first = self.entries.front()?.packet_id;

@@ -10,6 +10,8 @@
 //! a shared subscription have each message together, with QoS 2 one of them; nothing
 //! comes after its expiry, with the time down counted; the will of a client that
 //! stays away comes, that of one that was never away or came back in time does not.
+//! Of a topic with durability `none` nothing is promised but that: no packet identifier
+//! of its messages is another's while its receiver has it.
 //!
 //! `PUNCTUAL_SEEDS=100000` runs that many, from `PUNCTUAL_FROM` on;
 //! `PUNCTUAL_SEED=7` only that one.
@@ -164,6 +166,8 @@ struct Story {
     trouble_until: Nanos,
     /// What happens, at most.
     acts: u64,
+    /// Whose messages are not to survive.
+    light: Option<String>,
 }
 
 impl Story {
@@ -185,6 +189,14 @@ impl Story {
                 durability: Durability::Batched,
             }];
         }
+        let light = rng.chance(30).then(|| "t/1".to_owned());
+        if let Some(topic) = &light {
+            let rule = DurabilityRule {
+                filter: topic.clone(),
+                durability: Durability::None,
+            };
+            config.durability.rules.insert(0, rule);
+        }
         let shards = rng.within(1..=3) as u16;
         let delay = Nanos(*rng.pick(&[1_000, 1_000_000, 30_000_000]));
         let mut world = World::with_store(config, shards, rng.any(), delay);
@@ -203,12 +215,18 @@ impl Story {
             troubled: rng.chance(60),
             trouble_until: Nanos(0),
             acts,
+            light,
             rng,
             world,
             step: 0,
             lines: Vec::new(),
             versions,
         }
+    }
+
+    /// Whether a message is to survive the broker.
+    fn survives(&self, sent: &Sent) -> bool {
+        self.light.as_ref() != Some(&sent.topic)
     }
 
     fn tell(&mut self, line: String) {
@@ -630,10 +648,13 @@ impl Story {
         if new && !delivered.retain {
             let times = client.got.entry(key).or_default();
             *times += 1;
-            if *times > 1 && delivered.qos == QoS::ExactlyOnce {
+            let times = *times;
+            let sent = &self.clients[key.0].sent[key.1 as usize];
+            // Its publisher may have to repeat what the broker does not know any more.
+            let once = delivered.qos == QoS::ExactlyOnce && self.survives(sent);
+            if times > 1 && once {
                 return Err(format!("c{at}: {key:?} came twice"));
             }
-            let sent = &self.clients[key.0].sent[key.1 as usize];
             // What states a priority overtakes, and is not compared; nor is what was
             // published before the subscription, and perhaps again after it; nor what was
             // perhaps refused and was then published again: it comes after what was
@@ -644,7 +665,7 @@ impl Story {
             let compared = client.subscribed.is_some_and(|since| sent.issued > since);
             let is_new = sent.exposed || sent.expiry.is_some_and(|it| it < LONG);
             let compared = compared && !client.shares && !(is_new && sent.again);
-            if *client.got.get(&key).unwrap() == 1 && !sent.urgent && compared {
+            if times == 1 && !sent.urgent && compared {
                 let place = (key.0, delivered.topic.clone(), sent.qos);
                 let last = self.clients[at].order.insert(place, key.1);
                 if last.is_some_and(|last| last > key.1) {
@@ -817,7 +838,11 @@ impl Story {
         for topic in (0..TOPICS).map(|topic| format!("t/{topic}")) {
             let all = self.clients.iter().flat_map(|client| &client.sent);
             let mut safe = all.filter(|sent| {
-                sent.topic == topic && sent.retain && sent.acknowledged && !sent.refused
+                sent.topic == topic
+                    && sent.retain
+                    && sent.acknowledged
+                    && !sent.refused
+                    && self.survives(sent)
             });
             match retained.get(&topic) {
                 None if safe.next().is_some() => {
@@ -845,7 +870,8 @@ impl Story {
                 let key = (publisher, number as u32);
                 let has = |client: &&Client| client.got.contains_key(&key);
                 let due = |since: Option<u64>| {
-                    sent.is_due() && since.is_some_and(|since| sent.issued > since)
+                    let due = sent.is_due() && self.survives(sent);
+                    due && since.is_some_and(|since| sent.issued > since)
                 };
                 let alone = self.clients.iter().filter(|client| !client.shares);
                 if let Some(client) = { alone }.find(|it| due(it.subscribed) && !has(it)) {
@@ -855,7 +881,7 @@ impl Story {
                 if due(shared_since) && takers == 0 {
                     return Err(format!("none of the group got {key:?}"));
                 }
-                if sent.qos == QoS::ExactlyOnce && takers > 1 {
+                if sent.qos == QoS::ExactlyOnce && self.survives(sent) && takers > 1 {
                     return Err(format!("{takers} of the group got {key:?}"));
                 }
             }

@@ -476,7 +476,7 @@ impl Hub {
                 qos,
                 class,
             };
-            if Journal::sent(journal, session, conn.id(slot), flight) {
+            if Journal::sent(journal, directory, session, conn.id(slot), flight) {
                 self.stats.inflight_messages += 1;
                 return None;
             }
@@ -549,7 +549,7 @@ impl Hub {
                 class,
             };
             let conn = self.conns.get(slot)?;
-            if !Journal::sent(journal, session, conn.id(slot), flight) {
+            if !Journal::sent(journal, directory, session, conn.id(slot), flight) {
                 self.push_urgent(slot, delivery, packet_id, now);
             }
             return None;

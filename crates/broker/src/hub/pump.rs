@@ -13,7 +13,7 @@ use crate::message::Form;
 use crate::sequence::Number;
 use crate::session::{Delivery, Load, Session, Step};
 use crate::timers::Timer;
-use crate::{Nanos, Stats};
+use crate::{Directory, Nanos, Stats};
 
 /// Bytes of retained and queued messages that are put into the buffers at once.
 const AHEAD: usize = 64 << 10;
@@ -91,6 +91,7 @@ impl Hub {
             pool: &mut self.pool,
             stats: &mut self.stats,
             journal: &mut self.journal,
+            directory: &self.directory,
             conn: conn.id(slot),
         };
         taken.send(session, conn, &mut outlet, ahead, now);
@@ -302,7 +303,7 @@ fn send_delivery(
         qos,
         class,
     };
-    if Journal::sent(parts.journal, session, parts.conn, flight) {
+    if Journal::sent(parts.journal, parts.directory, session, parts.conn, flight) {
         return false;
     }
     if class.is_urgent() {
@@ -361,5 +362,6 @@ struct Outlet<'a> {
     pool: &'a mut Pool,
     stats: &'a mut Stats,
     journal: &'a mut Option<Box<Journal>>,
+    directory: &'a Directory,
     conn: ConnId,
 }

@@ -255,38 +255,64 @@ impl Journal {
         entry
     }
 
-    /// Emits the packet identifier of a message in flight. True if its PUBLISH
-    /// is held until that is committed: another identifier after a crash would
+    /// Emits the packet identifier of the message that was put into flight last. True if its
+    /// PUBLISH is held until that is committed: another identifier after a crash would
     /// be another message for the receiver.
     #[inline]
     pub(crate) fn sent(
         journal: &mut Option<Box<Self>>,
-        session: &Session,
+        directory: &Directory,
+        session: &mut Session,
         conn: ConnId,
         flight: Flight,
     ) -> bool {
+        let Some(journal) = journal else {
+            return false;
+        };
         let Flight {
             entry,
             packet_id,
             qos,
             class,
         } = flight;
-        let Some(journal) = journal else {
-            return false;
-        };
-        if entry == 0 {
-            return false;
+        match (entry, qos) {
+            (0, QoS::ExactlyOnce) if session.durable => {
+                journal.identifier(directory, session, packet_id);
+            }
+            (0, _) => return false,
+            _ => {
+                let place = journal.emit(&Op::Sent {
+                    session: session.handle.number,
+                    entry,
+                    packet_id,
+                });
+                journal.kept.was_sent(entry, place);
+            }
         }
-        let place = journal.emit(&Op::Sent {
-            session: session.handle.number,
-            entry,
-            packet_id,
-        });
-        journal.kept.was_sent(entry, place);
         if qos == QoS::ExactlyOnce {
             journal.hold_publish(conn, packet_id, class);
         }
         qos == QoS::ExactlyOnce
+    }
+
+    /// Emits that a packet identifier is in use for a QoS 2 message of which nothing else is
+    /// stored: given to another one after a crash, the receiver could take that for a repetition.
+    /// What is left of it after one is PUBREL, which ends it whether PUBLISH has come or not.
+    #[cold]
+    fn identifier(&mut self, directory: &Directory, session: &mut Session, packet_id: u16) {
+        let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
+        let number = session.handle.number;
+        self.emit(&Op::Entry(released(number, entry)));
+        self.emit(&Op::Sent {
+            session: number,
+            entry,
+            packet_id,
+        });
+        self.emit(&Op::Step {
+            session: number,
+            entry,
+        });
+        session.window.name_last(entry);
     }
 
     /// Emits that the receiver has a QoS 2 message; returns the ticket that its
@@ -349,6 +375,19 @@ impl Journal {
 
     pub(crate) fn emit_gone(&mut self, topic: &str, version: u64) {
         self.emit(&Op::RetainGone { topic, version });
+    }
+}
+
+/// What a session has of a QoS 2 message without its content: it only waits for PUBCOMP.
+pub(super) fn released(session: u64, entry: u64) -> EntryOp<'static> {
+    EntryOp {
+        session,
+        entry,
+        message: 0,
+        qos: QoS::ExactlyOnce as u8,
+        retain: false,
+        subscription_ids: (&[][..]).into(),
+        number: None,
     }
 }
 

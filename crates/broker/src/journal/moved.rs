@@ -11,6 +11,7 @@ use punctual_codec::{Properties, PropertySet, QoS, topic};
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
 
+use super::messages::released;
 use super::restore::{RestoredEntry, RestoredSession, Restorer};
 use super::wall::Offset;
 use super::{Durability, Journal, Keeping, Reception};
@@ -110,7 +111,7 @@ pub(crate) fn put_inflight(out: &mut Vec<u8>, inflight: &Inflight, offset: Offse
         }
         _ => {
             let entry = inflight.entry();
-            put(out, &Op::Entry(released(entry)));
+            put(out, &Op::Entry(released(1, entry)));
             entry
         }
     };
@@ -123,19 +124,6 @@ pub(crate) fn put_inflight(out: &mut Vec<u8>, inflight: &Inflight, offset: Offse
             step: inflight.step == Step::Comp,
         },
     );
-}
-
-/// A message that only waits for PUBCOMP.
-fn released(entry: u64) -> EntryOp<'static> {
-    EntryOp {
-        session: 1,
-        entry,
-        message: 0,
-        qos: QoS::ExactlyOnce as u8,
-        retain: false,
-        subscription_ids: (&[][..]).into(),
-        number: None,
-    }
 }
 
 /// Appends a message that waits.
@@ -410,10 +398,7 @@ impl Hub {
             };
             let step = inflight.step == Step::Comp;
             if step {
-                journal.emit(&Op::Entry(EntryOp {
-                    session: number,
-                    ..released(delivery.entry)
-                }));
+                journal.emit(&Op::Entry(released(number, delivery.entry)));
             } else {
                 journal.keep_moved(number, delivery);
             }

@@ -818,6 +818,81 @@ fn identifiers_of_qos_2_are_safe_before_they_are_seen() {
     assert_eq!(again.hub.sessions.get(session).unwrap().window.next_id(), 2);
 }
 
+/// Of a QoS 2 message that is not to survive, the receiver may have the identifier when the
+/// broker crashes: it is given to no other message before the receiver has let go of it.
+#[test]
+fn identifiers_of_messages_that_do_not_survive_are_safe_too() {
+    use PacketType::{ConnAck, PubRec, PubRel, Publish};
+    let mut shard = shard_of(|config| {
+        config.durability.rules = vec![DurabilityRule {
+            filter: "light".into(),
+            durability: Durability::None,
+        }];
+    });
+    let mut store = Memory::default();
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::ExactlyOnce);
+    subscribe_to(&mut shard, kept, "light", QoS::ExactlyOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    commit(&mut shard, &mut store);
+    leaving(&mut shard, kept);
+    leaving(&mut shard, publisher);
+    publish_to(&mut shard, publisher, "light", QoS::ExactlyOnce, 1);
+    // Nobody promised its publisher anything.
+    assert_eq!(leaving(&mut shard, publisher), [PubRec]);
+    assert_eq!(leaving(&mut shard, kept), []);
+    let ops = commit(&mut shard, &mut store);
+    assert!(!ops.iter().any(|op| op.starts_with("Message")), "{ops:?}");
+    assert_eq!(leaving(&mut shard, kept), [Publish]);
+    let mut again = restored(&mut store);
+    let kept = connect(&mut again, "kept", 100);
+    commit(&mut again, &mut store);
+    assert_eq!(leaving(&mut again, kept), [ConnAck, PubRel]);
+    let session = again.hub.session_named("kept").unwrap();
+    assert_eq!(again.hub.sessions.get(session).unwrap().window.next_id(), 2);
+    // That is all that was left.
+    tell(
+        &mut again,
+        kept,
+        &Packet::PubComp(Ack::new(1, ReasonCode::PacketIdentifierNotFound)),
+    );
+    commit(&mut again, &mut store);
+    let mut last = restored(&mut store);
+    let kept = connect(&mut last, "kept", 100);
+    commit(&mut last, &mut store);
+    assert_eq!(leaving(&mut last, kept), [ConnAck]);
+}
+
+/// The same for one that waited: it is over like any other when the receiver says so.
+#[test]
+fn identifiers_of_messages_that_do_not_survive_end_like_others() {
+    use PacketType::{ConnAck, PubRel, Publish};
+    let mut shard = shard_of(|config| {
+        config.limits.max_inflight = 1;
+        config.durability.listeners = vec![None, Some(Durability::None)];
+    });
+    let mut store = Memory::default();
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::ExactlyOnce);
+    let publisher = connect_at(&mut shard, 1, "publisher", None, 0, None);
+    for packet_id in [1, 2] {
+        publish(&mut shard, publisher, QoS::ExactlyOnce, packet_id);
+    }
+    let success = |packet_id| Ack::new(packet_id, ReasonCode::Success);
+    for packet_id in [1, 2] {
+        assert_eq!(leaving(&mut shard, kept), []);
+        commit(&mut shard, &mut store);
+        assert_eq!(leaving(&mut shard, kept), [Publish]);
+        tell(&mut shard, kept, &Packet::PubRec(success(packet_id)));
+        commit(&mut shard, &mut store);
+        assert_eq!(leaving(&mut shard, kept), [PubRel]);
+        tell(&mut shard, kept, &Packet::PubComp(success(packet_id)));
+    }
+    commit(&mut shard, &mut store);
+    let mut again = restored(&mut store);
+    let kept = connect(&mut again, "kept", 100);
+    commit(&mut again, &mut store);
+    assert_eq!(leaving(&mut again, kept), [ConnAck]);
+}
+
 #[test]
 fn what_was_retained_before_a_subscription_comes_after_a_restart_too() {
     let mut shard = shard_of(|config| config.limits.max_inflight = 1);
