@@ -1,9 +1,11 @@
 //! What a message with QoS 1 costs from PUBLISH to the subscriber's PUBACK:
-//! `cargo bench -p punctual-broker --bench acknowledged [-- BATCHES [PUBLISHERS]]`.
+//! `cargo bench -p punctual-broker --bench acknowledged [-- BATCHES [PUBLISHERS [none|batched]]]`.
 //!
 //! Publishers send, one subscriber acknowledges what it gets, with the shard between
 //! them and neither sockets nor threads. With one publisher everything is sent at once;
 //! with fifty most messages wait in the subscriber's queue for room in its window.
+//! The subscriber's session survives the broker; with `none` what is sent does not, with
+//! `batched` it is kept until it is acknowledged, which is before it would be written.
 //! Each line is the fastest of several batches; run on an otherwise idle machine. Under
 //! `valgrind --tool=callgrind` with few batches it counts instructions, which do not
 //! depend on what else the machine does.
@@ -17,7 +19,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use punctual_broker::{Config, ConnId, ConnMeta, Directory, Flow, Nanos, Scope, Shard};
+use punctual_broker::{Config, ConnId, ConnMeta, Directory, Durability, Flow, Nanos, Scope, Shard};
 use punctual_codec::{Connect, Properties, Publish, QoS, Subscribe, SubscribeOptions, Version};
 
 const BATCHES: u32 = 60;
@@ -40,12 +42,18 @@ struct Broker {
 }
 
 impl Broker {
-    fn new(publishers: usize) -> Self {
-        let mut config = Config::default();
+    fn new(publishers: usize, durability: Durability) -> Self {
+        let mut config = Config {
+            sys_interval: None,
+            ..Config::default()
+        };
+        config.durability.default = durability;
+        config.durability.max_uncommitted = 1 << 24;
         config.limits.max_queued_messages = 1_000_000;
         config.limits.max_inflight = 1_000;
         let now = Nanos(1_000_000_000);
-        let shard = Shard::new(Directory::new(1), 0, Arc::new(config), now);
+        let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), now);
+        shard.attach_store(1_700_000_000_000_000_000);
         let mut broker = Self {
             shard,
             subscriber: ConnId::from_number(0),
@@ -54,7 +62,7 @@ impl Broker {
             sent: Vec::new(),
             acks: Vec::new(),
         };
-        broker.subscriber = broker.connect("subscriber");
+        broker.subscriber = broker.connect("subscriber", false);
         let mut bytes = Vec::new();
         let options = SubscribeOptions {
             qos: QoS::AtLeastOnce,
@@ -63,14 +71,15 @@ impl Broker {
         let filters = [(TOPIC, options)];
         Subscribe::put(1, Properties::EMPTY, &filters, Version::V311, &mut bytes).unwrap();
         broker.receive(broker.subscriber, &bytes);
+        broker.turn();
         broker.take(broker.subscriber);
         broker.publishers = (0..publishers)
-            .map(|n| broker.connect(&format!("publisher-{n}")))
+            .map(|n| broker.connect(&format!("publisher-{n}"), true))
             .collect();
         broker
     }
 
-    fn connect(&mut self, client_id: &str) -> ConnId {
+    fn connect(&mut self, client_id: &str, clean_start: bool) -> ConnId {
         let meta = ConnMeta {
             peer: None,
             local: None,
@@ -83,7 +92,7 @@ impl Broker {
         let conn = self.shard.open(meta, self.now);
         let connect = Connect {
             version: Version::V311,
-            clean_start: true,
+            clean_start,
             keep_alive: 0,
             client_id,
             will: None,
@@ -95,8 +104,16 @@ impl Broker {
         connect.encode(&mut bytes).unwrap();
         self.receive(conn, &bytes);
         self.shard.go_on(conn);
+        self.turn();
         self.take(conn);
         conn
+    }
+
+    /// The end of a turn; what is to be stored is safe at once.
+    fn turn(&mut self) {
+        if let Some(operations) = self.shard.take_operations(self.now) {
+            self.shard.committed(operations.ticket, self.now);
+        }
     }
 
     fn receive(&mut self, conn: ConnId, bytes: &[u8]) {
@@ -132,10 +149,9 @@ impl Broker {
         for n in 0..self.publishers.len() {
             let conn = self.publishers[n];
             self.receive(conn, bytes);
-            self.take(conn);
-            assert_eq!(self.sent.len(), 4 * usize::from(WINDOW));
             due += usize::from(WINDOW);
         }
+        self.turn();
         while due > 0 {
             self.take(self.subscriber);
             self.acks.clear();
@@ -149,6 +165,11 @@ impl Broker {
             let acks = std::mem::take(&mut self.acks);
             self.receive(self.subscriber, &acks);
             self.acks = acks;
+            self.turn();
+        }
+        for n in 0..self.publishers.len() {
+            self.take(self.publishers[n]);
+            assert_eq!(self.sent.len(), 4 * usize::from(WINDOW));
         }
     }
 }
@@ -172,27 +193,33 @@ fn window() -> Vec<u8> {
 }
 
 fn main() {
-    let mut numbers = std::env::args().filter_map(|argument| argument.parse::<u32>().ok());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut numbers = arguments.iter().filter_map(|it| it.parse::<u32>().ok());
     let batches = numbers.next().unwrap_or(BATCHES);
     let only = numbers.next();
     let bytes = window();
+    let levels = [("none", Durability::None), ("batched", Durability::Batched)];
+    let named = |name: &str| arguments.iter().any(|it| it == name);
+    let all = !levels.iter().any(|(name, _)| named(name));
     for publishers in [1, 50] {
         if only.is_some_and(|only| only != publishers) {
             continue;
         }
-        let mut broker = Broker::new(publishers as usize);
-        broker.round(&bytes);
-        let rounds = ROUNDS * 50 / publishers;
-        let times = (0..batches).map(|_| {
-            let start = Instant::now();
-            (0..rounds).for_each(|_| broker.round(&bytes));
-            start.elapsed()
-        });
-        let best = times.min().unwrap().as_secs_f64();
-        let messages = f64::from(rounds) * f64::from(WINDOW) * f64::from(publishers);
-        println!(
-            "{publishers:3} to one: {:7.1} ns a message",
-            best * 1e9 / messages
-        );
+        for (name, durability) in levels.iter().filter(|(name, _)| all || named(name)) {
+            let mut broker = Broker::new(publishers as usize, *durability);
+            broker.round(&bytes);
+            let rounds = ROUNDS * 50 / publishers;
+            let times = (0..batches).map(|_| {
+                let start = Instant::now();
+                (0..rounds).for_each(|_| broker.round(&bytes));
+                start.elapsed()
+            });
+            let best = times.min().unwrap().as_secs_f64();
+            let messages = f64::from(rounds) * f64::from(WINDOW) * f64::from(publishers);
+            println!(
+                "{publishers:3} to one, {name:7}: {:7.1} ns a message",
+                best * 1e9 / messages
+            );
+        }
     }
 }
