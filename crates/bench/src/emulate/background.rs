@@ -1,8 +1,8 @@
 //! Traffic that nobody declared: bulk over TCP, a media stream over UDP, files, and plain MQTT.
 //!
-//! The papers use D-ITG, VLC, vsftpd and ordinary publishers for the same. What matters to the
-//! network is how it comes: steadily and as TCP likes, in a burst for each picture, in a
-//! connection for each file.
+//! The papers use D-ITG, VLC, vsftpd and ordinary publishers for the same, and so can [`tools`]
+//! do here. What matters to the network is how it comes: steadily and as TCP likes, in a burst
+//! for each picture, in a connection for each file.
 
 use std::fmt;
 use std::io::{Read as _, Write as _};
@@ -17,6 +17,7 @@ use punctual_model::srt::Protocol;
 use punctual_model::{format_bandwidth, parse_bandwidth};
 
 use super::layout::Layout;
+use super::tools::{self, Running, Tool};
 use super::ways::Stream;
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
@@ -25,10 +26,10 @@ use crate::netns::Namespace;
 const FIRST_PORT: u16 = 5001;
 
 /// Bytes of bulk that are written at once.
-const CHUNK: usize = 16 * 1024;
+pub(super) const CHUNK: usize = 16 * 1024;
 
 /// Bytes of a file.
-const FILE: usize = 512 * 1024;
+pub(super) const FILE: usize = 512 * 1024;
 
 /// Bytes of a media datagram: seven packets of an MPEG transport stream.
 const DATAGRAM: usize = 7 * 188;
@@ -55,6 +56,17 @@ pub(crate) enum Kind {
     Mqtt,
 }
 
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bulk => "bulk",
+            Self::Media => "media",
+            Self::Files => "files",
+            Self::Mqtt => "mqtt",
+        })
+    }
+}
+
 /// What is sent from where to where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Background {
@@ -65,6 +77,8 @@ pub(crate) struct Background {
     pub(crate) to: String,
     /// Payload, bit/s; for MQTT bits on the wire.
     pub(crate) rate: u64,
+    /// What makes it; `None`: this program.
+    pub(crate) tool: Option<Tool>,
 }
 
 impl FromStr for Background {
@@ -92,20 +106,15 @@ impl FromStr for Background {
             from: from.to_owned(),
             to: to.to_owned(),
             rate,
+            tool: None,
         })
     }
 }
 
 impl fmt::Display for Background {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Kind::Bulk => "bulk",
-            Kind::Media => "media",
-            Kind::Files => "files",
-            Kind::Mqtt => "mqtt",
-        };
         let rate = format_bandwidth(self.rate);
-        write!(f, "{kind}:{}>{}:{rate}", self.from, self.to)
+        write!(f, "{}:{}>{}:{rate}", self.kind, self.from, self.to)
     }
 }
 
@@ -140,6 +149,7 @@ pub(super) fn usual(layout: &Layout) -> Vec<Background> {
                 from: layout.switches[*switch].clone(),
                 to: layout.switches[before].clone(),
                 rate,
+                tool: None,
             });
         }
         for (switch, _) in &entries {
@@ -148,6 +158,7 @@ pub(super) fn usual(layout: &Layout) -> Vec<Background> {
                 from: layout.switches[*switch].clone(),
                 to: host.name.clone(),
                 rate: 6_000_000 / entries.len() as u64,
+                tool: None,
             });
         }
     }
@@ -159,6 +170,7 @@ pub(super) fn usual(layout: &Layout) -> Vec<Background> {
 pub(super) struct Generator {
     pub(super) background: Background,
     pub(super) stream: Stream,
+    source: Ipv4Addr,
     sink: Ipv4Addr,
 }
 
@@ -199,6 +211,7 @@ impl Generator {
         let port = FIRST_PORT + number;
         Ok(Self {
             background: background.clone(),
+            source: layout.hosts[from].address,
             sink: layout.hosts[to].address,
             stream: Stream {
                 from,
@@ -214,51 +227,89 @@ impl Generator {
         })
     }
 
-    /// Starts threads in `scope` that generate and consume until told to end. The bytes that
-    /// arrived are added to `arrived`.
+    /// Starts the server that its tool needs, if any, and waits until it listens.
+    pub(super) fn prepare<'a>(
+        &self,
+        hosts: impl Fn(usize) -> &'a Namespace,
+    ) -> Result<Option<Running>> {
+        match self.background.tool {
+            Some(Tool::DItg) => Running::itg_receive(hosts(self.stream.to), self.sink).map(Some),
+            Some(Tool::Vsftpd) => Running::vsftpd(hosts(self.stream.from)).map(Some),
+            Some(Tool::Vlc) | None => Ok(None),
+        }
+    }
+
+    /// Starts threads in `scope` that generate and consume until told to end, and the tool that
+    /// generates, if there is one. The bytes that arrived are added to `arrived`.
     pub(super) fn start<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         hosts: impl Fn(usize) -> &'scope Namespace,
         end: &'scope AtomicBool,
         arrived: &'scope AtomicU64,
-    ) -> Result<()> {
+    ) -> Result<Option<Running>> {
         let [_, port] = self.stream.ports;
         let (source, sink) = (hosts(self.stream.from), hosts(self.stream.to));
         let address = SocketAddr::from((self.sink, port));
+        let rate = self.background.rate;
         let failed = || Error::io(format!("background {}", self.background));
-        match self.background.kind {
-            Kind::Mqtt => {}
-            Kind::Media => {
+        match (self.background.kind, self.background.tool) {
+            (Kind::Mqtt, _) => {}
+            (Kind::Media, tool) => {
                 let receiver = sink.enter(|| UdpSocket::bind(address))?.map_err(failed())?;
+                receiver.set_read_timeout(Some(LOOK)).map_err(failed())?;
+                scope.spawn(move || receive_datagrams(&receiver, end, arrived));
+                if tool.is_some() {
+                    return Running::vlc(source, self.sink, port, rate).map(Some);
+                }
                 let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                 let sender = source.enter(|| UdpSocket::bind(any))?.map_err(failed())?;
                 sender.connect(address).map_err(failed())?;
-                receiver.set_read_timeout(Some(LOOK)).map_err(failed())?;
-                scope.spawn(move || receive_datagrams(&receiver, end, arrived));
-                scope.spawn(move || send_media(&sender, self.background.rate, end));
+                scope.spawn(move || send_media(&sender, rate, end));
             }
-            Kind::Bulk | Kind::Files => {
+            (Kind::Bulk, Some(_)) => {
+                return Running::itg_send(source, self.sink, port, rate).map(Some);
+            }
+            (Kind::Files, Some(_)) => {
+                scope.spawn(move || {
+                    // The programs that the thread starts are in its namespace. What fails shows
+                    // in what arrives.
+                    let _ = sink.enter(|| fetch_files(self.source, rate, end));
+                });
+            }
+            (kind @ (Kind::Bulk | Kind::Files), None) => {
                 let listener = sink
                     .enter(|| TcpListener::bind(address))?
                     .map_err(failed())?;
                 listener.set_nonblocking(true).map_err(failed())?;
                 scope.spawn(move || receive_connections(&listener, end, arrived));
-                let of_files = self.background.kind == Kind::Files;
                 scope.spawn(move || {
                     // The thread stays in the namespace: it opens a connection for each file.
                     // A failed connection shows in what arrives.
                     let _ = source.enter(|| {
-                        if of_files {
-                            send_files(address, self.background.rate, end);
+                        if kind == Kind::Files {
+                            send_files(address, rate, end);
                         } else {
-                            send_bulk(address, self.background.rate, end);
+                            send_bulk(address, rate, end);
                         }
                     });
                 });
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Bytes that arrived, by what its threads have counted and, where a tool receives, by what
+    /// its host has received.
+    pub(super) fn arrived<'a>(
+        &self,
+        hosts: impl Fn(usize) -> &'a Namespace,
+        counted: &AtomicU64,
+    ) -> Result<u64> {
+        match self.background.tool {
+            Some(Tool::DItg | Tool::Vsftpd) => tools::received(hosts(self.stream.to)),
+            Some(Tool::Vlc) | None => Ok(counted.load(Ordering::Relaxed)),
+        }
     }
 }
 
@@ -325,6 +376,16 @@ fn send_files(address: SocketAddr, rate: u64, end: &AtomicBool) {
         drop(stream);
         sent += FILE as u64;
         pause_until(due(begin, sent, rate), end);
+    }
+}
+
+fn fetch_files(server: Ipv4Addr, rate: u64, end: &AtomicBool) {
+    let begin = Instant::now();
+    let mut asked = 0;
+    while !end.load(Ordering::Relaxed) {
+        tools::fetch(server, || end.load(Ordering::Relaxed));
+        asked += FILE as u64;
+        pause_until(due(begin, asked, rate), end);
     }
 }
 

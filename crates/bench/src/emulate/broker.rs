@@ -27,11 +27,11 @@ const BEHIND: u16 = 1884;
 /// What the manager is told beside its command line.
 const MANAGER: &str = "[server]\nhttp = \"off\"\n[log]\nlevel = \"warn\"\n";
 
-/// Longest wait for a broker to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for a program to listen.
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between looks at a broker that starts.
-const POLL: Duration = Duration::from_millis(10);
+/// Pause between looks at a program that starts.
+pub(super) const POLL: Duration = Duration::from_millis(10);
 
 /// Which program is the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -188,7 +188,7 @@ fn start(
 }
 
 /// What was written to a log; nothing if it cannot be read.
-fn read(log: &mut File) -> String {
+pub(super) fn read(log: &mut File) -> String {
     let mut text = String::new();
     match log.rewind().and_then(|()| log.read_to_string(&mut text)) {
         Ok(_) => text.trim().to_owned(),

@@ -20,6 +20,7 @@ use super::load::{Endpoint, Load, Publisher, Sent, Subscriber, topic};
 use super::observe::{Observed, Observer};
 use super::results::{self, PathResult, Processors};
 use super::switching::{self, SwitchDelay};
+use super::tools::Tool;
 use super::ways::Stream;
 use crate::error::{Error, Result};
 use crate::load::Latency;
@@ -94,8 +95,8 @@ pub(crate) struct Outcome {
     pub(crate) repeated: u64,
     /// Packets that the capture missed.
     pub(crate) missed: u64,
-    /// Undeclared traffic: what was asked for, and bit/s that arrived.
-    pub(crate) background: Vec<(String, u64)>,
+    /// Undeclared traffic: what was asked for, bit/s that arrived, and the tool that made it.
+    pub(crate) background: Vec<(String, u64, Option<&'static str>)>,
     pub(crate) processors: Option<Processors>,
     /// Paths that end at another broker than the one that their flow is published to.
     pub(crate) not_emulated: Vec<String>,
@@ -162,6 +163,11 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         |host| fabric.host(host),
     )?;
 
+    let servers = generators
+        .iter()
+        .map(|generator| generator.prepare(|host| fabric.host(host)))
+        .collect::<Result<Vec<_>>>()?;
+
     let (ended, seen) = (AtomicBool::new(false), AtomicBool::new(false));
     let arrived: Vec<AtomicU64> = generators.iter().map(|_| AtomicU64::new(0)).collect();
     let begin = Instant::now() + LEAD;
@@ -182,9 +188,10 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         let started = generators
             .iter()
             .zip(&arrived)
-            .try_for_each(|(generator, arrived)| {
+            .map(|(generator, arrived)| {
                 generator.start(scope, |host| fabric.host(host), &ended, arrived)
-            });
+            })
+            .collect::<Result<Vec<_>>>();
         let until = begin + whole;
         thread::sleep(begin.saturating_duration_since(Instant::now()));
         let before = processor_time();
@@ -193,6 +200,10 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         }
         let processors = Processors::between(&before, &processor_time());
         thread::sleep(DRAIN);
+        let started = started.and_then(|tools| {
+            let mut tools = servers.into_iter().chain(tools).flatten();
+            tools.try_for_each(|mut tool| tool.check())
+        });
         ended.store(true, Ordering::Release);
         let generated = generating.elapsed();
         let sent = join(loading);
@@ -202,6 +213,22 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         Ok((sent?, observed?, processors, generated))
     })?;
 
+    let background = generators
+        .iter()
+        .zip(&arrived)
+        .map(|(generator, arrived)| {
+            let (bytes, time) = match generator.background.kind {
+                Traffic::Mqtt => (plan.acknowledged_of(generator, &sent) * FULL_FRAME, whole),
+                _ => {
+                    let bytes = generator.arrived(|host| fabric.host(host), arrived)?;
+                    (bytes, generated)
+                }
+            };
+            let rate = bytes as f64 * 8.0 / time.as_secs_f64();
+            let tool = generator.background.tool.map(Tool::name);
+            Ok((generator.background.to_string(), rate as u64, tool))
+        })
+        .collect::<Result<_>>()?;
     let mut lateness = Recorder::new();
     lateness.add(&sent.lateness);
     let flows = network.flows.len();
@@ -226,18 +253,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
             .then(|| sent.promised.iter().filter(|promised| **promised).count()),
         repeated: observed.repeated,
         missed: observed.missed,
-        background: generators
-            .iter()
-            .zip(&arrived)
-            .map(|(generator, arrived)| {
-                let (bytes, time) = match generator.background.kind {
-                    Traffic::Mqtt => (plan.acknowledged_of(generator, &sent) * FULL_FRAME, whole),
-                    _ => (arrived.load(Ordering::Relaxed), generated),
-                };
-                let rate = bytes as f64 * 8.0 / time.as_secs_f64();
-                (generator.background.to_string(), rate as u64)
-            })
-            .collect(),
+        background,
         processors,
         not_emulated: not_emulated(network, &layout),
     })

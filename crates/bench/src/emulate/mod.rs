@@ -20,6 +20,7 @@ mod report;
 mod results;
 mod stamp;
 mod switching;
+mod tools;
 mod ways;
 
 use std::fs;
@@ -39,6 +40,7 @@ pub use self::papers::PapersArgs;
 pub use self::recovery::RecoveryArgs;
 use self::report::Report;
 use self::results::Verdict;
+use self::tools::Wanted;
 use crate::cli::seconds;
 use crate::error::{Error, Result};
 use crate::netns::Namespace;
@@ -72,6 +74,10 @@ pub struct EmulateArgs {
     /// given several times [default: that of the RT-MQTT paper, if the network expects any]
     #[arg(long, value_name = "TRAFFIC")]
     background: Vec<String>,
+    /// Programs that make the undeclared traffic of their kind, several with commas; nothing is
+    /// installed. Without it this program makes all
+    #[arg(long, value_name = "TOOL", value_delimiter = ',')]
+    tools: Vec<Wanted>,
     /// Seed of the publishers' phases and release jitter
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -164,6 +170,12 @@ impl EmulateArgs {
     }
 
     fn background(&self, network: &Network) -> Result<Vec<Background>> {
+        let mut all = self.sources(network)?;
+        tools::assign(&self.tools, &mut all)?;
+        Ok(all)
+    }
+
+    fn sources(&self, network: &Network) -> Result<Vec<Background>> {
         if self.background.is_empty() {
             return match background::is_expected(network) {
                 true => Ok(background::usual(&layout::Layout::new(network)?)),

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use super::broker::Kind;
 use super::experiment::{self, Experiment, Outcome};
 use super::fabric::Driver;
+use super::tools::{self, Wanted};
 use super::{background, cores, layout};
 use crate::cli::seconds;
 use crate::compare::document;
@@ -53,6 +54,10 @@ pub struct PapersArgs {
     /// The broker
     #[arg(long, value_name = "BROKER", default_value = "mosquitto")]
     broker: Kind,
+    /// Programs that make the undeclared traffic of their kind, several with commas; nothing is
+    /// installed. Without it this program makes all
+    #[arg(long, value_name = "TOOL", value_delimiter = ',')]
+    tools: Vec<Wanted>,
     /// Neither pin broker and clients to cores nor put them before other programs
     #[arg(long)]
     unpinned: bool,
@@ -209,6 +214,8 @@ impl PapersArgs {
 
     fn measure(&self, paper: Paper, load: Load, is_broker: bool) -> Result<Measured> {
         let network = checked(load.name(), &paper.network(load))?;
+        let mut background = background::usual(&layout::Layout::new(&network)?);
+        tools::assign(&self.tools, &mut background)?;
         let mut runs = Vec::new();
         for priorities in [true, false] {
             for seed in 1..=self.repeats {
@@ -219,7 +226,7 @@ impl PapersArgs {
                     duration: self.duration,
                     qos: 1,
                     priorities,
-                    background: background::usual(&layout::Layout::new(&network)?),
+                    background: background.clone(),
                     seed,
                     switching: false,
                     pinned: !self.unpinned && cores() > 1,

@@ -165,7 +165,10 @@ pub(super) fn notes(outcome: &Outcome) -> Vec<String> {
     if !outcome.background.is_empty() {
         let all = outcome.background.iter();
         let all: Vec<String> = all
-            .map(|(asked, rate)| format!("{asked} ({:.1} Mbit/s came)", *rate as f64 / 1e6))
+            .map(|(asked, rate, tool)| {
+                let by = tool.map_or_else(String::new, |tool| format!(" by {tool}"));
+                format!("{asked}{by} ({:.1} Mbit/s came)", *rate as f64 / 1e6)
+            })
             .collect();
         notes.push(format!("Undeclared traffic: {}.", all.join(", ")));
     }

@@ -77,6 +77,29 @@ fn mosquitto_is_missing() -> bool {
     true
 }
 
+/// True, with the reason printed, where one of the programs that can make undeclared traffic is
+/// not installed.
+fn traffic_tools_are_missing() -> bool {
+    let path = std::env::var_os("PATH").unwrap();
+    let directories: Vec<_> = std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin")])
+        .collect();
+    let programs = ["ITGSend", "ITGRecv", "cvlc", "vsftpd", "curl"];
+    let missing = programs.into_iter().find(|program| {
+        let mut directories = directories.iter();
+        !directories.any(|directory| directory.join(program).is_file())
+    });
+    let Some(program) = missing else {
+        return false;
+    };
+    assert!(
+        std::env::var_os("PUNCTUAL_REQUIRE_TRAFFIC_TOOLS").is_none(),
+        "PUNCTUAL_REQUIRE_TRAFFIC_TOOLS is set, but {program} is not installed"
+    );
+    eprintln!("skipped: {program} is not installed");
+    true
+}
+
 fn is_tried_again(what: &str, attempt: u32) {
     eprintln!("{what}; try {attempt} of {TRIES}");
     assert!(attempt < TRIES, "{what}, {TRIES} times");
@@ -254,6 +277,86 @@ fn nothing_is_left_of_an_emulation_that_is_killed() {
     });
 }
 
+/// One generator of each kind for which there is a tool.
+const KINDS: [&str; 6] = [
+    "--background",
+    "bulk:s1>s2:8Mbit",
+    "--background",
+    "media:s1>s2:1Mbit",
+    "--background",
+    "files:s1>s2:4Mbit",
+];
+
+#[test]
+fn undeclared_traffic_can_come_from_the_papers_programs() {
+    if Namespace::is_missing() || traffic_tools_are_missing() {
+        return;
+    }
+    let _turn = turn();
+    let tools = ["--tools", "d-itg,vlc,vsftpd", "--duration", "4"];
+    let results = emulate("line", &[&KINDS[..], &tools[..]].concat());
+    let outcome = &results["outcome"];
+    assert_eq!(outcome["written"], outcome["acknowledged"]);
+    let came = outcome["background"].as_array().unwrap();
+    let by: Vec<_> = came.iter().map(|each| &each[2]).collect();
+    assert_eq!(by, ["d-itg", "vlc", "vsftpd"]);
+    // How much a tool makes on a busy machine is its own affair; a greeting is not much.
+    for each in came {
+        assert!(each[1].as_u64().unwrap() > 100_000, "{came:?}");
+    }
+}
+
+#[test]
+fn nothing_is_left_of_the_papers_programs_when_the_emulation_is_killed() {
+    if Namespace::is_missing() || traffic_tools_are_missing() {
+        return;
+    }
+    let _turn = turn();
+    let mut child = command(["emulate", example("line").to_str().unwrap()])
+        .args(KINDS)
+        .args(["--tools", "d-itg,vlc,vsftpd", "--duration", "60"])
+        .arg("--unpinned")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let names = ["ITGSend", "ITGRecv", "vlc", "vsftpd"];
+    let programs = names.map(|name| wait_for(name, || descendant(child.id(), name)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for (name, id) in names.into_iter().zip(programs) {
+        wait_for(&format!("the end of {name}"), || {
+            (!Path::new(&format!("/proc/{id}/fd")).exists()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_tool_that_is_not_installed_is_named_with_its_package() {
+    if Namespace::is_missing() {
+        return;
+    }
+    // A PATH that has what builds networks and nothing else.
+    let path = tempdir().unwrap();
+    for program in ["ip", "tc", "nft", "unshare"] {
+        let all = std::env::var_os("PATH").unwrap();
+        let mut all = std::env::split_paths(&all).map(|directory| directory.join(program));
+        if let Some(found) = all.find(|found| found.is_file()) {
+            std::os::unix::fs::symlink(found, path.path().join(program)).unwrap();
+        }
+    }
+    let output = command(["emulate", example("line").to_str().unwrap()])
+        .args(["--tools", "d-itg"])
+        .env("PATH", path.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for words in ["--tools = d-itg", "ITGSend is not found", "apt-get install"] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
 #[test]
 fn what_cannot_be_emulated_is_said_in_words() {
     if Namespace::is_missing() {
@@ -290,6 +393,22 @@ fn broker_of(child: &Child) -> Option<u32> {
         let line = fs::read(format!("/proc/{id}/cmdline")).ok()?;
         let is_broker = line.split(|byte| *byte == 0).any(|word| word == b"serve");
         is_broker.then(|| id.parse().ok())?
+    })
+}
+
+/// A process of that name among the children of a process, their children and so on.
+fn descendant(process: u32, name: &str) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let children = tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok())
+        .collect::<Vec<_>>()
+        .join(" ");
+    children.split_whitespace().find_map(|child| {
+        let child = child.parse().ok()?;
+        let is_it = fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
+        (is_it.trim_end() == name)
+            .then_some(child)
+            .or_else(|| descendant(child, name))
     })
 }
 
