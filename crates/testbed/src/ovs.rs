@@ -15,6 +15,10 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// Seconds until a program that does not answer counts as broken.
 const PATIENCE: &str = "--timeout=30";
 
+/// Waits for the end of its input and removes a directory; more than once, because programs that
+/// are killed at the same time may still write into it.
+const TIDY: &str = "read -r _; for _ in 1 2 3; do rm -rf -- \"$1\" && break; sleep 1; done";
+
 /// What carries the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datapath {
@@ -34,6 +38,7 @@ pub struct Ovs {
     daemon: Program,
     _database: Program,
     directory: TempDir,
+    _janitor: Janitor,
     datapath: Datapath,
 }
 
@@ -74,6 +79,7 @@ impl Ovs {
     pub fn start_in(datapath: Datapath, place: Placement<'_>) -> io::Result<Self> {
         // Paths of sockets are short: 107 bytes at most.
         let directory = tempfile::Builder::new().prefix("ovs").tempdir()?;
+        let janitor = Janitor::start(directory.path())?;
         let at = |name: &str| directory.path().join(name);
         let file = at("conf.db");
         run(Command::new("ovsdb-tool")
@@ -103,6 +109,7 @@ impl Ovs {
             daemon,
             _database: database,
             directory,
+            _janitor: janitor,
             datapath,
         };
         // Waits until the daemon has read the database.
@@ -265,6 +272,37 @@ impl Drop for Program {
     fn drop(&mut self) {
         // It may have ended by itself; there is nobody to tell if it cannot be ended.
         self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Removes a directory when this process has ended, even if it was killed: a shell that waits for
+/// the end of a pipe of which only this process has the other end.
+#[derive(Debug)]
+struct Janitor(Child);
+
+impl Janitor {
+    fn start(directory: &Path) -> io::Result<Self> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", TIDY, "sh"])
+            .arg(directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // What the keyboard sends to this process is not for it.
+            .process_group(0);
+        command
+            .spawn()
+            .map(Self)
+            .map_err(|error| named(&command, &error))
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        // Its input ends, and so does it: the directory has been removed before.
+        drop(self.0.stdin.take());
         self.0.wait().ok();
     }
 }

@@ -288,6 +288,31 @@ const KINDS: [&str; 6] = [
 ];
 
 #[test]
+fn nothing_is_left_of_open_vswitch_when_the_emulation_is_killed() {
+    if Namespace::is_missing() || Ovs::is_missing() {
+        return;
+    }
+    let _turn = turn();
+    let directory = tempdir().unwrap();
+    let mut child = command(["emulate", example("line").to_str().unwrap()])
+        .args(["--driver", "openflow", "--duration", "60", "--unpinned"])
+        .env("TMPDIR", directory.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_there = || fs::read_dir(directory.path()).unwrap().count() > 0;
+    let daemon = wait_for("Open vSwitch", || descendant(child.id(), "ovs-vswitchd"));
+    assert!(is_there());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("the daemon's end", || {
+        (!Path::new(&format!("/proc/{daemon}/fd")).exists()).then_some(())
+    });
+    wait_for("the end of its files", || (!is_there()).then_some(()));
+}
+
+#[test]
 fn undeclared_traffic_can_come_from_the_papers_programs() {
     if Namespace::is_missing() || traffic_tools_are_missing() {
         return;
