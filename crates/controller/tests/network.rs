@@ -280,6 +280,30 @@ fn a_controller_that_begins_anew_keeps_ways() {
     }
 }
 
+#[test]
+fn what_was_promised_goes_on_while_a_controller_begins_anew() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 6, 2);
+        let to = [udp(3, 1, 5000), udp(5, 1, 5000)];
+        world.request(request("g", udp(1, 1, 4000), &to, None));
+        world.settle();
+        let (packet, _) = world.packets(&key("g")).remove(0);
+        world.restart_controller();
+        for _ in 0..100 {
+            world.send("g", packet);
+            let pause = world.dice.below(500_000);
+            world.run(pause);
+        }
+        world.settle();
+        for sent in &world.sent {
+            assert_eq!(sent.copies.len(), 2, "seed {seed}, sent at {}", sent.at);
+            assert_eq!(sent.lost, 0, "seed {seed}, sent at {}", sent.at);
+            assert_eq!(sent.queues.len(), 1, "seed {seed}, sent at {}", sent.at);
+        }
+        assert_eq!(world.sent.len(), 100);
+    }
+}
+
 /// A few at a time, so that nobody who asks meanwhile waits for all.
 #[test]
 fn bounds_that_have_grown_are_written_again_in_turns() {

@@ -86,7 +86,9 @@ pub struct Controller {
 #[derive(Debug)]
 enum Link {
     OpenFlow(Box<Session>),
-    Plans,
+    /// It takes plans; whether it has been told its whole plan. It may do what it was told in an
+    /// earlier life, and goes on until then.
+    Plans(bool),
 }
 
 impl Controller {
@@ -181,6 +183,10 @@ impl Controller {
                 step,
                 problem,
             } => {
+                if let Some(reason) = problem.clone() {
+                    let switch = self.name(datapath);
+                    effects.push(Effect::Notice(Notice::Trouble { switch, reason }));
+                }
                 let mut progress = Progress::default();
                 self.updates
                     .done(datapath, step, problem, now, &mut progress);
@@ -226,7 +232,7 @@ impl Controller {
     pub fn is_settled(&self) -> bool {
         let ready = |link: &Link| match link {
             Link::OpenFlow(session) => session.is_ready(),
-            Link::Plans => true,
+            Link::Plans(told) => *told,
         };
         self.begun
             && self.updates.is_idle()
@@ -332,7 +338,7 @@ impl Controller {
         let due = self.synchronised.is_some_and(|at| now >= at + patience);
         let reading = |link: &Link| match link {
             Link::OpenFlow(session) => !session.is_ready() && !session.is_read(),
-            Link::Plans => false,
+            Link::Plans(_) => false,
         };
         // A switch that never says what is on it does not hold up the others.
         let overdue = self
@@ -351,15 +357,29 @@ impl Controller {
             .into_iter()
             .partition(|key| self.ledger.was_promised(key));
         self.decide_all(promised, now, effects);
-        self.decide_all(others, now, effects);
-        self.protect_now(now);
-        self.lay_answers(now, effects);
+        // What cannot be read goes on as in an earlier life until it is told the whole plan, so
+        // that is to have all that was promised.
+        let (unread, read): (Vec<u64>, Vec<u64>) = self
+            .switches
+            .keys()
+            .partition(|datapath| matches!(self.switches[*datapath], Link::Plans(_)));
+        if unread.is_empty() {
+            self.decide_all(others, now, effects);
+            self.protect_now(now);
+            self.lay_answers(now, effects);
+        } else {
+            self.protect_now(now);
+            self.lay_answers(now, effects);
+            for datapath in unread {
+                self.reconcile(datapath, effects);
+            }
+            self.decide(others, now, effects);
+        }
         for key in std::mem::take(&mut self.known).into_keys() {
             let (manager, flow) = key;
             effects.push(Effect::Erase { manager, flow });
         }
-        let all: Vec<u64> = self.switches.keys().copied().collect();
-        for datapath in all {
+        for datapath in read {
             self.reconcile(datapath, effects);
         }
     }
@@ -678,7 +698,7 @@ impl Controller {
                 }));
                 true
             }
-            Some(Link::Plans) => {
+            Some(Link::Plans(true)) => {
                 effects.push(Effect::Apply {
                     datapath,
                     step,
@@ -686,7 +706,7 @@ impl Controller {
                 });
                 true
             }
-            Some(Link::OpenFlow(_)) | None => false,
+            Some(Link::OpenFlow(_) | Link::Plans(false)) | None => false,
         }
     }
 

@@ -98,7 +98,7 @@ impl Controller {
                 connected: switch.connected,
                 reconciled: match self.switches.get(datapath) {
                     Some(Link::OpenFlow(session)) => session.is_ready(),
-                    Some(Link::Plans) => true,
+                    Some(Link::Plans(told)) => *told,
                     None => false,
                 },
                 entries: self

@@ -52,7 +52,7 @@ impl Controller {
                 send(datapath, out, effects);
                 Link::OpenFlow(Box::new(session))
             }
-            false => Link::Plans,
+            false => Link::Plans(false),
         };
         self.switches.insert(datapath, link);
         self.perform(progress, now, effects);
@@ -65,15 +65,14 @@ impl Controller {
     /// A switch that cannot be read is told all of its plan.
     fn tell_all(&mut self, datapath: u64, effects: &mut Vec<Effect>) {
         let name = self.name(datapath);
-        let Some(plan) = self.plan.switches.get(&name) else {
-            return;
-        };
+        let plan = self.plan.switches.entry(name).or_default();
         let entries = plan.entries.iter();
         let entries = entries.map(|(matching, entry)| Change::Set(*matching, entry.clone()));
         let changes = [Change::Reset, Change::Base]
             .into_iter()
             .chain(entries)
             .collect();
+        self.switches.insert(datapath, Link::Plans(true));
         self.steps += 1;
         let step = self.steps;
         effects.push(Effect::Apply {
@@ -169,7 +168,7 @@ impl Controller {
 
     /// Makes a switch whose tables were read, or cannot be, what the plan says.
     pub(super) fn reconcile(&mut self, datapath: u64, effects: &mut Vec<Effect>) {
-        if let Some(Link::Plans) = self.switches.get(&datapath) {
+        if let Some(Link::Plans(_)) = self.switches.get(&datapath) {
             return self.tell_all(datapath, effects);
         }
         let name = self.name(datapath);

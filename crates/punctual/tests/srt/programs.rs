@@ -23,7 +23,7 @@ use crate::until;
 pub(crate) struct Program(Child);
 
 impl Program {
-    fn start(host: &Namespace, command: &mut Command, ready: Option<&str>) -> Self {
+    pub(crate) fn start(host: &Namespace, command: &mut Command, ready: Option<&str>) -> Self {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -127,7 +127,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn start(network: &Network) -> Self {
+    /// Starts it in the namespace of the one who uses it.
+    pub(crate) fn start(host: &Namespace) -> Self {
         let directory = tempfile::Builder::new().prefix("srt").tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::write(at("schema"), SCHEMA).unwrap();
@@ -143,13 +144,18 @@ impl Table {
             .arg(format!("--unixctl={}", at("control").display()))
             .arg(at("db"))
             .env("OVS_RUNDIR", directory.path());
-        let server = Program::start(&network.switches, &mut command, None);
+        let server = Program::start(host, &mut command, None);
         until("the table", || at("socket").exists().then_some(()));
         Self { directory, server }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.directory.path().join("socket")
+        self.path("socket")
+    }
+
+    /// A file beside the database's.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 }
 
@@ -196,7 +202,7 @@ impl<'a> Programs<'a> {
         let mut command = Command::new(mosquitto);
         command.arg("-c").arg(&config);
         let broker = Program::start(&network.broker, &mut command, Some("running"));
-        let table = Table::start(network);
+        let table = Table::start(&network.switches);
         let controller = Controller::start(network, &table, controller);
         let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
         command

@@ -5,7 +5,7 @@ use std::io;
 
 use punctual_controller::plan::{PortNumber, SwitchPlan};
 
-use super::queues::queues;
+use super::queues::{are_there, frames_only, levels, queues};
 use super::rules::{hooks, replace, rules};
 
 /// Runs programs on a switch: on this machine, or in a network namespace of it.
@@ -52,11 +52,11 @@ impl<S: Shell> Driver<S> {
     }
 
     /// Carries a plan out while the ports `down` are down. Ports that are new or have another
-    /// rate get queues (those of a rate of 0 stay as they are) and hooks; then all rules that
-    /// differ change in one transaction. True if anything changed.
+    /// rate handle single frames from now on and get queues (those of a rate of 0 keep theirs) and
+    /// hooks; then all rules that differ change in one transaction. True if anything changed.
     ///
     /// # Errors
-    /// Without `tc` (Debian: iproute2) or `nft` (nftables), the privilege or the ports. Rules
+    /// Without `ip` and `tc` (Debian: iproute2) or `nft` (nftables), the privilege or the ports. Rules
     /// that are refused leave those that were there.
     pub fn apply(
         &mut self,
@@ -68,9 +68,16 @@ impl<S: Shell> Driver<S> {
             .map(|port| (port.name.clone(), port.rate_bps))
             .collect();
         if ports != self.ports {
-            let limited = ports.difference(&self.ports).filter(|(_, rate)| *rate > 0);
+            let new = || ports.difference(&self.ports);
+            let commands: String = new().map(|(device, _)| frames_only(device)).collect();
+            self.run("ip", &["-batch", "-"], &commands)?;
+            let limited = new().filter(|(_, rate)| *rate > 0);
+            let shown = self.run("tc", &["qdisc", "show"], "")?;
             let commands: String = limited
-                .map(|(device, rate)| queues(device, *rate))
+                .map(|(device, rate)| match are_there(device, &shown) {
+                    true => levels(device, *rate),
+                    false => queues(device, *rate),
+                })
                 .collect();
             self.run("tc", &["-batch", "-"], &commands)?;
         }
@@ -134,7 +141,7 @@ mod tests {
         let mut plan = plan(vec![leg(2, 7)]);
         let none = BTreeSet::new();
         assert!(driver.apply(&plan, &none).unwrap());
-        assert_eq!(*script.asked.borrow(), ["tc", "nft"]);
+        assert_eq!(*script.asked.borrow(), ["ip", "tc", "tc", "nft"]);
         assert!(!driver.apply(&plan, &none).unwrap());
         for entry in plan.entries.values_mut() {
             entry.legs[0].queue = 6;
@@ -143,7 +150,10 @@ mod tests {
         // Another rate takes no other rules.
         plan.ports.entry(1).and_modify(|port| port.rate_bps *= 2);
         assert!(driver.apply(&plan, &none).unwrap());
-        assert_eq!(*script.asked.borrow(), ["tc", "nft", "nft", "tc"]);
+        assert_eq!(
+            *script.asked.borrow(),
+            ["ip", "tc", "tc", "nft", "nft", "ip", "tc", "tc"]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The Linux data plane: nftables forwards and marks, HTB serves eight strict priorities.
 //!
-//! Rendering is pure: [`hooks`], [`rules`] and [`replace`] give what `nft -f -` takes, and
-//! [`queues`] what `tc -batch -` takes. [`Driver`] keeps what is installed and applies what
+//! Rendering is pure: [`hooks`], [`rules`] and [`replace`] give what `nft -f -` takes, [`queues`] what
+//! `tc -batch -` takes, and [`frames_only`] what `ip -batch -` takes. [`Driver`] keeps what is installed and applies what
 //! differs. All rules of a change are one nftables transaction, which takes effect at once for
 //! the next packet: none meets half of the old rules and half of the new ones, and none is lost.
 //!
@@ -16,5 +16,5 @@ mod rules;
 mod tests;
 
 pub use apply::{Driver, DriverError, Shell};
-pub use queues::{LEVELS, queues};
+pub use queues::{LEVELS, frames_only, queues};
 pub use rules::{hooks, replace, rules};

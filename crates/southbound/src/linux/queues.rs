@@ -1,4 +1,5 @@
-//! The queues of a port as commands for `tc -batch`.
+//! The queues of a port as commands for `tc -batch`, and what it must not do by itself as
+//! commands for `ip -batch`.
 
 use std::fmt::Write as _;
 
@@ -15,14 +16,29 @@ const LIMIT: u32 = 1000;
 /// A level's own rate is next to nothing, because HTB serves a class within its own rate before
 /// all that borrow, whatever their order.
 pub fn queues(device: &str, rate: u64) -> String {
+    // An HTB that is there cannot be replaced by another, but what is no HTB can.
+    format!(
+        "qdisc replace dev {device} root handle 2: pfifo\n\
+         qdisc replace dev {device} root handle 1: htb default 10\n{}",
+        levels(device, rate)
+    )
+}
+
+/// Whether a device has [`queues`] already, of whatever rate: by what `tc qdisc show` says of all
+/// devices.
+pub(super) fn are_there(device: &str, shown: &str) -> bool {
+    let begin = format!("qdisc htb 1: dev {device} root ");
+    let mut lines = shown.lines();
+    lines.any(|line| line.starts_with(&begin) && line.contains(" default 0x10 "))
+}
+
+/// As [`queues`] for a device that has some: what waits there goes on waiting.
+pub(super) fn levels(device: &str, rate: u64) -> String {
     let mut text = String::new();
-    // An HTB that is there cannot be replaced by another, but what is no HTB can. (Writing to a
-    // string cannot fail.)
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "qdisc replace dev {device} root handle 2: pfifo\n\
-         qdisc replace dev {device} root handle 1: htb default 10\n\
-         class replace dev {device} parent 1: classid 1:1 htb rate {rate}bit ceil {rate}bit \
+        "class replace dev {device} parent 1: classid 1:1 htb rate {rate}bit ceil {rate}bit \
          burst 1600 cburst 1600 quantum 1514 overhead 24"
     );
     for level in 0..LEVELS {
@@ -39,6 +55,16 @@ pub fn queues(device: &str, rate: u64) -> String {
         );
     }
     text
+}
+
+/// Lets a port handle no more than a frame at a time: packets that are to be cut into frames on
+/// their way out (GSO, TSO) or were put together from frames on their way in (GRO) count as one
+/// in the queues, and 64 KiB would hold a link of 100 Mbit/s for 5 ms whatever waits.
+///
+/// Hosts at virtual cables have to do the same at their ends: a packet that they leave whole
+/// crosses the cable whole.
+pub fn frames_only(device: &str) -> String {
+    format!("link set dev {device} gso_max_segs 1 gro_max_size 1\n")
 }
 
 /// The minor number of a level's class.
@@ -65,5 +91,15 @@ mod tests {
         assert!(filter.contains("dsfield 0xe0 0xe0 flowid 1:17"));
         assert!(of("1:10")[0].contains("prio 7 "));
         assert!(text.contains("htb default 10"));
+    }
+
+    #[test]
+    fn queues_that_are_there_are_told_from_others() {
+        let shown = "qdisc noqueue 0: dev lo root refcnt 2\n\
+                     qdisc htb 1: dev eth0 root refcnt 2 r2q 10 default 0x10 direct_qlen 1000\n\
+                     qdisc htb 1: dev eth1 root refcnt 2 r2q 10 default 0 direct_qlen 1000\n";
+        let there = ["eth0", "eth1", "eth", "lo"].map(|device| are_there(device, shown));
+        assert_eq!(there, [true, false, false, false]);
+        assert!(!levels("eth0", 1).contains("root"));
     }
 }
