@@ -166,6 +166,8 @@ struct Story {
     trouble_until: Nanos,
     /// What happens, at most.
     acts: u64,
+    /// How many topics messages have.
+    topics: u64,
     /// Whose messages are not to survive.
     light: Option<String>,
 }
@@ -210,11 +212,14 @@ impl Story {
             client.shares = client.subscriber && rng.chance(30);
         }
         let acts = rng.within(50..=400);
+        // With one they come in rows.
+        let topics = *rng.pick(&[1, TOPICS, TOPICS]);
         Self {
             clients,
             troubled: rng.chance(60),
             trouble_until: Nanos(0),
             acts,
+            topics,
             light,
             rng,
             world,
@@ -408,7 +413,7 @@ impl Story {
     }
 
     fn publish(&mut self, at: usize) {
-        let topic = format!("t/{}", self.rng.below(TOPICS));
+        let topic = format!("t/{}", self.rng.below(self.topics));
         let qos = match self.rng.chance(50) {
             true => QoS::AtLeastOnce,
             false => QoS::ExactlyOnce,

@@ -144,6 +144,13 @@ impl<V> Rising<V> {
         places.filter_map(|(number, value)| Some((*number, value.as_ref()?)))
     }
 
+    /// From that number on, in their order, to be changed.
+    pub fn iter_mut_from(&mut self, number: u64) -> impl Iterator<Item = (u64, &mut V)> {
+        let (Ok(at) | Err(at)) = self.find(number);
+        let places = self.list.range_mut(at..);
+        places.filter_map(|(number, value)| Some((*number, value.as_mut()?)))
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }
@@ -183,6 +190,8 @@ mod tests {
                 prop_assert_eq!(rising.contains(number), map.contains_key(&number));
                 prop_assert_eq!(rising.get_mut(number), map.get_mut(&number));
                 prop_assert!(rising.iter().eq(map.iter().map(|(number, value)| (*number, value))));
+                let from: Vec<_> = rising.iter_mut_from(number).map(|(it, at)| (it, *at)).collect();
+                prop_assert!(map.range(number..).map(|(it, at)| (*it, *at)).eq(from));
                 prop_assert!(rising.list.len() <= 2 * map.len() + FEW);
             }
         }

@@ -48,6 +48,11 @@ impl Tentative {
         bytes
     }
 
+    /// Where the next operation will be.
+    pub fn end(&self) -> usize {
+        self.all.bytes.len()
+    }
+
     /// Bytes of what is left.
     pub fn bytes(&self) -> usize {
         self.all.bytes.len() - self.withdrawn_bytes
@@ -94,6 +99,36 @@ impl Tentative {
             len: len - self.withdrawn,
         }
     }
+
+    /// What is left, with what `put` appends for each of `more` at its place ([`Self::end`]);
+    /// places rise.
+    pub fn into_batch_with<T>(
+        self,
+        more: impl IntoIterator<Item = (usize, T)>,
+        mut put: impl FnMut(&mut Batch, T),
+    ) -> Batch {
+        let (mut batch, mut from) = (Batch::new(), 0);
+        for (place, it) in more {
+            self.copy(&mut from, place, &mut batch);
+            put(&mut batch, it);
+        }
+        self.copy(&mut from, self.end(), &mut batch);
+        batch
+    }
+
+    /// Appends what is left between two places.
+    fn copy(&self, from: &mut usize, to: usize, batch: &mut Batch) {
+        while *from < to
+            && let Some([a, b, c, d, mark @ ..]) = header_at(&self.all.bytes, *from)
+        {
+            let end = *from + RECORD_HEADER + u32::from_le_bytes([a, b, c, d]) as usize;
+            if mark != WITHDRAWN {
+                batch.bytes.extend_from_slice(&self.all.bytes[*from..end]);
+                batch.len += 1;
+            }
+            *from = end;
+        }
+    }
 }
 
 fn header_at(bytes: &[u8], place: usize) -> Option<[u8; RECORD_HEADER]> {
@@ -111,6 +146,7 @@ mod tests {
         #[test]
         fn what_is_withdrawn_was_never_there(
             ops in proptest::collection::vec((arbitrary::owned(), any::<bool>()), 0..20),
+            others in proptest::collection::vec((0usize..20, arbitrary::owned()), 0..5),
         ) {
             let mut tentative = Tentative::default();
             let places: Vec<usize> = ops
@@ -128,6 +164,29 @@ mod tests {
             }
             prop_assert_eq!(tentative.bytes(), left.as_bytes().len());
             prop_assert_eq!(tentative.is_empty(), left.is_empty());
+            // With others between them.
+            let mut others = others;
+            others.sort_by_key(|(at, _)| *at);
+            let (mut all, mut before) = (Batch::new(), others.iter().peekable());
+            for (at, (op, stays)) in ops.iter().enumerate() {
+                while let Some((_, other)) = before.next_if(|(before, _)| *before <= at) {
+                    all.push(&other.op());
+                }
+                if *stays {
+                    all.push(&op.op());
+                }
+            }
+            before.for_each(|(_, other)| all.push(&other.op()));
+            let end = tentative.end();
+            let more = others
+                .iter()
+                .map(|(at, other)| (places.get(*at).copied().unwrap_or(end), other));
+            let copy = Tentative {
+                all: tentative.all.clone(),
+                ..Tentative::default()
+            };
+            let with = copy.into_batch_with(more, |batch, other| batch.push(&other.op()));
+            prop_assert_eq!(with, all);
             prop_assert_eq!(tentative.into_batch(), left);
         }
     }

@@ -457,7 +457,14 @@ impl Hub {
                 subscription_ids: target.ids(),
             };
             let (journal, directory) = (&mut self.journal, &self.directory);
-            let entry = Journal::keep(journal, directory, publication, session, reception);
+            let next_id = session.window.next_id();
+            let messages = &mut self.messages;
+            let mut entry =
+                Journal::keep_alone(journal, directory, publication, messages, session, next_id);
+            let is_said = entry != 0;
+            if !is_said {
+                entry = Journal::keep(journal, directory, publication, session, reception);
+            }
             let delivery = match session.is_transient() {
                 true => None,
                 false => Some(Box::new(Delivery {
@@ -476,7 +483,7 @@ impl Hub {
                 qos,
                 class,
             };
-            if Journal::sent(journal, directory, session, conn.id(slot), flight) {
+            if !is_said && Journal::sent(journal, directory, session, conn.id(slot), flight) {
                 self.stats.inflight_messages += 1;
                 return None;
             }
@@ -632,13 +639,14 @@ impl Hub {
         let entry = match qos {
             // What nobody acknowledges is not promised.
             QoS::AtMostOnce => 0,
-            _ => Journal::keep(
-                &mut self.journal,
-                &self.directory,
-                publication,
-                session,
-                reception,
-            ),
+            _ => {
+                let (journal, directory) = (&mut self.journal, &self.directory);
+                let messages = &mut self.messages;
+                match Journal::keep_alone(journal, directory, publication, messages, session, 0) {
+                    0 => Journal::keep(journal, directory, publication, session, reception),
+                    entry => entry,
+                }
+            }
         };
         let delivery = Delivery {
             message: publication.message(&mut self.messages),

@@ -14,23 +14,46 @@ const USUAL: usize = 32;
 pub(crate) struct After {
     /// That this is committed,
     pub(super) ticket: u64,
-    /// or that this content is not needed any more, unless it is 0.
-    pub(super) content: u64,
+    /// or that this is not needed any more.
+    pub(super) or: Needed,
+}
+
+/// What need not be committed once its receivers have done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needed {
+    /// Whatever they do.
+    Always,
+    /// A content.
+    Content(u64),
+    /// A message with only that entry.
+    Light(u64),
 }
 
 impl After {
     /// That a ticket is committed.
     pub(crate) fn ticket(ticket: u64) -> Self {
-        Self { ticket, content: 0 }
+        let or = Needed::Always;
+        Self { ticket, or }
     }
 
     /// The same, or that a content is not needed before.
     pub(super) fn needed(content: u64, ticket: u64) -> Self {
-        Self { ticket, content }
+        let or = Needed::Content(content);
+        Self { ticket, or }
+    }
+
+    /// The same with a message that has only that entry.
+    pub(super) fn light(entry: u64, ticket: u64) -> Self {
+        let or = Needed::Light(entry);
+        Self { ticket, or }
     }
 
     pub(super) fn is_over(self, journal: &Journal) -> bool {
-        let is_needless = self.content != 0 && !journal.kept.is_needed(self.content);
+        let is_needless = match self.or {
+            Needed::Always => false,
+            Needed::Content(content) => content != 0 && !journal.kept.is_needed(content),
+            Needed::Light(entry) => !journal.kept.has_light(entry),
+        };
         is_needless || journal.is_committed(self.ticket)
     }
 }
@@ -131,6 +154,13 @@ impl HeldAnswers {
         let is_over = |it: &mut Waiting| it.after.is_none_or(|after| after.is_over(journal));
         let mut queues = places.queues.iter_mut();
         queues.find_map(|queue| Some(queue.pop_front_if(is_over)?.answer))
+    }
+
+    /// Notes that it is listed if it has to be; whether it was not.
+    pub(super) fn begin_list(&mut self) -> bool {
+        let is_ordered = self.in_order() > 0;
+        let places = self.0.as_mut().filter(|_| is_ordered);
+        places.is_some_and(|places| !std::mem::replace(&mut places.is_listed, true))
     }
 
     /// Notes whether it is listed.

@@ -2,7 +2,7 @@
 
 use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode};
 
-use super::answers::{After, Answer, HeldAnswers, Waiting};
+use super::answers::{After, Answer, HeldAnswers, Needed, Waiting};
 use super::{HELD, Journal, Operations, StoreTrouble};
 use crate::Nanos;
 use crate::egress::Class;
@@ -156,23 +156,50 @@ impl Hub {
             }
             Some(place) => {
                 let after = after.filter(|after| !after.is_over(journal));
-                if let Some(After { content, .. }) = after {
+                if let Some(Needed::Content(content)) = after.map(|after| after.or) {
                     journal.kept.tell(content, id);
                 }
                 places.queues[place].push_back(Waiting { after, answer });
-                if !std::mem::replace(&mut places.is_listed, true) {
-                    journal.answering.push(id);
-                }
             }
         }
+        self.has_held(slot);
+    }
+
+    /// Holds the acknowledgement of a message with QoS 1 that was kept a moment ago, with only
+    /// that entry.
+    pub(crate) fn hold_light(&mut self, slot: u32, packet_id: u16, entry: u64) {
+        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+            return;
+        };
+        let places = conn.held.0.get_or_insert_default();
+        places.queues[0].push_back(Waiting {
+            after: Some(After::light(entry, journal.latest())),
+            answer: Answer::Plain {
+                kind: PacketType::PubAck,
+                packet_id,
+                reason: ReasonCode::Success,
+            },
+        });
+        self.has_held(slot);
+    }
+
+    /// An answer to a connection was held.
+    fn has_held(&mut self, slot: u32) {
+        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+            return;
+        };
+        let id = conn.id(slot);
         let many = conn.held.all() >= HELD;
-        if journal.answering.len() > journal.most_answering {
-            let conns = &self.conns;
-            journal.answering.retain(|id| {
-                let conn = conns.get(id.slot);
-                conn.is_some_and(|conn| conn.generation == id.generation)
-            });
-            journal.most_answering = 2 * journal.answering.len() + FEW;
+        if conn.held.begin_list() {
+            journal.answering.push(id);
+            if journal.answering.len() > journal.most_answering {
+                let conns = &self.conns;
+                journal.answering.retain(|id| {
+                    let conn = conns.get(id.slot);
+                    conn.is_some_and(|conn| conn.generation == id.generation)
+                });
+                journal.most_answering = 2 * journal.answering.len() + FEW;
+            }
         }
         if many {
             self.wait_for_commit(id);

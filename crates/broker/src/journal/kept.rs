@@ -14,6 +14,9 @@
 //! an entry only if its session has done with the message: one that is copied stays
 //! ([`Kept::insist`]), for a store gives up a content that comes without entries.
 //!
+//! A message that one session of this shard receives, and nobody else, is not even made into
+//! operations before it is handed over ([`light`]).
+//!
 //! An entry of a session of another shard is treated like one of this shard: that shard
 //! tells this one when the session has done with it, unless it has handed over something
 //! about it itself, or the message is copied.
@@ -22,12 +25,16 @@
 //! not at all while most of them take longer: then waiting would only delay commits.
 
 mod foreign;
+mod light;
 
 use std::collections::VecDeque;
 
 use punctual_store::{Batch, Op, Rising, Tentative};
 
+pub(super) use self::light::Light;
+
 use self::foreign::Foreign;
+use super::wall::Offset;
 use crate::Nanos;
 use crate::hub::ConnId;
 
@@ -50,9 +57,23 @@ const SPARE: usize = 1 << 20;
 struct Chunk {
     ticket: u64,
     ops: Tentative,
+    /// Messages beside these, bytes of their operations, and the first of their entries.
+    light: usize,
+    light_bytes: usize,
+    first_light: u64,
     /// When it began, and in which turn.
     at: Nanos,
     turn: u64,
+}
+
+impl Chunk {
+    fn is_empty(&self) -> bool {
+        self.ops.is_empty() && self.light == 0
+    }
+
+    fn bytes(&self) -> usize {
+        self.ops.bytes() + self.light_bytes
+    }
 }
 
 /// A content that was emitted.
@@ -120,6 +141,7 @@ pub(super) struct Kept {
     /// No content has a lower number in the store.
     least_message: u64,
     entries: Rising<Entry>,
+    lights: Rising<light::Known>,
     foreign: Foreign,
     /// Whose messages are not needed any more.
     pub(super) freed: Vec<ConnId>,
@@ -161,6 +183,7 @@ impl Kept {
             last_content: 0,
             least_message: u64::MAX,
             entries: Rising::default(),
+            lights: Rising::default(),
             foreign: Foreign::default(),
             freed: Vec::new(),
             now: Nanos(0),
@@ -207,11 +230,15 @@ impl Kept {
         self.now = self.now.max(now);
     }
 
-    /// Appends an operation; returns where it is in the chunk of this turn.
-    pub(super) fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
+    fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
             (self.open.at, self.open.turn) = (self.now, self.turn);
         }
+    }
+
+    /// Appends an operation; returns where it is in the chunk of this turn.
+    pub(super) fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
+        self.begin();
         let before = self.open.ops.bytes();
         let place = self.open.ops.push(op);
         self.bytes += self.open.ops.bytes() - before;
@@ -309,7 +336,8 @@ impl Kept {
         let ticket = self.open.ticket;
         let foreign = self.foreign.get_mut(entry).map(|known| &mut known.sent);
         let own = self.entries.get_mut(entry).map(|known| &mut known.sent);
-        let Some(sent) = foreign.or(own) else {
+        let light = self.lights.get_mut(entry).map(|known| &mut known.sent);
+        let Some(sent) = foreign.or(own).or(light) else {
             return;
         };
         let before = std::mem::replace(sent, place.map(|place| (ticket, place)));
@@ -320,6 +348,9 @@ impl Kept {
 
     /// A session has done with an entry; what has to be said of that.
     pub(super) fn done(&mut self, entry: u64) -> Done {
+        if let Some(done) = self.light_done(entry) {
+            return done;
+        }
         if let Some(known) = self.foreign.remove(entry) {
             self.habits.answered(self.now - known.at, self.patience);
             if known.insisted {
@@ -354,8 +385,10 @@ impl Kept {
     /// An entry is handed over, whatever its session says: another one is to take its place,
     /// and until that is committed this one has to be there. Its content stays with it.
     pub(super) fn insist(&mut self, entry: u64) {
-        match self.foreign.get_mut(entry) {
-            Some(known) => known.insisted = true,
+        let foreign = self.foreign.get_mut(entry).map(|known| &mut known.insisted);
+        let light = self.lights.get_mut(entry).map(|known| &mut known.insisted);
+        match foreign.or(light) {
+            Some(insisted) => *insisted = true,
             None => {
                 self.entries.remove(entry);
             }
@@ -372,31 +405,44 @@ impl Kept {
         }
         if let Some(content) = self.contents.remove(number) {
             self.withdraw(content.ticket, content.place);
-            if let Some(publisher) = content.publisher
-                && self.freed.last() != Some(&publisher)
-            {
-                self.freed.push(publisher);
+            if let Some(publisher) = content.publisher {
+                self.free(publisher);
             }
         }
     }
 
+    /// A message is not needed any more.
+    fn free(&mut self, publisher: ConnId) {
+        if self.freed.last() != Some(&publisher) {
+            self.freed.push(publisher);
+        }
+    }
+
+    /// One that was not handed over.
+    fn chunk_mut(&mut self, ticket: u64) -> Option<&mut Chunk> {
+        if ticket == self.open.ticket {
+            return Some(&mut self.open);
+        }
+        let first = self.closed.front()?.ticket;
+        self.closed.get_mut(ticket.checked_sub(first)? as usize)
+    }
+
     /// Takes back an operation unless it was handed over.
     fn withdraw(&mut self, ticket: u64, place: Option<usize>) {
-        let chunk = match self.closed.front() {
-            _ if ticket == self.open.ticket => Some(&mut self.open),
-            Some(first) => ticket
-                .checked_sub(first.ticket)
-                .and_then(|at| self.closed.get_mut(at as usize)),
-            None => None,
-        };
-        if let (Some(chunk), Some(place)) = (chunk, place) {
+        if let (Some(chunk), Some(place)) = (self.chunk_mut(ticket), place) {
             self.bytes -= chunk.ops.withdraw(place);
         }
     }
 
     /// Ends a turn, and hands over what has stayed for long enough; with `all`,
-    /// everything.
-    pub(super) fn take(&mut self, now: Nanos, patience: Nanos, all: bool) -> Option<Taken> {
+    /// everything. Times are stored as `offset` says.
+    pub(super) fn take(
+        &mut self,
+        now: Nanos,
+        patience: Nanos,
+        all: bool,
+        offset: Offset,
+    ) -> Option<Taken> {
         self.see(now);
         self.patience = patience;
         self.turn += 1;
@@ -418,22 +464,25 @@ impl Kept {
         let mut taken: Option<Taken> = None;
         while let Some(chunk) = self.closed.pop_front_if(|chunk| {
             let long = now >= chunk.at + stay && self.turn >= chunk.turn + TURNS;
-            all || long || chunk.ops.is_empty()
+            all || long || chunk.is_empty()
         }) {
             self.handed = chunk.ticket;
-            self.bytes -= chunk.ops.bytes();
+            self.bytes -= chunk.bytes();
             let taken = taken.get_or_insert(Taken {
                 ticket: chunk.ticket,
                 batch: Batch::new(),
                 since: chunk.at,
             });
             taken.ticket = chunk.ticket;
-            if chunk.ops.is_empty() {
+            if chunk.is_empty() {
                 self.reuse(chunk.ops);
             } else if taken.batch.is_empty() {
-                (taken.batch, taken.since) = (chunk.ops.into_batch(), chunk.at);
+                taken.since = chunk.at;
+                taken.batch = chunk.hand_over(&mut self.lights, offset);
             } else {
-                taken.batch.append(&chunk.ops.into_batch());
+                taken
+                    .batch
+                    .append(&chunk.hand_over(&mut self.lights, offset));
             }
         }
         taken
@@ -472,7 +521,8 @@ impl Kept {
     /// What has a ticket up to that is safe or not needed.
     pub(super) fn forget(&mut self, ticket: u64) {
         self.contents.pop_while(|content| content.ticket <= ticket);
-        let late = self.entries.pop_while(|entry| entry.ticket <= ticket);
+        let late = self.entries.pop_while(|entry| entry.ticket <= ticket)
+            + self.lights.pop_while(|light| light.ticket <= ticket);
         self.habits.slow += late as u32;
     }
 }

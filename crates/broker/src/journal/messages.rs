@@ -8,11 +8,13 @@ use punctual_codec::QoS;
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp};
 
-use super::kept::Done;
+use super::kept::{Done, Light};
+use super::wall::Offset;
 use super::{After, Durability, Journal, StoreTrouble};
 use crate::egress::Class;
 use crate::hub::{ConnId, Hub, Publication, Remote};
 use crate::index::delivered_qos;
+use crate::message::Messages;
 use crate::route::{Matched, Target};
 use crate::sequence::Number;
 use crate::session::Session;
@@ -42,6 +44,11 @@ pub(crate) struct Keeping {
     /// Whether something was emitted that acknowledgements of receivers do not make
     /// needless, as far as this shard knows.
     pub(crate) firm: bool,
+    /// Connection that published it, if one session of this shard receives it, and nobody
+    /// else, and there is nothing about it that most messages have not.
+    pub(crate) alone: Option<ConnId>,
+    /// Number of the entry if that is kept together with the message; 0 otherwise.
+    pub(crate) light: u64,
 }
 
 impl Keeping {
@@ -55,6 +62,8 @@ impl Keeping {
         entry: 0,
         content: 0,
         firm: false,
+        alone: None,
+        light: 0,
     };
 
     /// Of a new publication with that durability.
@@ -118,6 +127,36 @@ impl Journal {
         if entry != 0 {
             self.may_be_done(publication, reception.qos, entry, place);
         }
+        entry
+    }
+
+    /// The same for a publication that nobody else receives ([`Keeping::alone`]); with
+    /// `packet_id` it is sent at once. Returns 0 if it is one like others.
+    #[inline]
+    pub(crate) fn keep_alone(
+        journal: &mut Option<Box<Self>>,
+        directory: &Directory,
+        publication: &mut Publication<'_>,
+        messages: &mut Messages,
+        session: &Session,
+        packet_id: u16,
+    ) -> u64 {
+        let (Some(journal), Some(publisher)) = (journal, publication.keeping.alone) else {
+            return 0;
+        };
+        if !session.durable {
+            return 0;
+        }
+        let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
+        publication.keeping.light = entry;
+        publication.keeping.awaited = true;
+        let light = Light {
+            session: session.handle.number,
+            packet_id,
+            publisher,
+            message: publication.message(messages),
+        };
+        journal.kept.keep_light(entry, light);
         entry
     }
 
@@ -197,23 +236,10 @@ impl Journal {
         if std::mem::replace(&mut keeping.written, true) && self.kept.has_content(keeping.content) {
             return;
         }
-        let parts = &publication.parts;
-        let name = publication.name.and_then(Number::name_key);
-        let name = name.or_else(|| Some(publication.message.as_ref()?.name));
-        let stamp = self.offset.stamp(publication.stamp);
-        let stamp = stamp.named(name.unwrap_or(0));
-        let content = Content {
-            topic: topic_of(publication),
-            payload: parts.payload,
-            properties: parts.properties,
-            publisher: publication.publisher,
-            qos: publication.qos as u8,
-            retain: publication.retain,
-            expires: self.offset.deadline(publication.expires),
-            stamp: stamp.bytes(),
-        };
         let message = publication.keeping.message;
-        let place = self.emit(&Op::Message { message, content });
+        let place = with_content(publication, self.offset, |content| {
+            self.emit(&Op::Message { message, content })
+        });
         publication.keeping.content = self.kept.add_content(message, place);
     }
 
@@ -416,6 +442,28 @@ fn is_to_be_stored(matched: &Matched, nature: Nature) -> bool {
             let passed_over = nature.relayed && !target.session.link;
             target.qos != QoS::AtMostOnce && !own && !passed_over && target.session.is_durable()
         })
+}
+
+/// Says what is stored of the content of a publication.
+pub(super) fn with_content<R>(
+    publication: &Publication<'_>,
+    offset: Offset,
+    say: impl FnOnce(Content<'_>) -> R,
+) -> R {
+    let parts = &publication.parts;
+    let name = publication.name.and_then(Number::name_key);
+    let name = name.or_else(|| Some(publication.message.as_ref()?.name));
+    let stamp = offset.stamp(publication.stamp).named(name.unwrap_or(0));
+    say(Content {
+        topic: topic_of(publication),
+        payload: parts.payload,
+        properties: parts.properties,
+        publisher: publication.publisher,
+        qos: publication.qos as u8,
+        retain: publication.retain,
+        expires: offset.deadline(publication.expires),
+        stamp: stamp.bytes(),
+    })
 }
 
 /// Routed topics are valid.

@@ -240,7 +240,7 @@ impl Journal {
     /// What is to be committed now. What need not be any more is committed with it.
     pub(crate) fn take(&mut self, patience: Nanos, now: Nanos) -> Option<Operations> {
         let all = std::mem::take(&mut self.hurry) || self.ending || self.is_failing();
-        let taken = self.kept.take(now, patience, all)?;
+        let taken = self.kept.take(now, patience, all, self.offset)?;
         let sync = std::mem::take(&mut self.sync);
         let bytes = taken.batch.as_bytes().len();
         if taken.batch.is_empty() {

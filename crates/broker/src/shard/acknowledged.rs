@@ -9,7 +9,7 @@ use super::publish::{Run, pause_or_go_on};
 use super::{Next, Shard};
 use crate::egress::{Class, SHARE_FROM, Stamp};
 use crate::hub::{ConnId, Hub, Promise, Publication, State};
-use crate::journal::Journal;
+use crate::journal::{Durability, Journal};
 use crate::message::Parts;
 use crate::session::Step;
 use crate::{Nanos, QueueFull};
@@ -112,6 +112,10 @@ impl Shard {
             relayed: false,
         };
         let prefix = &first.body[..2 + topic.len()];
+        // Nothing has to be looked up for such a message until it is acknowledged.
+        let is_alone = durability == Durability::Batched && target.ids().is_empty();
+        let alone = is_alone.then_some(id);
+        publication.keeping.alone = alone;
         let max = hub.config.limits.max_packet_size as usize;
         let mut run = Run {
             messages: 0,
@@ -143,12 +147,16 @@ impl Shard {
                 hub.wait_for(id, receiver);
             }
             let keeping = publication.keeping;
-            let after = hub.after(&keeping);
             if keeping.awaited {
                 hub.pace(id, Class::Normal);
             }
-            let reason = ReasonCode::Success;
-            hub.answer(id.slot, PacketType::PubAck, packet.id, reason, after);
+            match keeping.light {
+                0 => {
+                    let (after, reason) = (hub.after(&keeping), ReasonCode::Success);
+                    hub.answer(id.slot, PacketType::PubAck, packet.id, reason, after);
+                }
+                entry => hub.hold_light(id.slot, packet.id, entry),
+            }
             run.next = pause_or_go_on(hub, id);
             if run.next != Next::Packet {
                 break;
@@ -156,6 +164,7 @@ impl Shard {
             publication.promise = promise;
             publication.message = None;
             publication.keeping = hub.keeping(durability, true);
+            publication.keeping.alone = alone;
         }
         hub.stats.publishes_received_qos1 += run.messages;
         hub.stats.publish_bytes_received += payloads as u64;

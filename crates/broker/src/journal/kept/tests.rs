@@ -72,7 +72,7 @@ impl Rig {
 
     /// Ends a turn; what is handed over then, and its ticket.
     fn take(&mut self, all: bool) -> Option<(u64, Vec<String>)> {
-        let taken = self.kept.take(self.now, PATIENCE, all)?;
+        let taken = self.kept.take(self.now, PATIENCE, all, Offset(0))?;
         let kind = |op: Op<'_>| {
             let op = format!("{op:?}");
             let end = op.find([' ', '(']).unwrap_or(op.len());
