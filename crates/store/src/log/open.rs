@@ -84,7 +84,7 @@ impl<M: Medium> Log<M> {
             // part of the next one.
             if end.is_some_and(|end| end > START as u64) {
                 self.damage(number, 0, size, "its header cannot be read");
-            } else if *opening == Opening::Unknown {
+            } else if matches!(opening, Opening::Torn | Opening::Unknown) {
                 torn = START as u64;
             }
             self.report.torn += torn;

@@ -87,6 +87,9 @@ pub(crate) enum Opening {
     Header(Header),
     /// Nothing has been written.
     Unused,
+    /// Perhaps what is left of a header of which not everything got to the disk, or not
+    /// everything was taken back: there is nothing where it has nothing.
+    Torn,
     /// Something else, or damaged.
     Unknown,
     /// A header of a later version, and who wrote it.
@@ -143,9 +146,12 @@ impl Header {
         if let Some(opening) = copies.find_map(|at| Self::copy(bytes.get(at..)?)) {
             return opening;
         }
-        match is_zero(&bytes[..bytes.len().min(START)]) {
-            true => Opening::Unused,
-            false => Opening::Unknown,
+        let start = &bytes[..bytes.len().min(START)];
+        let is_left_of_one = |copy: &[u8]| is_zero(&copy[copy.len().min(HEADER)..]);
+        match start.chunks(COPY).all(is_left_of_one) {
+            _ if is_zero(start) => Opening::Unused,
+            true if start.len() == START => Opening::Torn,
+            _ => Opening::Unknown,
         }
     }
 

@@ -343,6 +343,30 @@ fn session_op(session: u64) -> Op<'static> {
     })
 }
 
+/// However often the first commit fails, at whatever call of the disk, and what is left of
+/// it cannot be taken back before the power fails: it is still a store, and goes on.
+#[test]
+fn what_is_left_of_first_commits_is_no_other_thing() {
+    let group: Batch = [session_op(1)].into_iter().collect();
+    let tries = (0..4).flat_map(|first| (0..4).map(move |second| [first, second]));
+    for calls in tries {
+        let mut disk = Simulated::default();
+        for _ in 0..3 {
+            let mut log = open(disk);
+            for calls in calls {
+                log.medium_mut().fail_after = Some(calls);
+                let _ = log.commit(&group);
+            }
+            disk = log.into_medium();
+            disk.crash(|| true);
+        }
+        let mut log = open(disk);
+        assert_eq!(log.report().damages, []);
+        log.commit(&group).expect("the disk works");
+        assert_eq!(sessions(&mut open(log.into_medium())), [1], "{calls:?}");
+    }
+}
+
 #[test]
 fn numbers_are_remembered_when_all_is_gone() {
     let mut log = with_sessions(300);
