@@ -18,6 +18,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use punctual_broker::{Config, Durability, DurabilityRule, Enqueue, Nanos, StoreTrouble};
@@ -897,7 +898,10 @@ impl Story {
 
 fn run(seed: u64) -> Result<u32, String> {
     let mut story = Story::new(seed);
-    told(seed, story.run(), &story).map(|()| story.world.crashes())
+    // Whoever panics does not know which story it is.
+    let end = catch_unwind(AssertUnwindSafe(|| story.run()));
+    let end = end.unwrap_or_else(|_| Err("it panics".into()));
+    told(seed, end, &story).map(|()| story.world.crashes())
 }
 
 /// Says with a failure how it came to that.

@@ -16,6 +16,8 @@ const FEW: usize = 16;
 pub struct Rising<V> {
     list: VecDeque<(u64, Option<V>)>,
     len: usize,
+    /// Places for which there is memory when it is empty, at most.
+    spare: usize,
 }
 
 impl<V> Default for Rising<V> {
@@ -23,6 +25,7 @@ impl<V> Default for Rising<V> {
         Self {
             list: VecDeque::new(),
             len: 0,
+            spare: FEW,
         }
     }
 }
@@ -36,6 +39,15 @@ impl<V: PartialEq> PartialEq for Rising<V> {
 impl<V: Eq> Eq for Rising<V> {}
 
 impl<V> Rising<V> {
+    /// An empty one that has memory for so many at most while it is empty again; others have
+    /// for a few.
+    pub fn with_spare(spare: usize) -> Self {
+        Self {
+            spare,
+            ..Self::default()
+        }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.len
@@ -102,11 +114,20 @@ impl<V> Rising<V> {
 
     /// Takes the value of a number away.
     pub fn remove(&mut self, number: u64) -> Option<V> {
+        self.remove_if(number, |_| true)
+    }
+
+    /// The same if it is such.
+    pub fn remove_if(&mut self, number: u64, is_such: impl FnOnce(&V) -> bool) -> Option<V> {
         let at = self.find(number).ok()?;
-        let old = self.list[at].1.take()?;
+        let place = &mut self.list[at].1;
+        if !place.as_ref().is_some_and(is_such) {
+            return None;
+        }
+        let old = place.take();
         self.len -= 1;
         self.tidy();
-        Some(old)
+        old
     }
 
     /// Takes values from the front as long as they are such; returns how many.
@@ -132,7 +153,7 @@ impl<V> Rising<V> {
         if self.list.len() > 2 * self.len + FEW {
             self.list.retain(|place| place.1.is_some());
         }
-        if self.list.is_empty() && self.list.capacity() > FEW {
+        if self.list.is_empty() && self.list.capacity() > self.spare {
             // Many sessions have nothing most of the time.
             self.list = VecDeque::new();
         }
@@ -166,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in proptest::collection::vec((0..4, 0u64..40), 0..200)) {
+        fn it_is_a_map(steps in proptest::collection::vec((0..5, 0u64..40), 0..200)) {
             let (mut map, mut rising) = (BTreeMap::new(), Rising::default());
             for (at, (kind, number)) in steps.into_iter().enumerate() {
                 // As it is meant, and anywhere.
@@ -175,6 +196,12 @@ mod tests {
                     0 => prop_assert_eq!(rising.insert(highest, at), map.insert(highest, at)),
                     1 => prop_assert_eq!(rising.insert(number, at), map.insert(number, at)),
                     2 => prop_assert_eq!(rising.remove(number), map.remove(&number)),
+                    3 => {
+                        let is_such = |it: &usize| it & 1 == 0;
+                        let such = map.get(&number).is_some_and(is_such);
+                        let removed = such.then(|| map.remove(&number)).flatten();
+                        prop_assert_eq!(rising.remove_if(number, is_such), removed);
+                    }
                     _ => {
                         let is_such = |it: &usize| it & 3 > 0;
                         let before = map.len();

@@ -49,6 +49,8 @@ const LITTLE: usize = 64 << 10;
 const SHORT: u64 = 16;
 /// Entries after which it is decided anew whether staying is of use.
 const SAMPLE: u32 = 1024;
+/// Messages with one receiver for which there is memory while there is none.
+const SPARE_LIGHTS: usize = 4096;
 /// Bytes of memory of a chunk that are kept for another.
 const SPARE: usize = 1 << 20;
 
@@ -183,7 +185,7 @@ impl Kept {
             last_content: 0,
             least_message: u64::MAX,
             entries: Rising::default(),
-            lights: Rising::default(),
+            lights: Rising::with_spare(SPARE_LIGHTS),
             foreign: Foreign::default(),
             freed: Vec::new(),
             now: Nanos(0),

@@ -107,10 +107,10 @@ impl Kept {
 
     /// A session has done with an entry; `None` if it is none of these.
     pub(super) fn light_done(&mut self, entry: u64) -> Option<Done> {
-        let known = self.lights.get_mut(entry)?;
-        if known.insisted {
-            return Some(Done::Stored);
+        if self.lights.is_empty() {
+            return None;
         }
+        // What is insisted on is one like others then, that was committed.
         let Known {
             what,
             publisher,
@@ -118,7 +118,7 @@ impl Kept {
             ticket,
             sent,
             ..
-        } = self.lights.remove(entry)?;
+        } = self.lights.remove_if(entry, |known| !known.insisted)?;
         self.habits.answered(self.now - at, self.patience);
         self.free(publisher);
         let Some(what) = what else {

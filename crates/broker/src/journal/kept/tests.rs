@@ -1,8 +1,16 @@
 //! What is withdrawn, what stays, and for how long.
 
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use punctual_codec::{Properties, QoS};
 use punctual_store::op::{Content as Stored, EntryOp, Ids};
 
 use super::*;
+use crate::Message;
+use crate::hub::Publication;
+use crate::journal::messages::with_content;
 
 const MS: Nanos = Nanos::from_millis(1);
 const PATIENCE: Nanos = Nanos::from_millis(100);
@@ -275,4 +283,166 @@ fn another_shard_is_told_unless_something_was_handed_over_here() {
     rig.now = rig.now + PATIENCE + PATIENCE + MS;
     rig.take(false);
     assert_eq!(rig.kept.done(91), Done::Stored);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A message for one session, which is sent at once or waits.
+    Publish { sent: bool },
+    /// The one before the last so many is sent, if it waits.
+    Send(usize),
+    /// Its session has done with it.
+    Done(usize),
+    /// It is copied.
+    Insist(usize),
+    /// Something else happens.
+    Other,
+    /// A turn ends so many milliseconds later, and perhaps everything leaves.
+    Turn(u64, bool),
+    /// What was handed over is committed.
+    Commit,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => any::<bool>().prop_map(|sent| Step::Publish { sent }),
+        2 => (0usize..20).prop_map(Step::Send),
+        6 => (0usize..20).prop_map(Step::Done),
+        1 => (0usize..20).prop_map(Step::Insist),
+        1 => Just(Step::Other),
+        3 => (0u64..60, any::<bool>()).prop_map(|(ms, all)| Step::Turn(ms, all)),
+        1 => Just(Step::Commit),
+    ]
+}
+
+/// A message that was published: its content if its operations were emitted, and the
+/// packet identifier that it was sent with.
+struct Published {
+    content: u64,
+    packet_id: u16,
+    is_done: bool,
+}
+
+fn message(number: u64) -> Arc<Message> {
+    let payload = vec![b'x'; number as usize % 7];
+    let qos = QoS::AtLeastOnce;
+    let message = Message::new(b"t/1", Properties::EMPTY, &payload, qos, false, MS, number);
+    message.stored_as(number)
+}
+
+/// Emits what is stored of a message for one session, one operation after the other.
+fn emit(kept: &mut Kept, number: u64, packet_id: u16) -> u64 {
+    let message = message(number);
+    let publication = Publication::from_message(&message, Nanos(0));
+    let place = with_content(&publication, Offset(5), |content| {
+        let message = number;
+        kept.emit(&Op::Message { message, content })
+    });
+    let content = kept.add_content(number, place);
+    let place = kept.emit(&Op::Entry(EntryOp {
+        session: 1,
+        entry: number,
+        message: number,
+        qos: 1,
+        retain: false,
+        subscription_ids: Ids::NONE,
+        number: None,
+    }));
+    kept.add_entry(number, content, place);
+    kept.tell(content, PUBLISHER);
+    if packet_id != 0 {
+        say(kept, number, packet_id);
+    }
+    content
+}
+
+/// Emits with which packet identifier a message is sent.
+fn say(kept: &mut Kept, entry: u64, packet_id: u16) {
+    let place = kept.emit(&Op::Sent {
+        session: 1,
+        entry,
+        packet_id,
+    });
+    kept.was_sent(entry, place);
+}
+
+proptest! {
+    /// Messages with one receiver are as if they had been emitted like others: the same is
+    /// handed over at the same time, and their publisher is told at the same time.
+    #[test]
+    fn messages_with_one_receiver_are_like_others(steps in vec(step(), 0..120)) {
+        let (mut light, mut other) = (Kept::new(2), Kept::new(2));
+        let mut published: Vec<Published> = Vec::new();
+        let (mut now, mut packet_id, mut handed) = (MS, 0, 0);
+        for step in steps {
+            light.see(now);
+            other.see(now);
+            let at = |back: usize| published.len().checked_sub(back + 1);
+            match step {
+                Step::Publish { sent } => {
+                    let number = published.len() as u64 + 1;
+                    packet_id += u16::from(sent);
+                    let packet_id = if sent { packet_id } else { 0 };
+                    light.keep_light(number, Light {
+                        session: 1,
+                        packet_id,
+                        publisher: PUBLISHER,
+                        message: message(number),
+                    });
+                    let content = emit(&mut other, number, packet_id);
+                    published.push(Published { content, packet_id, is_done: false });
+                }
+                Step::Send(back) => {
+                    if let Some(at) = at(back)
+                        && published[at].packet_id == 0
+                        && !published[at].is_done
+                    {
+                        packet_id += 1;
+                        published[at].packet_id = packet_id;
+                        say(&mut light, at as u64 + 1, packet_id);
+                        say(&mut other, at as u64 + 1, packet_id);
+                    }
+                }
+                Step::Done(back) => {
+                    if let Some(at) = at(back)
+                        && !std::mem::replace(&mut published[at].is_done, true)
+                    {
+                        let entry = at as u64 + 1;
+                        prop_assert_eq!(light.done(entry), other.done(entry));
+                    }
+                }
+                Step::Insist(back) => {
+                    if let Some(at) = at(back)
+                        && !published[at].is_done
+                    {
+                        light.insist(at as u64 + 1);
+                        other.insist(at as u64 + 1);
+                    }
+                }
+                Step::Other => {
+                    for kept in [&mut light, &mut other] {
+                        kept.emit(&Op::WillGone { session: published.len() as u64 });
+                    }
+                }
+                Step::Turn(ms, all) => {
+                    now = now + Nanos(ms * MS.0);
+                    let taken = light.take(now, PATIENCE, all, Offset(5));
+                    let expected = other.take(now, PATIENCE, all, Offset(5));
+                    let parts = |it: &Taken| (it.ticket, it.since, format!("{:?}", it.batch));
+                    prop_assert_eq!(taken.as_ref().map(parts), expected.as_ref().map(parts));
+                    handed = taken.map_or(handed, |taken| taken.ticket);
+                }
+                Step::Commit => {
+                    light.committed(handed, MS);
+                    other.committed(handed, MS);
+                }
+            }
+            prop_assert_eq!(std::mem::take(&mut light.freed), std::mem::take(&mut other.freed));
+            for (at, it) in published.iter().enumerate() {
+                prop_assert_eq!(light.has_light(at as u64 + 1), other.is_needed(it.content));
+            }
+        }
+        light.take(now, PATIENCE, true, Offset(5));
+        prop_assert_eq!(light.bytes(), 0);
+    }
 }
