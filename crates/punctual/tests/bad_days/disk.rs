@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::load::{Load, Mortal, client};
 use crate::small::Small;
 
 /// Room for two segments of the log, and not for a third unless the ballast goes.
-const DISK_MIB: u32 = 100;
+pub(crate) const DISK_MIB: u32 = 100;
 /// Of what is to fill the store.
 const PAYLOAD: usize = 64 << 10;
 /// Messages of one publisher that are not acknowledged.
@@ -32,16 +33,35 @@ fn event<T>(client: &mut Client, mut wanted: impl FnMut(Event) -> Option<T>) -> 
     })
 }
 
+/// A file that takes all that is left of a file system, as long as it lives.
+pub(crate) struct Ballast(PathBuf);
+
+impl Ballast {
+    pub(crate) fn fill(disk: &Small) -> Self {
+        let path = disk.path().join("ballast");
+        let full = io::copy(&mut io::repeat(7), &mut File::create(&path).unwrap()).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        Self(path)
+    }
+}
+
+impl Drop for Ballast {
+    fn drop(&mut self) {
+        let removed = std::fs::remove_file(&self.0);
+        assert!(std::thread::panicking() || removed.is_ok());
+    }
+}
+
 /// A session for which messages wait, and the numbers of those that were
 /// acknowledged.
-struct Absent {
+pub(crate) struct Absent {
     port: u16,
     numbers: u32,
     safe: Vec<u32>,
 }
 
 impl Absent {
-    fn new(port: u16) -> Self {
+    pub(crate) fn new(port: u16) -> Self {
         let mut subscriber = client(port, "absent".into());
         event(&mut subscriber, |event| {
             matches!(event, Event::Connected(_)).then_some(())
@@ -104,10 +124,18 @@ impl Absent {
         }
     }
 
-    /// It comes back, and gets what was acknowledged.
-    fn has_everything(&self) {
+    /// Publishes for it until the store is full.
+    pub(crate) fn stuff_until_full(&mut self) {
+        // Two segments of the log.
+        let refusal = self.stuff(2 * (32 << 20) / PAYLOAD as u32);
+        let expected = (ReasonCode::QuotaExceeded, "the store is full".to_owned());
+        assert_eq!(refusal, Some(expected));
+    }
+
+    /// It comes back, gets what was acknowledged, and is absent again.
+    pub(crate) fn has_everything(&mut self) {
         let mut subscriber = client(self.port, "absent".into());
-        let mut missing = self.safe.clone();
+        let mut missing = std::mem::take(&mut self.safe);
         while !missing.is_empty() {
             let got = event(&mut subscriber, |event| match event {
                 Event::Message(delivery) => Some(delivery.message.payload),
@@ -218,12 +246,8 @@ fn it_is_full() {
     assert_eq!(absent.stuff(10), None);
     is_well(&broker);
 
-    let ballast = disk.path().join("ballast");
-    let full = io::copy(&mut io::repeat(7), &mut File::create(&ballast).unwrap()).unwrap_err();
-    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
-    let refusal = absent.stuff(2 * (32 << 20) / PAYLOAD as u32);
-    let expected = (ReasonCode::QuotaExceeded, "the store is full".to_owned());
-    assert_eq!(refusal, Some(expected));
+    let ballast = Ballast::fill(&disk);
+    absent.stuff_until_full();
     is_in_trouble(&broker, "the disk is full");
     unconcerned.goes_on();
     assert_eq!(refused_session(broker.port), ReasonCode::QuotaExceeded);
@@ -236,7 +260,7 @@ fn it_is_full() {
         "{told}"
     );
 
-    std::fs::remove_file(ballast).unwrap();
+    drop(ballast);
     is_well(&broker);
     load.wait_for(100);
     assert_eq!(absent.stuff(10), None);
