@@ -74,11 +74,11 @@ fn lanes() {
             let mut lane: Lane<Waiting> = Lane::default();
             for _ in 0..queued {
                 let key = random.next(below);
-                let _ = lane.push(key, (message.clone(), 0, 0));
+                let _ = lane.push(key, true, (message.clone(), 0, 0));
             }
             measure(&format!("lane, {queued} queued, {keys}"), 1, || {
                 let key = random.next(below);
-                let _ = lane.push(key, (message.clone(), 0, 0));
+                let _ = lane.push(key, true, (message.clone(), 0, 0));
                 black_box(lane.pop());
             });
             measure(
@@ -86,8 +86,22 @@ fn lanes() {
                 1,
                 || {
                     let key = random.next(below);
-                    let _ = lane.push(key, (message.clone(), 0, 0));
-                    black_box(lane.give_up(|_| true));
+                    let _ = lane.push(key, true, (message.clone(), 0, 0));
+                    black_box(lane.give_up());
+                },
+            );
+            // Nothing but what comes last may go.
+            let mut lane: Lane<Waiting> = Lane::default();
+            for _ in 0..queued {
+                let _ = lane.push(random.next(below), false, (message.clone(), 0, 0));
+            }
+            measure(
+                &format!("lane of QoS 1 that overflows, {queued} queued, {keys}"),
+                1,
+                || {
+                    let key = random.next(below);
+                    let _ = lane.push(key, true, (message.clone(), 0, 0));
+                    black_box(lane.give_up());
                 },
             );
         }

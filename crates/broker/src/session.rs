@@ -472,7 +472,7 @@ impl Queue {
             Class::RealTime | Class::Priority => {
                 let lanes = waiting.urgent.get_or_insert_default();
                 if lanes[rank.class as usize & 1]
-                    .push(rank.key, queued)
+                    .push(rank.key, true, queued)
                     .is_err()
                 {
                     // Sixteen million wait: a bound of messages that high is none.
@@ -508,9 +508,9 @@ impl Queue {
         if let (None, Some(lanes)) = (&queued, &mut waiting.urgent) {
             for class in [Class::Priority, Class::RealTime] {
                 let lane = &mut lanes[class as usize];
-                if let Some(key) = lane.worst_key(|_| true) {
+                if let Some(key) = lane.worst_key() {
                     if (class, key) >= (rank.class, rank.key) {
-                        queued = lane.give_up(|_| true).map(|(_, queued)| queued);
+                        queued = lane.give_up().map(|(_, queued)| queued);
                     }
                     break;
                 }

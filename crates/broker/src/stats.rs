@@ -191,6 +191,9 @@ pub struct ClassStats {
     pub dropped_expired: u64,
     /// Dropped: the queue of the session was full, or the receiver too slow.
     pub dropped_queue: u64,
+    /// Dropped: the receiver's connection was lost. What has QoS 1 or 2 is not
+    /// counted: it waits in the session.
+    pub dropped_gone: u64,
     /// Sent after the deadline.
     pub missed: u64,
     /// Time that messages waited in queues of sessions before they came to the
@@ -212,6 +215,7 @@ impl ClassStats {
             dropped_late,
             dropped_expired,
             dropped_queue,
+            dropped_gone,
             missed,
             held,
             wait,
@@ -220,6 +224,7 @@ impl ClassStats {
         (*waiting, *sent, *missed) = (later.waiting, later.sent, later.missed);
         (*dropped_full, *dropped_late) = (later.dropped_full, later.dropped_late);
         (*dropped_expired, *dropped_queue) = (later.dropped_expired, later.dropped_queue);
+        *dropped_gone = later.dropped_gone;
         *queued = later.queued;
         held.clone_from(&later.held);
         wait.clone_from(&later.wait);
@@ -234,6 +239,7 @@ impl ClassStats {
         self.dropped_late += other.dropped_late;
         self.dropped_expired += other.dropped_expired;
         self.dropped_queue += other.dropped_queue;
+        self.dropped_gone += other.dropped_gone;
         self.missed += other.missed;
         self.held.add(&other.held);
         self.wait.add(&other.wait);
@@ -343,7 +349,7 @@ impl Stats {
             + self
                 .classes
                 .iter()
-                .map(|class| class.dropped_full + class.dropped_late)
+                .map(|class| class.dropped_full + class.dropped_late + class.dropped_gone)
                 .sum::<u64>()
     }
 }

@@ -95,6 +95,7 @@ impl SysTopics {
                 number("waiting", of.waiting);
                 number("dropped/full", of.dropped_full);
                 number("dropped/late", of.dropped_late);
+                number("dropped/gone", of.dropped_gone);
                 number("missed", of.missed);
             }
             let micros = |nanos: Nanos| nanos.0.div_ceil(1000);

@@ -141,6 +141,16 @@ fn full_lanes_keep_the_most_urgent() {
         "lanes=3 overflow=refuse shares=0",
         &format!("{fill}; expect b t 3; none b; drop a; drop b; idle"),
     );
+    // What cannot go takes no room from what is more urgent.
+    for overflow in ["evict", "refuse"] {
+        everywhere(
+            &format!("lanes=2 overflow={overflow} shares=0"),
+            "conn b window=50; sub b # q1; stop b; pub a log 1 size=200
+             pub a t 2 q1 user=priority:9 times=5; pub a t 3 user=rt-priority:7
+             pub a t 4 user=rt-priority:7; read b; expect b log 1; expect b t 3; expect b t 4
+             count b 5; none b; drop a; drop b; idle",
+        );
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //!
 //! Keys and slots are in a binary heap of 16-byte entries, values in a slab
 //! beside it, so that sorting moves little. The order in which entries are
-//! given up is needed only by a lane that overflows: a second heap is built
-//! then, and kept up to date lazily. Push and pop are O(log n); giving up is
-//! O(log n) amortised. Nothing is allocated while the lane stays within the
-//! largest length it has had.
+//! given up is needed only by a lane that overflows: a second heap, of those
+//! that may go, is built then, and kept up to date lazily until the lane is
+//! empty. Push and pop are O(log n); giving up is O(log n) amortised, however
+//! many there are that may not go. Nothing is allocated while the lane stays
+//! within the largest length it has had.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,13 +22,24 @@ const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 pub struct Lane<T> {
     /// Key, then arrival and slot.
     heap: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Largest key first, and among equals the earliest arrival. Entries that
-    /// have left are recognised by their slot's order word.
+    /// Of those that may go, if [`Self::ranked`]: largest key first, and among
+    /// equals the earliest arrival. Entries that have left are recognised by
+    /// their slot's order word.
     worst: BinaryHeap<(u64, Reverse<u64>)>,
-    /// Order word of the entry that has the slot (0: free), and the entry.
-    slots: Vec<(u64, Option<T>)>,
+    ranked: bool,
+    slots: Vec<Slot<T>>,
     free: Vec<u32>,
+    /// Entries that may go.
+    loose: usize,
     arrivals: u64,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Order word of the entry that has it; 0: it is free.
+    order: u64,
+    may_go: bool,
+    value: Option<T>,
 }
 
 impl<T> Default for Lane<T> {
@@ -35,8 +47,10 @@ impl<T> Default for Lane<T> {
         Self {
             heap: BinaryHeap::new(),
             worst: BinaryHeap::new(),
+            ranked: false,
             slots: Vec::new(),
             free: Vec::new(),
+            loose: 0,
             arrivals: 0,
         }
     }
@@ -58,18 +72,26 @@ impl<T> Lane<T> {
         self.len() == 0
     }
 
-    /// Adds an entry behind those with the same key.
+    /// How many of them [may go](Self::give_up).
+    #[inline]
+    pub fn loose(&self) -> usize {
+        self.loose
+    }
+
+    /// Adds an entry behind those with the same key. `may_go` says whether
+    /// [`Self::give_up`] may take it.
     ///
     /// # Errors
     /// Hands it back if there are [`Lane::MAX_ENTRIES`].
     #[inline]
-    pub fn push(&mut self, key: u64, value: T) -> Result<(), T> {
+    pub fn push(&mut self, key: u64, may_go: bool, value: T) -> Result<(), T> {
         if self.is_empty() {
             self.arrivals = 0;
             self.heap.clear();
             self.worst.clear();
+            self.ranked = false;
         }
-        self.append(key, value)
+        self.append(key, may_go, value)
     }
 
     /// The same while entries are away that may be put back.
@@ -77,53 +99,68 @@ impl<T> Lane<T> {
     /// # Errors
     /// Hands it back if there are [`Lane::MAX_ENTRIES`].
     #[inline]
-    pub fn append(&mut self, key: u64, value: T) -> Result<(), T> {
+    pub fn append(&mut self, key: u64, may_go: bool, value: T) -> Result<(), T> {
         self.arrivals += 1;
-        self.insert(key, self.arrivals, value)
+        self.insert(key, self.arrivals, may_go, value)
     }
 
     /// Puts an entry back where [`Self::pop`] took it from.
-    pub fn push_back(&mut self, key: u64, arrival: u64, value: T) {
+    pub fn push_back(&mut self, key: u64, arrival: u64, may_go: bool, value: T) {
         // There was room for it before it was taken.
-        let _ = self.insert(key, arrival, value);
+        let _ = self.insert(key, arrival, may_go, value);
         self.arrivals = self.arrivals.max(arrival);
     }
 
-    fn insert(&mut self, key: u64, arrival: u64, value: T) -> Result<(), T> {
+    fn insert(&mut self, key: u64, arrival: u64, may_go: bool, value: T) -> Result<(), T> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() >= Self::MAX_ENTRIES => return Err(value),
             None => {
-                self.slots.push((0, None));
+                self.slots.push(Slot {
+                    order: 0,
+                    may_go,
+                    value: None,
+                });
                 (self.slots.len() - 1) as u32
             }
         };
         let order = arrival << SLOT_BITS | u64::from(slot);
-        self.slots[slot as usize] = (order, Some(value));
+        self.slots[slot as usize] = Slot {
+            order,
+            may_go,
+            value: Some(value),
+        };
         self.heap.push(Reverse((key, order)));
-        if !self.worst.is_empty() {
+        self.loose += usize::from(may_go);
+        if may_go && self.ranked {
             self.worst.push((key, Reverse(order)));
         }
         Ok(())
     }
 
     fn take(&mut self, order: u64) -> Option<T> {
-        let slot = (order & SLOT_MASK) as usize;
-        let (current, value) = self.slots.get_mut(slot)?;
-        if *current != order {
+        let at = (order & SLOT_MASK) as usize;
+        let slot = self.slots.get_mut(at)?;
+        if slot.order != order {
             return None;
         }
-        let value = value.take()?;
-        *current = 0;
-        self.free.push(slot as u32);
+        let value = slot.value.take()?;
+        slot.order = 0;
+        self.loose -= usize::from(slot.may_go);
+        self.free.push(at as u32);
         Some(value)
+    }
+
+    /// Whether an entry of the heaps has not left.
+    fn is_here(slots: &[Slot<T>], order: u64) -> bool {
+        slots[(order & SLOT_MASK) as usize].order == order
     }
 
     /// Drops entries of the heap that were given up.
     #[inline]
     fn clean(&mut self) {
         while let Some(Reverse((_, order))) = self.heap.peek() {
-            if self.slots[(order & SLOT_MASK) as usize].0 == *order {
+            if Self::is_here(&self.slots, *order) {
                 return;
             }
             self.heap.pop();
@@ -135,8 +172,8 @@ impl<T> Lane<T> {
     pub fn peek(&mut self) -> Option<(u64, &T)> {
         self.clean();
         let Reverse((key, order)) = self.heap.peek()?;
-        let value = self.slots[(order & SLOT_MASK) as usize].1.as_ref()?;
-        Some((*key, value))
+        let slot = &self.slots[(order & SLOT_MASK) as usize];
+        Some((*key, slot.value.as_ref()?))
     }
 
     /// Removes the most urgent entry; returns its key, arrival and value.
@@ -145,83 +182,73 @@ impl<T> Lane<T> {
         self.clean();
         let Reverse((key, order)) = self.heap.pop()?;
         let value = self.take(order)?;
-        if self.worst.len() > 2 * self.len() + 64 {
-            self.worst.clear();
+        if self.worst.len() > 2 * self.loose + 64 {
+            let slots = &self.slots;
+            self.worst
+                .retain(|(_, Reverse(order))| Self::is_here(slots, *order));
         }
         Some((key, order >> SLOT_BITS, value))
     }
 
-    /// Builds the order of giving up, unless it is there.
-    fn rank_worst(&mut self) {
-        if self.worst.is_empty() {
+    /// The oldest of the least urgent entries that may go: its key and order
+    /// word. The order of giving up is built unless it is there.
+    fn find_worst(&mut self) -> Option<(u64, u64)> {
+        if self.loose == 0 {
+            return None;
+        }
+        if !self.ranked {
+            self.ranked = true;
             let slots = &self.slots;
-            let alive = |order: u64| slots[(order & SLOT_MASK) as usize].0 == order;
-            self.worst = self
-                .heap
-                .iter()
-                .filter(|Reverse((_, order))| alive(*order))
-                .map(|Reverse((key, order))| (*key, Reverse(*order)))
-                .collect();
+            let all = self.heap.iter().map(|Reverse(entry)| *entry);
+            let loose = all.filter(|(_, order)| {
+                Self::is_here(slots, *order) && slots[(order & SLOT_MASK) as usize].may_go
+            });
+            self.worst = loose.map(|(key, order)| (key, Reverse(order))).collect();
         }
-    }
-
-    /// Takes the oldest of the least urgent entries that `may_go` out of the
-    /// order of giving up: its key and order word.
-    fn find_worst(&mut self, may_go: impl Fn(&T) -> bool) -> Option<(u64, u64)> {
-        self.rank_worst();
-        let mut kept = Vec::new();
-        let mut found = None;
-        while let Some((key, Reverse(order))) = self.worst.pop() {
-            let (current, value) = &self.slots[(order & SLOT_MASK) as usize];
-            if *current != order {
-                continue;
+        while let Some((key, Reverse(order))) = self.worst.peek() {
+            if Self::is_here(&self.slots, *order) {
+                return Some((*key, *order));
             }
-            if value.as_ref().is_some_and(&may_go) {
-                found = Some((key, order));
-                break;
-            }
-            kept.push((key, Reverse(order)));
+            self.worst.pop();
         }
-        self.worst.extend(kept);
-        found
+        None
     }
 
-    /// The key of the least urgent of the entries that `may_go`.
-    pub fn worst_key(&mut self, may_go: impl Fn(&T) -> bool) -> Option<u64> {
-        let (key, order) = self.find_worst(may_go)?;
-        self.worst.push((key, Reverse(order)));
-        Some(key)
+    /// The key of the least urgent of the entries that may go.
+    pub fn worst_key(&mut self) -> Option<u64> {
+        self.find_worst().map(|(key, _)| key)
     }
 
-    /// Removes the oldest of the least urgent entries that `may_go`.
-    pub fn give_up(&mut self, may_go: impl Fn(&T) -> bool) -> Option<(u64, T)> {
-        let (key, order) = self.find_worst(may_go)?;
+    /// Removes the oldest of the least urgent entries that may go.
+    pub fn give_up(&mut self) -> Option<(u64, T)> {
+        let (key, order) = self.find_worst()?;
         let value = self.take(order)?;
         if self.heap.len() > 2 * self.len() + 64 {
             let slots = &self.slots;
             self.heap
-                .retain(|Reverse((_, order))| slots[(order & SLOT_MASK) as usize].0 == *order);
+                .retain(|Reverse((_, order))| Self::is_here(slots, *order));
         }
         Some((key, value))
     }
 
     /// All entries, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().filter_map(|(_, value)| value.as_ref())
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
     /// Removes the entries that are not to be kept.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        for slot in 0..self.slots.len() {
-            let (order, value) = &self.slots[slot];
-            if value.as_ref().is_some_and(|value| !keep(value)) {
-                let _ = self.take(*order);
+        for at in 0..self.slots.len() {
+            let slot = &self.slots[at];
+            if slot.value.as_ref().is_some_and(|value| !keep(value)) {
+                let _ = self.take(slot.order);
             }
         }
         let slots = &self.slots;
-        let alive = |order: u64| slots[(order & SLOT_MASK) as usize].0 == order;
-        self.heap.retain(|Reverse((_, order))| alive(*order));
+        self.heap
+            .retain(|Reverse((_, order))| Self::is_here(slots, *order));
         self.worst.clear();
+        self.ranked = false;
     }
 
     /// Entries there has been room for.
@@ -237,7 +264,7 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Push(u64),
+        Push(u64, bool),
         Pop,
         PopAndPutBack,
         GiveUp,
@@ -246,7 +273,7 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
-            4 => (0..5u64).prop_map(Step::Push),
+            4 => (0..5u64, any::<bool>()).prop_map(|(key, may_go)| Step::Push(key, may_go)),
             2 => Just(Step::Pop),
             1 => Just(Step::PopAndPutBack),
             1 => Just(Step::GiveUp),
@@ -257,62 +284,54 @@ mod tests {
 
     proptest! {
         /// Against a sorted list: smallest key first, FIFO among equals; what
-        /// is given up is the oldest with the largest key.
+        /// is given up is the oldest with the largest key of what may go.
         #[test]
         fn agrees_with_a_sorted_list(steps in steps()) {
             let mut lane = Lane::default();
-            let mut model: Vec<(u64, u32)> = Vec::new();
+            let mut model: Vec<(u64, bool, u32)> = Vec::new();
             let mut next = 0;
             for step in steps {
                 match step {
-                    Step::Push(key) => {
+                    Step::Push(key, may_go) => {
                         next += 1;
-                        prop_assert!(lane.push(key, next).is_ok());
-                        let at = model.partition_point(|(other, _)| *other <= key);
-                        model.insert(at, (key, next));
+                        prop_assert!(lane.push(key, may_go, (may_go, next)).is_ok());
+                        let at = model.partition_point(|(other, ..)| *other <= key);
+                        model.insert(at, (key, may_go, next));
                     }
                     Step::Pop => {
-                        let popped = lane.pop().map(|(key, _, value)| (key, value));
+                        let popped = lane.pop().map(|(key, _, (may_go, n))| (key, may_go, n));
                         let expected = (!model.is_empty()).then(|| model.remove(0));
                         prop_assert_eq!(popped, expected);
                     }
                     Step::PopAndPutBack => {
                         if let Some((key, arrival, value)) = lane.pop() {
-                            lane.push_back(key, arrival, value);
+                            lane.push_back(key, arrival, value.0, value);
                         }
                     }
                     Step::Retain => {
-                        lane.retain(|value| value % 7 != 0);
-                        model.retain(|(_, value)| value % 7 != 0);
+                        lane.retain(|(_, value)| value % 7 != 0);
+                        model.retain(|(.., value)| value % 7 != 0);
                     }
                     Step::GiveUp => {
-                        let worst = model.last().map(|(key, _)| *key);
-                        prop_assert_eq!(lane.worst_key(|_| true), worst);
-                        let at = model.iter().position(|(key, _)| Some(*key) == worst);
+                        let loose = model.iter().rfind(|(_, may_go, _)| *may_go);
+                        let worst = loose.map(|(key, ..)| *key);
+                        prop_assert_eq!(lane.worst_key(), worst);
+                        let at = model.iter().position(|(key, may_go, _)| {
+                            *may_go && Some(*key) == worst
+                        });
                         let expected = at.map(|at| model.remove(at));
-                        prop_assert_eq!(lane.give_up(|_| true), expected);
+                        let given_up = lane.give_up().map(|(key, (may_go, n))| (key, may_go, n));
+                        prop_assert_eq!(given_up, expected);
                     }
                 }
                 prop_assert_eq!(lane.len(), model.len());
-                let head = lane.peek().map(|(key, value)| (key, *value));
+                let loose = model.iter().filter(|(_, may_go, _)| *may_go).count();
+                prop_assert_eq!(lane.loose(), loose);
+                let head = lane.peek().map(|(key, value)| (key, value.0, value.1));
                 prop_assert_eq!(head, model.first().copied());
                 prop_assert!(lane.heap.len() <= 2 * lane.len() + 65);
-                prop_assert!(lane.worst.len() <= 2 * lane.len() + 66);
+                prop_assert!(lane.worst.len() <= 2 * loose + 66);
             }
         }
-    }
-
-    #[test]
-    fn entries_that_may_not_go_stay() {
-        let mut lane = Lane::default();
-        for (key, value) in [(1, 'a'), (9, 'b'), (9, 'c'), (5, 'd')] {
-            lane.push(key, value).unwrap();
-        }
-        assert_eq!(lane.worst_key(|v| !"bc".contains(*v)), Some(5));
-        assert_eq!(lane.give_up(|v| !"bc".contains(*v)), Some((5, 'd')));
-        assert_eq!(lane.give_up(|_| true), Some((9, 'b')));
-        assert_eq!(lane.give_up(|v| *v != 'c'), Some((1, 'a')));
-        assert_eq!(lane.give_up(|v| *v != 'c'), None);
-        assert_eq!(lane.iter().collect::<String>(), "c");
     }
 }

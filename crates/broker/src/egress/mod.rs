@@ -112,6 +112,33 @@ struct Awaited {
     first: Option<Place>,
 }
 
+/// Messages of one lane that wait.
+#[derive(Debug, Default, Clone, Copy)]
+struct Load {
+    bytes: usize,
+    /// Of these, messages that may go, and their bytes.
+    loose: usize,
+    loose_bytes: usize,
+}
+
+impl Load {
+    fn add(&mut self, entry: &Entry) {
+        self.bytes += entry.size();
+        if entry.may_go() {
+            self.loose += 1;
+            self.loose_bytes += entry.size();
+        }
+    }
+
+    fn remove(&mut self, entry: &Entry) {
+        self.bytes -= entry.size();
+        if entry.may_go() {
+            self.loose -= 1;
+            self.loose_bytes -= entry.size();
+        }
+    }
+}
+
 /// What a connection has beside its plain buffer while it has something else
 /// to send.
 #[derive(Debug, Default)]
@@ -121,8 +148,8 @@ pub(crate) struct Lanes {
     urgent: [Lane<Entry>; 2],
     /// Of the same lanes, what waits in the shared queue.
     awaited: [Awaited; 2],
-    /// Bytes of what waits of each of them, wherever.
-    urgent_bytes: [usize; 2],
+    /// What waits of each of them, wherever.
+    urgent_load: [Load; 2],
     /// Urgent messages encoded for the write that is under way, and after it
     /// the rest of the one that was cut.
     express: OutBuf,
@@ -154,18 +181,15 @@ impl Lanes {
         !self.urgent[lane].is_empty() || self.awaited[lane].messages > 0
     }
 
-    /// Messages of lane 0 or 1.
-    fn waiting(&self, class: Class) -> usize {
-        let lane = class as usize & 1;
-        self.urgent[lane].len() + self.awaited[lane].messages
-    }
-
-    /// Whether another message of that class and of so many bytes is too much.
+    /// Whether another message that may go, of that class and of so many bytes,
+    /// is too much.
     fn is_full_for(&self, class: Class, size: usize, limits: &LaneLimits) -> bool {
         let is_full = |lanes: &[Class], bound: Bound| {
-            let messages: usize = lanes.iter().map(|lane| self.waiting(*lane)).sum();
-            let bytes = lanes.iter().map(|lane| self.urgent_bytes[*lane as usize]);
-            messages >= bound.messages || bytes.sum::<usize>().saturating_add(size) > bound.bytes
+            let loads = lanes.iter().map(|lane| self.urgent_load[*lane as usize]);
+            let (messages, bytes) = loads.fold((0, size), |(messages, bytes), load| {
+                (messages + load.loose, bytes + load.loose_bytes)
+            });
+            messages >= bound.messages || bytes > bound.bytes
         };
         is_full(&[Class::RealTime, Class::Priority], limits.urgent)
             || class == Class::Priority && is_full(&[Class::Priority], limits.priority)
@@ -213,8 +237,8 @@ pub enum Scope {
 }
 
 /// Where messages of lanes 0 and 1 wait, and their bounds for one connection.
-/// Bounds are for messages with QoS 0, and count all; those with QoS 1 and 2 are
-/// bounded by the window.
+/// Bounds are for messages with QoS 0, and count these: those with QoS 1 and 2
+/// cannot go, and are bounded by the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneLimits {
     /// Where they wait.
@@ -304,7 +328,7 @@ impl Egress {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         let others = self.lanes.as_ref().map_or(0, |lanes| {
-            let urgent: usize = lanes.urgent_bytes.iter().sum();
+            let urgent: usize = lanes.urgent_load.iter().map(|load| load.bytes).sum();
             lanes.control.len() + lanes.bulk.len() + lanes.express.len() + urgent
         });
         self.plain.len() + others
@@ -394,22 +418,27 @@ impl Egress {
                 stats.class(class).dropped_full += 1;
                 return false;
             };
-            lanes.urgent_bytes[worst as usize & 1] -= victim.size();
+            lanes.urgent_load[worst as usize & 1].remove(&victim);
             stats.class(worst).dropped_full += 1;
             stats.class(worst).waiting -= 1;
         }
         let lane = class as usize & 1;
+        let mut load = lanes.urgent_load[lane];
+        load.add(&entry);
         let awaited = &mut lanes.awaited[lane];
         // Behind what waits in the shared queue, should the method have changed.
         if limits.enqueue == Enqueue::Shared || awaited.messages > 0 {
             let place = seat.push(class, rank.key, entry);
             awaited.messages += 1;
             awaited.first = Some(awaited.first.map_or(place, |first| first.min(place)));
-        } else if lanes.urgent[lane].push(rank.key, entry).is_err() {
+        } else if lanes.urgent[lane]
+            .push(rank.key, entry.may_go(), entry)
+            .is_err()
+        {
             stats.class(class).dropped_full += 1;
             return false;
         }
-        lanes.urgent_bytes[lane] += size;
+        lanes.urgent_load[lane] = load;
         stats.class(class).arrived();
         true
     }
@@ -587,8 +616,9 @@ impl Egress {
         let cut = lanes.express.len() - whole;
         while let Some(sending) = lanes.sending.pop_back() {
             let lane = sending.class as usize & 1;
-            lanes.urgent_bytes[lane] += sending.entry.size();
-            lanes.urgent[lane].push_back(sending.key, sending.arrival, sending.entry);
+            lanes.urgent_load[lane].add(&sending.entry);
+            let may_go = sending.entry.may_go();
+            lanes.urgent[lane].push_back(sending.key, sending.arrival, may_go, sending.entry);
         }
         lanes.express.keep_front(cut, pool);
     }
@@ -757,23 +787,32 @@ impl Egress {
 
     /// Drops everything and gives the memory back.
     fn release(&mut self, seat: &mut Seat<'_>, pool: &mut Pool, stats: &mut Stats) {
+        self.drop_urgent(seat, pool, stats);
         self.plain.release(pool);
         self.lead = 0;
         if let Some(lanes) = &mut self.lanes {
             lanes.control.release(pool);
             lanes.bulk.release(pool);
             lanes.express.release(pool);
-            lanes.sending.clear();
-            for class in [Class::RealTime, Class::Priority] {
-                lanes.draw(seat);
-                while lanes.urgent[class as usize].pop().is_some() {
-                    stats.class(class).waiting -= 1;
-                    lanes.draw(seat);
-                }
-            }
-            lanes.urgent_bytes = [0; 2];
             self.give_lanes_back(pool);
         }
+    }
+
+    /// Drops the urgent messages of which nothing was written: their receiver
+    /// is gone. Those that somebody was promised are in the window still.
+    pub(crate) fn drop_urgent(&mut self, seat: &mut Seat<'_>, pool: &mut Pool, stats: &mut Stats) {
+        self.recall(pool);
+        let Some(lanes) = &mut self.lanes else { return };
+        for class in [Class::RealTime, Class::Priority] {
+            lanes.draw(seat);
+            while let Some((_, _, entry)) = lanes.urgent[class as usize].pop() {
+                let stats = stats.class(class);
+                stats.waiting -= 1;
+                stats.dropped_gone += u64::from(entry.may_go());
+                lanes.draw(seat);
+            }
+        }
+        lanes.urgent_load = [Load::default(); 2];
     }
 
     /// Takes whole packets, `max` bytes of them at most and messages of one
@@ -877,9 +916,10 @@ impl Lanes {
                 && let Some(entry) = self.leave_shared(class, first, false, seat)
             {
                 // There is room: what waits is bounded for both together.
+                let may_go = entry.may_go();
                 let _ = match self.sending.is_empty() {
-                    true => self.urgent[lane].push(first.key, entry),
-                    false => self.urgent[lane].append(first.key, entry),
+                    true => self.urgent[lane].push(first.key, may_go, entry),
+                    false => self.urgent[lane].append(first.key, may_go, entry),
                 };
             }
         }
@@ -914,8 +954,8 @@ impl Lanes {
     ) -> Option<(Class, Entry)> {
         for worst in [Class::Priority, Class::RealTime] {
             let lane = &mut self.urgent[worst as usize];
-            let own = lane.worst_key(Entry::may_go);
-            let awaited = match self.awaited[worst as usize].messages {
+            let own = lane.worst_key();
+            let awaited = match self.urgent_load[worst as usize].loose - lane.loose() {
                 0 => None,
                 _ => seat.worst(worst),
             };
@@ -930,7 +970,7 @@ impl Lanes {
                 Some(place) if own.is_none_or(|own| own < place.key) => {
                     self.leave_shared(worst, place, true, seat)
                 }
-                _ => lane.give_up(Entry::may_go).map(|(_, entry)| entry),
+                _ => lane.give_up().map(|(_, entry)| entry),
             };
             return entry.map(|entry| (worst, entry));
         }
@@ -950,7 +990,7 @@ impl Lanes {
     ) -> Option<usize> {
         let lane = class as usize & 1;
         let (key, arrival, entry) = self.urgent[lane].pop()?;
-        self.urgent_bytes[lane] -= entry.size();
+        self.urgent_load[lane].remove(&entry);
         let delivery = &entry.delivery;
         let message = &delivery.message;
         let late = message.stamp.drop_late && message.stamp.deadline < now;

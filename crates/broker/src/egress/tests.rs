@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use punctual_codec::QoS;
 
 use super::world::{World, message};
-use super::{Bound, Class, LaneLimits, OVERHEAD, Overflow, Rank, Scope, Shares};
+use super::{Bound, Class, Enqueue, LaneLimits, OVERHEAD, Overflow, Rank, Scope, Shares};
 use crate::{Message, Nanos};
 
 const UNBOUNDED: LaneLimits = LaneLimits {
-    enqueue: super::Enqueue::PerReceiver,
+    enqueue: Enqueue::PerReceiver,
     urgent: Bound::NONE,
     priority: Bound::NONE,
     overflow: Overflow::EvictOldest,
@@ -79,7 +79,8 @@ impl Model {
     /// Adds an urgent message. No message goes while one stays that ranks lower.
     fn push(&mut self, new: Waiting) {
         let over = |model: &Self, bound: Bound, from: Class| {
-            let lanes = |one: &&Waiting| one.rank.is_some_and(|rank| rank.class >= from);
+            let lanes =
+                |one: &&Waiting| one.may_go && one.rank.is_some_and(|rank| rank.class >= from);
             let bytes: usize = model.urgent().filter(lanes).map(|one| one.size).sum();
             model.urgent().filter(lanes).count() >= bound.messages || bytes + new.size > bound.bytes
         };
@@ -303,6 +304,47 @@ proptest! {
                 prop_assert!(written[lane] + slack >= least, "lane {}: {:?}", lane, written);
             }
         }
+    }
+}
+
+/// What a receiver that is gone was not sent is not counted as sent, however it
+/// waited; what it was sent in part is.
+#[test]
+fn what_is_lost_with_a_connection_is_no_departure() {
+    for enqueue in [Enqueue::PerReceiver, Enqueue::Shared] {
+        let limits = LaneLimits {
+            enqueue,
+            ..UNBOUNDED
+        };
+        let mut world = World::new(2, limits);
+        let rank = |class| Rank { class, key: 3 };
+        for (number, (class, qos)) in [
+            (Class::RealTime, QoS::AtMostOnce),
+            (Class::RealTime, QoS::AtMostOnce),
+            (Class::RealTime, QoS::AtLeastOnce),
+            (Class::Priority, QoS::AtMostOnce),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            // The deadline has passed when the connection is lost.
+            let message = message(rank(class), qos, 50, 1, Nanos(5));
+            world.push(0, &message, number as u16 + 1, Nanos(0));
+            world.push(1, &message, number as u16 + 1, Nanos(0));
+        }
+        world.append(0, Class::Normal, 10, 7);
+        assert_eq!(world.write(0, 20, Scope::All, Nanos(1)), 20);
+        world.lose(0, Nanos(9));
+        let [real_time, priority] = [Class::RealTime, Class::Priority].map(|class| {
+            let stats = world.stats.class(class);
+            (stats.sent, stats.missed, stats.dropped_gone, stats.waiting)
+        });
+        assert_eq!(real_time, (1, 0, 1, 3), "{enqueue:?}");
+        assert_eq!(priority, (0, 0, 1, 1), "{enqueue:?}");
+        // The rest of the packet under way, and what is not urgent.
+        assert_eq!(packets(&world.written[0]).len(), 2, "{enqueue:?}");
+        world.leave(1, Nanos(2));
+        assert_eq!(packets(&world.written[1]).len(), 4, "{enqueue:?}");
     }
 }
 

@@ -145,6 +145,13 @@ impl World {
         let tail = egress.take_all(ENCODING, &self.shares, seat, pool, stats, now);
         self.written[of as usize].extend(tail);
     }
+
+    /// As [`Self::leave`], of a receiver that is gone.
+    pub(super) fn lose(&mut self, of: u32, now: Nanos) {
+        let seat = &mut self.shared.seat(of);
+        self.egresses[of as usize].drop_urgent(seat, &mut self.pool, &mut self.stats);
+        self.leave(of, now);
+    }
 }
 
 /// An urgent message of that rank, with `len` bytes of payload, all `fill`.

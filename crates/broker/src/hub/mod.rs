@@ -222,12 +222,17 @@ impl Hub {
     }
 
     /// Forgets a connection and asks the shell to close it after what was
-    /// still to be written. The session is left to the caller.
-    pub(crate) fn drop_conn(&mut self, slot: u32, now: Nanos) {
+    /// still to be written; but for urgent messages if its peer is `gone`. The
+    /// session is left to the caller.
+    pub(crate) fn drop_conn(&mut self, slot: u32, gone: bool, now: Nanos) {
         let Some(mut conn) = self.conns.remove(slot) else {
             return;
         };
         self.stats.connections -= 1;
+        if gone {
+            let seat = &mut self.shared.seat(slot);
+            conn.out.drop_urgent(seat, &mut self.pool, &mut self.stats);
+        }
         let mut tail = conn.out.take_all(
             conn.encoding(),
             &self.config.shares,

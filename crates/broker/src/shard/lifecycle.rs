@@ -17,7 +17,7 @@ impl Shard {
     /// The network connection was closed, or failed, below the broker.
     pub fn closed(&mut self, id: ConnId, why: &str, now: Nanos) {
         if self.hub.conn(id).is_some() {
-            self.end_connection(id.slot, why, true, now);
+            self.lose_connection(id.slot, why, (true, true), now);
         }
     }
 
@@ -128,6 +128,17 @@ impl Shard {
     /// Forgets a connection, detaches its session, and lets the will and the
     /// session take their course.
     pub(super) fn end_connection(&mut self, slot: u32, why: &str, with_will: bool, now: Nanos) {
+        self.lose_connection(slot, why, (with_will, false), now);
+    }
+
+    /// The same, of a peer that may be gone.
+    fn lose_connection(
+        &mut self,
+        slot: u32,
+        why: &str,
+        (with_will, gone): (bool, bool),
+        now: Nanos,
+    ) {
         let hub = &mut self.hub;
         let Some(conn) = hub.conns.get(slot) else {
             return;
@@ -135,7 +146,7 @@ impl Shard {
         let (session_slot, peer) = (conn.session, conn.meta.peer);
         let generation = conn.generation;
         let connected = matches!(conn.state, State::Connected);
-        hub.drop_conn(slot, now);
+        hub.drop_conn(slot, gone, now);
         self.share_stats_soon(now);
         let hub = &mut self.hub;
         if !connected {

@@ -23,6 +23,7 @@ use super::{Failure, print};
 const WAIT: &str = "punctual_egress_wait_seconds";
 const WAITING: &str = "punctual_egress_waiting_messages";
 const SENT: &str = "punctual_egress_sent_total";
+const QUEUED: &str = "punctual_egress_queued_messages";
 const DROPPED: &str = "punctual_egress_dropped_total";
 const MISSED: &str = "punctual_deadline_misses_total";
 
@@ -303,15 +304,17 @@ impl<'a> View<'a> {
         }
         let _ = writeln!(
             text,
-            "\n{:<12}{:>8}{:>8}{:>9}{:>9}{:>9}{:>8}{:>8}{:>8}",
+            "\n{:<10}{:>7}{:>6}{:>7}{:>8}{:>8}{:>8}{:>6}{:>5}{:>8}{:>7}",
             "lane class",
             "sent",
-            "waiting",
-            "wait p50",
+            "waits",
+            "queued",
+            "p50",
             "p99",
             "p99.9",
-            "dropped",
+            "drops",
             "late",
+            "expired",
             "missed"
         );
         for (lane, class) in classes.iter().enumerate() {
@@ -321,15 +324,18 @@ impl<'a> View<'a> {
             let dropped = |reason| self.flow(DROPPED, &[of[0], ("reason", reason)]);
             let _ = writeln!(
                 text,
-                "{:<12}{:>8}{:>8}{:>9}{:>9}{:>9}{:>8}{:>8}{:>8}",
+                "{:<10}{:>7}{:>6}{:>7}{:>8}{:>8}{:>8}{:>6}{:>5}{:>8}{:>7}",
                 format!("{lane} {class}"),
                 count(self.flow(SENT, &of)),
                 count(self.now.sum(WAITING, &of).unwrap_or_default()),
+                count(self.now.sum(QUEUED, &of).unwrap_or_default()),
                 quantile(0.5),
                 quantile(0.99),
                 quantile(0.999),
-                count(dropped("full")),
+                // Whatever for, but time.
+                count(self.flow(DROPPED, &of) - dropped("late") - dropped("expired")),
                 count(dropped("late")),
+                count(dropped("expired")),
                 count(self.flow(MISSED, &of)),
             );
         }
@@ -471,6 +477,9 @@ mod tests {
              {SENT}{{class=\"realtime\"}} {sent}\n{WAITING}{{class=\"realtime\"}} 12\n\
              {DROPPED}{{class=\"realtime\",reason=\"full\"}} 3\n\
              {DROPPED}{{class=\"realtime\",reason=\"late\"}} 4\n\
+             {DROPPED}{{class=\"realtime\",reason=\"gone\"}} 6\n\
+             {DROPPED}{{class=\"realtime\",reason=\"expired\"}} 7\n\
+             {QUEUED}{{class=\"realtime\"}} 8\n\
              {MISSED}{{class=\"realtime\"}} 5\n"
         );
         Look {
@@ -492,7 +501,7 @@ mod tests {
             "CPU 0 %  memory 1.50 MiB  event loop late 0 µs (most 0 µs)",
             "messages                   0          4k           0 B           0 B",
             "dropped 4k  queue_full 4k",
-            "0 realtime        4k      12    50 µs    99 µs   100 µs       3       4       5",
+            "0 realtime     4k    12      8   50 µs   99 µs  100 µs     9    4       7      5",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }

@@ -584,7 +584,7 @@ section! {
         /// Order of messages with a real-time requirement. "fixed-priority": by
         /// rt-priority, then by deadline. "edf": by deadline. "fifo": every
         /// message in the order of arrival, whatever is stated.
-        policy: EgressPolicy = EgressPolicy::FixedPriority, since "0.2", Reload;
+        policy: EgressPolicy = EgressPolicy::FixedPriority, since "0.2", Restart;
         /// Urgency of messages whose publisher states none, by topic; the first
         /// rule whose filter matches applies. Requirements as in user
         /// properties, where rt- may be left out: "alarm/#: priority=0",

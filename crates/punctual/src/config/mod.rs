@@ -158,6 +158,27 @@ impl Config {
         names.chain(gone).filter(stays).cloned().collect()
     }
 
+    /// What is in effect once `new` is read: its values, but those of this one
+    /// where a change takes effect only at the next start. Listeners are those
+    /// of `new`.
+    pub(crate) fn reloaded(&self, new: &Self) -> Self {
+        let mut config = new.clone();
+        config.server.keep_fixed(&self.server);
+        config.auth.keep_fixed(&self.auth);
+        config.limits.keep_fixed(&self.limits);
+        config.mqtt.keep_fixed(&self.mqtt);
+        config.queue.keep_fixed(&self.queue);
+        config.egress.keep_fixed(&self.egress);
+        config.admission.keep_fixed(&self.admission);
+        config.tcp.keep_fixed(&self.tcp);
+        config.marking.keep_fixed(&self.marking);
+        config.realtime.keep_fixed(&self.realtime);
+        config.store.keep_fixed(&self.store);
+        config.mesh.keep_fixed(&self.mesh);
+        config.log.keep_fixed(&self.log);
+        config
+    }
+
     /// Every key: its full name, when a change takes effect, its value.
     fn entries(&self) -> Vec<(String, Effect, Option<String>)> {
         fn of<S: Section>(section: &S, path: &str) -> Vec<(String, Effect, Option<String>)> {

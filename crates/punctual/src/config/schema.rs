@@ -58,6 +58,9 @@ pub(crate) trait Section: Default {
     /// The values as TOML, in the order of [`keys`](Self::keys).
     fn values(&self) -> Vec<Option<String>>;
 
+    /// Takes over what takes effect only at the next start.
+    fn keep_fixed(&mut self, started: &Self);
+
     /// Reads the section named `path` from `node`.
     fn read(node: Node, path: &str, reader: &mut Reader) -> Self {
         let mut section = Self::default();
@@ -246,6 +249,13 @@ macro_rules! section {
 
             fn values(&self) -> Vec<Option<String>> {
                 vec![$($crate::config::value::Setting::show(&self.$key)),+]
+            }
+
+            fn keep_fixed(&mut self, started: &Self) {
+                use $crate::config::schema::Effect;
+                $(if Effect::$effect == Effect::Restart {
+                    self.$key.clone_from(&started.$key);
+                })+
             }
         }
     };

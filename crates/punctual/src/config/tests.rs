@@ -491,3 +491,19 @@ fn what_needs_a_restart_is_named() {
     assert_eq!(before.restart_needed(&after), ["listener.1.address"]);
     assert_eq!(after.restart_needed(&before), ["listener.1.address"]);
 }
+
+#[test]
+fn what_needs_a_restart_does_not_change_before_it() {
+    let before = Config::default();
+    let text =
+        "[limits]\nmax_sessions = 5\n[egress]\npolicy = \"edf\"\noverflow = \"refuse-new\"\n";
+    let new = load(text).unwrap();
+    assert_eq!(before.restart_needed(&new), ["egress.policy"]);
+    let in_effect = before.reloaded(&new);
+    assert_eq!(in_effect.egress.policy, before.egress.policy);
+    assert_eq!(in_effect.egress.overflow, new.egress.overflow);
+    assert_eq!(in_effect.limits, new.limits);
+    // Nothing else is pending, whatever is changed.
+    assert_eq!(before.restart_needed(&in_effect), [""; 0]);
+    assert_eq!(new.reloaded(&new), new);
+}

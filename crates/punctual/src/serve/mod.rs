@@ -207,7 +207,8 @@ fn reload(
     }
     server.set_authenticator(authenticator);
     server.set_access(access);
-    server.set_config(&Arc::new(config.broker()));
+    let in_effect = started.reloaded(&config);
+    server.set_config(&Arc::new(in_effect.broker()));
     logging.set_level(config.log.level);
     if let Some(http) = http {
         http.reloaded(started, &config);

@@ -199,6 +199,42 @@ fn subscribe_tells_what_it_does_not_understand() {
 }
 
 /// What is sent, waits, has expired and was held back is told by class.
+/// They are counted as dropped, and no deadline as missed.
+#[test]
+fn messages_that_are_lost_with_a_connection_were_not_sent() {
+    let Some(broker) = Broker::with_config("[server]\nsys_interval = \"1s\"\n") else {
+        return;
+    };
+    let (mut deaf, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("d")));
+    deaf.subscribe("t", 0);
+    let (mut publisher, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("p")));
+    // More than sockets take.
+    let payload = "x".repeat(64 * 1024);
+    for _ in 0..256 {
+        let props = Props::new().user("rt-deadline", "60s");
+        publisher.send(Publish::new(V5, "t", &payload).props(props).encode());
+    }
+    publisher.ping();
+    drop(deaf);
+    let (mut watcher, _) = Conn::connect_to(&broker, &Connect::new(V5, unique("w")));
+    watcher.subscribe("$SYS/rt/egress/realtime/#", 0);
+    let mut told = BTreeMap::new();
+    let number = |told: &BTreeMap<String, u64>, name: &str| {
+        let topic = format!("$SYS/rt/egress/realtime/{name}");
+        told.get(&topic).copied()
+    };
+    while number(&told, "dropped/gone").is_none_or(|gone| gone == 0)
+        || number(&told, "waiting") != Some(0)
+        || number(&told, "sent").is_none()
+    {
+        let message = watcher.message();
+        told.insert(message.topic.clone(), message.text().parse().unwrap());
+    }
+    let all = ["sent", "dropped/gone", "dropped/full"].map(|name| number(&told, name));
+    assert_eq!(all.iter().flatten().sum::<u64>(), 256, "{told:?}");
+    assert_eq!(number(&told, "missed"), Some(0));
+}
+
 #[test]
 fn what_happens_to_classes_is_told_on_sys_topics() {
     let Some(broker) = Broker::with_config("[server]\nsys_interval = \"1s\"\n") else {

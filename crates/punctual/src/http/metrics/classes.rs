@@ -43,8 +43,8 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
         "punctual_egress_dropped_total",
         Kind::Counter,
         "Messages dropped before they were sent: the connection's lanes were full, the \
-         message was late and rt-late is drop, it had expired, or the session's queue was \
-         full or the receiver too slow.",
+         message was late and rt-late is drop, it had expired, the session's queue was \
+         full or the receiver too slow, or the connection was lost.",
     );
     for (class, stats) in classes() {
         for (reason, count) in [
@@ -52,6 +52,7 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
             ("late", stats.dropped_late),
             ("expired", stats.dropped_expired),
             ("queue", stats.dropped_queue),
+            ("gone", stats.dropped_gone),
         ] {
             out.sample(&[("class", class), ("reason", reason)], count);
         }
