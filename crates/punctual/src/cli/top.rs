@@ -552,7 +552,7 @@ mod tests {
         for line in [
             "messages                   0       1.50k           0 B           0 B",
             "dropped 1.50k/s  queue_full 1.50k",
-            "0 realtime     1.50k      12    50 µs    99 µs   100 µs       0       0       0",
+            "0 realtime  1.50k    12      8   50 µs   99 µs  100 µs     0    0       0      0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
