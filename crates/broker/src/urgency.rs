@@ -7,7 +7,10 @@
 //! treated as if it were not there: the message is carried all the same.
 
 use punctual_codec::{Properties, PropertyId, topic};
-use punctual_model::{Late, RequirementError, Requirements, is_requirement_key};
+use punctual_model::{
+    Late, MAX_PRIORITY, RequirementError, Requirements, deadline_monotonic, format_duration,
+    is_requirement_key, shortest_deadline,
+};
 
 use crate::Nanos;
 use crate::egress::{Class, Urgency};
@@ -15,8 +18,8 @@ use crate::egress::{Class, Urgency};
 /// What a client may state on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UrgencyRights {
-    /// Highest `rt-priority`, 0..=7, and whether a deadline may be stated at
-    /// all; `None` for neither.
+    /// Highest `rt-priority`, 0..=7, stated or implied by an `rt-deadline`
+    /// without it; `None` for neither of them.
     pub max_rt_priority: Option<u8>,
     /// Most urgent (lowest) `priority`; `None` for none.
     pub min_priority: Option<u64>,
@@ -29,17 +32,124 @@ impl UrgencyRights {
         min_priority: Some(0),
     };
 
-    fn allow(&self, urgency: &Urgency) -> bool {
-        let realtime = urgency.class() != Class::RealTime
-            || self
-                .max_rt_priority
-                .is_some_and(|max| urgency.rt_priority.is_none_or(|wanted| wanted <= max));
-        let priority = urgency
-            .priority
-            .is_none_or(|wanted| self.min_priority.is_some_and(|min| wanted >= min));
-        realtime && priority
+    /// The first of what is stated that is more than that, if anything is.
+    fn exceeded_by(&self, urgency: &Urgency) -> Option<Excess> {
+        let most = self.max_rt_priority;
+        let is_above = |wanted: u8| most.is_none_or(|most| wanted > most);
+        let rt = match (urgency.rt_priority, urgency.deadline) {
+            (Some(stated), _) => is_above(stated).then_some(Excess::RtPriority { stated, most }),
+            (None, Some(stated)) => {
+                let implied = deadline_monotonic(stated.0);
+                is_above(implied).then_some(Excess::Deadline {
+                    stated,
+                    implied,
+                    most,
+                })
+            }
+            (None, None) => None,
+        };
+        rt.or_else(|| {
+            let (stated, least) = (urgency.priority?, self.min_priority);
+            let is_below = least.is_none_or(|least| stated < least);
+            is_below.then_some(Excess::Priority { stated, least })
+        })
+    }
+
+    /// What is allowed, as it counts. Where deadlines alone give the order, or
+    /// a flow's priority is found while it is admitted, the right to a priority
+    /// has to bind as well.
+    fn bind(
+        &self,
+        mut requirements: Requirements,
+        mut urgency: Urgency,
+    ) -> (Requirements, Urgency) {
+        let most = self.max_rt_priority.unwrap_or(0);
+        if urgency.class() == Class::RealTime && most < MAX_PRIORITY {
+            urgency.least_deadline = Nanos(shortest_deadline(most));
+            let implied = urgency
+                .deadline
+                .map(|deadline| deadline_monotonic(deadline.0));
+            requirements.priority = requirements.priority.or(implied);
+        }
+        (requirements, urgency)
     }
 }
+
+/// Something stated that is more than its publisher may state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Excess {
+    /// An `rt-priority`.
+    RtPriority {
+        /// Its value.
+        stated: u8,
+        /// The highest allowed; `None` if none is.
+        most: Option<u8>,
+    },
+    /// An `rt-deadline` without `rt-priority`.
+    Deadline {
+        /// Its value.
+        stated: Nanos,
+        /// The priority that it implies.
+        implied: u8,
+        /// The highest allowed; `None` if none is.
+        most: Option<u8>,
+    },
+    /// A `priority`.
+    Priority {
+        /// Its value.
+        stated: u64,
+        /// The most urgent allowed; `None` if none is.
+        least: Option<u64>,
+    },
+}
+
+impl Excess {
+    /// In words: what is stated on that topic, what may be, and where that is
+    /// said.
+    pub fn on(&self, topic: &str) -> String {
+        let end = topic.char_indices().nth(MAX_TOLD).map(|(end, _)| end);
+        let (topic, cut) = match end {
+            Some(end) => (&topic[..end], "..."),
+            None => (topic, ""),
+        };
+        let at = format!("on {topic:?}{cut}");
+        let none = |key| format!("none may be stated (rt {key}=none in the ACL file)");
+        let most_of = |most: Option<u8>| match most {
+            Some(most) => format!("at most {most} (rt max-priority in the ACL file)"),
+            None => none("max-priority"),
+        };
+        match *self {
+            Self::RtPriority { stated, most } => {
+                format!("rt-priority = {stated} {at}: {}", most_of(most))
+            }
+            Self::Deadline {
+                stated,
+                implied,
+                most,
+            } => {
+                let stated = format_duration(std::time::Duration::from_nanos(stated.0));
+                let limit = most_of(most);
+                match most {
+                    Some(most) => format!(
+                        "rt-deadline = {stated} {at} implies rt-priority {implied}: {limit}; \
+                         state rt-priority = {most} as well"
+                    ),
+                    None => format!("rt-deadline = {stated} {at}: {limit}"),
+                }
+            }
+            Self::Priority { stated, least } => {
+                let limit = match least {
+                    Some(least) => format!("at least {least} (rt priority in the ACL file)"),
+                    None => none("priority"),
+                };
+                format!("priority = {stated} {at}: {limit}")
+            }
+        }
+    }
+}
+
+/// Characters of a topic that are repeated to who states something on it.
+const MAX_TOLD: usize = 200;
 
 impl Default for UrgencyRights {
     fn default() -> Self {
@@ -144,7 +254,7 @@ fn urgency_of(requirements: &Requirements) -> Urgency {
         deadline: requirements.deadline.map(nanos),
         priority: requirements.message_priority,
         drop_late: requirements.late == Some(Late::Drop),
-        bulk: false,
+        ..Urgency::default()
     }
 }
 
@@ -155,8 +265,8 @@ pub struct Asked {
     pub requirements: Requirements,
     /// The same as urgency.
     pub urgency: Urgency,
-    /// There was no right to what is stated.
-    pub refused: bool,
+    /// What is stated without the right to it, and counts for nothing.
+    pub refused: Option<Excess>,
 }
 
 /// What a publication asks for: what is `stated` if that is allowed, else the
@@ -167,16 +277,23 @@ pub fn asked(
     rights: impl FnOnce() -> UrgencyRights,
 ) -> Asked {
     let urgency = urgency_of(&stated);
-    let silent = urgency.class() == Class::Normal;
-    let refused = !silent && !rights().allow(&urgency);
-    if !silent && !refused {
-        return Asked {
-            requirements: stated,
-            urgency,
-            refused,
-        };
+    let mut refused = None;
+    if urgency.class() != Class::Normal {
+        let rights = rights();
+        refused = rights.exceeded_by(&urgency);
+        if refused.is_none() {
+            let (requirements, urgency) = rights.bind(stated, urgency);
+            return Asked {
+                requirements,
+                urgency,
+                refused,
+            };
+        }
     }
-    let without_rule = if refused { Requirements::NONE } else { stated };
+    let without_rule = match refused {
+        Some(_) => Requirements::NONE,
+        None => stated,
+    };
     Asked {
         requirements: rule.map_or(without_rule, |rule| rule.requirements),
         urgency: rule.map(|rule| rule.urgency).unwrap_or_default(),
@@ -253,7 +370,7 @@ mod tests {
         };
         let priority = |stated: &Requirements, rule, min| {
             let asked = asked(*stated, rule, || rights(min));
-            (asked.urgency.priority, asked.refused)
+            (asked.urgency.priority, asked.refused.is_some())
         };
         assert_eq!(priority(&stated, rule, Some(2)), (Some(2), false));
         assert_eq!(priority(&stated, rule, Some(3)), (Some(9), true));
@@ -263,7 +380,79 @@ mod tests {
             priority: Some(7),
             ..Requirements::NONE
         };
-        assert!(asked(realtime, None, || rights(Some(0))).refused);
-        assert!(!asked(realtime, None, || UrgencyRights::ALL).refused);
+        assert!(asked(realtime, None, || rights(Some(0))).refused.is_some());
+        assert_eq!(asked(realtime, None, || UrgencyRights::ALL).refused, None);
+    }
+
+    fn asked_with(stated: &str, most: u8) -> Asked {
+        let rights = UrgencyRights {
+            max_rt_priority: Some(most),
+            min_priority: Some(4),
+        };
+        asked(stated.parse().unwrap(), None, || rights)
+    }
+
+    #[test]
+    fn a_deadline_needs_the_right_to_the_priority_that_it_implies() {
+        for (most, shortest) in [(6, "1000001ns"), (3, "30000001ns"), (0, "1000000001ns")] {
+            assert_eq!(
+                asked_with(&format!("deadline={shortest}"), most).refused,
+                None
+            );
+            let shorter = asked_with("deadline=1ms", most);
+            assert!(shorter.refused.is_some());
+            assert_eq!(shorter.urgency, Urgency::default());
+        }
+        assert_eq!(asked_with("deadline=1ns", 7).refused, None);
+        assert_eq!(asked_with("rt-priority=3, deadline=1ns", 3).refused, None);
+    }
+
+    /// Neither an order by deadlines nor the admission of flows makes more of a
+    /// deadline than the right to a priority.
+    #[test]
+    fn a_deadline_counts_no_more_than_the_right_says() {
+        let bound = asked_with("rt-priority=2, deadline=1ns", 3);
+        assert_eq!(bound.urgency.deadline, Some(Nanos(1)));
+        assert_eq!(bound.urgency.least_deadline, Nanos(30_000_001));
+        let implied = asked_with("deadline=2s, period=2s", 3);
+        assert_eq!(implied.requirements.priority, Some(0));
+        assert_eq!(implied.urgency.rt_priority, None);
+        let free = asked_with("deadline=2s, period=2s", 7);
+        assert_eq!(free.requirements.priority, None);
+        assert_eq!(free.urgency.least_deadline, Nanos(0));
+    }
+
+    #[test]
+    fn what_is_refused_is_said_with_its_topic_and_limit() {
+        let told = |stated, most| {
+            let excess = asked_with(stated, most).refused.unwrap();
+            excess.on("a")
+        };
+        assert_eq!(
+            told("rt-priority=4", 3),
+            "rt-priority = 4 on \"a\": at most 3 (rt max-priority in the ACL file)"
+        );
+        assert_eq!(
+            told("deadline=800us", 3),
+            "rt-deadline = 800us on \"a\" implies rt-priority 7: at most 3 (rt max-priority in \
+             the ACL file); state rt-priority = 3 as well"
+        );
+        assert_eq!(
+            told("priority=2", 3),
+            "priority = 2 on \"a\": at least 4 (rt priority in the ACL file)"
+        );
+        let none = UrgencyRights {
+            max_rt_priority: None,
+            min_priority: None,
+        };
+        let refused = |stated: &str| {
+            let asked = asked(stated.parse().unwrap(), None, || none);
+            asked.refused.unwrap().on(&"x".repeat(1000))
+        };
+        let told = refused("deadline=5ms");
+        assert!(told.starts_with("rt-deadline = 5ms on \"xxx") && told.len() < 400);
+        assert!(told.ends_with(": none may be stated (rt max-priority=none in the ACL file)"));
+        let told = refused("priority=2");
+        assert!(told.ends_with(": none may be stated (rt priority=none in the ACL file)"));
     }
 }

@@ -27,6 +27,14 @@ pub fn implied_deadline(priority: u8) -> u64 {
     BANDS.get(band).copied().unwrap_or(10 * BANDS[6])
 }
 
+/// Shortest relative deadline in nanoseconds that has at most this priority by
+/// [`deadline_monotonic`]; 0 for 7, which any has.
+pub fn shortest_deadline(priority: u8) -> u64 {
+    let higher = 6_u8.checked_sub(priority).map(usize::from);
+    let band = higher.and_then(|band| BANDS.get(band));
+    band.map_or(0, |band| band + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +45,9 @@ mod tests {
         assert_eq!(bands.map(deadline_monotonic), [7, 6, 5, 4, 3, 2, 1, 0]);
         for priority in 0..=7 {
             assert_eq!(deadline_monotonic(implied_deadline(priority)), priority);
+            let shortest = shortest_deadline(priority);
+            assert_eq!(deadline_monotonic(shortest), priority);
+            assert!(priority == 7 || deadline_monotonic(shortest - 1) == priority + 1);
         }
     }
 }

@@ -27,7 +27,7 @@ mod units;
 pub mod wire;
 
 pub use answer::{Answer, Grant, Status};
-pub use bands::{deadline_monotonic, implied_deadline};
+pub use bands::{deadline_monotonic, implied_deadline, shortest_deadline};
 pub use digest::digest;
 pub use error::RequirementError;
 pub use policing::{Conformity, MessageSize, Meter};

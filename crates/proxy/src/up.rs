@@ -457,8 +457,8 @@ fn asked(peer: &Peer, rules: &[UrgencyRule], topic: &str, raw: &RawPublish<'_>) 
     };
     let rule = urgency::of_topic(rules, topic);
     let asked = urgency::asked(own.or(peer.default), rule, rights);
-    if asked.refused {
-        remark = Some("no right to state this urgency on this topic".into());
+    if let Some(excess) = asked.refused {
+        remark = Some(excess.on(topic));
     }
     let requirements = asked.requirements;
     Asked {

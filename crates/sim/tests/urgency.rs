@@ -228,20 +228,23 @@ fn a_flood_of_priority_0_leaves_others_their_shares() {
     }
 }
 
-/// Client `f` may publish and subscribe what it likes, and state no urgency.
+/// Client `f` may publish and subscribe what it likes, and state this urgency.
 #[derive(Debug)]
-struct NoUrgencyForF;
+struct OfF(UrgencyRights);
+
+/// None at all.
+const NONE: UrgencyRights = UrgencyRights {
+    max_rt_priority: None,
+    min_priority: None,
+};
 
 #[derive(Debug)]
 struct Rights(UrgencyRights);
 
-impl AccessControl for NoUrgencyForF {
+impl AccessControl for OfF {
     fn permissions(&self, _: Option<&str>, client_id: &str) -> Option<Arc<dyn Permissions>> {
         let rights = match client_id {
-            "f" => UrgencyRights {
-                max_rt_priority: None,
-                min_priority: None,
-            },
+            "f" => self.0,
             _ => UrgencyRights::ALL,
         };
         Some(Arc::new(Rights(rights)))
@@ -270,7 +273,7 @@ impl Permissions for Rights {
 fn a_flood_of_who_has_no_right_to_urgency_overtakes_nobody() {
     for shards in [1, 2] {
         let mut s = Scenario::run(&format!("broker shards={shards} shares=0"));
-        let access = Arc::new(NoUrgencyForF);
+        let access = Arc::new(OfF(NONE));
         s.world().directory().set_access_control(Some(access));
         s.go_on(
             "conn b window=50; sub b #; conn f user=priority:0 will=w:x will_user=priority:0; stop b
@@ -279,6 +282,31 @@ fn a_flood_of_who_has_no_right_to_urgency_overtakes_nobody() {
              expect b log 0; expect b alarm 5; expect b log 1; expect b t 2; expect b t 3
              expect b t 4; expect b w x; expect b log 6; none b",
         );
+    }
+}
+
+/// A right to an `rt-priority` binds deadlines too: stated alone they imply one,
+/// and where they alone give the order, they count as far as the right goes.
+#[test]
+fn a_short_deadline_is_no_way_around_the_right_to_a_priority() {
+    for policy in ["fixed", "edf"] {
+        for shards in [1, 2] {
+            let broker = format!("broker shards={shards} shares=0 egress={policy}");
+            let mut s = Scenario::run(&broker);
+            let access = Arc::new(OfF(UrgencyRights {
+                max_rt_priority: Some(3),
+                min_priority: None,
+            }));
+            s.world().directory().set_access_control(Some(access));
+            s.go_on(
+                "conn b window=50; sub b #; stop b; pub a log 0 size=200; pub a log 1
+                 pub f t 2 user=rt-deadline:1us; pub f t 3 user=rt-priority:3 user=rt-deadline:1ns
+                 pub f t 4 user=rt-deadline:100ms; pub a t 5 user=rt-priority:5
+                 pub a t 6 user=rt-priority:6; read b
+                 expect b log 0; expect b t 6; expect b t 5; expect b t 3; expect b t 4
+                 expect b log 1; expect b t 2; none b",
+            );
+        }
     }
 }
 

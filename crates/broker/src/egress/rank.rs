@@ -65,6 +65,10 @@ pub struct Urgency {
     pub deadline: Option<Nanos>,
     /// `priority`: 0 most urgent.
     pub priority: Option<u64>,
+    /// Shortest deadline that counts where deadlines alone give the order: who
+    /// may not state any `rt-priority` does not get by with a short deadline.
+    /// 0 for any.
+    pub least_deadline: Nanos,
     /// `rt-late = drop`: a message past its deadline is not sent any more.
     pub drop_late: bool,
     /// A rule calls the topic bulk.
@@ -99,8 +103,8 @@ pub trait Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FixedPriority;
 
-/// Real-time messages by absolute deadline; messages with a `priority` by
-/// that.
+/// Real-time messages by absolute deadline, as far as the publisher may state
+/// it; messages with a `priority` by that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Edf;
 
@@ -142,7 +146,8 @@ impl Policy for Edf {
         let key = match class {
             Class::RealTime => {
                 let implied = || Nanos(implied_deadline(urgency.rt_priority.unwrap_or(0)));
-                (now + urgency.deadline.unwrap_or_else(implied)).0
+                let deadline = urgency.deadline.unwrap_or_else(implied);
+                (now + deadline.max(urgency.least_deadline)).0
             }
             Class::Priority => urgency.priority.unwrap_or(u64::MAX),
             Class::Normal | Class::Bulk => 0,
@@ -296,6 +301,20 @@ mod tests {
             let a = Edf.rank(&realtime(Some(p), Some(d)), now);
             let b = Edf.rank(&realtime(Some(q), Some(e)), now);
             prop_assert_eq!(a.cmp(&b), d.cmp(&e));
+        }
+
+        /// With a right to priorities up to `most`, nothing stated is before what
+        /// those may state who have more.
+        #[test]
+        fn edf_counts_no_deadline_below_the_least(
+            p in 0..8u8, d in 1..1u64 << 40, most in 0..7u8, now in 0..1u64 << 50,
+        ) {
+            let now = Nanos(now);
+            let least_deadline = Nanos(punctual_model::shortest_deadline(most));
+            let bound = Urgency { least_deadline, ..realtime(Some(p.min(most)), Some(d)) };
+            let higher = realtime(Some(most + 1), None);
+            prop_assert!(Edf.rank(&higher, now) < Edf.rank(&bound, now));
+            prop_assert_eq!(Stamp::new(Discipline::Edf, &bound, now).deadline, now + Nanos(d));
         }
 
         /// Messages of which the same is stated keep their order.

@@ -10,7 +10,7 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::{AuthAnswer, Fail, Next, Shard, links};
+use super::{AuthAnswer, Fail, Next, Shard, links, publish};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
@@ -306,7 +306,7 @@ impl Shard {
     ) -> Result<(), Refusal> {
         let config = self.hub.config.clone();
         let v5 = connect.version.is_v5();
-        let wish = Wish::new(connect, &config)?;
+        let mut wish = Wish::new(connect, &config)?;
         let Some(conn) = self.hub.conn(id) else {
             return Ok(());
         };
@@ -333,7 +333,6 @@ impl Shard {
             true => durability.max(Durability::Batched),
             false => durability,
         };
-        let mut wish = wish;
         if is_link {
             wish.session_expiry = u32::MAX;
         }
@@ -430,6 +429,16 @@ impl Shard {
             true => None,
             false => hub.directory.permissions(username.as_deref(), &client_id),
         };
+        if let (Some(will), Some(permissions)) = (&connect.will, &permissions) {
+            let stated = urgency::stated(will.properties).unwrap_or_default();
+            let asked = urgency::asked(stated, None, || permissions.urgency(will.topic));
+            if let Some(excess) = asked.refused {
+                add(
+                    &mut wish.remark,
+                    &format!("will: {}", excess.on(will.topic)),
+                );
+            }
+        }
         let epoch = hub.epoch();
         if session_present && wish.session_expiry == 0 {
             hub.store_session_end(slot);
@@ -511,6 +520,9 @@ impl Shard {
             username,
         }));
 
+        if let Some(remark) = &wish.remark {
+            publish::report_urgency(hub, id, remark, now);
+        }
         let mut properties = PropertyBuf::new();
         if v5 {
             wish.put_answer(connect, &config, &mut properties);
@@ -675,7 +687,7 @@ struct Wish {
     /// Requirements of all publications.
     default: Requirements,
     classes: u8,
-    /// What could not be understood of them, or of the will's.
+    /// What of them, or of the will's, is not followed, and why.
     remark: Option<String>,
 }
 
@@ -723,7 +735,7 @@ impl Wish {
         }
         let number = |id| properties.number(id);
         let mut remark = None;
-        let mut note = |error: String| remark = Some(error);
+        let mut note = |why: String| add(&mut remark, &why);
         let stated = |properties| urgency::stated(properties).map_err(|e| e.to_string());
         let default = stated(properties).map_err(&mut note);
         let classes = urgency::classes(properties).map_err(&mut note);
@@ -804,6 +816,15 @@ impl Wish {
             answer.push_number(PropertyId::ServerKeepAlive, u32::from(self.keep_alive));
         }
     }
+}
+
+/// Adds another reason to what a client is told.
+fn add(remark: &mut Option<String>, why: &str) {
+    let all = remark.get_or_insert_default();
+    if !all.is_empty() {
+        all.push_str("; ");
+    }
+    all.push_str(why);
 }
 
 fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, Refusal> {

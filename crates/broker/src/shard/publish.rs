@@ -746,9 +746,9 @@ fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> C
         return Course::Go(Stamp::PLAIN, None, None);
     };
     hub.stats.bad_requirements += u64::from(remark.is_some());
-    if asked.refused {
+    if let Some(excess) = asked.refused {
         hub.stats.refused_urgency += 1;
-        remark = Some("no right to state this urgency on this topic".to_owned());
+        remark = Some(excess.on(&String::from_utf8_lossy(stated.topic)));
     }
     if let Some(why) = &remark {
         report_urgency(hub, id, why, now);

@@ -103,7 +103,7 @@ impl Shard {
         };
         let stamp = Stamp::new(config.discipline, &urgency, now);
         let message = will.message.published_at(now, stamp);
-        hub.stats.refused_urgency += u64::from(asked.refused);
+        hub.stats.refused_urgency += u64::from(asked.refused.is_some());
         self.publish_named(&message, durability, will.name, attached, now);
     }
 

@@ -36,7 +36,7 @@ impl Rule {
             deadline: requirements.deadline.map(nanos),
             priority: requirements.message_priority,
             drop_late: requirements.late == Some(Late::Drop),
-            bulk: false,
+            ..Urgency::default()
         }
     }
 }

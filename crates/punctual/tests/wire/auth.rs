@@ -3,7 +3,8 @@
 
 use crate::broker::Broker;
 use crate::build::{
-    Bytes, Connect, Props, Publish, V5, V311, ack, first, id, subscribe, unsubscribe, with_reason,
+    Bytes, Connect, Props, Publish, V5, V311, Will, ack, first, id, subscribe, unsubscribe,
+    with_reason,
 };
 use crate::conn::{Conn, unique};
 use crate::fixture::{EITHER, MALFORMED, each_is_an_error, pair};
@@ -145,6 +146,101 @@ fn rt_lines_bind_what_a_flood_may_state() {
         assert_eq!(subscriber.message().topic, "flood");
     }
     subscriber.expect("alarm/loud", "2");
+}
+
+/// A deadline is no way around a right to an `rt-priority`, whether priorities or
+/// deadlines give the order, and who tries is told what would be right.
+#[test]
+fn a_right_to_a_priority_binds_deadlines() {
+    let acl = "user wire\ntopic readwrite #\n\
+               user loud\ntopic readwrite #\nrt max-priority=3\n";
+    for policy in ["fixed-priority", "edf"] {
+        let config = format!(
+            "[egress]\npolicy = \"{policy}\"\nmin_share_normal = 0\n\
+             [tcp]\nnotsent_lowat = \"16KiB\"\n[queue]\nsend_buffer = \"64MiB\"\n"
+        );
+        let Some((broker, _files)) = guarded_by(acl, &config) else {
+            return;
+        };
+        let connect = |user| {
+            let connect = Connect::new(V5, unique("c")).user(user).password("secret");
+            Conn::connect_to(&broker, &connect).0
+        };
+        let mut subscriber = connect("wire");
+        subscriber.subscribe("#", 0);
+        let (mut wire, mut loud) = (connect("wire"), connect("loud"));
+        let logs = 100;
+        let bulk = vec![b'.'; 256 << 10];
+        for _ in 0..logs {
+            wire.send(Publish::new(V5, "log", &bulk).encode());
+        }
+        wire.ping();
+        let mut told = Vec::new();
+        let state = |props: Props, (key, value)| props.user(key, value);
+        let alone = [("rt-deadline", "1us")];
+        let both = [("rt-priority", "3"), ("rt-deadline", "1ns")];
+        for (number, stated) in [(1, &alone[..]), (2, &both)] {
+            let props = stated.iter().copied().fold(Props::new(), state);
+            let publish = Publish::new(V5, "t", number.to_string()).qos(1, number);
+            loud.send(publish.props(props).encode());
+            let ack = loud.ack(first::PUBACK, number);
+            told.extend(ack.props.user().iter().map(|(_, value)| value.to_string()));
+        }
+        let why = "rt-deadline = 1us on \"t\" implies rt-priority 7: at most 3 (rt max-priority \
+                   in the ACL file); state rt-priority = 3 as well";
+        assert_eq!(told, ["best-effort", why], "{policy}");
+        let urgent = Props::new().user("rt-priority", "6");
+        wire.send(Publish::new(V5, "t", "3").props(urgent).encode());
+        wire.ping();
+        let (mut before, mut order) = (0, Vec::new());
+        while order.len() < 3 {
+            let message = subscriber.message();
+            match &*message.topic {
+                "log" => before += 1,
+                _ => order.push((message.text().to_owned(), before < logs)),
+            }
+        }
+        let order: Vec<_> = order
+            .iter()
+            .map(|(text, early)| (&**text, *early))
+            .collect();
+        assert_eq!(order, [("3", true), ("2", true), ("1", false)], "{policy}");
+    }
+}
+
+/// What a will states without the right is told with CONNACK, and what it may
+/// state is not remarked on.
+#[test]
+fn a_will_without_the_right_is_told_with_connack() {
+    let acl = "user loud\ntopic readwrite #\nrt max-priority=3 priority=none\n";
+    let Some((broker, _files)) = guarded_by(acl, "") else {
+        return;
+    };
+    let told = |stated: &[(&str, &str)], own: &[(&str, &str)]| {
+        let props = |pairs: &[(&str, &str)]| {
+            let add = |props: Props, (key, value): &(&str, &str)| props.user(key, value);
+            pairs.iter().fold(Props::new(), add)
+        };
+        let connect = Connect::new(V5, unique("c"))
+            .user("loud")
+            .password("secret");
+        let connect = connect.will(Will::new("gone", "x").props(props(stated)));
+        let (_conn, connack) = Conn::connect_to(&broker, &connect.props(props(own)));
+        let user = connack.props.user();
+        user.iter()
+            .map(|(_, value)| value.to_string())
+            .collect::<Vec<_>>()
+    };
+    let why = "will: rt-priority = 4 on \"gone\": at most 3 (rt max-priority in the ACL file)";
+    assert_eq!(told(&[("rt-priority", "4")], &[]), ["best-effort", why]);
+    let why =
+        "will: priority = 1 on \"gone\": none may be stated (rt priority=none in the ACL file)";
+    let all = told(&[("priority", "1")], &[("priority", "high")]);
+    assert!(
+        all[1].contains("high") && all[1].ends_with(&format!("; {why}")),
+        "{all:?}"
+    );
+    assert!(told(&[("rt-priority", "3")], &[]).is_empty());
 }
 
 /// [MQTT-3.1.4-2] [MQTT-3.2.2-7] [3.1.1 MQTT-3.2.2-5] A client without the
