@@ -5,6 +5,8 @@
 #   scripts/bench.sh --quick    floor, punctual and mosquitto, one second per case
 #   scripts/bench.sh urgency    instead: the goals for urgent messages beside what is measured
 #                               (root; about half an hour; --short: a few minutes)
+#   scripts/bench.sh against REVISION
+#                               instead: throughput beside that of another state (root; minutes)
 #
 # Further options go to `punctual-bench compare`, see its --help. Peers are built once into
 # target/bench/bin; PUNCTUAL_BIN, MOSQUITTO_BIN, RUMQTTD_BIN and MOCHI_BIN name other programs.
@@ -28,6 +30,10 @@ say() { printf '%s\n' "bench: $*" >&2; }
 if [ -z "${PUNCTUAL_BIN:-}" ]; then
     cargo build --release -p punctual
     export PUNCTUAL_BIN="$target/release/punctual"
+fi
+if [ "${1:-}" = against ]; then
+    shift
+    exec scripts/against "$@"
 fi
 if [ "${1:-}" != urgency ]; then
     cargo build --release -p punctual-bench
