@@ -255,7 +255,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// One PUBLISH, its packet identifier (QoS 1) `id`.
+    /// One PUBLISH, its packet identifier (QoS 1 and 2) `id`.
     fn message(&self, id: u16) -> Vec<u8> {
         let mut body = text("cell/1");
         if self.qos > 0 {
@@ -290,18 +290,35 @@ impl Traffic {
         let mut run = |batches| {
             for _ in 0..batches {
                 publisher.send(&batch);
-                for receiver in &mut receivers {
+                if self.qos == 2 {
                     for _ in 0..BATCH {
-                        let message = receiver.receive();
-                        assert_eq!(message[0] >> 4, 3, "PUBLISH");
-                        if self.qos > 0 {
-                            let id = &message[2 + 2 + "cell/1".len()..][..2];
-                            receiver.send(&packet(0x40, id));
-                        }
+                        let received = publisher.receive();
+                        assert_eq!(received[0], 0x50, "PUBREC");
+                        publisher.send(&packet(0x62, &received[2..4]));
                     }
                 }
-                if self.qos > 0 {
-                    (0..BATCH).for_each(|_| assert_eq!(publisher.receive()[0], 0x40));
+                for receiver in &mut receivers {
+                    let mut left = BATCH;
+                    while left > 0 {
+                        let message = receiver.receive();
+                        if message[0] == 0x62 {
+                            receiver.send(&packet(0x70, &message[2..4]));
+                            left -= 1;
+                            continue;
+                        }
+                        assert_eq!(message[0] >> 4, 3, "PUBLISH");
+                        let id = || &message[2 + 2 + "cell/1".len()..][..2];
+                        match self.qos {
+                            2 => receiver.send(&packet(0x50, id())),
+                            1 => receiver.send(&packet(0x40, id())),
+                            _ => {}
+                        }
+                        left -= usize::from(self.qos < 2);
+                    }
+                }
+                let last = [None, Some(0x40), Some(0x70)][usize::from(self.qos)];
+                if let Some(last) = last {
+                    (0..BATCH).for_each(|_| assert_eq!(publisher.receive()[0], last));
                 }
             }
         };
@@ -340,7 +357,7 @@ struct Costs {
 fn messages_in_steady_state_neither_allocate_nor_lock_nor_log() {
     tracing::subscriber::set_global_default(Log).unwrap();
     let mut kinds = Vec::new();
-    for (udp, qos) in [(false, 0), (false, 1), (true, 0)] {
+    for (udp, qos) in [(false, 0), (false, 1), (false, 2), (true, 0)] {
         // Urgent messages state it in a property, which MQTT 3.1.1 has not.
         for (v5, stated) in [
             (false, None),
