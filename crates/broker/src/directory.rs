@@ -17,6 +17,7 @@ use crate::lock::{lock, read, write};
 use crate::retained::Retained;
 use crate::route::Matched;
 use crate::session::Delivery;
+use crate::sys::SysSource;
 use crate::watch::{FlowSight, Watches};
 use crate::{Message, Nanos, Stats};
 
@@ -133,6 +134,7 @@ pub struct Directory {
     pub(crate) next_message: AtomicU64,
     pub(crate) next_entry: AtomicU64,
     federation: OnceLock<Arc<dyn Federation>>,
+    sys_source: OnceLock<Arc<dyn SysSource>>,
     /// Number in the name of the last message that was given one.
     next_name: AtomicU32,
     /// Names that a store keeps.
@@ -158,6 +160,7 @@ impl Directory {
             homes: Mutex::default(),
             access: RwLock::default(),
             federation: OnceLock::new(),
+            sys_source: OnceLock::new(),
             next_name: AtomicU32::new(0),
             names: Mutex::default(),
             next_number: AtomicU64::new(1),
@@ -201,6 +204,15 @@ impl Directory {
         self.retained_mut().remember_gone();
         // A second one would not know what the first was told.
         let _ = self.federation.set(federation);
+    }
+
+    /// What else is published below `$SYS`; to be called once at most.
+    pub fn set_sys_source(&self, source: Arc<dyn SysSource>) {
+        let _ = self.sys_source.set(source);
+    }
+
+    pub(crate) fn sys_source(&self) -> Option<&Arc<dyn SysSource>> {
+        self.sys_source.get()
     }
 
     pub(crate) fn federation(&self) -> Option<&Arc<dyn Federation>> {

@@ -74,6 +74,7 @@ pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
 pub use shard::{AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
+pub use sys::SysSource;
 pub use urgency::{Excess, UrgencyRights, UrgencyRule};
 pub use wait::Wait;
 pub use watch::FlowSight;

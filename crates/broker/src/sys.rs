@@ -1,6 +1,7 @@
 //! The `$SYS` topics, with mosquitto's names (mosquitto(8), "Broker status").
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -15,6 +16,13 @@ const AVERAGES: [(f64, &str); 3] = [(1.0, "1min"), (5.0, "5min"), (15.0, "15min"
 /// Admitted flows that have a topic, the first by name.
 const FLOWS: usize = 1000;
 
+/// A part of the process with topics of its own below `$SYS`, beside the core. Called on
+/// the thread of a shard: it must not block.
+pub trait SysSource: Debug + Send + Sync {
+    /// These topics, and what they say now; those that are not there any more are taken away.
+    fn topics(&self) -> Vec<(String, String)>;
+}
+
 /// What was published last, to publish only what changed.
 #[derive(Debug)]
 pub(crate) struct SysTopics {
@@ -23,7 +31,7 @@ pub(crate) struct SysTopics {
     maximum_clients: u64,
     averages: HashMap<&'static str, [f64; 3], foldhash::fast::RandomState>,
     published: HashMap<String, String, foldhash::fast::RandomState>,
-    /// Topics of admitted flows and of the federation: those that come and go.
+    /// Topics of admitted flows, of the federation and of other parts: those that come and go.
     passing: BTreeSet<String>,
 }
 
@@ -114,7 +122,9 @@ impl SysTopics {
             (topic, flow.to_string())
         });
         let federation = directory.federation().map(|federation| federation.topics());
-        for (topic, value) in flows.chain(federation.into_iter().flatten()) {
+        let others = directory.sys_source().map(|source| source.topics());
+        let others = federation.into_iter().chain(others).flatten();
+        for (topic, value) in flows.chain(others) {
             gone.remove(&topic);
             self.passing.insert(topic.clone());
             topics.push((topic, value));

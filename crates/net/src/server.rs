@@ -13,7 +13,7 @@ use mio::{Poll, Waker};
 use punctual_broker::lock::{lock, read, write};
 use punctual_broker::{
     AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
-    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
+    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard, SysSource,
 };
 use punctual_codec::ReasonCode;
 use punctual_store::Op;
@@ -65,6 +65,8 @@ pub struct StoreOptions {
     pub recover: Recover,
     /// Keeps what happens from then on.
     pub desk: Arc<dyn StoreDesk>,
+    /// What is said of it below `$SYS`.
+    pub sys: Arc<dyn SysSource>,
 }
 
 /// See [`StoreOptions::recover`].
@@ -257,6 +259,9 @@ impl Server {
         directory.set_access_control(options.access);
         if let Some(federation) = options.federation {
             directory.set_federation(federation);
+        }
+        if let Some(store) = &options.store {
+            directory.set_sys_source(store.sys.clone());
         }
         let counters = Arc::new(Counters {
             per_listener: listeners.iter().map(|_| AtomicUsize::new(0)).collect(),

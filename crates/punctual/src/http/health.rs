@@ -11,6 +11,7 @@ use super::error::ApiError;
 use super::query::Query;
 use super::shards::NoAnswer;
 use super::{App, store};
+use crate::store::status;
 
 /// Answer of both questions when all is well.
 #[derive(Serialize)]
@@ -35,7 +36,7 @@ pub(super) async fn live(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<H
         }
     }
     let store = store::trouble(&app);
-    let status = if store.is_some() { "degraded" } else { "ok" };
+    let status = status(store.is_some());
     Ok(Json(Health { status, store }))
 }
 

@@ -1,7 +1,6 @@
 //! `GET /api/v1/store`: what survives the process, and how writing it fares.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -12,23 +11,12 @@ use serde::Serialize;
 use super::App;
 use super::error::ApiError;
 use super::query::Query;
-
-/// A commit that takes so long is a disk that stands still.
-const STALLED: Duration = Duration::from_secs(10);
+use crate::store::trouble_of;
 
 /// Why what has to survive cannot be stored now; `None` if it can, or nothing is
 /// stored.
 pub(super) fn trouble(app: &App) -> Option<String> {
     trouble_of(&app.keeper.as_ref()?.stats()?)
-}
-
-fn trouble_of(stats: &WriterStats) -> Option<String> {
-    if let Some(error) = &stats.failing {
-        return Some(error.to_string());
-    }
-    let waited = stats.oldest_wait.filter(|waited| *waited >= STALLED)?;
-    let seconds = waited.as_secs();
-    Some(format!("the disk has not answered for {seconds} seconds"))
 }
 
 /// The answer.
@@ -131,28 +119,4 @@ impl Times {
 /// Of nanoseconds.
 pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
-}
-
-#[cfg(test)]
-mod tests {
-    use punctual_store::StoreError;
-
-    use super::*;
-
-    #[test]
-    fn a_disk_that_stands_still_is_trouble() {
-        let mut stats = WriterStats::default();
-        assert_eq!(trouble_of(&stats), None);
-        stats.oldest_wait = Some(STALLED - Duration::from_millis(1));
-        assert_eq!(trouble_of(&stats), None);
-        stats.oldest_wait = Some(STALLED);
-        let trouble = trouble_of(&stats).unwrap();
-        assert!(trouble.contains("for 10 seconds"), "{trouble}");
-        let error = StoreError::Full {
-            what: "the disk",
-            needed: 1,
-        };
-        stats.failing = Some(error.clone());
-        assert_eq!(trouble_of(&stats), Some(error.to_string()));
-    }
 }

@@ -7,11 +7,12 @@
 mod trouble;
 
 use std::cell::RefCell;
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use punctual_broker::{Operations, StoreTrouble};
+use punctual_broker::{Operations, StoreTrouble, SysSource};
 use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
 use punctual_store::{
     Files, Log, LogConfig, Op, Outcome, Poster, Start, Store as _, StoreError, Writer,
@@ -21,6 +22,9 @@ use punctual_store::{
 use self::trouble::{Line, Trouble};
 use crate::cli::Failure;
 use crate::config::Config;
+
+/// A commit that takes so long is a disk that stands still.
+const STALLED: Duration = Duration::from_secs(10);
 
 /// The store of a running broker.
 #[derive(Clone)]
@@ -47,6 +51,54 @@ impl StoreDesk for Keeper {
             poster.post(shard, ticket, batch, waited, sync);
         }
     }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+impl SysSource for Keeper {
+    fn topics(&self) -> Vec<(String, String)> {
+        self.stats().map_or_else(Vec::new, |stats| topics(&stats))
+    }
+}
+
+/// What `$SYS/broker/store/...` says, with the names of `/healthz` and `/api/v1/store`.
+fn topics(stats: &WriterStats) -> Vec<(String, String)> {
+    let mut topics = Vec::new();
+    let mut add = |name: &str, value: String| {
+        topics.push((format!("$SYS/broker/store/{name}"), value));
+    };
+    let trouble = trouble_of(stats);
+    add("status", status(trouble.is_some()).into());
+    if let Some(trouble) = trouble {
+        add("trouble", trouble);
+    }
+    let waited = stats.oldest_wait.unwrap_or_default();
+    add("failures", stats.failures.to_string());
+    add("commits", stats.store.commits.to_string());
+    add("live_bytes", stats.store.live_bytes.to_string());
+    add("disk_bytes", stats.store.disk_bytes.to_string());
+    add("waiting_bytes", stats.waiting_bytes.to_string());
+    add("waiting_seconds", waited.as_secs().to_string());
+    topics
+}
+
+/// In the words of `/healthz`.
+pub(crate) fn status(is_in_trouble: bool) -> &'static str {
+    if is_in_trouble { "degraded" } else { "ok" }
+}
+
+/// Why what has to survive cannot be stored now; `None` if it can.
+pub(crate) fn trouble_of(stats: &WriterStats) -> Option<String> {
+    if let Some(error) = &stats.failing {
+        return Some(error.to_string());
+    }
+    let waited = stats.oldest_wait.filter(|waited| *waited >= STALLED)?;
+    let seconds = waited.as_secs();
+    Some(format!("the disk has not answered for {seconds} seconds"))
 }
 
 impl Keeper {
@@ -89,6 +141,7 @@ impl Keeper {
         let options = StoreOptions {
             recover: Box::new(move |tell| own.recover(&place, log, writing, tell)),
             desk: Arc::new(keeper.clone()),
+            sys: Arc::new(keeper.clone()),
         };
         Ok(Some((keeper, options)))
     }
@@ -184,4 +237,26 @@ pub(crate) fn start() -> Start {
         Err(_) => wall,
     };
     Start { seed, wall }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_stands_still_is_trouble() {
+        let mut stats = WriterStats::default();
+        assert_eq!(trouble_of(&stats), None);
+        stats.oldest_wait = Some(STALLED.saturating_sub(Duration::from_millis(1)));
+        assert_eq!(trouble_of(&stats), None);
+        stats.oldest_wait = Some(STALLED);
+        let trouble = trouble_of(&stats).unwrap();
+        assert!(trouble.contains("for 10 seconds"), "{trouble}");
+        let error = StoreError::Full {
+            what: "the disk",
+            needed: 1,
+        };
+        stats.failing = Some(error.clone());
+        assert_eq!(trouble_of(&stats), Some(error.to_string()));
+    }
 }

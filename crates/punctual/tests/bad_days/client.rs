@@ -95,7 +95,8 @@ impl Pair {
     }
 }
 
-fn client(scheme: Scheme, port: u16, client_id: &str) -> Client {
+/// One without a session that survives.
+pub(crate) fn client(scheme: Scheme, port: u16, client_id: &str) -> Client {
     let options = Options {
         endpoint: Endpoint {
             port,

@@ -174,8 +174,32 @@ impl Unconcerned {
     }
 }
 
+/// Waits until `$SYS` says of the store what is wanted, and nothing of trouble without `why`.
+fn sys_says(port: u16, status: &str, why: Option<&str>) {
+    let mut watcher = crate::client::client(Scheme::Tcp, port, "watcher");
+    let none = PropertyBuf::new();
+    let filters = [("$SYS/broker/store/+", SubscribeOptions::default())];
+    watcher.subscribe(&filters, &none).unwrap();
+    let mut said: HashMap<String, String> = HashMap::new();
+    event(&mut watcher, |event| {
+        if let Event::Message(delivery) = event {
+            let value = String::from_utf8(delivery.message.payload.to_vec()).unwrap();
+            said.insert(delivery.message.topic, value);
+        }
+        let says = |name: &str| said.get(&format!("$SYS/broker/store/{name}"));
+        let trouble = says("trouble").map_or("", |trouble| trouble);
+        let is_so = match why {
+            Some(why) => trouble.contains(why) && says("failures")? != "0",
+            None => trouble.is_empty(),
+        };
+        let is_complete = says("waiting_seconds").is_some() && says("disk_bytes")? != "0";
+        (says("status")? == status && is_so && is_complete).then_some(())
+    });
+}
+
 /// What the broker says of itself while it cannot store anything.
 fn is_in_trouble(broker: &Mortal, why: &str) {
+    sys_says(broker.port, "degraded", Some(why));
     let (status, health) = broker.get("/healthz");
     assert!(status == 200 && health.contains("degraded"), "{health}");
     assert!(health.contains(why), "{health}");
@@ -195,6 +219,7 @@ fn is_well(broker: &Mortal) {
     let (_, health) = broker.get("/healthz");
     assert!(!health.contains("degraded"), "{health}");
     assert_eq!(broker.metric("punctual_store_failing"), 0.0);
+    sys_says(broker.port, "ok", None);
 }
 
 /// What becomes of a client that wants a session that would not survive.

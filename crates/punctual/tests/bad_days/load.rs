@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use punctual_client::{Backoff, Client, Config, Endpoint, Event, Message, Options, Scheme, Token};
 use punctual_codec::{PropertyBuf, PropertyId, QoS, ReasonCode, SubscribeOptions};
 
+use tempfile::NamedTempFile;
+
 use crate::broker::{PATIENCE, eventually};
 
 const PUBLISHERS: usize = 2;
@@ -34,6 +36,7 @@ pub(crate) struct Mortal {
     pub(crate) port: u16,
     http: u16,
     data: PathBuf,
+    config: NamedTempFile,
     process: Option<Child>,
 }
 
@@ -43,10 +46,15 @@ impl Mortal {
         // Free now; nobody else is given them before the broker binds them again.
         let probes = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         let [port, http] = probes.map(|probe| probe.local_addr().unwrap().port());
+        let mut config = NamedTempFile::with_suffix(".toml").unwrap();
+        config
+            .write_all(b"[server]\nsys_interval = \"1s\"\n")
+            .unwrap();
         let mut mortal = Self {
             port,
             http,
             data: data.into(),
+            config,
             process: None,
         };
         mortal.start();
@@ -60,6 +68,8 @@ impl Mortal {
             .args(["--http", &format!("127.0.0.1:{}", self.http)])
             .arg("--data")
             .arg(&self.data)
+            .arg("--config")
+            .arg(self.config.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();
