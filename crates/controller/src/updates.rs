@@ -345,6 +345,7 @@ mod tests {
             in_port: 1,
             header: header(1),
             dscp,
+            tagged: false,
         }
     }
 

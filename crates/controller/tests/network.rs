@@ -4,8 +4,8 @@
 
 mod support;
 
-use punctual_controller::{Effect, Event};
-use punctual_model::srt::{Peer, State};
+use punctual_controller::{Effect, Event, Policing, Routing, Settings};
+use punctual_model::srt::{Peer, Protocol, State};
 use support::{Dice, World, request};
 
 fn key(flow: &str) -> (String, String) {
@@ -277,6 +277,47 @@ fn a_controller_that_begins_anew_keeps_ways() {
             );
         }
         world.check("after");
+    }
+}
+
+#[test]
+fn ways_can_be_found_as_the_paper_does() {
+    for seed in 0..10 {
+        let paper = |settings: &mut Settings| settings.routing = Routing::Paper;
+        let mut world = World::with(seed, 6, 2, paper);
+        let mut dice = Dice::new(seed);
+        for number in 0..12 {
+            let asked = any_request(&mut dice, number, 6);
+            world.request(asked);
+        }
+        world.settle();
+        let rows = world.rows.values();
+        let admitted = rows.filter(|row| row.state == State::Admitted).count();
+        assert!(admitted > 0, "seed {seed}");
+        world.check("by equation (1)");
+    }
+}
+
+#[test]
+fn who_is_held_to_what_is_declared_can_be_chosen() {
+    for (police, expected) in [
+        (Policing::Nothing, [false, false]),
+        (Policing::Datagrams, [true, false]),
+        (Policing::Everything, [true, true]),
+    ] {
+        let mut world = World::with(1, 4, 2, |settings| settings.police = police);
+        world.request(request("d", udp(1, 1, 4000), &[udp(3, 1, 5000)], None));
+        world.request(request("t", tcp(1, 1, 4000), &[tcp(3, 1, 5000)], None));
+        world.settle();
+        world.check("both are carried");
+        let plan = world.controller.plan();
+        let held = [Protocol::Udp, Protocol::Tcp].map(|protocol| {
+            let mut entries = plan.entries();
+            entries.any(|(_, matching, entry)| {
+                matching.header.protocol == protocol && entry.police.is_some()
+            })
+        });
+        assert_eq!(held, expected, "{police:?}");
     }
 }
 

@@ -24,6 +24,7 @@ struct Arrived {
 
 struct World {
     controller: Controller,
+    settings: Settings,
     now: u64,
     switches: BTreeMap<u64, Switch>,
     cables: BTreeMap<End, End>,
@@ -35,6 +36,8 @@ struct World {
     arrived: Vec<Arrived>,
     /// Queues that frames waited in between switches.
     queues: Vec<QueueId>,
+    /// Frames between switches.
+    carried: Vec<Vec<u8>>,
     /// Changes that were sent to switches.
     changes: Vec<Message>,
     notices: Vec<Notice>,
@@ -56,6 +59,10 @@ fn mac(switch: u8, port: u8) -> [u8; 6] {
 impl World {
     /// Switches in a ring: hosts at ports 1 and 2, neighbours at 3 and 4.
     fn ring(switches: u64) -> Self {
+        Self::ring_with(switches, Settings::default())
+    }
+
+    fn ring_with(switches: u64, settings: Settings) -> Self {
         let mut cables = BTreeMap::new();
         for datapath in 1..=switches {
             let next = datapath % switches + 1;
@@ -70,7 +77,8 @@ impl World {
             cables.insert(b, a);
         }
         let mut world = Self {
-            controller: Controller::new(&Settings::default()),
+            controller: Controller::new(&settings),
+            settings,
             now: 0,
             switches: BTreeMap::new(),
             cables,
@@ -80,6 +88,7 @@ impl World {
             requests: Vec::new(),
             arrived: Vec::new(),
             queues: Vec::new(),
+            carried: Vec::new(),
             changes: Vec::new(),
             notices: Vec::new(),
             asked: Vec::new(),
@@ -181,6 +190,7 @@ impl World {
             match self.cables.get(&from).copied() {
                 Some(to) => {
                     self.queues.extend(emission.queue);
+                    self.carried.push(emission.frame.clone());
                     self.frame(to, &emission.frame);
                 }
                 None => {
@@ -281,6 +291,7 @@ impl World {
         frame[15] = 63 << 2;
         self.arrived.clear();
         self.queues.clear();
+        self.carried.clear();
         self.frame(
             End {
                 datapath: from.0.into(),
@@ -298,7 +309,7 @@ impl World {
 
     fn restart_controller(&mut self) {
         self.heard.clear();
-        self.controller = Controller::new(&Settings::default());
+        self.controller = Controller::new(&self.settings);
         for datapath in self.switches.keys().copied().collect::<Vec<_>>() {
             self.connect(datapath);
         }
@@ -457,6 +468,24 @@ fn flows_are_laid_and_taken_away() {
         "{:?}",
         world.changes
     );
+}
+
+#[test]
+fn a_priority_can_be_carried_in_a_tag_between_switches() {
+    let settings = Settings {
+        tags: true,
+        ..Settings::default()
+    };
+    let mut world = World::ring_with(5, settings);
+    let members = [(3, 1), (4, 2)];
+    world.request(group_of(&members));
+    // Hosts get no tag, or what follows it would not be where it is looked for.
+    world.check_group((1, 1), &members);
+    assert!(!world.carried.is_empty());
+    for frame in &world.carried {
+        assert_eq!(frame[12..14], [0x81, 0x00], "802.1Q");
+        assert_eq!(frame[14] >> 5, 5, "the priority code point of the class");
+    }
 }
 
 #[test]

@@ -105,6 +105,7 @@ pub(super) fn plan(layout: &Layout, streams: &[Stream]) -> Plan {
                 in_port: numbers[&(switch, device)],
                 header,
                 dscp: None,
+                tagged: false,
             };
             let mark = Mark {
                 dscp: Mark::code_point(direction.level, 0),

@@ -84,6 +84,9 @@ pub(crate) fn cookie(owner: &str) -> Cookie {
 pub(crate) fn place(matching: &Match) -> Place {
     let mut fields = vec![OxmField::InPort(PortNo(matching.in_port))];
     fields.extend(header_fields(&matching.header));
+    // Without this a switch takes no entry that removes the tag.
+    let tag = OxmField::VlanVid(Masked::exact(VLAN_PRESENT));
+    fields.extend(matching.tagged.then_some(tag));
     fields.extend(matching.dscp.map(OxmField::IpDscp));
     Place {
         table: FLOWS,

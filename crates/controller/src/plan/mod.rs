@@ -96,6 +96,9 @@ pub struct Match {
     /// of the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dscp: Option<u8>,
+    /// They have an 802.1Q tag, put on where they entered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tagged: bool,
 }
 
 /// The header by which packets of a flow are known.

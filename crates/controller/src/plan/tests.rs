@@ -60,6 +60,7 @@ fn plan() -> Plan {
         in_port,
         header,
         dscp,
+        tagged: false,
     };
     let last = Leg {
         hand_over: Some(HandOver {

@@ -94,6 +94,8 @@ impl Compiler {
             in_port: into.port,
             header: stream.header,
             dscp,
+            // Where there is a mark, there is a tag.
+            tagged: self.tags && dscp.is_some(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
 use punctual_bench::http_get;
-use punctual_controller::{KnownHost, Settings};
+use punctual_controller::{KnownHost, Policing, Routing, Settings};
 use punctual_model::network::LinkEntry;
 use punctual_southbound::local::{Carrier, Local, Machine, Nobody, Written};
 use punctual_southbound::openflow::{ListenOptions, Switches};
@@ -88,6 +88,29 @@ struct Run {
     /// given several times.
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = known_host)]
     host: Vec<KnownHost>,
+    /// Name of a switch that connects, by its datapath identifier (hexadecimal).
+    /// Otherwise it is the node whose name ends in that number, such as s4 for 4. Can
+    /// be given several times.
+    #[arg(long, value_name = "NAME=DATAPATH", value_parser = known_switch)]
+    switch: Vec<(u64, String)>,
+    /// How ways are found.
+    #[arg(long, value_enum, default_value_t = RoutingName::Admission)]
+    routing: RoutingName,
+    /// Ways that are tried for a flow before it is refused.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    ways: u16,
+    /// Which flows are held to what they declared, where they enter the network.
+    #[arg(long, value_enum, default_value_t = PolicingName::Datagrams)]
+    policing: PolicingName,
+    /// Between switches, carry priorities in 802.1Q tags, too.
+    #[arg(long)]
+    tags: bool,
+    /// What a message costs at a broker, as `punctual calibrate` measures it: for
+    /// each message, for each of its receivers, and what is not urgent and holds it.
+    #[arg(long, value_name = "RECEIVE,SEND,BLOCKING", value_parser = broker_costs)]
+    #[arg(default_value = "100us,50us,500us")]
+    broker_times: BrokerTimes,
     /// Name of this controller.
     #[arg(long, value_name = "NAME", default_value = "punctual")]
     name: String,
@@ -156,6 +179,80 @@ enum DriverName {
     File,
 }
 
+/// [`Routing`] on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RoutingName {
+    /// Of the shortest ways the first with which all flows keep their deadlines,
+    /// those with the most time left first.
+    Admission,
+    /// The best of all ways by equation (1) of the MRT-MQTT paper, which is admitted
+    /// or refused.
+    Paper,
+}
+
+impl From<RoutingName> for Routing {
+    fn from(name: RoutingName) -> Self {
+        match name {
+            RoutingName::Admission => Self::Admission,
+            RoutingName::Paper => Self::Paper,
+        }
+    }
+}
+
+/// [`Policing`] on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum PolicingName {
+    /// None.
+    Nothing,
+    /// Those in datagrams: a packet that is dropped on a TCP connection stops all
+    /// that follow, those that were not declared, too.
+    Datagrams,
+    /// All.
+    Everything,
+}
+
+impl From<PolicingName> for Policing {
+    fn from(name: PolicingName) -> Self {
+        match name {
+            PolicingName::Nothing => Self::Nothing,
+            PolicingName::Datagrams => Self::Datagrams,
+            PolicingName::Everything => Self::Everything,
+        }
+    }
+}
+
+/// What a message costs at a broker.
+type BrokerTimes = punctual_controller::Service;
+
+fn broker_costs(text: &str) -> Result<BrokerTimes, String> {
+    let times: Vec<_> = text.split(',').collect();
+    let [receive, send, blocking] = times[..] else {
+        return Err("must be three durations, such as 100us,50us,500us".into());
+    };
+    let read = |text: &str| {
+        let time = punctual_model::parse_duration(text.as_bytes());
+        time.map_err(|remedy| format!("{text:?} {remedy}"))
+            .and_then(|time| {
+                u64::try_from(time.as_nanos()).map_err(|_| format!("{text:?} is too long"))
+            })
+    };
+    Ok(BrokerTimes {
+        receive_ns: read(receive)?,
+        send_ns: read(send)?,
+        blocking_ns: read(blocking)?,
+    })
+}
+
+fn known_switch(text: &str) -> Result<(u64, String), String> {
+    let wrong = || format!("{text:?} must be NAME=DATAPATH, such as core=00000000000000a1");
+    let (name, datapath) = text.split_once('=').ok_or_else(wrong)?;
+    let datapath = u64::from_str_radix(datapath.trim_start_matches("0x"), 16);
+    match (name.is_empty(), datapath) {
+        (false, Ok(datapath)) => Ok((datapath, name.to_owned())),
+        _ => Err(wrong()),
+    }
+}
+
 /// Where the HTTP interface is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Http {
@@ -217,9 +314,18 @@ fn serve(run: &Run) -> Result<(), Failure> {
     };
     let mut settings = Settings {
         network,
+        switches: run.switch.clone(),
         hosts: run.host.clone(),
+        service: run.broker_times,
+        routing: run.routing.into(),
+        ways: run.ways.into(),
+        tags: run.tags,
+        police: run.policing.into(),
         ..Settings::default()
     };
+    if run.tags && run.driver == DriverName::Linux {
+        return Err("--tags: the linux driver carries none; priorities are in DSCP there".into());
+    }
     let local = local(run, &mut settings)?;
     if run.dry_run {
         return rehearse(run, settings, local, endpoints, files);
@@ -399,5 +505,19 @@ mod tests {
         for text in ["h1", "=10.0.0.1", "h1=x", "h1=10.0.0.1@x"] {
             assert!(known_host(text).unwrap_err().contains("NAME=ADDRESS"));
         }
+    }
+
+    #[test]
+    fn switches_and_costs_are_read() {
+        assert_eq!(known_switch("core=0xa1"), Ok((0xa1, "core".to_owned())));
+        for text in ["core", "=1", "core=x"] {
+            assert!(known_switch(text).unwrap_err().contains("NAME=DATAPATH"));
+        }
+        assert_eq!(
+            broker_costs("100us,50us,500us").unwrap(),
+            Settings::default().service
+        );
+        assert!(broker_costs("1us,2us").unwrap_err().contains("three"));
+        assert!(broker_costs("1us,2us,x").unwrap_err().contains("\"x\""));
     }
 }

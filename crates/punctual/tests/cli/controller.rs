@@ -72,6 +72,17 @@ fn what_a_driver_needs_is_named() {
     run(["controller", "--driver", "sim", "--http", "off"]).fails(1, &["--network", "switches"]);
     run(["controller", "--driver", "file", "--network", NETWORK]).fails(2, &["--output"]);
     run(["controller", "--dry-run"]).fails(2, &["--network"]);
+    run(["controller", "--switch", "core"]).fails(2, &["--switch", "NAME=DATAPATH"]);
+    run(["controller", "--broker-times", "1us"]).fails(2, &["--broker-times", "three"]);
+    let tags = [
+        "controller",
+        "--driver",
+        "linux",
+        "--network",
+        NETWORK,
+        "--tags",
+    ];
+    run(tags).fails(1, &["--tags", "DSCP"]);
     run(["controller", "--realtime=99"]).fails(2, &["--realtime", "1..=98"]);
     let host = "--host=motor=10.0.0.1";
     let arguments = ["controller", "--driver", "sim", "--network", NETWORK, host];

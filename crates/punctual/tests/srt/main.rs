@@ -118,6 +118,29 @@ fn a_requirement_becomes_queues_on_every_switch() {
     assert!(urgent * 2 < usual, "{urgent:?} admitted, {usual:?} other");
 }
 
+/// With tags live switches take the entries, and hosts notice nothing.
+#[test]
+fn priorities_can_be_carried_in_tags_too() {
+    let Some(network) = Network::build(3, 2) else {
+        return;
+    };
+    let patience = ["--decision-timeout", "20000"];
+    let Some(_programs) = Programs::start_with(&network, &patience, &["--tags"]) else {
+        return;
+    };
+    let mut subscriber = network.client("s", &network.subscriber);
+    subscribe(&mut subscriber, "axis/#");
+    let mut publisher = network.client("p", &network.publisher);
+    let asked = asking("axis/1", Duration::from_millis(50));
+    let answer = publish(&mut publisher, &asked).unwrap();
+    assert_eq!(answer.status, Some(Status::Admitted), "{:?}", answer.reason);
+    hear(&mut subscriber);
+    for (switch, what) in [("s1", "push_vlan"), ("s2", "pop_vlan"), ("s3", "pop_vlan")] {
+        let flows = network.ovs.ofctl("dump-flows", switch, [""; 0]).unwrap();
+        assert!(flows.contains(what), "{switch}: {flows}");
+    }
+}
+
 /// What cannot be met is carried, and its publisher told where there is no room.
 #[test]
 fn what_cannot_be_met_is_refused_with_the_reason() {

@@ -40,6 +40,7 @@ pub(super) fn plan(legs: Vec<Leg>) -> SwitchPlan {
             destination_port: Some(1883),
         },
         dscp: None,
+        tagged: false,
     };
     let entry = Entry {
         owner: "m1".to_owned(),
