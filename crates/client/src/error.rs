@@ -120,12 +120,29 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {endpoint}: {source}; {}", if_unheard(source))]
+    Unheard {
+        /// URL.
+        endpoint: String,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The connection broke, or the server closed it without a word.
     #[error("the connection was lost: {0}")]
     Lost(#[source] io::Error),
     /// Certificates, keys, or what was agreed on in the TLS handshake.
     #[error("TLS: {0}")]
     Tls(String),
+}
+
+/// What helps where an address cannot be listened on.
+fn if_unheard(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => "another program does: end it, or choose another port",
+        io::ErrorKind::PermissionDenied => "choose a port from 1024 on",
+        _ => "choose an address of this machine",
+    }
 }
 
 impl Error {

@@ -452,10 +452,17 @@ fn aliases_are_used_as_far_as_the_server_allows() {
     assert_eq!(sent(&mut core, START), expected.concat());
     let mut asked = Message::new("a", "");
     asked.properties.push_number(PropertyId::TopicAlias, 2);
-    assert!(matches!(
-        core.publish(&asked, START),
-        Err(Error::ApiMisuse { .. })
-    ));
+    let said = core.publish(&asked, START).unwrap_err().to_string();
+    assert_eq!(
+        said,
+        "topic alias \"2\": the server takes 1 to 1: give one of these, or leave it out"
+    );
+    let mut core = connected(v5(), &[]);
+    let said = core.publish(&asked, START).unwrap_err().to_string();
+    assert_eq!(
+        said,
+        "topic alias \"2\": the server takes none on this connection: leave it out"
+    );
 }
 
 #[test]

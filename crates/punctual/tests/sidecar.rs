@@ -282,6 +282,23 @@ fn a_broker_that_comes_later_is_found() {
     sub.kill();
 }
 
+/// A port that is taken is not one that cannot be reached.
+#[test]
+fn a_port_that_is_taken_is_said() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("tcp://{}", taken.local_addr().unwrap());
+    let mut command = Command::new(PUNCTUAL);
+    command.args(["sidecar", "-b", "udp://127.0.0.1", "-l", &url]);
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains(&format!("cannot listen on {url}: ")),
+        "{said}"
+    );
+    assert!(said.contains("choose another port"), "{said}");
+}
+
 /// What is no MQTT is turned away, and others are not disturbed.
 #[test]
 fn nonsense_is_turned_away() {

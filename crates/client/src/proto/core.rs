@@ -297,13 +297,14 @@ impl Core {
         let alias = alias.map(|alias| alias as u16);
         if self.phase == Phase::Up
             && let Some(alias) = alias
-            && !self.output.allows_alias(alias)
+            && let most = self.output.alias_limit()
+            && alias > most
         {
-            return Err(Error::misuse(
-                "topic alias",
-                alias.to_string(),
-                "exceeds the Topic Alias Maximum of the server",
-            ));
+            let remedy = match most {
+                0 => "the server takes none on this connection: leave it out".into(),
+                _ => format!("the server takes 1 to {most}: give one of these, or leave it out"),
+            };
+            return Err(Error::misuse("topic alias", alias.to_string(), remedy));
         }
         let direct = publish.qos == QoS::AtMostOnce
             && self.phase == Phase::Up

@@ -145,8 +145,8 @@ impl Outbound {
         result
     }
 
-    /// Whether a publisher may ask for that alias.
-    pub(super) fn allows_alias(&self, alias: u16) -> bool {
-        alias <= self.aliases.limit()
+    /// The highest alias that a publisher may ask for; 0 for none.
+    pub(super) fn alias_limit(&self) -> u16 {
+        self.aliases.limit()
     }
 }

@@ -203,21 +203,21 @@ impl Sidecar {
     /// before the first of them has come.
     ///
     /// # Errors
-    /// `Unreachable` for an address that cannot be listened on, `Lost` if the
+    /// `Unheard` for an address that cannot be listened on, `Lost` if the
     /// system gives no file descriptors.
     pub fn bind(options: Options) -> Result<Self, Error> {
         let poll = Poll::new().map_err(Error::Lost)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(Error::Lost)?;
         let mut listeners = Vec::new();
         for (at, address) in options.listen.iter().enumerate() {
-            let unreachable = |source| Error::Unreachable {
+            let unheard = |source| Error::Unheard {
                 endpoint: format!("tcp://{address}"),
                 source,
             };
-            let mut listener = TcpListener::bind(*address).map_err(unreachable)?;
+            let mut listener = TcpListener::bind(*address).map_err(unheard)?;
             poll.registry()
                 .register(&mut listener, Token(1 + at), Interest::READABLE)
-                .map_err(unreachable)?;
+                .map_err(unheard)?;
             listeners.push(listener);
         }
         let (opener, opened) = channel();

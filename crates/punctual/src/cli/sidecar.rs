@@ -18,6 +18,9 @@ use crate::logging::Logging;
 /// Where it listens unless told otherwise: beside a broker on the same machine.
 const LISTEN: &str = "tcp://127.0.0.1:1884";
 
+/// Most clients at a time that can be asked for; each has a connection of its own.
+const MOST_CLIENTS: usize = 100_000;
+
 /// Arguments of `punctual sidecar`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -43,6 +46,7 @@ pub(super) struct Arguments {
     config: Option<PathBuf>,
     /// Local clients at a time.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    #[arg(value_parser = count, allow_hyphen_values = true)]
     max_clients: usize,
     /// Log more: -v is debug, -vv is trace.
     #[arg(short, action = ArgAction::Count)]
@@ -68,6 +72,15 @@ pub(super) struct Arguments {
     /// Name to ask for and to find in the certificate. Default: the host.
     #[arg(long, value_name = "NAME", help_heading = "TLS towards the broker")]
     sni: Option<String>,
+}
+
+/// Reads a number of clients.
+fn count(text: &str) -> Result<usize, String> {
+    let count = text
+        .parse()
+        .ok()
+        .filter(|count| (1..=MOST_CLIENTS).contains(count));
+    count.ok_or_else(|| format!("must be 1 to {MOST_CLIENTS}"))
 }
 
 /// What a file may say.
@@ -313,6 +326,18 @@ mod tests {
         let mut all = vec![rule.parse().unwrap()];
         all.extend(rules);
         assert_eq!(options.rules, Rules::from(all));
+    }
+
+    #[test]
+    fn a_number_of_clients_admits_somebody() {
+        for value in ["0", "x", "-1", "100001"] {
+            let said = parse(&["-b", "udp://h", "--max-clients", value]).unwrap_err();
+            let why =
+                format!("invalid value '{value}' for '--max-clients <COUNT>': must be 1 to 100000");
+            assert!(said.contains(&why), "{said}");
+        }
+        let options = parse(&["-b", "udp://h", "--max-clients", "1"]).unwrap();
+        assert_eq!(options.max_clients, 1);
     }
 
     #[test]

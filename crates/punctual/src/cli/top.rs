@@ -33,6 +33,9 @@ const FLOW_MAX: &str = "punctual_flow_broker_seconds_max";
 /// Flows that are shown.
 const FLOWS: usize = 10;
 
+/// What helps if nobody answers there.
+const HINT: &str = "give the address that the broker has as server.http, or after --http";
+
 /// Control sequences: alternate screen without cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -86,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         || format!("{broker}: give the host and port of server.http, such as 127.0.0.1:8080");
     let address = broker.to_socket_addrs().map_err(|_| wrong())?.next();
     let address = address.ok_or_else(wrong)?;
-    let mut before = Look::take(address)?;
+    let mut before = Look::take(address).map_err(|error| format!("{error}; {HINT}"))?;
     if arguments.once {
         return print(&View::new(address, &before, None).text());
     }

@@ -57,4 +57,17 @@ fn what_is_no_broker_is_said() {
         said.contains(&format!("http://{}/metrics", broker.tcp)),
         "{said}"
     );
+    assert!(said.contains("server.http, or after --http"), "{said}");
+}
+
+#[test]
+fn where_nobody_answers_it_is_said_what_address_to_give() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let output = top(address, &["--once"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("refused"), "{said}");
+    assert!(said.contains("server.http, or after --http"), "{said}");
 }

@@ -12,19 +12,19 @@ pub(super) struct RequirementFlags {
     /// Order in the broker: 0 overtakes everything that has a greater number
     /// or none.
     #[arg(long, value_name = "N", help_heading = "Requirements")]
-    #[arg(value_parser = only("priority"))]
+    #[arg(value_parser = only("priority"), allow_hyphen_values = true)]
     priority: Option<Requirements>,
     /// Time from sending to the subscriber's receipt, such as 10ms or 800us.
     #[arg(long, value_name = "DURATION", help_heading = "Requirements")]
-    #[arg(value_parser = only("rt-deadline"))]
+    #[arg(value_parser = only("rt-deadline"), allow_hyphen_values = true)]
     deadline: Option<Requirements>,
     /// Shortest time between two messages, such as 100ms.
     #[arg(long, value_name = "DURATION", help_heading = "Requirements")]
-    #[arg(value_parser = only("rt-period"))]
+    #[arg(value_parser = only("rt-period"), allow_hyphen_values = true)]
     period: Option<Requirements>,
     /// Urgency among real-time flows, 0 to 7; 7 is most urgent.
     #[arg(long, value_name = "0-7", help_heading = "Requirements")]
-    #[arg(value_parser = only("rt-priority"))]
+    #[arg(value_parser = only("rt-priority"), allow_hyphen_values = true)]
     rt_priority: Option<Requirements>,
     /// What becomes of a message whose deadline is over: deliver or drop.
     #[arg(long, value_name = "deliver|drop", help_heading = "Requirements")]
@@ -144,6 +144,19 @@ mod tests {
                  18446744073709551615",
             ),
             ("--late never", "must be deliver or drop"),
+            (
+                "--priority -1",
+                "invalid value '-1' for '--priority <N>': must be 0 (most urgent)",
+            ),
+            (
+                "--deadline -5ms",
+                "invalid value '-5ms' for '--deadline <DURATION>': must be a duration such as",
+            ),
+            ("--period -5", "'-5' for '--period <DURATION>': must be"),
+            (
+                "--rt-priority -1",
+                "invalid value '-1' for '--rt-priority <0-7>': must be 0 to 7",
+            ),
         ] {
             let said = parse(words).unwrap_err();
             assert!(said.contains(why), "{words}: {said}");
