@@ -486,6 +486,9 @@ fn explain(lost: &ConnectionError, endpoint: &endpoint::Endpoint) -> Error {
     match lost {
         ConnectionError::TransportError(error) if alert(error.code.into()).is_some() => {
             let reason = &error.reason;
+            if let Some(why) = tls::if_authority(reason) {
+                return Error::Tls(format!("{endpoint}: {why}"));
+            }
             let remedy = if reason.contains("UnknownIssuer") {
                 "; give the CA file of the authority that signed it"
             } else if reason.contains("NotValidForName") || reason.contains("not valid for name") {

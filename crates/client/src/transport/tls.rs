@@ -286,8 +286,21 @@ fn explain_handshake(error: io::Error, endpoint: &Endpoint) -> Error {
     }
 }
 
+/// What is wrong, and helps, if a server shows the certificate of an authority:
+/// what `openssl req -x509` makes unless told otherwise. The library has only
+/// the name of its error for it.
+pub(super) fn if_authority(reason: &str) -> Option<&'static str> {
+    reason.contains("CaUsedAsEndEntity").then_some(
+        "the server's certificate is that of an authority (CA:TRUE), which cannot be a server's: \
+         sign one with it for the server (basicConstraints=CA:FALSE), as in docs/quic.md",
+    )
+}
+
 fn explain(error: &rustls::Error, endpoint: &Endpoint) -> Error {
     use rustls::{AlertDescription, Error as Tls};
+    if let Some(why) = if_authority(&error.to_string()) {
+        return Error::Tls(format!("{endpoint}: {why}"));
+    }
     let remedy = match error {
         Tls::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "give the CA file of the authority that signed it"

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use punctual_client::{Error, Message, QoS};
+use punctual_client::{Error, Message, QoS, Scheme};
 
 use crate::broker::{Broker, PATIENCE, PUNCTUAL, connect, message, publish, subscribe};
 
@@ -103,6 +103,55 @@ fn tools_name_the_remedy() {
     assert!(!output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("CA file"), "{said}");
+}
+
+/// A broker with these two files as certificate and key, by QUIC and TLS.
+fn broker_with(certificate: &str, key: &str) -> Broker {
+    let more = "[[listener]]\naddress = \"tls://127.0.0.1:0\"\n\
+                certificate = \"DIR/server.pem\"\nkey = \"DIR/server.key\"\n";
+    let files = [("server.pem", certificate), ("server.key", key)];
+    Broker::start_with("", more, &files)
+}
+
+/// The certificates of docs/quic.md work; that of the authority is not one for a
+/// server, and who uses it like that is told.
+#[test]
+fn certificates_are_made_as_documented() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quic.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let lines: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("openssl "))
+        .collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    let dir = tempfile::tempdir().unwrap();
+    for line in lines {
+        let mut shell = Command::new("sh");
+        let output = shell.args(["-c", line]).current_dir(&dir).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+    }
+    let file = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let good = broker_with(&file("server.crt"), &file("server.key"));
+    let bad = broker_with(&file("ca.crt"), &file("ca.key"));
+    for scheme in [Scheme::Quic, Scheme::Tls] {
+        let options = |broker: &Broker| {
+            let mut options = broker.options("c");
+            options.endpoint.scheme = scheme;
+            options.endpoint.port = broker.port(scheme);
+            options.endpoint.tls.ca_file = Some(dir.path().join("ca.crt"));
+            options
+        };
+        connect(options(&good)).unwrap();
+        let error = connect(options(&bad)).err().unwrap();
+        assert!(matches!(error, Error::Tls(_)), "{error}");
+        let said = error.to_string();
+        assert!(
+            said.contains("basicConstraints=CA:FALSE"),
+            "{scheme:?}: {said}"
+        );
+        assert!(!said.contains("OtherError"), "{said}");
+    }
 }
 
 #[test]
