@@ -82,6 +82,24 @@ impl Broker {
         }
     }
 
+    /// A file that the kernel has about the process.
+    pub(crate) fn proc(&self, file: &str) -> String {
+        let path = format!("/proc/{}/{file}", self.process.id());
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    /// The threads that serve clients, by identifier.
+    pub(crate) fn shard_threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        tasks
+            .map(|task| task.unwrap().file_name().into_string().unwrap())
+            .filter(|task| {
+                self.proc(&format!("task/{task}/comm"))
+                    .starts_with("shard-")
+            })
+            .collect()
+    }
+
     pub(crate) fn signal(&self, signal: libc::c_int) {
         let id = self.process.id() as libc::pid_t;
         // SAFETY: the process is a child that was not waited for.

@@ -162,6 +162,65 @@ fn what_real_time_has_led_to_is_shown_with_or_without_the_privileges() {
     assert_eq!(bounded, realtime["cpu_latency_us"] == 0, "{metrics}");
 }
 
+/// The capability to lock memory, as a bit of `CapEff`.
+const CAP_IPC_LOCK: u64 = 1 << 14;
+
+/// Whether this process may have real-time priority and lock memory, tried on a
+/// thread that ends.
+fn has_privileges() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = u64::from_str_radix(capabilities.unwrap().trim(), 16).unwrap();
+    let tried = std::thread::spawn(|| {
+        let wanted = libc::sched_param { sched_priority: 40 };
+        // SAFETY: the structure outlives the call; 0 is this thread.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) == 0 }
+    });
+    tried.join().unwrap() && capabilities & CAP_IPC_LOCK != 0
+}
+
+/// What the kernel says of the running broker, not what it says itself.
+#[test]
+fn threads_have_real_time_and_memory_is_locked() {
+    if !has_privileges() {
+        assert!(
+            std::env::var_os("PUNCTUAL_REQUIRE_REALTIME").is_none(),
+            "PUNCTUAL_REQUIRE_REALTIME is set, but CAP_SYS_NICE or CAP_IPC_LOCK is missing"
+        );
+        eprintln!("SKIPPED: no privileges for real-time priority and locked memory");
+        return;
+    }
+    let broker = Broker::with_arguments(&["--realtime"]);
+    let shards = broker.shard_threads();
+    assert_eq!(shards.len(), 2);
+    for shard in shards {
+        // proc(5): fields after the name, from the third on.
+        let stat = broker.proc(&format!("task/{shard}/stat"));
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let fields: Vec<i32> = fields
+            .split(' ')
+            .map(|f| f.trim().parse().unwrap_or(0))
+            .collect();
+        let (priority, rt_priority, policy) = (fields[18 - 3], fields[40 - 3], fields[41 - 3]);
+        assert_eq!((priority, rt_priority, policy), (-41, 40, libc::SCHED_FIFO));
+        let status = broker.proc(&format!("task/{shard}/status"));
+        let mut lines = status.lines();
+        let cpus = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let cpus = cpus.unwrap().trim();
+        assert!(cpus.parse::<u32>().is_ok(), "one CPU, not {cpus}");
+    }
+    let status = broker.proc("status");
+    let kib = |name: &str| -> u64 {
+        let value = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap();
+        value.trim_end_matches("kB").trim().parse().unwrap()
+    };
+    let (locked, resident) = (kib("VmLck:"), kib("VmRSS:"));
+    assert!(locked >= resident / 10 * 9, "{locked} of {resident} KiB");
+}
+
 #[test]
 fn messages_are_counted_by_class() {
     let broker = Broker::start();
