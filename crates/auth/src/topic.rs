@@ -35,7 +35,7 @@ pub fn matches(filter: &str, topic: &str) -> bool {
 }
 
 /// Says whether every topic that matches `narrow` also matches `wide`. Both are valid filters.
-pub(crate) fn covers(wide: &str, narrow: &str) -> bool {
+pub fn covers(wide: &str, narrow: &str) -> bool {
     if narrow.starts_with('$') && wide.starts_with(['+', '#']) {
         return false;
     }

@@ -89,7 +89,8 @@ impl RtRights {
                 )
             }
             "max-bandwidth" => {
-                let remedy = "a number and a unit such as 500kbit, 2Mbit or 1Gbit, above 0";
+                let remedy =
+                    "a number of bit/s above 0, or one with a unit such as 500kbit, 2Mbit or 1Gbit";
                 let parsed = parse_bandwidth(value);
                 fill(
                     &mut self.max_bandwidth,

@@ -9,6 +9,7 @@ use punctual_net::tls::TlsAcceptor;
 
 use super::document::Origin;
 use super::problem::{Problem, Problems};
+use super::rule::Rule;
 use super::{Config, Listener};
 
 /// Reads every file that the configuration names. Returns what is only worth
@@ -31,6 +32,19 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
                 value: Some(listener.address.to_string()),
                 what: format!("the host is not known here: {error}"),
                 remedy: "write an IP address, or * for all addresses of the machine".into(),
+            });
+        }
+    }
+    for (i, rule) in config.egress.rules.iter().enumerate() {
+        if let Some(first) = Rule::hidden_by(&config.egress.rules, i) {
+            warnings.push(Problem {
+                origin: None,
+                key: "egress.rules".into(),
+                value: Some(rule.to_string()),
+                what: format!("it never applies: {first} comes before it"),
+                remedy: "the first rule that matches a topic counts; put narrower filters first, \
+                         or leave this one out"
+                    .into(),
             });
         }
     }

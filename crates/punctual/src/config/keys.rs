@@ -606,6 +606,7 @@ section! {
         max_waiting_bytes: Size = Size::mib(4), in Size::kib(1) => MUCH, since "0.2", Reload;
         /// Of `max_waiting_messages`, the largest number that have a priority but no
         /// requirement (lane 1). Those with a requirement (lane 0) may have all.
+        /// A number above that sets no bound of its own.
         max_priority_messages: u32 = 10_000, in 1 => 16_000_000, since "0.3", Reload;
         /// The same for `max_waiting_bytes`.
         max_priority_bytes: Size = Size::mib(4), in Size::kib(1) => MUCH, since "0.3", Reload;

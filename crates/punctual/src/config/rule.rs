@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use punctual_auth::topic::covers;
 use punctual_broker::Urgency;
 use punctual_codec::topic;
 use punctual_model::{Late, Requirements};
@@ -42,6 +43,13 @@ impl Rule {
 }
 
 impl Rule {
+    /// The first of the rules before the one `at` that leaves it no topic.
+    pub(crate) fn hidden_by(rules: &[Self], at: usize) -> Option<&Self> {
+        let (before, rest) = rules.split_at_checked(at)?;
+        let filter = &rest.first()?.filter;
+        before.iter().find(|rule| covers(&rule.filter, filter))
+    }
+
     /// The requirements; none of a bulk topic.
     pub(crate) fn requirements(&self) -> Requirements {
         self.requirements.unwrap_or_default()
@@ -58,6 +66,11 @@ impl FromStr for Rule {
             .ok_or("a rule is a topic filter, a colon and requirements")?;
         let (filter, stated) = (filter.trim(), stated.trim());
         topic::validate_filter(filter).map_err(|_| format!("{filter:?} is no topic filter"))?;
+        if topic::split_share(filter).0.is_some() {
+            return Err(format!(
+                "{filter:?} matches no topic: leave out $share and the name behind it"
+            ));
+        }
         let requirements = match stated {
             BULK => None,
             stated => Some(stated.parse::<Requirements>().map_err(|e| e.to_string())?),
@@ -117,6 +130,7 @@ mod tests {
         for (text, word) in [
             ("alarm", "colon"),
             ("a/#/b: priority=0", "topic filter"),
+            ("$share/g/a: priority=0", "leave out $share"),
             ("a: priority=high", "priority"),
             ("a: rt-period=5ms", "states"),
             ("a: urgent", "KEY=VALUE"),

@@ -106,6 +106,25 @@ fn files_that_are_named_must_be_there_and_parse() {
 }
 
 #[test]
+fn a_rule_that_never_applies_is_warned_of() {
+    let rules = |list: &str| {
+        let run = check(&format!("[egress]\nrules = [{list}]\n"), &[]);
+        assert_eq!(run.code, Some(0), "{}", run.err);
+        run.err
+    };
+    let said = rules("'a/b: priority=1', 'a/#: bulk', 'a/b: priority=2'");
+    let why = "it never applies: a/b: priority=1 comes before it";
+    assert!(
+        said.contains("egress.rules") && said.contains(why),
+        "{said}"
+    );
+    let said = rules("'a/+: priority=1', 'a/b: bulk'");
+    assert!(said.contains("a/+: priority=1 comes before it"), "{said}");
+    assert_eq!(rules("'a/+: priority=1', 'a/#: bulk', '+/+: bulk'"), "");
+    check("[egress]\nrules = ['$share/g/a: priority=0']\n", &[]).fails(1, &["leave out $share"]);
+}
+
+#[test]
 fn a_key_must_belong_to_its_certificate() {
     let names = ["localhost".to_owned()];
     let one = rcgen::generate_simple_self_signed(names.clone()).unwrap();
