@@ -113,6 +113,56 @@ fn every_transport_and_version_echoes() {
     }
 }
 
+/// The asynchronous client, by what is not plain TCP.
+#[cfg(feature = "tokio")]
+#[test]
+fn every_transport_echoes_asynchronously() {
+    let Some(broker) = Broker::start("") else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    for scheme in [Scheme::Tls, Scheme::Ws, Scheme::Wss] {
+        let mut options = options(scheme, &broker);
+        options.config.client_id = "echo".into();
+        runtime.block_on(async {
+            let connecting = punctual_client::aio::Client::connect(options);
+            let (mut client, _) = connecting.await.unwrap();
+            let filters = [("echo/#", with_qos(QoS::ExactlyOnce))];
+            client.subscribe(&filters, &PropertyBuf::new()).unwrap();
+            while !matches!(client.next().await.unwrap(), Event::Subscribed { .. }) {}
+            for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+                let message = Message::new("echo/it", vec![7; 5_000]).qos(qos);
+                let token = client.publish(&message).await.unwrap();
+                let (mut arrived, mut published) = (false, qos == QoS::AtMostOnce);
+                while !(arrived && published) {
+                    match client.next().await.unwrap() {
+                        Event::Message(delivery) => {
+                            assert_eq!(delivery.message, message, "{scheme:?}");
+                            arrived = true;
+                        }
+                        Event::Published {
+                            token: done,
+                            reason,
+                            ..
+                        } => {
+                            assert_eq!((done, reason), (token, ReasonCode::Success));
+                            published = true;
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            client
+                .disconnect(ReasonCode::Success, &PropertyBuf::new())
+                .await
+                .unwrap();
+        });
+    }
+}
+
 #[test]
 fn certificates_are_checked() {
     let Some(broker) = Broker::start("") else {

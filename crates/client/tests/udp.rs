@@ -180,6 +180,51 @@ fn messages_travel_in_datagrams() {
     exchange(None);
 }
 
+/// The asynchronous client by UDP.
+#[cfg(feature = "tokio")]
+#[test]
+fn messages_travel_in_datagrams_asynchronously() {
+    const COUNT: u32 = 20;
+    let qos = |n: u32| QoS::from_bits(1 + n as u8 % 2).unwrap();
+    let fake = Fake::start(None, (0..COUNT).map(|n| taken(n, qos(n))).collect());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut got = runtime.block_on(async {
+        let connecting = punctual_client::aio::Client::connect(options(fake.port));
+        let (mut client, _) = connecting.await.unwrap();
+        let filters = [("t/#", SubscribeOptions::default())];
+        client.subscribe(&filters, &Default::default()).unwrap();
+        for n in 0..COUNT {
+            let message = Message::new(format!("t/{n}"), n.to_string()).qos(qos(n));
+            client.publish(&message).await.unwrap();
+        }
+        let (mut got, mut subscribed) = (Vec::new(), false);
+        while got.len() < COUNT as usize || client.unfinished() > 0 || !subscribed {
+            match client.next().await.unwrap() {
+                Event::Message(delivery) => got.push(delivery.message.payload),
+                Event::Published { reason, .. } => assert_eq!(reason, ReasonCode::Success),
+                Event::Subscribed { .. } => subscribed = true,
+                _ => {}
+            }
+        }
+        client
+            .disconnect(ReasonCode::Success, &Default::default())
+            .await
+            .unwrap();
+        got
+    });
+    let server = fake.end();
+    let mut expected: Vec<Vec<u8>> = (0..COUNT).map(|n| n.to_string().into_bytes()).collect();
+    let mut taken: Vec<Vec<u8>> = server.taken.iter().map(|t| t.payload.clone()).collect();
+    expected.sort();
+    got.sort();
+    taken.sort();
+    assert_eq!(got, expected);
+    assert_eq!(taken, expected);
+}
+
 #[test]
 fn lost_datagrams_are_made_good() {
     exchange(Some(5));

@@ -324,6 +324,59 @@ fn tcp_and_udp_clients_share_topics() {
     }
 }
 
+/// What is ready at one time travels in few datagrams, from the server and to it.
+#[test]
+fn a_datagram_carries_several_messages() {
+    const COUNT: usize = 40;
+    for sealed in [true, false] {
+        let serve = Serve::start(1, UdpOptions::default());
+        let mut udp = Udp::new(serve.udp, sealed);
+        udp.connect("udp", 0);
+        udp.subscribe("to/udp", QoS::AtMostOnce);
+        let mut tcp = Tcp::connect(serve.tcp, "tcp", 0);
+        tcp.stream
+            .write_all(&subscribe_packet(1, "to/tcp", QoS::AtMostOnce))
+            .unwrap();
+        assert_eq!(frame(&tcp.receive()).kind, PacketType::SubAck);
+
+        let message = |topic| publish_packet(topic, QoS::AtMostOnce, 0, b"x");
+        tcp.stream
+            .write_all(&message("to/udp").repeat(COUNT))
+            .unwrap();
+        let (mut count, mut most) = (0, 0);
+        let start = Instant::now();
+        while count < COUNT {
+            assert!(start.elapsed() < PATIENCE, "{count} of {COUNT} came");
+            udp.turn();
+            let mut together = 0;
+            while let Ok(Split::Frame(frame)) = split(udp.client.received(), u32::MAX) {
+                assert_eq!(frame.kind, PacketType::Publish);
+                let length = frame.bytes.len();
+                udp.client.take_received(length);
+                together += 1;
+            }
+            (count, most) = (count + together, most.max(together));
+        }
+        assert!(
+            most > 1,
+            "each of {COUNT} messages had a datagram of its own"
+        );
+
+        let now = udp.now();
+        let packets = message("to/tcp").repeat(COUNT);
+        udp.client.send(&packets, 2, now).unwrap();
+        let mut datagrams = 0;
+        while let Some(transmit) = udp.client.poll_transmit() {
+            udp.socket.send_to(&transmit.data, udp.server).unwrap();
+            datagrams += 1;
+        }
+        assert_eq!(datagrams, 1, "{} bytes", packets.len());
+        for _ in 0..COUNT {
+            assert!(tcp.receive().ends_with(b"x"));
+        }
+    }
+}
+
 /// Answers a PUBLISH by its QoS.
 fn acknowledge(packet: &[u8], send: impl FnOnce(&[u8])) {
     if let Packet::Publish(publish) = Packet::decode(frame(packet), Version::V5).unwrap() {
