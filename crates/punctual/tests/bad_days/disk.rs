@@ -19,8 +19,8 @@ use crate::grip::{Disk, Grip};
 use crate::load::{Load, Mortal, client};
 use crate::small::Small;
 
-/// Room for two segments of the log, and not for a third unless the ballast goes.
-pub(crate) const DISK_MIB: u32 = 100;
+/// Room for six segments of the log, and for no other while there is ballast.
+pub(crate) const DISK_MIB: u32 = 200;
 /// Of what is to fill the store.
 const PAYLOAD: usize = 64 << 10;
 /// Messages of one publisher that are not acknowledged.
@@ -126,8 +126,8 @@ impl Absent {
 
     /// Publishes for it until the store is full.
     pub(crate) fn stuff_until_full(&mut self) {
-        // Two segments of the log.
-        let refusal = self.stuff(2 * (32 << 20) / PAYLOAD as u32);
+        // What is left of two segments of the log, and then some.
+        let refusal = self.stuff(3 * (32 << 20) / PAYLOAD as u32);
         let expected = (ReasonCode::QuotaExceeded, "the store is full".to_owned());
         assert_eq!(refusal, Some(expected));
     }

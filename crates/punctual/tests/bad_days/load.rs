@@ -48,7 +48,9 @@ impl Mortal {
         let [port, http] = probes.map(|probe| probe.local_addr().unwrap().port());
         let mut config = NamedTempFile::with_suffix(".toml").unwrap();
         config
-            .write_all(b"[server]\nsys_interval = \"1s\"\n")
+            .write_all(
+                b"[server]\nsys_interval = \"1s\"\n[limits]\nmax_queued_bytes = \"256MiB\"\n",
+            )
             .unwrap();
         let mut mortal = Self {
             port,
