@@ -95,6 +95,13 @@ impl Default for Window {
 }
 
 impl Window {
+    /// The identifier of the first message, if there was none yet.
+    pub(crate) fn begin_at(&mut self, packet_id: u16) {
+        if self.entries.is_empty() {
+            self.next_id = packet_id.max(1);
+        }
+    }
+
     /// Messages not completely acknowledged.
     #[inline]
     pub(crate) fn open(&self) -> u32 {
@@ -720,8 +727,13 @@ pub(crate) struct Session {
     pub(crate) leaving: Option<Box<Leaving>>,
     /// The client may have had it elsewhere since it was here.
     pub(crate) elsewhere: bool,
+    /// The store knows that the client has connected elsewhere.
+    pub(crate) orphan_stored: bool,
     /// The client has had it elsewhere: this is what is left of it.
     pub(crate) handed: bool,
+    /// It is new, and its client may not have heard of that: it may believe that it has the
+    /// session that it had elsewhere.
+    pub(crate) unheard: bool,
     /// When it was made for a client that had wanted an old one; `MAX` if it was not.
     pub(crate) missed: Nanos,
     /// What may come again, while that is likely.
@@ -755,7 +767,9 @@ impl Session {
             link: None,
             leaving: None,
             elsewhere: false,
+            orphan_stored: false,
             handed: false,
+            unheard: false,
             missed: Nanos::MAX,
             had: None,
         }
@@ -777,6 +791,16 @@ impl Session {
         }
         let mut kept = self.window.unacknowledged().chain(self.queue.iter());
         kept.any(|delivery| delivery.number == number)
+    }
+
+    /// Whether it is what its client takes for its session.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.handed && !self.unheard
+    }
+
+    /// Whether nothing would be lost with it.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.subscriptions.is_empty() && self.incoming.is_none() && self.window.open() == 0
     }
 
     /// Whether its client is at another broker, and it does not go there.

@@ -76,6 +76,8 @@ struct Broker {
     shards: Vec<Shard>,
     post: Arc<Post>,
     now: Nanos,
+    /// Of the last PUBLISH that left.
+    packet_id: u16,
 }
 
 impl Broker {
@@ -99,6 +101,7 @@ impl Broker {
             shards: (0..shards).map(shard).collect(),
             post,
             now,
+            packet_id: 0,
         }
     }
 
@@ -150,8 +153,12 @@ impl Broker {
         }
         let (mut kinds, mut rest) = (Vec::new(), &all[..]);
         while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
+            let length = frame.bytes.len();
             kinds.push(frame.kind);
-            rest = &rest[frame.bytes.len()..];
+            if let Ok(Packet::Publish(publish)) = Packet::decode(frame, Version::V5) {
+                self.packet_id = publish.packet_id;
+            }
+            rest = &rest[length..];
         }
         kinds
     }
@@ -358,7 +365,7 @@ fn the_end_of_a_move_waits_for_nothing_that_is_not_stored_after_all() {
     assert!(b.take_operations(0).is_none());
     assert!(b.letters().is_empty());
     assert_eq!(b.take(there), [PacketType::Publish]);
-    let ack = Ack::new(1, ReasonCode::Success);
+    let ack = Ack::new(b.packet_id, ReasonCode::Success);
     b.give(there, Packet::PubAck(ack));
     assert!(b.take_operations(0).is_none());
     let answer = b.letters();

@@ -626,7 +626,7 @@ impl Node {
             Message::Left(left) => self.heard_left(link, left, now),
             Message::Seek(seek) => self.heard_seek(link, seek, now),
             Message::Found(found) => self.heard_found(link, found),
-            Message::Letter(letter) => self.pass_letter(Some(link), letter),
+            Message::Letter(letter) => self.pass_letter(Some(link), letter, now),
             Message::Trace(trace) => self.follow(Some(link), trace),
             Message::Traced(traced) => self.traced(traced),
         }
@@ -1033,7 +1033,6 @@ impl Node {
 
     /// Tells neighbours who is where, after all that those want, and sees who is back.
     fn tell_reach(&mut self, now: Nanos) {
-        self.tell_at = None;
         self.tell_filters(now);
         for told in self.reach.changes() {
             let Told {
@@ -1184,7 +1183,6 @@ impl Node {
             self.tell_at = Some(due);
             return;
         }
-        self.tell_at = None;
         self.tell_filters(now);
     }
 
@@ -1196,6 +1194,7 @@ impl Node {
     }
 
     fn tell_filters(&mut self, now: Nanos) {
+        self.tell_at = None;
         if !self.has_news() {
             return;
         }

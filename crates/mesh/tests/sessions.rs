@@ -202,7 +202,7 @@ fn who_speaks_an_older_version_is_not_asked() {
     row.answer(1, None);
     assert_eq!(row.found(), Some(Vec::new()));
     assert!(row.nodes[2].can_seek(), "the other side has a neighbour");
-    row.nodes[0].letter(&name(3), "c", [1].into());
+    row.nodes[0].letter(&name(3), "c", [1].into(), row.now);
     row.settle();
     assert_eq!(row.asked, []);
 }
@@ -210,8 +210,8 @@ fn who_speaks_an_older_version_is_not_asked() {
 #[test]
 fn letters_find_their_way() {
     let mut row = Row::new(4, None);
-    row.nodes[3].letter(&name(0), "c", [1, 2].into());
-    row.nodes[3].letter(&name(9), "c", [3].into());
+    row.nodes[3].letter(&name(0), "c", [1, 2].into(), row.now);
+    row.nodes[3].letter(&name(9), "c", [3].into(), row.now);
     row.settle();
     let letter = Output::Letter {
         from: name(3),

@@ -97,6 +97,8 @@ pub(crate) struct Conn {
     pub(crate) promised: Option<u8>,
     /// What was received last had something urgent in it.
     pub(crate) sends_urgent: bool,
+    /// Its session is new, and nothing has come since CONNACK said so.
+    pub(crate) unheard: bool,
     /// A neighbour broker is at the other end.
     pub(crate) link: bool,
     pub(crate) alias_max: u16,

@@ -6,7 +6,7 @@
 //! itself is stored if it comes with QoS 2: names gather in a value, which is written again until
 //! it is full, and the oldest values are given up. All of it goes when it is not needed any more,
 //! or with the session. Where a session has gone elsewhere, and this is what is left of it, a
-//! value says that.
+//! value says that; and another one says that the client of a session has connected elsewhere.
 
 use std::collections::VecDeque;
 
@@ -21,6 +21,8 @@ use crate::session::Session;
 const PREFIX: &str = "mesh/had/";
 /// Instead of the number of a value: what is left of a session.
 const LEFT: &str = "left";
+/// The same: the client of a session has connected elsewhere.
+const ELSEWHERE: &str = "elsewhere";
 /// Names in a value that is not written again.
 const FULL: usize = 64;
 /// Names in any value.
@@ -125,8 +127,8 @@ fn key(session: u64, number: u32) -> String {
     format!("{PREFIX}{session:016x}/{number:08x}")
 }
 
-fn left_key(session: u64) -> String {
-    format!("{PREFIX}{session:016x}/{LEFT}")
+fn word_key(session: u64, word: &str) -> String {
+    format!("{PREFIX}{session:016x}/{word}")
 }
 
 fn put(journal: &mut Journal, session: u64, number: u32, kind: Kind, names: &[u64]) {
@@ -145,6 +147,8 @@ pub(super) struct Restored {
     pub(super) had: Option<Box<Had>>,
     /// It has gone elsewhere, and this is what is left of it.
     pub(super) left: bool,
+    /// Its client has connected elsewhere.
+    pub(super) elsewhere: bool,
 }
 
 /// Whose a value is, and its number or what is instead of that; `None` if it is something else.
@@ -156,10 +160,14 @@ pub(super) fn parse(key: &str) -> Option<(u64, &str)> {
 impl Restored {
     /// Takes a value; they come in the order of their numbers.
     pub(super) fn take(&mut self, number: &str, value: &[u8]) {
-        if number == LEFT {
-            self.left = true;
-            return;
+        match number {
+            LEFT => self.left = true,
+            ELSEWHERE => self.elsewhere = true,
+            _ => self.take_names(number, value),
         }
+    }
+
+    fn take_names(&mut self, number: &str, value: &[u8]) {
         let kind = value
             .first()
             .and_then(|kind| Kind::ALL.get(usize::from(*kind)));
@@ -201,10 +209,13 @@ impl Journal {
         if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
             log.end(self, number);
         }
-        if session.handed {
-            let key = left_key(number);
-            self.emit(&Op::FlowGone { key: &key });
+        for (word, stored) in [(LEFT, session.handed), (ELSEWHERE, session.orphan_stored)] {
+            if stored {
+                let key = word_key(number, word);
+                self.emit(&Op::FlowGone { key: &key });
+            }
         }
+        session.orphan_stored = false;
     }
 }
 
@@ -258,14 +269,31 @@ impl Hub {
         if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
             && session.durable
         {
-            let key = left_key(session.handle.number);
+            let key = word_key(session.handle.number, LEFT);
             journal.emit(&Op::Flow {
                 key: &key,
                 value: &[],
             });
         }
     }
+
+    /// The client of a session has connected elsewhere, or here again: with a restart, too, it is
+    /// to be known that the session has to follow it.
+    pub(crate) fn store_elsewhere(&mut self, slot: u32, elsewhere: bool) {
+        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
+            && session.durable
+            && session.orphan_stored != elsewhere
+        {
+            session.orphan_stored = elsewhere;
+            let key = &word_key(session.handle.number, ELSEWHERE);
+            journal.emit(&match elsewhere {
+                true => Op::Flow { key, value: &[] },
+                false => Op::FlowGone { key },
+            });
+        }
+    }
 }
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -342,15 +370,18 @@ mod tests {
 
     #[test]
     fn what_is_left_is_known_as_that() {
-        let mut store = Memory::default();
-        commit(&mut store, |journal| {
-            let key = left_key(7);
-            journal.emit(&Op::Flow {
-                key: &key,
-                value: &[],
+        for (word, expected) in [(LEFT, (true, false)), (ELSEWHERE, (false, true))] {
+            let mut store = Memory::default();
+            commit(&mut store, |journal| {
+                let key = word_key(7, word);
+                journal.emit(&Op::Flow {
+                    key: &key,
+                    value: &[],
+                });
             });
-        });
-        let back = restored(&mut store).remove(&7).unwrap();
-        assert!(back.left && back.had.is_none());
+            let back = restored(&mut store).remove(&7).unwrap();
+            assert_eq!((back.left, back.elsewhere), expected);
+            assert!(back.had.is_none());
+        }
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn put_session(out: &mut Vec<u8>, session: &Session) {
             session: 1,
             client_id: &session.handle.client_id,
             user: session.username.as_deref(),
-            version: if session.handed { LEFT } else { WHOLE },
+            version: if session.is_whole() { WHOLE } else { LEFT },
             expiry: session.expiry,
             detached: None,
             next_packet_id: session.window.next_id(),
@@ -472,6 +472,14 @@ impl Hub {
             }
             new.push(delivery);
         }
+        // What passed where another session of its client was may still be for this one.
+        let known = match wanted {
+            true => known,
+            false => Known {
+                had: known.had,
+                ..Known::default()
+            },
+        };
         had.learn(&known);
         for mut delivery in new {
             delivery.entry = match (session.durable, delivery.entry) {

@@ -355,14 +355,23 @@ impl Hub {
             return false;
         };
         let was_connected = restored.detached.is_none();
+        let is_left = restored.had.left || restored.had.elsewhere;
         let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
             return false;
         };
+        let in_mesh = self.directory.federation().is_some();
+        if let Some(session) = self.sessions.get_mut(slot) {
+            // Whether its client has heard of it is not stored.
+            session.unheard = in_mesh && !session.handle.link && session.is_blank();
+        }
         if was_connected {
             self.store_session(slot, now);
         }
         if self.sessions.get(slot).is_some_and(|it| it.had.is_some()) {
             self.watch_had(slot, now);
+        }
+        if is_left {
+            self.note_orphan(slot, now);
         }
         true
     }
@@ -402,6 +411,7 @@ impl Hub {
         session.replays = restored.replays;
         session.elsewhere = !session.handle.link;
         (session.had, session.handed) = (restored.had.had, restored.had.left);
+        session.orphan_stored = restored.had.elsewhere;
         if !restored.received.is_empty() {
             let known = Received {
                 ticket: Journal::BEFORE,

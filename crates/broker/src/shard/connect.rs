@@ -370,8 +370,8 @@ impl Shard {
         }
         let is_own = !is_link && !assigned;
         let session = existing.and_then(|slot| self.hub.sessions.get(slot));
-        let may_be_elsewhere = session
-            .is_none_or(|session| session.elsewhere || session.handed || session.leaving.is_some());
+        let may_be_elsewhere =
+            session.is_none_or(|it| it.elsewhere || !it.is_whole() || it.leaving.is_some());
         if let Looked::Not(body) = looked
             && is_own
             && !clean_start
@@ -389,9 +389,9 @@ impl Shard {
         self.end_awaiting(&client_id, now);
         let mut left = Vec::new();
         if let Some(slot) = existing {
-            let handed = self.hub.sessions.get(slot).is_some_and(|it| it.handed);
-            if handed && !clean_start {
-                // What the client knows of it was changed elsewhere.
+            let whole = self.hub.sessions.get(slot).is_none_or(Session::is_whole);
+            if !whole && !clean_start {
+                // What the client knows of it was changed elsewhere, or it knows nothing of it.
                 left = self.leave_behind(slot, now);
             } else {
                 self.stop_leaving(slot, now);
@@ -443,10 +443,16 @@ impl Shard {
         if session_present && wish.session_expiry == 0 {
             hub.store_session_end(slot);
         }
+        hub.store_elsewhere(slot, false);
+        let directory = hub.directory.clone();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return Ok(());
         };
         if !session_present {
+            if let (true, Some(federation)) = (is_own, directory.federation()) {
+                session.window.begin_at(first_packet_id(federation.name()));
+                session.unheard = !clean_start;
+            }
             session.durable = durable;
             session.handle.set_durable(durable);
         }
@@ -465,7 +471,7 @@ impl Shard {
         session.username = username.clone();
         session.handle.set_permissions(permissions.clone());
         session.handle.connected.store(true, Ordering::Release);
-        let number = session.handle.number;
+        let (number, unheard) = (session.handle.number, session.unheard);
         let has_flows = session.flows.is_some();
         let flows = session.flows.iter().flat_map(|flows| flows.values());
         let promised = flows.filter_map(|flow| Some(flow.state.grant()?.priority));
@@ -488,6 +494,7 @@ impl Shard {
             conn.class = Class::Bulk;
         }
         conn.session = slot;
+        conn.unheard = unheard;
         conn.number = number;
         conn.durability = durability;
         conn.permissions = permissions;
@@ -825,6 +832,13 @@ fn add(remark: &mut Option<String>, why: &str) {
         all.push_str("; ");
     }
     all.push_str(why);
+}
+
+/// Where packet identifiers of sessions begin at a broker of a mesh. A client that had to be given
+/// another session elsewhere remembers identifiers of both; they are hardly ever the same ones.
+fn first_packet_id(broker: &str) -> u16 {
+    let number = punctual_model::digest(broker.bytes());
+    (number % u64::from(u16::MAX)) as u16 + 1
 }
 
 fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, Refusal> {

@@ -258,6 +258,7 @@ impl Shard {
             corked: false,
             states: false,
             promised: None,
+            unheard: false,
             sends_urgent: false,
             link: false,
             alias_max: 0,
@@ -389,10 +390,17 @@ impl Shard {
         let limits = &self.hub.config.limits;
         let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
         let send_buffer = limits.send_buffer;
-        let Some(conn) = self.hub.conn(id) else {
+        let conn = self.hub.conns.get_mut(id.slot);
+        let Some(conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return received;
         };
         conn.last_received = now;
+        if conn.unheard && !data.is_empty() && matches!(conn.state, State::Connected) {
+            conn.unheard = false;
+            if let Some(session) = self.hub.sessions.get_mut(conn.session) {
+                session.unheard = false;
+            }
+        }
         // A neighbour is read whatever it does not read: both ends would wait for each
         // other. What it is sent is bounded by its window.
         if conn.paused > 0 || !conn.link && Hub::check_unread(conn, send_buffer) {

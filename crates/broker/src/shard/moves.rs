@@ -40,7 +40,7 @@ impl Shard {
         let goes_later = session.leaving.as_ref().is_some_and(|it| it.at > number);
         let is_here = session.arrived > number || session.is_transient() || goes_later;
         let goes = session.link.is_none() && !is_foreign && !is_here;
-        goes.then_some((session.arrived, !session.handed))
+        goes.then_some((session.arrived, session.is_whole()))
     }
 
     /// The answer to [`crate::Federation::seek`]: who has something of the session.
@@ -159,7 +159,9 @@ impl Shard {
         errands.into_iter().for_each(|id| hub.put_off(id, now));
         for (client, at, user) in missed {
             let way: Way = (client, broker.into());
-            if !hub.moves.coming.contains_key(&way) {
+            let coming = hub.moves.coming.get(&way);
+            // What has come from there came for a session before.
+            if coming.is_none_or(|coming| coming.complete || coming.at < at) {
                 hub.begin_coming(way, at, user, false, now);
             }
         }
@@ -413,6 +415,10 @@ impl Shard {
             return;
         }
         hub.stats.sessions_moved_out += 1;
+        // What still comes for it has to go on, too: here it is not known any more.
+        for way in hub.moves.ways_of(&client_id) {
+            hub.forget_coming(&way);
+        }
         hub.outputs.push(Output::Event(Event::SessionLeft {
             client_id,
             broker: to,
@@ -430,9 +436,11 @@ impl Shard {
             return;
         };
         self.stop_leaving(slot, now);
-        // It has started again, and may have what was safe there.
-        if had_some {
-            self.hub.begin_leaving(slot, &way.1, at, now);
+        match had_some {
+            // It has started again, and may have what was safe there.
+            true => self.hub.begin_leaving(slot, &way.1, at, now),
+            // Or the session has gone on from there.
+            false => self.hub.follow_client(slot, now),
         }
     }
 
@@ -524,6 +532,8 @@ impl Shard {
         if stream > coming.stream && number == 0 {
             (coming.stream, coming.next) = (stream, 0);
             (coming.round, coming.waits) = (None, None);
+            // What ended here was another session.
+            coming.gone &= slot.is_none();
         }
         let known = coming.stream == stream;
         let answer = if coming.gone {
@@ -616,8 +626,7 @@ impl Shard {
 
     /// A round has come; returns the session that has it.
     fn take_in(&mut self, way: &Way, coming: &mut Coming, moved: Moved, now: Nanos) -> Option<u32> {
-        let (client, from) = way;
-        let slot = self.hub.session_named(client);
+        let slot = self.hub.session_named(&way.0);
         let gives_way = |slot: &u32| moved.whole && self.hub.gives_way(*slot, way, coming);
         if let Some(slot) = slot.filter(|slot| !gives_way(slot)) {
             let count = self.hub.append(slot, moved, coming.came, now);
@@ -632,7 +641,40 @@ impl Shard {
         if self.hub.store_trouble().is_some() {
             return None;
         }
-        // What is here is older.
+        // What is here is older. Its subscriptions are hardly others: nobody is to hear that they
+        // end before those of the next one begin.
+        let session = slot.and_then(|slot| self.hub.sessions.get(slot));
+        let subscriptions = session.map(|session| session.subscriptions.iter());
+        let filters = subscriptions
+            .into_iter()
+            .flatten()
+            .map(|it| it.filter.clone());
+        let filters: Vec<_> = filters.collect();
+        let directory = self.hub.directory.clone();
+        if let Some(federation) = directory.federation() {
+            filters
+                .iter()
+                .for_each(|filter| federation.subscribed(filter));
+        }
+        let taken = self.take_place(way, coming, slot, moved, now);
+        if let Some(federation) = directory.federation() {
+            filters
+                .iter()
+                .for_each(|filter| federation.unsubscribed(filter));
+        }
+        taken
+    }
+
+    /// A session takes the place of what is here.
+    fn take_place(
+        &mut self,
+        way: &Way,
+        coming: &mut Coming,
+        slot: Option<u32>,
+        moved: Moved,
+        now: Nanos,
+    ) -> Option<u32> {
+        let (client, from) = way;
         let had = slot.and_then(|slot| self.hub.take_had(slot));
         let had = had.unwrap_or_default();
         let own = slot.map(|slot| self.leave_behind(slot, now));
@@ -647,6 +689,10 @@ impl Shard {
             known.learn(&had.known());
         }
         self.hub.had_more(slot);
+        if !self.hub.moves.awaiting.contains_key(client) {
+            // Its client has gone on.
+            self.hub.follow_client(slot, now);
+        }
         coming.came = true;
         self.hub.stats.sessions_moved_in += 1;
         self.hub.outputs.push(Output::Event(Event::SessionCame {
@@ -676,7 +722,9 @@ impl Shard {
             .filter_map(|way| Some((hub.moves.coming.remove(&way)?, way)))
             .collect();
         self.end_session(slot, now);
-        for (coming, way) in coming {
+        for (mut coming, way) in coming {
+            // It may be the rest of the session that ends here, and is not of the next one.
+            coming.came = false;
             self.hub.moves.coming.insert(way, coming);
         }
         waiting
@@ -773,8 +821,17 @@ impl Hub {
         }
     }
 
+    /// The client of a session is elsewhere, and the session has to go there.
+    pub(super) fn follow_client(&mut self, slot: u32, now: Nanos) {
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.elsewhere = true;
+        }
+        self.store_elsewhere(slot, true);
+        self.note_orphan(slot, now);
+    }
+
     /// Sees to it that a session goes where its client is.
-    pub(super) fn note_orphan(&mut self, slot: u32, now: Nanos) {
+    pub(crate) fn note_orphan(&mut self, slot: u32, now: Nanos) {
         if let Some(session) = self.sessions.get(slot) {
             let session = session.handle.number;
             self.new_errand(now + ORPHANED, Errand::Orphan { slot, session });
@@ -795,13 +852,15 @@ impl Hub {
         self.put_off(errand, now + MOST_PATIENCE);
     }
 
-    /// Whether a session makes room for the one that comes: it is older, or what is left.
+    /// Whether a session makes room for the one that comes: it is older, or what is left. What
+    /// comes late, for a session that has gone on, goes after it.
     fn gives_way(&self, slot: u32, way: &Way, coming: &Coming) -> bool {
         let waits = coming.whole && self.moves.awaiting.contains_key(&way.0);
         let left = self
             .sessions
             .get(slot)
-            .is_some_and(|session| session.handed);
+            .filter(|session| session.handed)
+            .is_some_and(|it| it.leaving.as_ref().is_none_or(|it| it.at < coming.at));
         !coming.came && (left || waits)
     }
 

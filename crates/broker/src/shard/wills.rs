@@ -120,7 +120,6 @@ impl Shard {
         let Some(session) = session.filter(|session| session.arrived < at) else {
             return;
         };
-        session.elsewhere = true;
         if let Some(conn) = session.conn {
             hub.stats.sessions_taken_over += 1;
             self.dismiss(conn, ReasonCode::SessionTakenOver, "");
@@ -134,7 +133,7 @@ impl Shard {
         }
         match clean_start {
             true => self.end_session(slot, now),
-            false => self.hub.note_orphan(slot, now),
+            false => self.hub.follow_client(slot, now),
         }
     }
 

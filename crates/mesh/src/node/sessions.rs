@@ -87,14 +87,14 @@ impl Node {
 
     /// Something for another broker's core about a session. It is lost if that broker is not
     /// reached.
-    pub fn letter(&mut self, to: &BrokerId, client: &str, body: Arc<[u8]>) {
+    pub fn letter(&mut self, to: &BrokerId, client: &str, body: Arc<[u8]>, now: Nanos) {
         let letter = Letter {
             to: to.clone(),
             from: self.settings.id.clone(),
             client: client.into(),
             body,
         };
-        self.pass_letter(None, letter);
+        self.pass_letter(None, letter, now);
     }
 
     pub(super) fn heard_seek(&mut self, from: LinkId, seek: SeekSession, now: Nanos) {
@@ -111,7 +111,7 @@ impl Node {
         }
     }
 
-    pub(super) fn pass_letter(&mut self, from: Option<LinkId>, letter: Letter) {
+    pub(super) fn pass_letter(&mut self, from: Option<LinkId>, letter: Letter, now: Nanos) {
         if letter.to == self.settings.id {
             let Letter {
                 from, client, body, ..
@@ -123,6 +123,8 @@ impl Node {
         let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);
         if let Some(link) = links.find(|link| self.moves_sessions(*link)) {
+            // Who hears that a session is safe here knows what is wanted for it.
+            self.tell_filters(now);
             self.send(link, &Message::Letter(letter));
         }
     }

@@ -57,6 +57,8 @@ pub struct Client {
     pub pipe: Option<usize>,
     decoder: Decoder,
     connected: bool,
+    /// It was told that its session subscribes.
+    subscribed: bool,
     out: Vec<u8>,
     next_id: u16,
     /// Numbers of messages sent and not answered.
@@ -88,6 +90,7 @@ impl Client {
             pipe: None,
             decoder: decoder(),
             connected: false,
+            subscribed: false,
             out: Vec::new(),
             next_id: 0,
             sent: BTreeMap::new(),
@@ -216,8 +219,9 @@ impl Client {
                 }
                 if !session_present {
                     self.unreleased.clear();
+                    self.subscribed = false;
                 }
-                if let Some(filter) = self.filter.filter(|_| !session_present) {
+                if let Some(filter) = self.filter.filter(|_| !self.subscribed) {
                     let mut body = vec![0, 1, 0];
                     body.extend_from_slice(&(filter.len() as u16).to_be_bytes());
                     body.extend_from_slice(filter.as_bytes());
@@ -226,6 +230,10 @@ impl Client {
                     self.put(&Packet::Subscribe(subscribe));
                 }
             }
+            Incoming::Reasons {
+                kind: PacketType::SubAck,
+                ..
+            } => self.subscribed = true,
             Incoming::Publish(publish) => {
                 let text = String::from_utf8(publish.payload.0).unwrap();
                 // What removes a retained message has no number.

@@ -378,3 +378,167 @@ fn a_session_that_has_come_back_stays_where_its_client_is() {
         came_once(&mut world, 0, &format!("after {after}"));
     }
 }
+
+/// that broker is killed soon after it has heard where the client is.
+#[test]
+fn what_came_too_late_is_sent_on_by_a_broker_that_starts_again() {
+    for after in 1..30 {
+        let edge = |ends| Edge {
+            ends,
+            delay: Nanos::from_millis(5),
+            cut: false,
+        };
+        let edges = vec![edge([0, 1]), edge([0, 2])];
+        let config = Config::default();
+        let mut world = World::new(Rng::new(1), 3, edges, true, &config, |_| ());
+        world.clients = vec![
+            Client::new("s".into(), Some("t"), 1),
+            publisher(1),
+            publisher(2),
+        ];
+        world.run_for(5000);
+        connect_all(&mut world);
+        world.run_for(1000);
+        world.hang_up(0);
+        chatter(&mut world, 20);
+        world.clients[0].home = 0;
+        world.connect(0);
+        world.run_for(after);
+        // Its broker does not notice.
+        world.vanish(0);
+        world.clients[0].home = 2;
+        world.connect(0);
+        world.run_for(200);
+        world.crash(0);
+        world.run_for(500);
+        world.start(0);
+        world.run_for(40_000);
+        came_once(&mut world, 2, &format!("after {after}"));
+    }
+}
+
+/// A client that has been given another session elsewhere, while the brokers did not reach each
+/// other, takes nothing of the first one for something that it has had there.
+#[test]
+fn sessions_at_two_brokers_use_other_packet_identifiers() {
+    for after in 1..4 {
+        let mut world = pair(false, "t");
+        world.hang_up(0);
+        world.cut(0, false);
+        for _ in 0..20 {
+            world.publish(1, "t", QoS::ExactlyOnce);
+        }
+        world.run_for(1000);
+        world.clients[0].home = 1;
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents, [false, false]);
+        for _ in 0..20 {
+            world.publish(2, "t", QoS::ExactlyOnce);
+        }
+        world.run_for(after);
+        world.vanish(0);
+        world.clients[0].home = 0;
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents.last(), Some(&true));
+        let received: BTreeSet<u64> = world.clients[0].received.iter().copied().collect();
+        assert!(
+            (0..20).all(|number| received.contains(&number)),
+            "after {after}: {received:?}"
+        );
+    }
+}
+
+/// A client that has not heard that its session is a new one is told so again, and does not take
+/// it for the one to which it has subscribed.
+#[test]
+fn who_has_not_heard_of_a_new_session_is_told_again() {
+    let mut unheard = 0;
+    for store in [false, true] {
+        for silent in [false, true] {
+            for attempt in 0..8 {
+                let mut world = pair(store, "t");
+                (0..attempt).for_each(|_| _ = world.rng.any());
+                world.hang_up(0);
+                world.cut(0, false);
+                world.run_for(1000);
+                world.clients[0].home = 1;
+                world.connect(0);
+                world.run_for(1);
+                let hears = world.clients[0].is_connected();
+                unheard += u32::from(!hears && holds(&world, 1, "s"));
+                match silent {
+                    true => world.vanish(0),
+                    false => world.hang_up(0),
+                }
+                if attempt % 2 == 1 && store {
+                    world.crash(1);
+                    world.start(1);
+                    world.run_for(5);
+                    connect_all(&mut world);
+                } else {
+                    world.connect(0);
+                }
+                world.run_for(1000);
+                assert!(hears || world.clients[0].presents.last() == Some(&false));
+                world.publish(2, "t", QoS::AtLeastOnce);
+                world.run_for(1000);
+                assert!(world.clients[0].received.contains(&0));
+            }
+        }
+    }
+    assert!(unheard > 0);
+}
+
+/// What comes to a new session that has not subscribed yet is for it, although another session
+/// of its client came from there before, or is still coming.
+#[test]
+fn what_waits_comes_to_a_new_session_before_it_subscribes() {
+    for pause in [1000, 5000] {
+        let mut world = pair(false, "t");
+        for home in [1, 0] {
+            world.hang_up(0);
+            world.clients[0].home = home;
+            world.connect(0);
+            world.run_for(pause);
+        }
+        world.hang_up(0);
+        world.cut(0, false);
+        for _ in 0..10 {
+            world.publish(1, "t", QoS::AtLeastOnce);
+        }
+        world.run_for(1000);
+        // It does not subscribe again.
+        world.clients[0].filter = None;
+        world.clients[0].home = 1;
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents, [false, true, true, false]);
+        world.mend(0);
+        world.run_for(5000);
+        let numbers: Vec<u64> = (0..10).collect();
+        assert_eq!(world.clients[0].received, numbers, "{pause}");
+    }
+}
+
+/// What waits for the broker where a session is comes to it, although its client has had another
+/// session meanwhile where that passed before.
+#[test]
+fn what_waits_for_a_link_is_not_what_another_session_has_had() {
+    let mut world = pair(false, "t");
+    world.cut(0, false);
+    for _ in 0..100 {
+        world.publish(2, "t", QoS::ExactlyOnce);
+    }
+    world.run_for(1000);
+    for home in [1, 0] {
+        world.hang_up(0);
+        world.clients[0].home = home;
+        world.connect(0);
+        world.run_for(1000);
+    }
+    assert_eq!(world.clients[0].presents, [false, false, true]);
+    world.mend(0);
+    came_once(&mut world, 0, "what waited");
+}

@@ -359,7 +359,7 @@ impl Running {
             Input::Seek(number, client, user) => {
                 self.node.seek(number, &client, user.as_deref(), now);
             }
-            Input::Letter(to, client, body) => self.node.letter(&to, &client, body),
+            Input::Letter(to, client, body) => self.node.letter(&to, &client, body, now),
             Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
             {
                 Some(open) => self.link_up(conn, &open, now),

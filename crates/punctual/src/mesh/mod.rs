@@ -415,7 +415,7 @@ impl Keeper {
                 user,
             } => self.node.seek(number, &client, user.as_deref(), now),
             Input::Sought { by, number, has } => self.node.sought(&by, number, has),
-            Input::Letter { to, client, body } => self.node.letter(&to, &client, body),
+            Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
             Input::Link { conn, peer, news } => match news {
                 News::Up { dialled } => self.up(conn, peer, dialled, now),
                 News::Message(bytes) => self.message(conn, &bytes, now),

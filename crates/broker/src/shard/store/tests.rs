@@ -568,6 +568,11 @@ fn what_came_is_acknowledged_when_nothing_has_to_be_committed() {
     let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
     let publisher = connect(&mut shard, "publisher", 0);
     leaving(&mut shard, publisher);
+    let session = shard.hub.session_named("kept");
+    let session = session
+        .and_then(|slot| shard.hub.sessions.get(slot))
+        .unwrap();
+    let packet_id = session.window.next_id();
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
     let way: Way = ("kept".into(), "b".into());
     let ticket = shard.hub.journal.as_ref().unwrap().latest();
@@ -578,7 +583,7 @@ fn what_came_is_acknowledged_when_nothing_has_to_be_committed() {
     shard.hub.acknowledge_parts(NOW);
     assert!(alone.letters.lock().unwrap().is_empty());
     assert!(shard.take_operations(NOW).is_none());
-    acknowledge(&mut shard, kept, 1);
+    acknowledge(&mut shard, kept, packet_id);
     assert!(shard.take_operations(NOW).is_none());
     let letters = alone.letters.lock().unwrap();
     let got = Letter::Got { stream: 7, next: 3 };
