@@ -266,21 +266,36 @@ fn carry(a: &mut Broker, b: &mut Broker) {
     }
 }
 
-#[test]
-fn a_message_with_qos_2_is_safe_before_its_identifier_goes() {
+/// Two brokers, and the ticket of what is on its way to the store of `a`: a message with QoS 2 of
+/// "publisher" for "kept".
+fn uncommitted() -> (Broker, Broker, u64) {
     let mut a = Broker::new("a", 1, 1000, 1);
-    let mut b = Broker::new("b", 2, 2000, 1);
     let kept = a.newcomer(0, "kept");
     a.subscribe(kept, QoS::ExactlyOnce);
     let publisher = a.newcomer(0, "publisher");
     a.publish(publisher, QoS::ExactlyOnce, false);
     let handed = a.take_operations(0).unwrap();
+    (a, Broker::new("b", 2, 2000, 1), handed.ticket)
+}
+
+/// The last round of a session that goes from `a`, which has come before.
+fn last_round(a: &mut Broker) -> Vec<(String, Arc<[u8]>)> {
+    a.pass(Nanos::from_millis(100));
+    a.pass(Nanos::from_millis(100));
+    let last = a.letters();
+    assert_eq!(last.len(), 1);
+    last
+}
+
+#[test]
+fn a_message_with_qos_2_is_safe_before_its_identifier_goes() {
+    let (mut a, mut b, ticket) = uncommitted();
     let there = come(&mut a, &mut b, "publisher");
     // Otherwise it would be told there that the message is safe.
     assert!(a.letters().is_empty());
     a.pass(Nanos::from_secs(1));
     assert!(a.letters().is_empty());
-    a.shards[0].committed(handed.ticket, a.now);
+    a.shards[0].committed(ticket, a.now);
     a.commit();
     carry(&mut a, &mut b);
     b.commit();
@@ -292,16 +307,10 @@ fn a_message_with_qos_2_is_safe_before_its_identifier_goes() {
 
 #[test]
 fn a_copy_with_qos_2_is_not_elsewhere_before_the_message_is_safe() {
-    let mut a = Broker::new("a", 1, 1000, 1);
-    let mut b = Broker::new("b", 2, 2000, 1);
-    let kept = a.newcomer(0, "kept");
-    a.subscribe(kept, QoS::ExactlyOnce);
-    let publisher = a.newcomer(0, "publisher");
-    a.publish(publisher, QoS::ExactlyOnce, false);
-    let handed = a.take_operations(0).unwrap();
+    let (mut a, mut b, ticket) = uncommitted();
     let there = come(&mut a, &mut b, "kept");
     assert!(a.letters().is_empty());
-    a.shards[0].committed(handed.ticket, a.now);
+    a.shards[0].committed(ticket, a.now);
     a.commit();
     carry(&mut a, &mut b);
     b.commit();
@@ -327,10 +336,7 @@ fn what_another_shard_has_sent_when_a_session_leaves_goes_with_it() {
     a.shards[1].take_outbox(0, &mut mail);
     a.commit();
     assert_eq!(a.take(publisher), [PacketType::PubAck]);
-    a.pass(Nanos::from_millis(100));
-    a.pass(Nanos::from_millis(100));
-    let last = a.letters();
-    assert_eq!(last.len(), 1);
+    let last = last_round(&mut a);
     let now = a.now;
     a.shards[0].remote(mail.into_iter(), now);
     b.read("a", last);
@@ -354,10 +360,7 @@ fn the_end_of_a_move_waits_for_nothing_that_is_not_stored_after_all() {
     carry(&mut a, &mut b);
     b.commit();
     assert_eq!(b.take(there), [PacketType::ConnAck]);
-    a.pass(Nanos::from_millis(100));
-    a.pass(Nanos::from_millis(100));
-    let last = a.letters();
-    assert_eq!(last.len(), 1);
+    let last = last_round(&mut a);
     // The last that is to be stored there is not, when its receiver has it.
     let publisher = b.connect(0, "", 0);
     b.publish(publisher, QoS::AtLeastOnce, false);

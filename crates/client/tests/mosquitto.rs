@@ -10,7 +10,7 @@ use std::time::Duration;
 use broker::Broker;
 use punctual_client::{
     Backoff, Client, Config, Endpoint, Error, Event, Message, Options, PropertyBuf, PropertyId,
-    QoS, ReasonCode, Scheme, SubscribeOptions, Version,
+    QoS, ReasonCode, Scheme, SubscribeOptions, Token, Version,
 };
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
@@ -44,6 +44,43 @@ fn with_qos(qos: QoS) -> SubscribeOptions {
     }
 }
 
+/// A message that its publisher gets back, and what has come of that.
+struct Echo {
+    message: Message,
+    token: Token,
+    arrived: bool,
+    published: bool,
+}
+
+impl Echo {
+    fn of(message: Message, token: Token) -> Self {
+        Self {
+            published: message.qos == QoS::AtMostOnce,
+            arrived: false,
+            message,
+            token,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.arrived && self.published
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Message(delivery) => {
+                assert_eq!(delivery.message, self.message);
+                self.arrived = true;
+            }
+            Event::Published { token, reason, .. } => {
+                assert_eq!((token, reason), (self.token, ReasonCode::Success));
+                self.published = true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Subscribes, publishes with every QoS and gets it all back.
 fn echo(mut options: Options, version: Version) {
     let websocket = options.endpoint.scheme.is_websocket();
@@ -72,24 +109,9 @@ fn echo(mut options: Options, version: Version) {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
         let message = Message::new("echo/it", large.clone()).qos(qos);
         let token = client.publish(&message).unwrap();
-        let mut arrived = false;
-        let mut published = qos == QoS::AtMostOnce;
-        while !(arrived && published) {
-            match next(&mut client) {
-                Event::Message(delivery) => {
-                    assert_eq!(delivery.message, message);
-                    arrived = true;
-                }
-                Event::Published {
-                    token: done,
-                    reason,
-                    ..
-                } => {
-                    assert_eq!((done, reason), (token, ReasonCode::Success));
-                    published = true;
-                }
-                other => panic!("{other:?}"),
-            }
+        let mut echo = Echo::of(message, token);
+        while !echo.is_whole() {
+            echo.take(next(&mut client));
         }
     }
     client
@@ -136,23 +158,9 @@ fn every_transport_echoes_asynchronously() {
             for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
                 let message = Message::new("echo/it", vec![7; 5_000]).qos(qos);
                 let token = client.publish(&message).await.unwrap();
-                let (mut arrived, mut published) = (false, qos == QoS::AtMostOnce);
-                while !(arrived && published) {
-                    match client.next().await.unwrap() {
-                        Event::Message(delivery) => {
-                            assert_eq!(delivery.message, message, "{scheme:?}");
-                            arrived = true;
-                        }
-                        Event::Published {
-                            token: done,
-                            reason,
-                            ..
-                        } => {
-                            assert_eq!((done, reason), (token, ReasonCode::Success));
-                            published = true;
-                        }
-                        other => panic!("{other:?}"),
-                    }
+                let mut echo = Echo::of(message, token);
+                while !echo.is_whole() {
+                    echo.take(client.next().await.unwrap());
                 }
             }
             client

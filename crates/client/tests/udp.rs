@@ -140,6 +140,29 @@ fn taken(n: u32, qos: QoS) -> Taken {
     }
 }
 
+/// Takes what has come: payloads of messages, and whether the subscription is acknowledged.
+fn note(event: Event, got: &mut Vec<Vec<u8>>, subscribed: &mut bool) {
+    match event {
+        Event::Message(delivery) => got.push(delivery.message.payload),
+        Event::Published { reason, .. } => assert_eq!(reason, ReasonCode::Success),
+        Event::Subscribed { .. } => *subscribed = true,
+        _ => {}
+    }
+}
+
+/// Both have got `count` messages: the client these, the server what was published.
+fn compare(fake: Fake, mut got: Vec<Vec<u8>>, count: u32) {
+    let server = fake.end();
+    let mut expected: Vec<Vec<u8>> = (0..count).map(|n| n.to_string().into_bytes()).collect();
+    let mut taken: Vec<Vec<u8>> = server.taken.iter().map(|t| t.payload.clone()).collect();
+    // Datagrams overtake each other where some are lost.
+    expected.sort();
+    got.sort();
+    taken.sort();
+    assert_eq!(got, expected);
+    assert_eq!(taken, expected);
+}
+
 /// Publishes and receives messages with QoS 1 and 2, and compares.
 fn exchange(lose: Option<usize>) {
     const COUNT: u32 = 60;
@@ -154,25 +177,13 @@ fn exchange(lose: Option<usize>) {
     }
     let (mut got, mut subscribed) = (Vec::new(), false);
     while got.len() < COUNT as usize || client.unfinished() > 0 || !subscribed {
-        match client.next(PATIENCE).unwrap().expect("nothing comes") {
-            Event::Message(delivery) => got.push(delivery.message.payload),
-            Event::Published { reason, .. } => assert_eq!(reason, ReasonCode::Success),
-            Event::Subscribed { .. } => subscribed = true,
-            _ => {}
-        }
+        let event = client.next(PATIENCE).unwrap().expect("nothing comes");
+        note(event, &mut got, &mut subscribed);
     }
     client
         .disconnect(ReasonCode::Success, &Default::default())
         .unwrap();
-    let server = fake.end();
-    let mut expected: Vec<Vec<u8>> = (0..COUNT).map(|n| n.to_string().into_bytes()).collect();
-    let mut taken: Vec<Vec<u8>> = server.taken.iter().map(|t| t.payload.clone()).collect();
-    // Datagrams overtake each other where some are lost.
-    expected.sort();
-    got.sort();
-    taken.sort();
-    assert_eq!(got, expected);
-    assert_eq!(taken, expected);
+    compare(fake, got, COUNT);
 }
 
 #[test]
@@ -191,7 +202,7 @@ fn messages_travel_in_datagrams_asynchronously() {
         .enable_all()
         .build()
         .unwrap();
-    let mut got = runtime.block_on(async {
+    let got = runtime.block_on(async {
         let connecting = punctual_client::aio::Client::connect(options(fake.port));
         let (mut client, _) = connecting.await.unwrap();
         let filters = [("t/#", SubscribeOptions::default())];
@@ -202,12 +213,7 @@ fn messages_travel_in_datagrams_asynchronously() {
         }
         let (mut got, mut subscribed) = (Vec::new(), false);
         while got.len() < COUNT as usize || client.unfinished() > 0 || !subscribed {
-            match client.next().await.unwrap() {
-                Event::Message(delivery) => got.push(delivery.message.payload),
-                Event::Published { reason, .. } => assert_eq!(reason, ReasonCode::Success),
-                Event::Subscribed { .. } => subscribed = true,
-                _ => {}
-            }
+            note(client.next().await.unwrap(), &mut got, &mut subscribed);
         }
         client
             .disconnect(ReasonCode::Success, &Default::default())
@@ -215,14 +221,7 @@ fn messages_travel_in_datagrams_asynchronously() {
             .unwrap();
         got
     });
-    let server = fake.end();
-    let mut expected: Vec<Vec<u8>> = (0..COUNT).map(|n| n.to_string().into_bytes()).collect();
-    let mut taken: Vec<Vec<u8>> = server.taken.iter().map(|t| t.payload.clone()).collect();
-    expected.sort();
-    got.sort();
-    taken.sort();
-    assert_eq!(got, expected);
-    assert_eq!(taken, expected);
+    compare(fake, got, COUNT);
 }
 
 #[test]

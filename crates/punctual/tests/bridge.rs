@@ -47,11 +47,7 @@ impl Mosquitto {
             .stderr(Stdio::null())
             .spawn();
         let Ok(process) = process else {
-            assert!(
-                std::env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none(),
-                "PUNCTUAL_REQUIRE_NETNS is set, but mosquitto is not installed"
-            );
-            eprintln!("skipped: mosquitto is not installed");
+            punctual_testbed::skip("PUNCTUAL_REQUIRE_NETNS", "mosquitto is not installed");
             return None;
         };
         let start = Instant::now();

@@ -56,11 +56,8 @@ impl Ovs {
         let Err(error) = found else {
             return false;
         };
-        assert!(
-            std::env::var_os("PUNCTUAL_REQUIRE_OVS").is_none(),
-            "PUNCTUAL_REQUIRE_OVS is set, but ovs-vswitchd cannot be run: {error}"
-        );
-        eprintln!("skipped: ovs-vswitchd cannot be run: {error}");
+        let why = format_args!("ovs-vswitchd cannot be run: {error}");
+        crate::skip("PUNCTUAL_REQUIRE_OVS", why);
         true
     }
 

@@ -4,16 +4,15 @@
 //! with an empty `/tmp`: so it leaves no file and no process behind, whatever it starts and
 //! however the emulation ends. Sources: the manual pages of D-ITG 2.8, VLC 3.0 and vsftpd 3.0.
 
-use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
-use std::{env, fmt};
 
 use clap::ValueEnum;
+use punctual_testbed::find_program;
 
 use super::background::{Background, CHUNK, FILE, Kind};
 use super::broker::{POLL, START_TIMEOUT, read};
@@ -110,7 +109,7 @@ impl Tool {
     fn missing(self) -> Option<(&'static str, &'static str)> {
         let all = self.programs().into_iter();
         all.chain([("unshare", "util-linux")])
-            .find(|(program, _)| find(program).is_none())
+            .find(|(program, _)| find_program(program).is_none())
     }
 
     /// For tests: true, with the reason printed, where it is not installed.
@@ -122,11 +121,8 @@ impl Tool {
         let Some((program, _)) = self.missing() else {
             return false;
         };
-        assert!(
-            env::var_os("PUNCTUAL_REQUIRE_TRAFFIC_TOOLS").is_none(),
-            "PUNCTUAL_REQUIRE_TRAFFIC_TOOLS is set, but {program} is not installed"
-        );
-        eprintln!("skipped: {program} is not installed");
+        let why = format_args!("{program} is not installed");
+        punctual_testbed::skip("PUNCTUAL_REQUIRE_TRAFFIC_TOOLS", why);
         true
     }
 }
@@ -420,15 +416,6 @@ fn noise(bytes: usize) -> Vec<u8> {
         (state >> 56) as u8
     };
     std::iter::repeat_with(next).take(bytes).collect()
-}
-
-/// Looks for a program in PATH, and where Debian keeps servers.
-fn find(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain([OsStr::new("/usr/sbin").into()])
-        .map(|directory| directory.join(program))
-        .find(|candidate| candidate.is_file())
 }
 
 #[cfg(test)]

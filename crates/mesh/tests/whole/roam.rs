@@ -130,6 +130,32 @@ fn pair(store: bool, filter: &'static str) -> World {
     world
 }
 
+/// Broker 0 between two others: at 1 and 2 somebody publishes, and the client of a session at 1
+/// has come to 0 a moment ago.
+fn trio(store: bool) -> World {
+    let edge = |ends| Edge {
+        ends,
+        delay: Nanos::from_millis(5),
+        cut: false,
+    };
+    let edges = vec![edge([0, 1]), edge([0, 2])];
+    let config = Config::default();
+    let mut world = World::new(Rng::new(1), 3, edges, store, &config, |_| ());
+    world.clients = vec![
+        Client::new("s".into(), Some("t"), 1),
+        publisher(1),
+        publisher(2),
+    ];
+    world.run_for(5000);
+    connect_all(&mut world);
+    world.run_for(1000);
+    world.hang_up(0);
+    chatter(&mut world, 20);
+    world.clients[0].home = 0;
+    world.connect(0);
+    world
+}
+
 #[test]
 fn what_was_queued_comes_at_another_broker_in_order() {
     for store in [false, true] {
@@ -297,26 +323,7 @@ fn came_once(world: &mut World, home: usize, what: &str) {
 fn who_goes_on_before_the_session_has_come_loses_nothing() {
     for store in [false, true] {
         for after in 1..40 {
-            let edge = |ends| Edge {
-                ends,
-                delay: Nanos::from_millis(5),
-                cut: false,
-            };
-            let edges = vec![edge([0, 1]), edge([0, 2])];
-            let config = Config::default();
-            let mut world = World::new(Rng::new(1), 3, edges, store, &config, |_| ());
-            world.clients = vec![
-                Client::new("s".into(), Some("t"), 1),
-                publisher(1),
-                publisher(2),
-            ];
-            world.run_for(5000);
-            connect_all(&mut world);
-            world.run_for(1000);
-            world.hang_up(0);
-            chatter(&mut world, 20);
-            world.clients[0].home = 0;
-            world.connect(0);
+            let mut world = trio(store);
             chatter(&mut world, after);
             world.hang_up(0);
             world.clients[0].home = 2;
@@ -379,30 +386,12 @@ fn a_session_that_has_come_back_stays_where_its_client_is() {
     }
 }
 
-/// that broker is killed soon after it has heard where the client is.
+/// A session comes to a broker that its client has left for another one, unnoticed, and that
+/// broker is killed soon after it has heard where the client is.
 #[test]
 fn what_came_too_late_is_sent_on_by_a_broker_that_starts_again() {
     for after in 1..30 {
-        let edge = |ends| Edge {
-            ends,
-            delay: Nanos::from_millis(5),
-            cut: false,
-        };
-        let edges = vec![edge([0, 1]), edge([0, 2])];
-        let config = Config::default();
-        let mut world = World::new(Rng::new(1), 3, edges, true, &config, |_| ());
-        world.clients = vec![
-            Client::new("s".into(), Some("t"), 1),
-            publisher(1),
-            publisher(2),
-        ];
-        world.run_for(5000);
-        connect_all(&mut world);
-        world.run_for(1000);
-        world.hang_up(0);
-        chatter(&mut world, 20);
-        world.clients[0].home = 0;
-        world.connect(0);
+        let mut world = trio(true);
         world.run_for(after);
         // Its broker does not notice.
         world.vanish(0);

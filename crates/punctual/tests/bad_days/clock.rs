@@ -98,11 +98,8 @@ fn faketime() -> Option<PathBuf> {
     });
     let found = candidates.last();
     if found.is_none() {
-        assert!(
-            std::env::var_os("PUNCTUAL_REQUIRE_FAKETIME").is_none(),
-            "PUNCTUAL_REQUIRE_FAKETIME is set, but there is no libfaketime"
-        );
-        eprintln!("skipped: needs libfaketime (apt-get install faketime)");
+        let why = "there is no libfaketime (apt-get install faketime)";
+        punctual_testbed::skip("PUNCTUAL_REQUIRE_FAKETIME", why);
     }
     found
 }

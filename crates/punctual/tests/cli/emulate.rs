@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use punctual_bench::netns::Namespace;
-use punctual_testbed::Ovs;
+use punctual_testbed::{Ovs, find_program, skip};
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -69,34 +69,20 @@ fn mosquitto_is_missing() -> bool {
     let Err(error) = found else {
         return false;
     };
-    assert!(
-        std::env::var_os("PUNCTUAL_REQUIRE_MOSQUITTO").is_none(),
-        "PUNCTUAL_REQUIRE_MOSQUITTO is set, but mosquitto cannot be run: {error}"
-    );
-    eprintln!("skipped: mosquitto cannot be run: {error}");
+    let why = format_args!("mosquitto cannot be run: {error}");
+    skip("PUNCTUAL_REQUIRE_MOSQUITTO", why);
     true
 }
 
 /// True, with the reason printed, where one of the programs that can make undeclared traffic is
 /// not installed.
 fn traffic_tools_are_missing() -> bool {
-    let path = std::env::var_os("PATH").unwrap();
-    let directories: Vec<_> = std::env::split_paths(&path)
-        .chain([PathBuf::from("/usr/sbin")])
-        .collect();
-    let programs = ["ITGSend", "ITGRecv", "cvlc", "vsftpd", "curl"];
-    let missing = programs.into_iter().find(|program| {
-        let mut directories = directories.iter();
-        !directories.any(|directory| directory.join(program).is_file())
-    });
-    let Some(program) = missing else {
+    let mut programs = ["ITGSend", "ITGRecv", "cvlc", "vsftpd", "curl"].into_iter();
+    let Some(program) = programs.find(|program| find_program(program).is_none()) else {
         return false;
     };
-    assert!(
-        std::env::var_os("PUNCTUAL_REQUIRE_TRAFFIC_TOOLS").is_none(),
-        "PUNCTUAL_REQUIRE_TRAFFIC_TOOLS is set, but {program} is not installed"
-    );
-    eprintln!("skipped: {program} is not installed");
+    let why = format_args!("{program} is not installed");
+    skip("PUNCTUAL_REQUIRE_TRAFFIC_TOOLS", why);
     true
 }
 

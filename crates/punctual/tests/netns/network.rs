@@ -1,6 +1,5 @@
 //! Two hosts and a cable between them.
 
-use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use punctual_bench::netns::Namespace;
@@ -45,10 +44,6 @@ impl Network {
 
 /// Leaves a test, or fails it where it must run.
 pub(crate) fn skip<T>(why: &str) -> Option<T> {
-    assert!(
-        env::var_os("PUNCTUAL_REQUIRE_NETNS").is_none(),
-        "PUNCTUAL_REQUIRE_NETNS is set, but {why}"
-    );
-    eprintln!("skipped: {why}");
+    punctual_testbed::skip("PUNCTUAL_REQUIRE_NETNS", why);
     None
 }

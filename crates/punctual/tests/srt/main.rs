@@ -18,7 +18,7 @@ mod stages;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use punctual_client::Status;
+use punctual_client::{Answer, Client, Message, Status};
 use punctual_southbound::ovsdb::Endpoint;
 
 use clients::{asking, hear, plain, publish, subscribe, told};
@@ -56,6 +56,17 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
+/// A subscriber of `axis/#` and a publisher whose requirement is admitted, and the answer.
+#[track_caller]
+fn admitted(network: &Network, asked: &Message) -> (Client, Client, Answer) {
+    let mut subscriber = network.client("s", &network.subscriber);
+    subscribe(&mut subscriber, "axis/#");
+    let mut publisher = network.client("p", &network.publisher);
+    let answer = publish(&mut publisher, asked).unwrap();
+    assert_eq!(answer.status, Some(Status::Admitted), "{:?}", answer.reason);
+    (subscriber, publisher, answer)
+}
+
 /// The publisher is at the first switch, the broker at the second and the
 /// subscriber at the third. What is admitted is found in its queue at every
 /// port, and does not wait for a flood, as what is not does.
@@ -67,12 +78,8 @@ fn a_requirement_becomes_queues_on_every_switch() {
     let Some(programs) = Programs::start(&network, &[]) else {
         return;
     };
-    let mut subscriber = network.client("s", &network.subscriber);
-    subscribe(&mut subscriber, "axis/#");
-    let mut publisher = network.client("p", &network.publisher);
     let asked = asking("axis/1", Duration::from_millis(50));
-    let answer = publish(&mut publisher, &asked).unwrap();
-    assert_eq!(answer.status, Some(Status::Admitted), "{:?}", answer.reason);
+    let (mut subscriber, mut publisher, answer) = admitted(&network, &asked);
     let bound = answer.bound.unwrap();
     assert!(bound <= Duration::from_millis(50), "{bound:?}");
     assert_eq!(answer.flow.as_deref(), Some("axis/1@p"));
@@ -128,12 +135,8 @@ fn priorities_can_be_carried_in_tags_too() {
     let Some(_programs) = Programs::start_with(&network, &patience, &["--tags"]) else {
         return;
     };
-    let mut subscriber = network.client("s", &network.subscriber);
-    subscribe(&mut subscriber, "axis/#");
-    let mut publisher = network.client("p", &network.publisher);
     let asked = asking("axis/1", Duration::from_millis(50));
-    let answer = publish(&mut publisher, &asked).unwrap();
-    assert_eq!(answer.status, Some(Status::Admitted), "{:?}", answer.reason);
+    let (mut subscriber, _publisher, _) = admitted(&network, &asked);
     hear(&mut subscriber);
     for (switch, what) in [("s1", "push_vlan"), ("s2", "pop_vlan"), ("s3", "pop_vlan")] {
         let flows = network.ovs.ofctl("dump-flows", switch, [""; 0]).unwrap();

@@ -79,6 +79,27 @@ fn guarded_by(acl_file: &str, more: &str) -> Option<(Broker, tempfile::TempDir)>
     Some((Broker::with_config(&config)?, dir))
 }
 
+/// Messages of bulk that wait for the subscriber of [`behind_bulk`].
+const LOGS: usize = 100;
+
+/// A subscriber of everything that has more to read than sockets take, and two publishers: "wire",
+/// who may state anything, and "loud".
+fn behind_bulk(broker: &Broker) -> [Conn; 3] {
+    let connect = |user| {
+        let connect = Connect::new(V5, unique("c")).user(user).password("secret");
+        Conn::connect_to(broker, &connect).0
+    };
+    let mut subscriber = connect("wire");
+    subscriber.subscribe("#", 0);
+    let (mut wire, loud) = (connect("wire"), connect("loud"));
+    let bulk = vec![b'.'; 256 << 10];
+    for _ in 0..LOGS {
+        wire.send(Publish::new(V5, "log", &bulk).encode());
+    }
+    wire.ping();
+    [subscriber, wire, loud]
+}
+
 /// `rt` lines of the ACL file say what may be urgent, by user and by topic. The
 /// flood of somebody who may not be urgent stays behind what waits; what the same
 /// client may state on other topics is followed, and so is who has the right.
@@ -92,19 +113,7 @@ fn rt_lines_bind_what_a_flood_may_state() {
     let Some((broker, _files)) = guarded_by(acl, config) else {
         return;
     };
-    let connect = |user| {
-        let connect = Connect::new(V5, unique("c")).user(user).password("secret");
-        Conn::connect_to(&broker, &connect).0
-    };
-    let mut subscriber = connect("wire");
-    subscriber.subscribe("#", 0);
-    let (mut wire, mut loud) = (connect("wire"), connect("loud"));
-    let logs = 100;
-    let bulk = vec![b'.'; 256 << 10];
-    for _ in 0..logs {
-        wire.send(Publish::new(V5, "log", &bulk).encode());
-    }
-    wire.ping();
+    let [mut subscriber, mut wire, mut loud] = behind_bulk(&broker);
     let stated = [
         ("priority", "0"),
         ("rt-priority", "7"),
@@ -134,7 +143,7 @@ fn rt_lines_bind_what_a_flood_may_state() {
     wire.ping();
     let mut before = 0;
     let mut early = Vec::new();
-    while before < logs {
+    while before < LOGS {
         let message = subscriber.message();
         match &*message.topic {
             "log" => before += 1,
@@ -162,19 +171,7 @@ fn a_right_to_a_priority_binds_deadlines() {
         let Some((broker, _files)) = guarded_by(acl, &config) else {
             return;
         };
-        let connect = |user| {
-            let connect = Connect::new(V5, unique("c")).user(user).password("secret");
-            Conn::connect_to(&broker, &connect).0
-        };
-        let mut subscriber = connect("wire");
-        subscriber.subscribe("#", 0);
-        let (mut wire, mut loud) = (connect("wire"), connect("loud"));
-        let logs = 100;
-        let bulk = vec![b'.'; 256 << 10];
-        for _ in 0..logs {
-            wire.send(Publish::new(V5, "log", &bulk).encode());
-        }
-        wire.ping();
+        let [mut subscriber, mut wire, mut loud] = behind_bulk(&broker);
         let mut told = Vec::new();
         let state = |props: Props, (key, value)| props.user(key, value);
         let alone = [("rt-deadline", "1us")];
@@ -197,7 +194,7 @@ fn a_right_to_a_priority_binds_deadlines() {
             let message = subscriber.message();
             match &*message.topic {
                 "log" => before += 1,
-                _ => order.push((message.text().to_owned(), before < logs)),
+                _ => order.push((message.text().to_owned(), before < LOGS)),
             }
         }
         let order: Vec<_> = order
