@@ -327,10 +327,11 @@ impl Segment<'_> {
             let port = self.stage(position).port;
             let blocking = self.system.blocking(port, self.class().priority);
             let lower = self.system.longest_lower(port, self.class().priority);
-            let what = match lower.filter(|lower| self.system.stages[*lower].cost == blocking) {
-                Some(lower) => What::Blocking(lower),
-                None => What::BestEffort,
-            };
+            let declared = lower.filter(|lower| {
+                let best_effort = self.system.ports[port].best_effort;
+                blocking > best_effort || self.system.stages[*lower].cost == blocking
+            });
+            let what = declared.map_or(What::BestEffort, What::Blocking);
             term(what, position, blocking);
         }
         term(What::Copies, self.to, own.copies);

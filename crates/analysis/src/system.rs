@@ -104,6 +104,9 @@ pub(crate) struct Port {
     pub(crate) stages: Vec<StageId>,
     /// `lower[n]`: the longest frame among `stages[n..]`.
     lower: Vec<u64>,
+    /// `blocking[n]`: longest time for which something else holds it when
+    /// something of `stages[..n]` comes and nothing of these is there.
+    blocking: Vec<u64>,
 }
 
 impl Port {
@@ -121,6 +124,7 @@ impl Port {
             copy_max: node.copy_max,
             stages: Vec::new(),
             lower: vec![0],
+            blocking: vec![link.best_effort],
         }
     }
 
@@ -208,8 +212,14 @@ impl System {
             [class] => self.insert_sorted(*class),
             classes => self.insert_many(classes),
         }
-        for class in touched {
-            self.set_delays(class);
+        for class in &touched {
+            self.set_delays(*class);
+        }
+        let stages = touched
+            .iter()
+            .flat_map(|class| &self.classes[*class].stages);
+        for port in self.ports_of(stages) {
+            self.set_blocking(port);
         }
         self.briefs.resize(self.stages.len(), Brief::default());
         for class in &classes {
@@ -264,13 +274,10 @@ impl System {
             self.free_classes.push(class);
         }
         gone.sort_unstable();
-        let mut ports: Vec<PortId> = gone.iter().map(|id| self.stages[*id].port).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        for port in ports {
-            let stages = &mut self.ports[port].stages;
+        let ports = self.ports_of(&gone);
+        for port in &ports {
+            let stages = &mut self.ports[*port].stages;
             stages.retain(|stage| gone.binary_search(stage).is_err());
-            self.set_lower(port);
         }
         let mut lost_way = false;
         for id in &gone {
@@ -289,6 +296,9 @@ impl System {
             } else if faster {
                 self.set_way_delays(way);
             }
+        }
+        for port in ports {
+            self.set_blocking(port);
         }
         self.free_stages.extend(gone);
         if lost_way && self.order.is_none() {
@@ -313,11 +323,11 @@ impl System {
     }
 
     /// Longest time that a frame of lower priority, or an undeclared one,
-    /// holds the port.
+    /// holds the port when a frame of this priority comes and none that is as
+    /// urgent is there.
     pub(crate) fn blocking(&self, port: PortId, priority: u64) -> u64 {
         let port = &self.ports[port];
-        let lower = port.lower[self.level_size(port, priority)];
-        port.best_effort.max(lower)
+        port.blocking[self.level_size(port, priority)]
     }
 
     /// Longest time that any frame holds the port.
@@ -482,7 +492,6 @@ impl System {
                 .stages
                 .partition_point(|stage| self.rank(*stage) < rank);
             self.ports[port].stages.insert(place, id);
-            self.set_lower(port);
         }
     }
 
@@ -503,17 +512,72 @@ impl System {
             let mut stages = std::mem::take(&mut self.ports[port].stages);
             stages.sort_by_cached_key(|stage| self.rank(*stage));
             self.ports[port].stages = stages;
-            self.set_lower(port);
         }
     }
 
-    fn set_lower(&mut self, port: PortId) {
-        let port = &mut self.ports[port];
-        port.lower.clear();
-        port.lower.resize(port.stages.len() + 1, 0);
+    /// The ports of stages.
+    fn ports_of<'a>(&self, stages: impl IntoIterator<Item = &'a StageId>) -> Vec<PortId> {
+        let stages = stages.into_iter();
+        let mut ports: Vec<_> = stages.map(|id| self.stages[*id].port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// What may hold a port, after its stages or their delays have changed.
+    fn set_blocking(&mut self, id: PortId) {
+        let port = &self.ports[id];
+        let mut lower = vec![0; port.stages.len() + 1];
         for (index, stage) in port.stages.iter().enumerate().rev() {
-            port.lower[index] = port.lower[index + 1].max(self.stages[*stage].cost);
+            lower[index] = lower[index + 1].max(self.stages[*stage].cost);
         }
+        let spread = self.fed_by_one_link(port);
+        let mut least = UNBOUNDED;
+        let blocking = (0..=port.stages.len()).map(|size| {
+            if let Some(parent) = size.checked_sub(1).and_then(|last| self.before(port, last)) {
+                least = least.min(parent.cost);
+            }
+            let declared = match spread {
+                Some(spread) if size > 0 => {
+                    let ahead = lower[0].saturating_sub(least);
+                    lower[size].min(
+                        port.best_effort
+                            .saturating_add(spread)
+                            .saturating_add(ahead),
+                    )
+                }
+                _ => lower[size],
+            };
+            declared.max(port.best_effort)
+        });
+        let blocking = blocking.collect();
+        let port = &mut self.ports[id];
+        (port.lower, port.blocking) = (lower, blocking);
+    }
+
+    /// The hop before the stage at that place of a port.
+    fn before(&self, port: &Port, place: usize) -> Option<&Stage> {
+        let stage = &self.stages[*port.stages.get(place)?];
+        Some(&self.stages[stage.parent?])
+    }
+
+    /// If all frames of a port come over one link, none of them faster than the
+    /// port sends it, and not as several copies: their greatest delay on the way
+    /// less the least. Then hardly a queue builds there.
+    fn fed_by_one_link(&self, port: &Port) -> Option<u64> {
+        let link = self.before(port, 0)?.port;
+        let (mut least, mut greatest) = (UNBOUNDED, 0);
+        for (place, id) in port.stages.iter().enumerate() {
+            let (stage, before) = (&self.stages[*id], self.before(port, place)?);
+            let here = |child: &&StageId| self.stages[**child].port == stage.port;
+            let copies = before.children.iter().filter(here).count();
+            if before.port != link || before.cost < stage.cost || copies > 1 {
+                return None;
+            }
+            least = least.min(stage.delay_min);
+            greatest = greatest.max(stage.delay_max);
+        }
+        Some(greatest - least)
     }
 
     fn topological_order(&self) -> Option<Vec<PortId>> {

@@ -170,3 +170,62 @@ fn almost_full_links_have_bounds() {
         );
     }
 }
+
+/// What is urgent, and what is not and has so many bytes, over a switch that both
+/// share to one that only they come to, unless something starts there; by holistic
+/// steps. `last` is added to the last link, `node` to the last switch.
+fn past_what_is_less_urgent(bytes: u64, last: Value, node: Value, third: bool) -> Option<u64> {
+    let mut out = link("t>d", "t", "d", 10);
+    let mut t = json!({ "id": "t" });
+    for (object, more) in [(&mut out, last), (&mut t, node)] {
+        let more = more.as_object().expect("an object").clone();
+        object.as_object_mut().expect("an object").extend(more);
+    }
+    let nodes =
+        json!([{ "id": "a" }, { "id": "b" }, { "id": "c" }, { "id": "s" }, t, { "id": "d" }]);
+    let links = json!([
+        link("a>s", "a", "s", 10),
+        link("b>s", "b", "s", 10),
+        link("c>t", "c", "t", 10),
+        link("s>t", "s", "t", 10),
+        out
+    ]);
+    let flow = |id: &str, prio: u64, bytes: u64, path: Value| {
+        json!({
+            "id": id, "prio": prio, "period_ns": 10_000_000, "wire_bytes": bytes, "paths": [path],
+        })
+    };
+    let mut flows = vec![
+        flow("urgent", 1, 1000, json!(["a>s", "s>t", "t>d"])),
+        flow("other", 0, bytes, json!(["b>s", "s>t", "t>d"])),
+    ];
+    if third {
+        flows.push(flow("third", 0, 84, json!(["c>t", "t>d"])));
+    }
+    let document = json!({ "nodes": nodes, "links": links, "flows": flows });
+    let document: Document = serde_json::from_value(document).expect("a document");
+    let network = Network::new(&document).expect("a network");
+    analyze(&network).flows[0][0].holistic
+}
+
+#[test]
+fn who_comes_over_one_link_has_been_held_there() {
+    let plain = || json!({});
+    // By hand: 10 us, behind the other 20 us, and 10 us, because the other is gone when
+    // the urgent one has come over the link on which it followed.
+    let equal = past_what_is_less_urgent(1000, plain(), plain(), false);
+    assert_eq!(equal, Some(40_000));
+    // A longer one needs 5 us more than the urgent one takes to come.
+    let longer = past_what_is_less_urgent(1500, plain(), plain(), false);
+    assert_eq!(longer, Some(10_000 + 25_000 + 15_000));
+    // It may come so much later, or have waited for best effort first.
+    let varied = past_what_is_less_urgent(1500, plain(), json!({ "sd_max_ns": 3_000 }), false);
+    assert_eq!(varied, Some(10_000 + 25_000 + 21_000));
+    let behind = past_what_is_less_urgent(1500, json!({ "be_bytes": 200 }), plain(), false);
+    assert_eq!(behind, Some(10_000 + 25_000 + 17_000));
+    // Behind something that came another way, or to a slower link, it may begin last.
+    let third = past_what_is_less_urgent(1500, plain(), plain(), true);
+    assert_eq!(third, Some(10_000 + 25_000 + 25_000));
+    let slower = past_what_is_less_urgent(1500, json!({ "rate_bps": 400_000_000 }), plain(), false);
+    assert_eq!(slower, Some(10_000 + 25_000 + 50_000));
+}
