@@ -30,6 +30,9 @@ use crate::retained::VERSION_BITS;
 
 /// Client identifiers of neighbour brokers begin with this.
 pub const LINK_PREFIX: &str = "$mesh/";
+/// In front of this broker's name in the reason string of a CONNACK that refuses a neighbour which
+/// it has a connection to already.
+pub const LINKED_ALREADY: &str = "connected already, as ";
 /// Topics on which neighbours speak to each other begin with this.
 pub const LINK_TOPIC: &[u8] = b"$mesh/";
 /// Key of the user property with a message's name.

@@ -58,7 +58,8 @@ pub use egress::{
     Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
 pub use federation::{
-    Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, Relay, Testament,
+    Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Relay,
+    Testament,
 };
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,

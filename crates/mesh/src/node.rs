@@ -479,6 +479,22 @@ impl Node {
         Ok(link)
     }
 
+    /// Scales the round-trip time to a neighbour otherwise from now on, if there is a link to it.
+    pub fn weigh(&mut self, peer: &BrokerId, weight: f64, now: Nanos) {
+        let Some(id) = self.numbers.get(peer).copied() else {
+            return;
+        };
+        if let Some(link) = self.links.get_mut(&id)
+            && link.weight != weight
+        {
+            link.weight = weight;
+            let rtt = link.rtt.used().unwrap_or(UNMEASURED);
+            let cost = rtt::cost(rtt, weight, self.settings.hop);
+            self.tree.set_cost(id, cost, now);
+            self.settle(now);
+        }
+    }
+
     /// After a start: what is kept for a neighbour from before, with the filters it
     /// wanted then, and members of shared subscriptions that were behind it.
     pub fn remember(

@@ -613,8 +613,8 @@ fn a_neighbour_that_is_added_lasts_if_a_file_is_named() {
     assert_eq!(b.status()["neighbours"].as_array().unwrap().len(), 0);
     // One that cannot be is not kept.
     let refused = add(&b, "tls://127.0.0.1:1");
-    assert_eq!(refused.status, 503, "{refused:?}");
-    assert!(refused.body.contains("mesh.ca_file"), "{refused:?}");
+    assert_eq!(refused.status, 409, "{refused:?}");
+    assert!(refused.body.contains("set mesh.ca_file"), "{refused:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
 }
 
@@ -630,6 +630,83 @@ fn neighbours_come_and_go_at_run_time() {
     assert_eq!(b.broker.delete(&path).status, 204);
     b.attached("b");
     b.broker.delete(&path).refused(404);
+}
+
+/// What a broker's link to another one costs, in microseconds.
+fn cost(status: &Value, peer: &str) -> Option<u64> {
+    let mut links = status["links"].as_array().unwrap().iter();
+    links.find(|link| link["peer"] == *peer)?["cost_us"].as_u64()
+}
+
+/// How often links came up, as the log says.
+fn ups(member: &Member) -> usize {
+    let lines = member.broker.log.try_iter();
+    lines.filter(|line| line.ends_with(" is up")).count()
+}
+
+#[test]
+fn a_neighbour_that_is_named_twice_is_connected_once() {
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::start("b", "", &[&a]);
+    b.attached("a");
+    b.until("measured", |status| {
+        status["links"][0]["rtt_us"].is_number()
+    });
+    // What was there before does not count.
+    ups(&b);
+    // The same address changes nothing but the weight.
+    assert_eq!(add(&b, &a.broker.tcp.to_string()).status, 204);
+    let heavy = format!("{} weight=1000", a.broker.tcp);
+    assert_eq!(add(&b, &heavy).status, 204);
+    b.until("a long way", |status| cost(status, "a") > Some(20_000));
+    assert_eq!(ups(&b), 0);
+    // By another address it is the same broker: of both connections one stays.
+    let other = format!("localhost:{}", a.broker.tcp.port());
+    assert_eq!(add(&b, &other).status, 204);
+    let epoch = |status: &Value| status["epoch"].as_u64().unwrap();
+    let start = epoch(&a.status());
+    a.until("ten epochs later", |status| epoch(status) > start + 10);
+    let ups = ups(&b);
+    assert!(ups <= 3, "{ups} connections");
+    b.attached("a");
+}
+
+#[test]
+fn the_weight_counts_whoever_connected() {
+    let a = Member::start("a", "", &[]);
+    let b = Member::start("b", "", &[]);
+    assert_eq!(add(&a, &b.broker.tcp.to_string()).status, 204);
+    b.attached("a");
+    let heavy = format!("{} weight=1000", a.broker.tcp);
+    assert_eq!(add(&b, &heavy).status, 204);
+    b.until("a long way", |status| cost(status, "a") > Some(20_000));
+    assert_eq!(ups(&b), 1);
+}
+
+#[test]
+fn two_brokers_of_one_name_are_told_of() {
+    let a = Member::start("a", "", &[]);
+    let _b = Member::start("b", "", &[&a]);
+    let _other = Member::start("b", "", &[&a]);
+    let why = a.broker.logged("two brokers are called ");
+    assert!(why.starts_with("b:") && why.contains("mesh.id"), "{why}");
+}
+
+#[test]
+fn a_broker_that_gets_a_name_of_its_own_is_found() {
+    let a = Member::start("a", "", &[]);
+    let same = Member::start("a", "", &[]);
+    let address = same.broker.tcp;
+    assert_eq!(add(&a, &address.to_string()).status, 204);
+    let why = a.broker.logged("is not connected: ");
+    assert!(why.contains("mesh.id"), "{why}");
+    kill(same);
+    let config = NamedTempFile::with_suffix(".toml").unwrap();
+    std::fs::write(config.path(), "[mesh]\nenabled = true\nid = \"b\"\n").unwrap();
+    let listen = format!("tcp://{address}");
+    let path = config.path().to_str().unwrap();
+    let _b = Broker::with_arguments(&["--config", path, "--listen", &listen]);
+    a.broker.logged("link to b is up");
 }
 
 #[test]
@@ -652,10 +729,30 @@ fn what_is_no_broker_is_refused() {
     let b = Member::start("b", "", &[]);
     add(&b, &plain.tcp.to_string());
     let why = b.broker.logged("is not connected: ");
-    assert!(
-        why.contains("not allowed to connect as a neighbour broker"),
-        "{why}"
-    );
+    let wanted = "not allowed to connect as a neighbour broker";
+    assert!(why.contains(wanted), "{why}");
+    b.until("a reason in the status", |status| {
+        let why = &status["unconnected"][plain.tcp.to_string()];
+        why.as_str().is_some_and(|why| why.contains(wanted))
+    });
+    // Nor do brokers that forward otherwise; both say so, once.
+    let c = Member::start("c", "strategy = \"flooding\"", &[&b]);
+    c.until("a reason in the status", |status| {
+        let why = &status["unconnected"][b.broker.tcp.to_string()];
+        why.as_str()
+            .is_some_and(|why| why.contains("mesh.strategy"))
+    });
+    b.broker
+        .logged("c is no neighbour: it forwards by flooding");
+    c.broker
+        .logged("b is no neighbour: it forwards by subscription-table");
+    let epoch = |status: &Value| status["epoch"].as_u64().unwrap();
+    let start = epoch(&c.status());
+    c.until("three epochs later", |status| epoch(status) > start + 3);
+    for member in [&b, &c] {
+        let mut lines = member.broker.log.try_iter();
+        assert!(!lines.any(|line| line.contains("is no neighbour")));
+    }
 }
 
 #[test]

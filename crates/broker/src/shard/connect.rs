@@ -15,7 +15,7 @@ use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
-use crate::federation::LINK_PREFIX;
+use crate::federation::{LINK_PREFIX, LINKED_ALREADY};
 use crate::hub::{AuthRequest, Awaited, Conn, ConnId, Event, Hub, Output, State};
 use crate::journal::Durability;
 use crate::message::put_forwarded;
@@ -351,8 +351,9 @@ impl Shard {
             }
             let federation = self.hub.directory.federation();
             let peer = links::peer_of(&client_id).unwrap_or_default();
-            if federation.is_some_and(|federation| !federation.may_connect(peer)) {
-                return Err(Refusal::new(ReasonCode::ServerBusy, "connected already"));
+            if let Some(federation) = federation.filter(|it| !it.may_connect(peer)) {
+                let why = format!("{}{}", LINKED_ALREADY, federation.name());
+                return Err(Refusal::new(ReasonCode::ServerBusy, why));
             }
         }
 

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -18,18 +19,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Command {
     /// Print the tree, the links and what neighbours want.
     Status(Target),
-    /// Connect to another broker, until the next restart.
+    /// Connect to another broker: until the next restart, or for good with
+    /// mesh.neighbours_file. For one that is there, change the weight.
     Add {
-        /// Host and port; "weight=0.2" after it attracts the tree.
+        /// Host and port, with tls:// in front if it is to be TLS; "weight=0.2" after it
+        /// attracts the tree.
         #[arg(value_name = "NEIGHBOUR")]
         neighbour: String,
         #[command(flatten)]
         target: Target,
     },
-    /// Give up a neighbour and close its connection.
+    /// Give up a neighbour and close its connection. One that names this broker
+    /// connects again: remove it there, too.
     Remove {
         /// Host and port, as in the status.
-        #[arg(value_name = "NEIGHBOUR")]
+        #[arg(value_name = "NEIGHBOUR", value_parser = NonEmptyStringValueParser::new())]
         neighbour: String,
         #[command(flatten)]
         target: Target,
@@ -37,6 +41,7 @@ pub(super) enum Command {
     /// Print which brokers get a topic, and on which way.
     Trace {
         /// Topic name.
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         topic: String,
         #[command(flatten)]
         target: Target,
@@ -188,6 +193,9 @@ fn describe(status: &Value) -> String {
         names.map(text).collect::<Vec<_>>().join(", ")
     };
     let _ = writeln!(out, "connects to: {}", list(&status["neighbours"]));
+    for (address, why) in status["unconnected"].as_object().into_iter().flatten() {
+        let _ = writeln!(out, "  {address} is not connected: {}", text(why));
+    }
     let moved = |key: &str| status[key].as_u64().unwrap_or(0);
     let (came, went) = (moved("sessions_in"), moved("sessions_out"));
     if came + went > 0 {
@@ -227,6 +235,10 @@ fn ways(answers: &Value) -> String {
             total as f64 / 2e3
         );
     }
+    let mut all = answers.as_array().into_iter().flatten();
+    if !all.any(|answer| answer["subscribed"] == true) {
+        out.push_str("nobody has subscribed to it\n");
+    }
     out
 }
 
@@ -240,7 +252,7 @@ mod tests {
             "id": "b", "parent": "a", "attached": true, "capacity": 5, "strategy": "flooding",
             "root": "a", "cost_us": 1800, "hops": 1, "epoch": 9, "filters": 2, "advertised": 3,
             "links": [{"peer": "a", "state": "parent", "rtt_us": 120.5, "filters": 1}],
-            "neighbours": ["a:1883"], "healing": ["c"], "sessions_in": 2, "sessions_out": 0,
+            "neighbours": ["a:1883"], "unconnected": {"x:1": "no route"}, "healing": ["c"], "sessions_in": 2, "sessions_out": 0,
         });
         let text = describe(&status);
         assert!(text.starts_with("b (child of a), capacity 5, flooding\nroot a, 1.80 ms over 1"));
@@ -248,7 +260,7 @@ mod tests {
             text.contains("a                    parent   rtt 0.12 ms"),
             "{text}"
         );
-        let end = "connects to: a:1883\nsessions that followed their clients: 2 here, 0 to others\n\
+        let end = "connects to: a:1883\n  x:1 is not connected: no route\nsessions that followed their clients: 2 here, 0 to others\n\
                    messages wait for: c\n";
         assert!(text.ends_with(end), "{text}");
         let answers = json!([{"broker": "c", "subscribed": true, "path": [["b", 200], ["a", 1800], ["c", 0]]}]);
@@ -256,6 +268,8 @@ mod tests {
             ways(&answers),
             "b -0.10 ms- a -0.90 ms- c: subscribed, 1.00 ms one way\n"
         );
+        let answers = json!([{"broker": "c", "subscribed": false, "path": [["c", 0]]}]);
+        assert!(ways(&answers).ends_with("\nnobody has subscribed to it\n"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::App;
 use super::error::ApiError;
 use super::query::{Name, Query};
-use crate::mesh::Asker;
+use crate::mesh::{Asker, NotAdded};
 
 /// State of the broker in the mesh. Times are in microseconds.
 #[derive(Debug, Serialize)]
@@ -52,6 +52,8 @@ pub(super) struct Overview {
     sessions_out: u64,
     /// Addresses that are kept connected.
     neighbours: Vec<String>,
+    /// Those of them that are not, and why.
+    unconnected: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -130,6 +132,7 @@ pub(super) async fn status(
         sessions_out: overview.moved.1,
         healing: status.healing.iter().map(ToString::to_string).collect(),
         neighbours: overview.neighbours,
+        unconnected: overview.unconnected,
     }))
 }
 
@@ -157,7 +160,15 @@ pub(super) async fn add(
         .map_err(|error: String| ApiError::value("neighbour", &wanted.neighbour, error, remedy))?;
     match asker.add(neighbour).await.ok_or_else(ended)? {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
-        Err(error) => Err(ApiError::unavailable(error, "try again")),
+        Err(NotAdded::NoAuthority) => Err(ApiError::new(
+            StatusCode::CONFLICT,
+            format!(
+                "{} is to be connected by TLS, and no authority is named",
+                wanted.neighbour
+            ),
+            "set mesh.ca_file and start the broker again",
+        )),
+        Err(NotAdded::Failed(error)) => Err(ApiError::unavailable(error, "try again")),
     }
 }
 

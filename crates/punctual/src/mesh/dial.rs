@@ -5,24 +5,29 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use punctual_broker::{LINK_PREFIX, LinkLimits};
+use punctual_broker::{LINK_PREFIX, LINKED_ALREADY, LinkLimits};
 use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Version, split,
 };
+use punctual_mesh::BrokerId;
 use punctual_mesh::wire::{Message, Open, TOPIC};
 use punctual_net::{Outgoing, TlsConnector};
 
 use super::Input;
+use super::seam::Seam;
 use crate::config::Neighbour;
 
 /// How long connecting and the first words may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts, at first and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// In front of the reason that the other broker gives.
+const REFUSED: &str = "it refused: ";
 /// Bytes of the largest packet before the link is one.
 const FIRST_PACKETS: u32 = 64 << 10;
 
@@ -42,7 +47,6 @@ pub(super) struct Introduction {
 #[derive(Debug)]
 pub(super) struct Dialled {
     pub(super) address: String,
-    pub(super) weight: f64,
     pub(super) peer: Open,
     pub(super) connection: Outgoing,
     pub(super) unread: Vec<u8>,
@@ -52,6 +56,7 @@ pub(super) struct Dialled {
 /// A neighbour that is kept connected.
 #[derive(Debug)]
 pub(super) struct Dialler {
+    /// By what its round-trip time is scaled.
     pub(super) weight: f64,
     /// Wakes the thread because the link is gone; dropped to end it.
     again: Sender<()>,
@@ -62,6 +67,7 @@ impl Dialler {
     pub(super) fn start(
         neighbour: &Neighbour,
         introduction: Introduction,
+        seam: Arc<Seam>,
         keeper: Sender<Input>,
     ) -> io::Result<Self> {
         let (again, woken) = channel();
@@ -75,7 +81,7 @@ impl Dialler {
         let neighbour = neighbour.clone();
         thread::Builder::new()
             .name("mesh-dial".into())
-            .spawn(move || keep(&neighbour, &introduction, &keeper, &woken))?;
+            .spawn(move || keep(&neighbour, &introduction, &seam, &keeper, &woken))?;
         Ok(Self { weight, again })
     }
 
@@ -89,39 +95,63 @@ impl Dialler {
 fn keep(
     neighbour: &Neighbour,
     introduction: &Introduction,
+    seam: &Seam,
     keeper: &Sender<Input>,
     woken: &Receiver<()>,
 ) {
     let mut pause = BACKOFF.0;
     let mut said = String::new();
+    // Who was at the address.
+    let mut peer: Option<BrokerId> = None;
     loop {
-        match connect(neighbour, introduction) {
-            Ok((connection, peer, unread, limits)) => {
-                let dialled = Dialled {
-                    address: neighbour.address.clone(),
-                    weight: neighbour.weight(),
-                    peer,
-                    connection,
-                    unread,
-                    limits,
-                };
-                if keeper.send(Input::Dialled(Box::new(dialled))).is_err() {
-                    return;
+        // Where there is a link to it by now, another connection would take that over,
+        // whose end would have this one opened again, and so on.
+        let mut waits = peer.as_ref().is_some_and(|peer| seam.is_linked(peer));
+        if !waits {
+            match connect(neighbour, introduction) {
+                Ok((connection, open, unread, limits)) => {
+                    peer = Some(open.id.clone());
+                    let dialled = Dialled {
+                        address: neighbour.address.clone(),
+                        peer: open,
+                        connection,
+                        unread,
+                        limits,
+                    };
+                    if keeper.send(Input::Dialled(Box::new(dialled))).is_err() {
+                        return;
+                    }
+                    said.clear();
+                    waits = true;
                 }
-                said.clear();
-                let since = Instant::now();
-                if woken.recv().is_err() {
-                    return;
-                }
-                if since.elapsed() > BACKOFF.1 {
-                    pause = BACKOFF.0;
+                Err(why) => {
+                    peer = why
+                        .strip_prefix(REFUSED)
+                        .and_then(|why| BrokerId::new(why.strip_prefix(LINKED_ALREADY)?));
+                    if let Some(peer) = peer.clone() {
+                        let address = neighbour.address.clone();
+                        said.clear();
+                        if keeper.send(Input::There { address, peer }).is_err() {
+                            return;
+                        }
+                    } else if why != said {
+                        tracing::info!("mesh: {} is not connected: {why}", neighbour.address);
+                        said.clone_from(&why);
+                        let address = neighbour.address.clone();
+                        if keeper.send(Input::Missed { address, why }).is_err() {
+                            return;
+                        }
+                    }
                 }
             }
-            Err(why) => {
-                if why != said {
-                    tracing::info!("mesh: {} is not connected: {why}", neighbour.address);
-                    said = why;
-                }
+        }
+        if waits {
+            let since = Instant::now();
+            if woken.recv().is_err() {
+                return;
+            }
+            if since.elapsed() > BACKOFF.1 {
+                pause = BACKOFF.0;
             }
         }
         match woken.recv_timeout(pause) {
@@ -179,7 +209,7 @@ fn connect(neighbour: &Neighbour, introduction: &Introduction) -> Result<Connect
                     if answer.reason.is_error() {
                         let why = answer.properties.text(PropertyId::ReasonString);
                         let reason = answer.reason.name();
-                        return Err(format!("it refused: {}", why.unwrap_or(reason)));
+                        return Err(format!("{REFUSED}{}", why.unwrap_or(reason)));
                     }
                     let number = |id| answer.properties.number(id);
                     limits = Some(LinkLimits {
@@ -209,13 +239,20 @@ fn connect(neighbour: &Neighbour, introduction: &Introduction) -> Result<Connect
                     let Ok(Message::Open(peer)) = Message::decode(publish.payload) else {
                         return Err("its first words are not understood".into());
                     };
+                    let own = &introduction.open.id;
+                    if peer.id == *own {
+                        return Err(format!(
+                            "there is this broker itself, or another one that is called {own}, too: give \
+                             each its own name (mesh.id)"
+                        ));
+                    }
                     stream.socket().set_read_timeout(None).map_err(text)?;
                     return Ok((stream, peer, bytes.split_off(length), limits));
                 }
                 (Packet::Disconnect(farewell), _) => {
                     let why = farewell.properties.text(PropertyId::ReasonString);
                     let reason = farewell.reason.name();
-                    return Err(format!("it refused: {}", why.unwrap_or(reason)));
+                    return Err(format!("{REFUSED}{}", why.unwrap_or(reason)));
                 }
                 _ => return Err("it is no broker of a mesh".into()),
             }

@@ -36,6 +36,8 @@ use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
 const TRACE: Duration = Duration::from_millis(1500);
 /// Between two looks at how things stand, for `$SYS` topics.
 const SYS: Duration = Duration::from_secs(5);
+/// Brokers of which it is remembered what the log said of them.
+const REMEMBERED: usize = 256;
 /// Longest sleep, so that a step of the clock does no harm.
 const NAP: Duration = Duration::from_secs(1);
 
@@ -81,6 +83,16 @@ enum Input {
         news: News,
     },
     Dialled(Box<Dialled>),
+    /// The neighbour at an address has a connection to this broker, which it opened itself.
+    There {
+        address: String,
+        peer: BrokerId,
+    },
+    /// An address leads to no neighbour.
+    Missed {
+        address: String,
+        why: String,
+    },
     Ask(Ask),
     Stop,
 }
@@ -89,9 +101,18 @@ enum Input {
 #[derive(Debug)]
 enum Ask {
     Status(oneshot::Sender<Overview>),
-    Add(Neighbour, oneshot::Sender<Result<(), String>>),
+    Add(Neighbour, oneshot::Sender<Result<(), NotAdded>>),
     Remove(String, oneshot::Sender<bool>),
     Trace(String, oneshot::Sender<Vec<Traced>>),
+}
+
+/// Why a neighbour is not added, or not for good.
+#[derive(Debug)]
+pub(crate) enum NotAdded {
+    /// It is to be connected by TLS, and no authority is named.
+    NoAuthority,
+    /// Something that may be well the next time.
+    Failed(String),
 }
 
 /// How things stand.
@@ -101,6 +122,8 @@ pub(crate) struct Overview {
     pub(crate) status: Status,
     /// Neighbours that are to be connected.
     pub(crate) neighbours: Vec<String>,
+    /// Those of them that are not, and why.
+    pub(crate) unconnected: BTreeMap<String, String>,
     /// Sessions that came from other brokers, and that went there, with their clients.
     pub(crate) moved: (u64, u64),
 }
@@ -201,8 +224,11 @@ impl Opening {
             expected: BTreeMap::new(),
             diallers: BTreeMap::new(),
             opened: BTreeMap::new(),
+            missed: BTreeMap::new(),
             traces: HashMap::new(),
             kept: Kept::default(),
+            refused: HashMap::new(),
+            starts: HashMap::new(),
             told_at: None,
         };
         for neighbour in self.neighbours.iter().chain(self.kept.neighbours()) {
@@ -296,7 +322,7 @@ impl Asker {
     }
 
     /// Connects to another neighbour.
-    pub(crate) async fn add(&self, neighbour: Neighbour) -> Option<Result<(), String>> {
+    pub(crate) async fn add(&self, neighbour: Neighbour) -> Option<Result<(), NotAdded>> {
         let (reply, answer) = oneshot::channel();
         self.keeper
             .send(Input::Ask(Ask::Add(neighbour, reply)))
@@ -326,6 +352,15 @@ impl Asker {
 /// Something for the first shard to do.
 type Order = Box<dyn FnOnce(&mut Shard, Nanos) + Send>;
 
+/// A broker as it introduced itself last, and who had its name before. A broker that starts again is
+/// another instance, and the old one never comes back.
+struct Starts {
+    last: u64,
+    before: Option<u64>,
+    /// Whether the log has said that there are two.
+    told: bool,
+}
+
 struct Waiting {
     until: Instant,
     answers: Vec<Traced>,
@@ -350,8 +385,14 @@ struct Keeper {
     diallers: BTreeMap<String, Dialler>,
     /// Which neighbour is at which address.
     opened: BTreeMap<String, BrokerId>,
+    /// Why addresses lead to no neighbour.
+    missed: BTreeMap<String, String>,
     traces: HashMap<u64, Waiting>,
     kept: Kept,
+    /// Brokers that may not be neighbours, and why, as the log said last.
+    refused: HashMap<BrokerId, String>,
+    /// The last two starts of each neighbour.
+    starts: HashMap<BrokerId, Starts>,
     /// When the shards were told last how things stand.
     told_at: Option<Instant>,
 }
@@ -422,6 +463,12 @@ impl Keeper {
                 News::Down(why) => self.down(conn, &peer, &why, now),
             },
             Input::Dialled(dialled) => self.dialled(*dialled),
+            Input::There { address, peer } => self.there(address, peer, now),
+            Input::Missed { address, why } => {
+                if self.diallers.contains_key(&address) {
+                    self.missed.insert(address, why);
+                }
+            }
             Input::Ask(ask) => self.answer(ask, now),
             Input::Stop => {}
         }
@@ -446,13 +493,48 @@ impl Keeper {
                     self.close(old, "replaced by a newer connection".into());
                 }
                 self.conns.insert(conn, link);
-                self.seam.set_dialled(&open.id, !open.dialled);
+                self.seam.linked(&open.id, !open.dialled);
+                self.refused.remove(&open.id);
+                self.started(open);
             }
             Err(refusal) => {
-                tracing::warn!("mesh: {} is no neighbour: it {refusal}", open.id);
-                self.close(conn, refusal.to_string());
+                let why = refusal.to_string();
+                // It tries again and again; a line each time would hide all others.
+                if self.refused.get(&open.id) != Some(&why) {
+                    tracing::warn!("mesh: {} is no neighbour: it {why}", open.id);
+                    if self.refused.len() >= REMEMBERED {
+                        self.refused.clear();
+                    }
+                    self.refused.insert(open.id.clone(), why.clone());
+                }
+                self.close(conn, why);
             }
         }
+    }
+
+    /// Tells of two brokers with one name, which take the connection over from each other.
+    fn started(&mut self, open: &Open) {
+        if self.starts.len() >= REMEMBERED && !self.starts.contains_key(&open.id) {
+            self.starts.clear();
+        }
+        let starts = self.starts.entry(open.id.clone()).or_insert(Starts {
+            last: open.instance,
+            before: None,
+            told: false,
+        });
+        if starts.last == open.instance {
+            return;
+        }
+        if starts.before == Some(open.instance) && !starts.told {
+            tracing::warn!(
+                "mesh: two brokers are called {}: give each its own name (mesh.id); until then \
+                 messages for them may be lost",
+                open.id
+            );
+            starts.told = true;
+        }
+        starts.before = Some(starts.last);
+        starts.last = open.instance;
     }
 
     fn message(&mut self, conn: ConnId, bytes: &[u8], now: Nanos) {
@@ -489,7 +571,7 @@ impl Keeper {
                 .is_some_and(|(_, current)| *current == conn)
         {
             self.links.remove(&link);
-            self.seam.set_dialled(peer, false);
+            self.seam.unlinked(peer);
             self.node.link_down(link, why, now);
         }
         for (_, dialler) in self.of(peer) {
@@ -507,27 +589,21 @@ impl Keeper {
     fn dialled(&mut self, dialled: Dialled) {
         let Dialled {
             address,
-            weight,
             peer,
             connection,
             unread,
             limits,
         } = dialled;
         let id = peer.id.clone();
-        if !self.diallers.contains_key(&address) {
+        let Some(weight) = self.diallers.get(&address).map(|dialler| dialler.weight) else {
             return;
-        }
+        };
+        self.missed.remove(&address);
         self.opened.insert(address, id.clone());
         let exists = self.links.values().any(|(other, _)| *other == id);
         let own = &self.introduction.open.id;
         if exists && *own > id {
             // The neighbour's own connection stays; when it ends this is tried again.
-            return;
-        }
-        if *own == id {
-            tracing::warn!(
-                "mesh: a neighbour has this broker's name, {id}: give each its own (mesh.id)"
-            );
             return;
         }
         self.expected.insert(id.clone(), (peer, weight));
@@ -537,14 +613,52 @@ impl Keeper {
         }
     }
 
+    /// Addresses that lead to no link, and why, where that is known.
+    fn unconnected(&self) -> BTreeMap<String, String> {
+        let why = |address: &String| match self.opened.get(address) {
+            Some(peer) if self.seam.is_linked(peer) => None,
+            Some(peer) if self.refused.contains_key(peer) => {
+                Some(format!("{peer} {}", self.refused[peer]))
+            }
+            _ => self.missed.get(address).cloned(),
+        };
+        let addresses = self.diallers.keys();
+        addresses
+            .filter_map(|address| Some((address.clone(), why(address)?)))
+            .collect()
+    }
+
+    /// Who is at an address is known without a connection from here: its weight counts for the
+    /// one that there is.
+    fn there(&mut self, address: String, peer: BrokerId, now: Nanos) {
+        if let Some(dialler) = self.diallers.get(&address) {
+            self.node.weigh(&peer, dialler.weight, now);
+            self.missed.remove(&address);
+            self.opened.insert(address, peer);
+        }
+    }
+
     fn add(&mut self, neighbour: &Neighbour) -> Result<(), Failure> {
-        let dialler = Dialler::start(neighbour, self.introduction.clone(), self.keeper.clone())?;
+        if let Some(dialler) = self.diallers.get_mut(&neighbour.address) {
+            dialler.weight = neighbour.weight();
+            if let Some(peer) = self.opened.get(&neighbour.address) {
+                self.node.weigh(peer, neighbour.weight(), self.clock.now());
+            }
+            return Ok(());
+        }
+        let dialler = Dialler::start(
+            neighbour,
+            self.introduction.clone(),
+            self.seam.clone(),
+            self.keeper.clone(),
+        )?;
         self.diallers.insert(neighbour.address.clone(), dialler);
         Ok(())
     }
 
     fn remove(&mut self, address: &str) -> bool {
         let found = self.diallers.remove(address).is_some();
+        self.missed.remove(address);
         if let Some(peer) = self.opened.remove(address) {
             let conns: Vec<ConnId> = self
                 .links
@@ -567,16 +681,21 @@ impl Keeper {
                 let _ = reply.send(Overview {
                     status: self.node.status(),
                     neighbours: self.diallers.keys().cloned().collect(),
+                    unconnected: self.unconnected(),
                     moved: (stats.sessions_moved_in, stats.sessions_moved_out),
                 });
             }
             Ask::Add(neighbour, reply) => {
+                if neighbour.is_tls() && self.introduction.tls.is_none() {
+                    let _ = reply.send(Err(NotAdded::NoAuthority));
+                    return;
+                }
                 let added = self.add(&neighbour).map_err(|error| error.to_string());
                 let kept = added.and_then(|()| {
                     let wrong = |error| format!("it is connected, but cannot be kept: {error}");
                     self.kept.add(neighbour).map_err(wrong)
                 });
-                let _ = reply.send(kept);
+                let _ = reply.send(kept.map_err(NotAdded::Failed));
             }
             Ask::Remove(address, reply) => {
                 if let Err(error) = self.kept.remove(&address) {
@@ -731,7 +850,7 @@ impl Keeper {
                 Output::Close(link, why) => {
                     if let Some((id, conn)) = self.links.remove(&link) {
                         self.conns.remove(&conn);
-                        self.seam.set_dialled(&id, false);
+                        self.seam.unlinked(&id);
                         orders.push(Box::new(move |shard, now| {
                             shard.link_close(conn, &why, now);
                         }));

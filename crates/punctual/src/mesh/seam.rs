@@ -1,7 +1,7 @@
 //! What the broker's shards say to the mesh: passed on to its thread, but for what
 //! has to be answered at once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -33,8 +33,8 @@ pub(super) struct Seam {
     relay: Option<Mutex<(Relay, Seen)>>,
     /// What messages were called that were taken in here before a restart.
     before: Mutex<BTreeSet<NonZeroU32>>,
-    /// Neighbours with a link that this broker opened.
-    dialled: Mutex<BTreeSet<BrokerId>>,
+    /// Neighbours with a link, and whether this broker opened it.
+    linked: Mutex<BTreeMap<BrokerId, bool>>,
     topics: Mutex<Vec<(String, String)>>,
     /// When the last client arrived anywhere, as far as that is known.
     arrived: AtomicU64,
@@ -59,7 +59,7 @@ impl Seam {
             keeper: Mutex::new(keeper),
             seen: Mutex::new(Seen::new(REMEMBERED)),
             before: Mutex::default(),
-            dialled: Mutex::default(),
+            linked: Mutex::default(),
             topics: Mutex::default(),
             arrived: AtomicU64::new(0),
             can_seek: AtomicBool::new(false),
@@ -77,14 +77,19 @@ impl Seam {
         self.arrived.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// Notes whether a link to a neighbour exists that this broker opened.
-    pub(super) fn set_dialled(&self, peer: &BrokerId, is: bool) {
-        let mut dialled = lock(&self.dialled);
-        if is {
-            dialled.insert(peer.clone());
-        } else {
-            dialled.remove(peer);
-        }
+    /// Notes that a link to a neighbour exists, and whether this broker opened it.
+    pub(super) fn linked(&self, peer: &BrokerId, dialled: bool) {
+        lock(&self.linked).insert(peer.clone(), dialled);
+    }
+
+    /// Notes that no link to a neighbour exists any more.
+    pub(super) fn unlinked(&self, peer: &BrokerId) {
+        lock(&self.linked).remove(peer);
+    }
+
+    /// Whether a link to a neighbour exists.
+    pub(super) fn is_linked(&self, peer: &BrokerId) -> bool {
+        lock(&self.linked).contains_key(peer)
     }
 
     /// Notes the way to the root, where messages go by it.
@@ -133,8 +138,9 @@ impl Federation for Seam {
     /// Of two brokers that both connect, the connection of the one with the lower
     /// name stays.
     fn may_connect(&self, peer: &str) -> bool {
-        let better = |dialled: &BrokerId| dialled.as_str() == peer && self.own < *dialled;
-        !lock(&self.dialled).iter().any(better)
+        let stays =
+            |(id, dialled): (&BrokerId, &bool)| *dialled && id.as_str() == peer && self.own < *id;
+        !lock(&self.linked).iter().any(stays)
     }
 
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {

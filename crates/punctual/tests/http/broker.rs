@@ -14,7 +14,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A running broker; it ends when this is dropped.
 pub(crate) struct Broker {
     process: Child,
-    log: Receiver<String>,
+    /// Lines of the log that were not read yet.
+    pub(crate) log: Receiver<String>,
     pub(crate) http: SocketAddr,
     pub(crate) tcp: SocketAddr,
 }
