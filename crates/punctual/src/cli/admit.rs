@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 /// True if every change was made, or if the answer is for a machine.
 fn execute(arguments: &Arguments) -> Result<bool, Failure> {
     let Some(file) = &arguments.file else {
-        print_json(&contract::admit_json(&input::stdin()?)?)?;
+        print_json(&input::read_stdin(contract::admit_json)?)?;
         return Ok(true);
     };
     let input = Input::read(file)?;

@@ -11,6 +11,8 @@ use super::Failure;
 
 /// The name that stands for standard input.
 const STDIN: &str = "-";
+/// What standard input is called.
+const PIPED: &str = "standard input";
 
 /// A text and where it is from, for messages.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Input {
     /// Reads a file, or standard input for `-`.
     pub(super) fn read(file: &Path) -> Result<Self, Failure> {
         let (text, place) = match file.to_str() {
-            Some(STDIN) => (stdin()?, "standard input".into()),
+            Some(STDIN) => (stdin()?, PIPED.into()),
             _ => {
                 let place = file.display().to_string();
                 let text = fs::read_to_string(file)
@@ -96,13 +98,24 @@ impl Input {
 
     /// An error of this input.
     pub(super) fn blame(&self, error: &NetworkError) -> Failure {
-        let between = if error.place().is_empty() { "" } else { ":" };
-        format!("{}{between} {error}", self.place).into()
+        blame(&self.place, error)
     }
 }
 
+fn blame(place: &str, error: &NetworkError) -> Failure {
+    let between = if error.place().is_empty() { "" } else { ":" };
+    format!("{place}{between} {error}").into()
+}
+
+/// What `read` makes of standard input.
+pub(super) fn read_stdin<T>(
+    read: impl FnOnce(&str) -> Result<T, NetworkError>,
+) -> Result<T, Failure> {
+    read(&stdin()?).map_err(|error| blame(PIPED, &error))
+}
+
 /// All of standard input.
-pub(super) fn stdin() -> Result<String, Failure> {
+fn stdin() -> Result<String, Failure> {
     let mut text = String::new();
     io::stdin()
         .lock()

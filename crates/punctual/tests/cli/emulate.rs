@@ -304,7 +304,7 @@ fn undeclared_traffic_can_come_from_the_papers_programs() {
         return;
     }
     let _turn = turn();
-    let tools = ["--tools", "d-itg,vlc,vsftpd", "--duration", "4"];
+    let tools = ["--tools", "d-itg,vlc,vsftpd", "--duration", "8"];
     let results = emulate("line", &[&KINDS[..], &tools[..]].concat());
     let outcome = &results["outcome"];
     assert_eq!(outcome["written"], outcome["acknowledged"]);
@@ -313,7 +313,7 @@ fn undeclared_traffic_can_come_from_the_papers_programs() {
     assert_eq!(by, ["d-itg", "vlc", "vsftpd"]);
     // How much a tool makes on a busy machine is its own affair; a greeting is not much.
     for each in came {
-        assert!(each[1].as_u64().unwrap() > 100_000, "{came:?}");
+        assert!(each[1].as_u64().unwrap() > 20_000, "{came:?}");
     }
 }
 

@@ -206,7 +206,7 @@ fn what_is_invalid_is_refused_with_2_and_a_message() {
         fault(&mut network);
         let text = network.to_string();
         println!("fault {index}: {word}");
-        run_with(["analyze", "--wcrt"], &text).fails(2, &["punctual: ", word]);
+        run_with(["analyze", "--wcrt"], &text).fails(2, &["punctual: standard input: ", word]);
         let sequence = json!({"network": network, "ops": []});
         run_with(["admit", "--wcrt"], &sequence.to_string()).fails(2, &[word]);
     }
@@ -223,10 +223,10 @@ fn what_is_no_network_is_refused_with_2() {
         run_with(["analyze", "--wcrt"], text).fails(2, &[word]);
     }
     for text in ["", "{", "[]", "{}"] {
-        run_with(["admit", "--wcrt"], text).fails(2, &["punctual: "]);
+        run_with(["admit", "--wcrt"], text).fails(2, &["punctual: standard input"]);
     }
     let deep = "[".repeat(100_000);
-    run_with(["analyze", "--wcrt"], &deep).fails(2, &["JSON"]);
+    run_with(["analyze", "--wcrt"], &deep).fails(2, &["standard input is not JSON"]);
 }
 
 #[test]

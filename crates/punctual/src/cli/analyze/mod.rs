@@ -104,7 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 fn execute(arguments: &Arguments) -> Result<bool, Failure> {
     let Some(file) = &arguments.file else {
-        print_json(&contract::analyze_json(&input::stdin()?)?)?;
+        print_json(&input::read_stdin(contract::analyze_json)?)?;
         return Ok(true);
     };
     let Planned { network, remarks } = match arguments.plan.read(file)? {
