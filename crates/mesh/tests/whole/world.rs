@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use punctual_broker::{Config, ConnId, LINK_PREFIX};
 use punctual_codec::{
-    Connect, Packet, PropertyBuf, PropertyId, Publish, QoS, Split, Version, split,
+    Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, Version,
+    split,
 };
 use punctual_mesh::wire::{Message, TOPIC};
 use punctual_mesh::{BrokerId, Settings};
@@ -288,7 +289,7 @@ impl World {
             retain: false,
             topic: TOPIC,
             packet_id: 0,
-            properties: punctual_codec::Properties::default(),
+            properties: Properties::default(),
             payload: &open,
         });
         told.encode(Version::V5, &mut bytes).unwrap();
@@ -467,6 +468,41 @@ impl World {
             self.clients[client].connect(pipe);
             self.flush(client);
         }
+    }
+
+    /// A client that is always there subscribes to all these filters at a broker.
+    pub fn subscribe_much(&mut self, n: usize, filters: Vec<String>) {
+        let now = self.now;
+        let nonce = u128::from(self.rng.any());
+        let Some(running) = &mut self.sites[n].running else {
+            return;
+        };
+        let conn = running.shard.open(meta(nonce), now);
+        let mut bytes = Vec::new();
+        let connect = Packet::Connect(Connect {
+            version: Version::V5,
+            clean_start: true,
+            keep_alive: 0,
+            properties: Properties::default(),
+            client_id: &format!("much-{n}"),
+            will: None,
+            username: None,
+            password: None,
+        });
+        connect.encode(Version::V5, &mut bytes).unwrap();
+        for filters in filters.chunks(100) {
+            let mut body = vec![0, 1, 0];
+            for filter in filters {
+                body.extend((filter.len() as u16).to_be_bytes());
+                body.extend(filter.bytes());
+                body.push(0);
+            }
+            let subscribe = Subscribe::decode(&body, Version::V5).unwrap();
+            let subscribe = Packet::Subscribe(subscribe);
+            subscribe.encode(Version::V5, &mut bytes).unwrap();
+        }
+        running.receive(conn, &bytes, now);
+        self.settle(n);
     }
 
     /// Whether all brokers run and all edges have been there for as long.
