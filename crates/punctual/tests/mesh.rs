@@ -735,6 +735,11 @@ fn what_is_no_broker_is_refused() {
         let why = &status["unconnected"][plain.tcp.to_string()];
         why.as_str().is_some_and(|why| why.contains(wanted))
     });
+    let metrics = b.broker.get("/metrics").body;
+    assert!(
+        metrics.contains("\npunctual_mesh_unconnected 1\n"),
+        "{metrics}"
+    );
     // Nor do brokers that forward otherwise; both say so, once.
     let c = Member::start("c", "strategy = \"flooding\"", &[&b]);
     c.until("a reason in the status", |status| {

@@ -36,6 +36,23 @@ pub(super) fn text(overview: &Overview) -> String {
         let links = status.links.iter().filter(|link| link.edge == edge);
         out.sample(&[("state", edge.name())], links.count());
     }
+    out.family(
+        "punctual_mesh_link_rtt_seconds",
+        Gauge,
+        "Smoothed round-trip time to a neighbour, once it is measured.",
+    );
+    for link in &status.links {
+        if let Some(rtt) = link.rtt {
+            let peer = link.peer.to_string();
+            out.sample(&[("peer", peer.as_str())], rtt.0 as f64 / 1e9);
+        }
+    }
+    out.one(
+        "punctual_mesh_unconnected",
+        Gauge,
+        "Addresses of neighbours that lead to none; GET /api/v1/mesh says why.",
+        overview.unconnected.len(),
+    );
     out.one(
         "punctual_mesh_filters",
         Gauge,
