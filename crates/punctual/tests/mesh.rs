@@ -741,7 +741,8 @@ fn what_is_no_broker_is_refused() {
         "{metrics}"
     );
     // Nor do brokers that forward otherwise; both say so, once.
-    let c = Member::start("c", "strategy = \"flooding\"", &[&b]);
+    let c = Member::start("c", "strategy = \"flooding\"", &[]);
+    assert_eq!(add(&c, &b.broker.tcp.to_string()).status, 204);
     c.until("a reason in the status", |status| {
         let why = &status["unconnected"][b.broker.tcp.to_string()];
         why.as_str()
