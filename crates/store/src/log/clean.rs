@@ -143,6 +143,7 @@ impl<M: Medium> Log<M> {
 
     /// Moves a part, with a commit of its own.
     fn move_some(&mut self) -> Result<Moved, StoreError> {
+        self.make_place()?;
         self.begin_frame();
         let moved = self.look(LOOK_MUCH);
         let nothing = self.frame.count() == 1 && moved != Moved::All;
@@ -179,6 +180,13 @@ impl<M: Medium> Log<M> {
             && oldest <= last
         {
             let moved = self.move_some()?;
+            if moved == Moved::Nothing && self.open && self.segments.len() == 1 {
+                // It had to go on in that one.
+                return Err(StoreError::Full {
+                    what: "the disk",
+                    needed: self.config.segment_bytes,
+                });
+            }
             let stays = self.segments.front().map(|it| it.header.segment) == Some(oldest);
             if moved == Moved::Nothing || moved == Moved::All && stays {
                 return Err(StoreError::Io {

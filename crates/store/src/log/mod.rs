@@ -9,7 +9,9 @@
 //! [`Image`] that says for each thing in which segment it is.
 //!
 //! One segment is always in reserve: if no other can be had the disk is full,
-//! what needs room is refused, and what gives it back still has some.
+//! what needs room is refused, and what gives it back still has some. What is left
+//! of a commit that failed is not written over while there is room elsewhere;
+//! without any it is wiped, so that there is a way on.
 //!
 //! Invariant: a segment is read up to the end of the last commit that
 //! succeeded; a commit is there as a whole or not at all.
@@ -79,14 +81,27 @@ struct Segment {
     size: u64,
     /// After the last commit that succeeded.
     end: u64,
+    rest: Rest,
+}
+
+/// What is after the last commit of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Zeros, or what is left of a commit that was never confirmed.
+    Free,
+    /// The same, but not even a header comes before it.
+    Blank,
+    /// Something else.
+    Unknown,
 }
 
 impl Segment {
-    fn without_commits(segment: u32, size: u64) -> Self {
+    fn without_commits(segment: u32, size: u64, rest: Rest) -> Self {
         Self {
             header: Header::nothing(segment, size),
             size,
             end: START as u64,
+            rest,
         }
     }
 }
@@ -364,32 +379,91 @@ impl<M: Medium> Log<M> {
             header,
             size,
             end: START as u64 + len,
+            rest: Rest::Free,
         });
         self.sequence = sequence;
         Ok((number, START as u64))
+    }
+
+    /// Sees to it that the next frame has somewhere to go: if the last segment is
+    /// not written to any more and the disk has no room for another, it is wiped
+    /// after its last commit and goes on.
+    fn make_place(&mut self) -> Result<(), StoreError> {
+        if self.open || self.reserve.is_some() {
+            return Ok(());
+        }
+        match self.make_reserve() {
+            Err(StoreError::Full { .. }) => self.reopen(),
+            other => other,
+        }
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        let Some(&last) = self.segments.back() else {
+            return Ok(());
+        };
+        let Segment {
+            header, size, end, ..
+        } = last;
+        let number = header.segment;
+        match last.rest {
+            // A copy ends with a segment of another kind, and begins with one.
+            Rest::Free if (header.features, header.base) == (self.features, self.base) => {
+                self.wipe(number, end, size)?;
+                self.open = true;
+                // What was looked through of it is not all of it any more.
+                if self.segments.len() == 1 {
+                    self.cleaning = None;
+                }
+            }
+            Rest::Blank if size >= self.config.segment_bytes => {
+                self.wipe(number, 0, size)?;
+                if self.segments.len() == 1 {
+                    self.cleaning = None;
+                }
+                self.segments.pop_back();
+                self.reserve = Some(Reserve {
+                    segment: number,
+                    size,
+                    used: 0,
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Puts zeros where something may be left of a commit that failed, which could
+    /// pass for a part of the next one.
+    fn wipe(&mut self, segment: u32, from: u64, to: u64) -> Result<(), StoreError> {
+        const PART: u64 = 1 << 20;
+        let zeros = vec![0; to.saturating_sub(from).min(PART) as usize];
+        let mut at = from;
+        let mut wiped = Ok(());
+        while at < to && wiped.is_ok() {
+            let len = (to - at).min(PART);
+            wiped = self.medium.write(segment, at, &zeros[..len as usize]);
+            at += len;
+        }
+        wiped
+            .and_then(|()| self.medium.sync(segment))
+            .map_err(|error| unwritable(segment, &error))
     }
 
     /// Sees to it that there is an empty segment with that much room in reserve, and
     /// says which, and its size.
     fn take_reserve(&mut self, needed: u64) -> Result<(u32, u64), StoreError> {
         let size = self.config.segment_bytes.max(needed);
-        match &mut self.reserve {
+        match self.reserve {
             Some(reserve) if reserve.size >= size => {
-                let (number, used) = (reserve.segment, reserve.used);
-                if used > 0 {
-                    // What a commit that failed left there could pass for a part of
-                    // this one.
-                    let zeros = vec![0; used as usize];
-                    let wiped = self.medium.write(number, 0, &zeros);
-                    wiped
-                        .and_then(|()| self.medium.sync(number))
-                        .map_err(|error| unwritable(number, &error))?;
-                    reserve.used = 0;
+                if reserve.used > 0 {
+                    self.wipe(reserve.segment, 0, reserve.used)?;
+                    self.reserve = Some(Reserve { used: 0, ..reserve });
                 }
-                Ok((number, reserve.size))
+                Ok((reserve.segment, reserve.size))
             }
             smaller => {
-                let smaller = smaller.take();
+                self.reserve = None;
                 let number = self.last_segment.saturating_add(1);
                 let created = self.create(number, size);
                 if created.is_err() {
@@ -432,6 +506,7 @@ impl<M: Medium> Store for Log<M> {
             if !self.leftovers.is_empty() {
                 self.sweep();
             }
+            self.make_place()?;
             self.begin_frame();
             let moved = self.put_moved(group.as_bytes().len());
             let (start, before) = (self.frame.end(), self.frame.count());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::frame::{Frame, is_zero};
 use super::segment::{self, COPYING, FORMAT, Found, Header, Next, Opening, Origin, START};
-use super::{Log, Place, Reserve, Segment, unreadable};
+use super::{Log, Place, Reserve, Rest, Segment, unreadable};
 use crate::image::Image;
 use crate::op::{Record, Records};
 use crate::store::Damage;
@@ -63,6 +63,10 @@ impl<M: Medium> Log<M> {
                     header: *header,
                     size,
                     end,
+                    rest: match header.format {
+                        FORMAT => Rest::Free,
+                        _ => Rest::Unknown,
+                    },
                 });
                 continue;
             }
@@ -89,8 +93,12 @@ impl<M: Medium> Log<M> {
             }
             self.report.torn += torn;
             self.open = false;
+            let rest = match opening {
+                Opening::Unused | Opening::Torn => Rest::Blank,
+                _ => Rest::Unknown,
+            };
             self.segments
-                .push_back(Segment::without_commits(number, size));
+                .push_back(Segment::without_commits(number, size, rest));
         }
         Ok(())
     }

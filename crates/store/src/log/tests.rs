@@ -443,3 +443,127 @@ fn what_begins_and_ends_at_once_is_not_written() {
     assert_eq!(after.written_bytes, before.written_bytes);
     assert_eq!((after.entries, after.messages), (0, 0));
 }
+
+fn on_small_disk() -> Log<Simulated> {
+    let mut log = open(Simulated::default());
+    log.medium_mut().capacity = Some(4 * CONFIG.segment_bytes);
+    log
+}
+
+/// A store on a disk that it fills, without a segment in reserve, and which sessions it has.
+fn full() -> (Log<Simulated>, u64) {
+    let mut log = on_small_disk();
+    let mut sessions = 0;
+    loop {
+        let group: Batch = [session_op(sessions + 1)].into_iter().collect();
+        match log.commit(&group) {
+            Ok(()) => sessions += 1,
+            Err(StoreError::Full { .. }) => {
+                // What it gave back just now has gone to something else.
+                let used = log.medium().used();
+                log.medium_mut().capacity = Some(used);
+                return (log, sessions);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn end(session: u64) -> Batch {
+    [Op::SessionEnd { session }].into_iter().collect()
+}
+
+/// Ends sessions until there is room for others.
+fn makes_room(mut log: Log<Simulated>, from: u64, to: u64) {
+    for session in from..=to {
+        log.commit(&end(session)).expect("it gives back room");
+        let group: Batch = [session_op(to + 1)].into_iter().collect();
+        if log.commit(&group).is_ok() {
+            let mut disk = log.into_medium();
+            disk.crash(|| false);
+            let mut log = open(disk);
+            assert_eq!(log.report().damages, []);
+            let left: Vec<u64> = (session + 1..=to + 1).collect();
+            let mut now = sessions(&mut log);
+            now.sort_unstable();
+            assert_eq!(now, left);
+            return;
+        }
+    }
+    panic!("there was never room again");
+}
+
+#[test]
+fn a_torn_commit_does_not_keep_a_full_store_from_giving_back_room() {
+    let torn = (0..20).find_map(|calls| {
+        let (mut log, count) = full();
+        assert!(log.reserve.is_none());
+        log.medium_mut().fail_after = Some(calls);
+        let _ = log.commit(&end(1));
+        let mut disk = log.into_medium();
+        disk.crash(|| true);
+        let log = open(disk);
+        (log.report().torn > 0).then_some((log, count))
+    });
+    let (log, count) = torn.expect("a call after which a part of a commit is there");
+    assert!(!log.open);
+    makes_room(log, 1, count);
+}
+
+#[test]
+fn a_failed_commit_does_not_keep_a_full_store_from_giving_back_room() {
+    let (mut log, count) = full();
+    let failed = (0..20).find(|calls| {
+        log.medium_mut().fail_after = Some(*calls);
+        let failed = log.commit(&end(1)).is_err();
+        failed && !log.open
+    });
+    assert!(failed.is_some());
+    log.medium_mut().fail_after = None;
+    makes_room(log, 1, count);
+}
+
+/// Of the first commit of the last segment all got to the disk but the header.
+#[test]
+fn a_segment_without_header_does_not_keep_a_full_store_from_giving_back_room() {
+    let mut log = on_small_disk();
+    let mut count = 0;
+    let (mut log, group) = loop {
+        let before = log.medium().clone();
+        let group: Batch = [session_op(count + 1)].into_iter().collect();
+        log.commit(&group).expect("room");
+        if log.segments.len() == 4 {
+            break (open(before), group);
+        }
+        count += 1;
+    };
+    log.medium_mut().fail_after = Some(1);
+    log.commit(&group).expect_err("the disk fails");
+    let mut disk = log.into_medium();
+    let mut sectors = 0;
+    disk.crash(|| {
+        sectors += 1;
+        sectors > 2
+    });
+    let log = open(disk);
+    assert!(log.report().torn > 0 && log.report().damages.is_empty());
+    assert!(log.reserve.is_none() && log.segments.len() == 4);
+    makes_room(log, 1, count);
+}
+
+#[test]
+fn where_all_cannot_be_given_back_for_want_of_room_the_log_goes_on() {
+    let mut log = with_sessions(3);
+    if let Some(reserve) = log.reserve.take() {
+        assert!(log.remove(reserve.segment));
+    }
+    assert_eq!(log.segments.len(), 1);
+    log.medium_mut().capacity = Some(CONFIG.segment_bytes);
+    let refused = log.compact();
+    assert!(
+        matches!(refused, Err(StoreError::Full { .. })),
+        "{refused:?}"
+    );
+    log.commit(&end(2)).expect("it gives back room");
+    assert_eq!(sessions(&mut open(log.into_medium())), [1, 3]);
+}
