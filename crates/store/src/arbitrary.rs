@@ -193,7 +193,7 @@ pub(crate) fn owned() -> impl Strategy<Value = Owned> {
             false => Op::FlowGone { key: &key },
         })
     });
-    let rare = (session(), key(), 0u8..4).prop_map(|(session, filter, which)| {
+    let rare = (session(), key(), 0u8..5).prop_map(|(session, filter, which)| {
         Owned::new(&match which {
             0 => Op::SessionEnd { session },
             1 => Op::Unsubscription {
@@ -201,6 +201,7 @@ pub(crate) fn owned() -> impl Strategy<Value = Owned> {
                 filter: &filter,
             },
             2 => Op::WillGone { session },
+            3 => Op::GivenBack { segment: 300 },
             _ => Op::Highest(Highest {
                 session,
                 message: 7,

@@ -332,7 +332,7 @@ impl<C> Image<C> {
             Op::FlowGone { key } => {
                 self.live -= self.flows.remove(key).map_or(0, |old| old.size(key));
             }
-            Op::Highest(_) => {}
+            Op::Highest(_) | Op::GivenBack { .. } => {}
         }
     }
 

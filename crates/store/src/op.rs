@@ -146,6 +146,12 @@ pub enum Op<'a> {
     },
     /// Numbers up to these have been used.
     Highest(Highest),
+    /// Nothing is needed of a segment of the log any more, nor of those before it: that
+    /// its file is not there is no damage.
+    GivenBack {
+        /// Its number.
+        segment: u32,
+    },
 }
 
 /// A session, without what it has.
@@ -382,6 +388,7 @@ mod tag {
     pub(super) const FLOW_GONE: u8 = 17;
     pub(super) const INFLIGHT: u8 = 18;
     pub(super) const HIGHEST: u8 = 19;
+    pub(super) const GIVEN_BACK: u8 = 20;
 }
 
 impl<'a> Op<'a> {
@@ -501,6 +508,7 @@ impl<'a> Op<'a> {
                 put_number(out, highest.entry);
                 put_number(out, highest.version);
             }
+            Op::GivenBack { segment } => put_key(out, tag::GIVEN_BACK, u64::from(*segment)),
         }
     }
 
@@ -617,6 +625,9 @@ impl<'a> Op<'a> {
                 entry: reader.number("entry")?,
                 version: reader.number("version")?,
             }),
+            tag::GIVEN_BACK => Op::GivenBack {
+                segment: reader.small("segment")?,
+            },
             other => return Err(OpError::Tag(other)),
         };
         match reader.0.len() {

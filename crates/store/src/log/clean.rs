@@ -9,7 +9,7 @@
 use super::frame;
 use super::segment::{self, Found, Next, START};
 use super::{Log, Place};
-use crate::{Medium, StoreError};
+use crate::{Medium, Op, StoreError};
 
 /// Bytes read at once of a segment that is to be given back.
 const LOAD: usize = 4 << 20;
@@ -104,7 +104,10 @@ impl<M: Medium> Log<M> {
                 &mut found,
             ) {
                 Next::At(next) => at = next,
-                Next::End(_) => return Moved::All,
+                Next::End(_) => {
+                    frame.push(&Op::GivenBack { segment });
+                    return Moved::All;
+                }
             }
         }
         Moved::Until(at)

@@ -90,7 +90,15 @@ impl<M: Medium> Log<M> {
             let Self {
                 medium, leftovers, ..
             } = self;
+            let before = leftovers.len();
             leftovers.retain(|segment| medium.remove(*segment).is_err());
+            if before > 0 && leftovers.is_empty() {
+                // Their numbers come again: one that is left out is one that is missing.
+                let last = self.segments.back().map(|it| it.header.segment);
+                let last = last.max(self.reserve.map(|it| it.segment));
+                let before = self.base.saturating_sub(1);
+                self.last_segment = last.unwrap_or(0).max(self.foreign).max(before);
+            }
         }
     }
 

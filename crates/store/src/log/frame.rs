@@ -134,6 +134,16 @@ pub(super) fn len(header: &Header, bytes: &[u8], at: usize) -> Option<usize> {
     Some(len)
 }
 
+/// Number and length of the commit that seems to begin with these bytes, of a segment of
+/// which nothing is known.
+pub(super) fn claim(bytes: &[u8]) -> Option<(u64, usize)> {
+    let head = bytes.first_chunk::<HEADER>()?;
+    let records = u32_at(head, 12)? as usize;
+    let sequence = u64::from_le_bytes(*head[4..].first_chunk()?);
+    let len = (HEADER + records + MARK.len()).next_multiple_of(ALIGN);
+    head.starts_with(&MAGIC).then_some((sequence, len))
+}
+
 /// Bytes of the records, and of all; number of the commit.
 fn measure(header: &Header, bytes: &[u8], at: usize) -> Option<(usize, usize, u64)> {
     let head = bytes.first_chunk::<HEADER>()?;

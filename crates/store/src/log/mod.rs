@@ -31,7 +31,7 @@ use std::{io, iter};
 use self::clean::Cleaning;
 use self::frame::Draft;
 use self::open::Window;
-use self::segment::{FORMAT, Header, Origin, START};
+use self::segment::{COPYING, FORMAT, GIVES_BACK, Header, Origin, START};
 use crate::image::Fate;
 use crate::numbers::mix;
 use crate::op::{Record, Records};
@@ -128,6 +128,10 @@ pub struct Log<M> {
     features: u32,
     /// Segments that do not count any more, or never did.
     leftovers: Vec<u32>,
+    /// The highest number of a segment that is not part of the log and is left alone.
+    foreign: u32,
+    /// Up to this one segments were given back.
+    given_back: u32,
     /// Of these the one that may say that a copy which was given up is the log.
     doubtful: Option<u32>,
     image: Image<Place>,
@@ -166,6 +170,8 @@ impl<M: Medium> Log<M> {
             base: 0,
             features: 0,
             leftovers: Vec::new(),
+            foreign: 0,
+            given_back: 0,
             doubtful: None,
             image: Image::default(),
             segments: VecDeque::new(),
@@ -358,7 +364,7 @@ impl<M: Medium> Log<M> {
             salt: mix(self.seed ^ mix(u64::from(number))),
             previous: previous.map_or(0, |previous| previous.header.segment),
             previous_end: previous.map_or(0, |previous| previous.end),
-            features: self.features,
+            features: self.features | GIVES_BACK,
             origin: Some(self.origin),
             base: self.base,
             ..Header::nothing(number, size)
@@ -408,7 +414,9 @@ impl<M: Medium> Log<M> {
         let number = header.segment;
         match last.rest {
             // A copy ends with a segment of another kind, and begins with one.
-            Rest::Free if (header.features, header.base) == (self.features, self.base) => {
+            Rest::Free
+                if (header.features & COPYING, header.base) == (self.features, self.base) =>
+            {
                 self.wipe(number, end, size)?;
                 self.open = true;
                 // What was looked through of it is not all of it any more.

@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 
 use super::frame::{Frame, is_zero};
-use super::segment::{self, COPYING, FORMAT, Found, Header, Next, Opening, Origin, START};
+use super::segment::{
+    self, COPYING, FORMAT, Found, GIVES_BACK, Header, Next, Opening, Origin, START,
+};
 use super::{Log, Place, Reserve, Rest, Segment, unreadable};
 use crate::image::Image;
 use crate::op::{Record, Records};
 use crate::store::Damage;
-use crate::{Medium, Report, StoreError};
+use crate::{Medium, Op, Report, StoreError};
 
 impl<M: Medium> Log<M> {
     /// Reads the segments with these numbers.
@@ -21,7 +23,15 @@ impl<M: Medium> Log<M> {
             let mut start = [0; START];
             let len = self.read(segment, 0, &mut start)?;
             let opening = match Header::read(&start[..len]) {
-                Opening::Header(header) if header.segment != segment => Opening::Unknown,
+                Opening::Header(header) if header.segment != segment => {
+                    let what = format!(
+                        "it is segment {} under another name, and is left alone",
+                        header.segment
+                    );
+                    self.damage(segment, 0, 0, &what);
+                    self.foreign = segment;
+                    continue;
+                }
                 Opening::Newer(found, by) => {
                     let known = FORMAT;
                     return Err(StoreError::Newer { found, known, by });
@@ -32,17 +42,14 @@ impl<M: Medium> Log<M> {
             openings.push((segment, opening));
         }
         let is_foreign = |(_, opening): &(u32, Opening)| *opening == Opening::Unknown;
-        if !openings.is_empty() && openings.iter().all(is_foreign) && numbers.len() > 1 {
+        if openings.len() > 1 && openings.iter().all(is_foreign) {
             return Err(StoreError::Foreign(format!("segment {}", numbers[0])));
         }
         self.choose(&mut openings);
         let mut window = Window::default();
         for (at, (number, opening)) in openings.iter().enumerate() {
             let number = *number;
-            let size = self
-                .medium
-                .size(number)
-                .map_err(|error| StoreError::io(unreadable(number), &error))?;
+            let size = self.size(number)?;
             let is_last = at + 1 == openings.len();
             // What the next one that can be read says of it.
             let end = openings[at + 1..].iter().find_map(|(_, next)| match next {
@@ -71,10 +78,28 @@ impl<M: Medium> Log<M> {
                 continue;
             }
             let mut torn = 0;
+            // A larger one takes the place of the one in reserve; others come only when
+            // there is something in the one before.
+            let next = openings
+                .get(at + 1)
+                .filter(|(_, it)| *it == Opening::Unused);
+            let is_emptied = *opening == Opening::Unused
+                && match next {
+                    Some((next, _)) => self.size(*next)? == self.config.segment_bytes,
+                    None => false,
+                };
+            let bytes = window.get(&mut self.medium, number, 0, size as usize)?;
+            let written = segment::written(bytes) as u64;
+            let has_commits = written > 0 && segment::has_commits(bytes);
             if *opening == Opening::Unused && is_last {
-                let bytes = window.get(&mut self.medium, number, 0, size as usize)?;
-                torn = segment::written(bytes) as u64;
+                torn = written;
                 if torn == 0 && size >= self.config.segment_bytes {
+                    let before = numbers.iter().rfind(|it| **it < number);
+                    let first = before.map_or(1, |it| it + 1).max(self.base);
+                    if first < number && size == self.config.segment_bytes {
+                        let what = format!("segments {first} to {} are missing", number - 1);
+                        self.damage(number, 0, 0, &what);
+                    }
                     self.reserve = Some(Reserve {
                         segment: number,
                         size,
@@ -86,21 +111,52 @@ impl<M: Medium> Log<M> {
             // One that did not get its first commit has nothing to lose. It is not
             // written to again: what got there of that commit could pass for a
             // part of the next one.
-            if end.is_some_and(|end| end > START as u64) {
+            let had_commits = end.map_or(has_commits, |end| end > START as u64);
+            let is_damaged = had_commits && is_skipped != Some(true);
+            if is_damaged {
                 self.damage(number, 0, size, "its header cannot be read");
+            } else if is_emptied && written == 0 {
+                let what = "nothing is in it, unless the power failed when it was made";
+                self.damage(number, 0, size, what);
             } else if matches!(opening, Opening::Torn | Opening::Unknown) {
                 torn = START as u64;
             }
             self.report.torn += torn;
             self.open = false;
             let rest = match opening {
-                Opening::Unused | Opening::Torn => Rest::Blank,
+                Opening::Unused | Opening::Torn if !is_damaged => Rest::Blank,
                 _ => Rest::Unknown,
             };
             self.segments
                 .push_back(Segment::without_commits(number, size, rest));
         }
+        self.look_for_the_first(&openings);
         Ok(())
+    }
+
+    fn size(&mut self, segment: u32) -> Result<u64, StoreError> {
+        let size = self.medium.size(segment);
+        size.map_err(|error| StoreError::io(unreadable(segment), &error))
+    }
+
+    /// Whether those that were before the first segment were given back. Where one was
+    /// written by a program that did not say so, that is not known.
+    fn look_for_the_first(&mut self, openings: &[(u32, Opening)]) {
+        let mut headers = openings.iter().filter_map(|(_, it)| match it {
+            Opening::Header(header) => Some(header),
+            _ => None,
+        });
+        let Some(first) = headers.next().copied() else {
+            return;
+        };
+        let (previous, given_back) = (first.previous, self.given_back);
+        let is_there = openings.iter().any(|(number, _)| *number == previous);
+        let is_known = first.features & headers.fold(!0, |all, it| all & it.features) & GIVES_BACK;
+        if is_known != 0 && !is_there && previous > given_back && previous >= self.base {
+            let first = given_back.max(self.base.saturating_sub(1)) + 1;
+            let what = format!("segments {first} to {previous} are missing");
+            self.damage(previous, 0, 0, &what);
+        }
     }
 
     /// Leaves those segments that are the log: not what was copied to others, nor
@@ -123,12 +179,14 @@ impl<M: Medium> Log<M> {
             origin,
             report,
             leftovers,
+            foreign,
             ..
         } = self;
         openings.retain(|it| {
             let other = header(it).and_then(|it| it.origin);
             let is_own = other.is_none_or(|other| other == *origin);
             if !is_own {
+                *foreign = it.0.max(*foreign);
                 report.damage(Damage {
                     segment: it.0,
                     offset: 0,
@@ -190,6 +248,7 @@ impl<M: Medium> Log<M> {
             image: &mut self.image,
             report: &mut self.report,
             sequence: &mut self.sequence,
+            given_back: &mut self.given_back,
         };
         // Usually everything is as it was written.
         let (mut at, until) = (START, end.unwrap_or(size).min(size) as usize);
@@ -291,6 +350,7 @@ struct Replay<'a> {
     image: &'a mut Image<Place>,
     report: &'a mut Report,
     sequence: &'a mut u64,
+    given_back: &'a mut u32,
 }
 
 impl Replay<'_> {
@@ -345,6 +405,7 @@ impl Replay<'_> {
             return;
         }
         match record.op() {
+            Ok(Op::GivenBack { segment }) => *self.given_back = segment.max(*self.given_back),
             Ok(op) => self.image.apply_op(&op, self.number, |_, _| place),
             Err(error) => self.report.damage(Damage {
                 segment: self.number,

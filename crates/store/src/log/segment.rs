@@ -46,6 +46,8 @@ pub(crate) const START: usize = 1024;
 /// this feature says that the log begins with the same one, which is written when
 /// the copy is complete.
 pub(crate) const COPYING: u32 = 1;
+/// Commits say from which segment on the log is needed ([`crate::Op::GivenBack`]).
+pub(crate) const GIVES_BACK: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"pnctstor";
 const PROGRAM: &str = concat!("punctual ", env!("CARGO_PKG_VERSION"));
@@ -186,8 +188,9 @@ impl Header {
         }
         let whole = whole?;
         let features = u32_at(whole, 40)?;
-        if features & !COPYING != 0 {
-            return Some(Opening::Features(features, program()));
+        let unknown = features & !(COPYING | GIVES_BACK);
+        if unknown != 0 {
+            return Some(Opening::Features(unknown, program()));
         }
         Some(Opening::Header(Self {
             features,
@@ -407,6 +410,19 @@ impl Found<'_> {
             what: what.to_string(),
         })
     }
+}
+
+/// Whether several commits seem to begin in a segment whose header cannot be read. Then
+/// the first was confirmed, and the header was on the disk.
+pub(super) fn has_commits(bytes: &[u8]) -> bool {
+    let number = |at: usize| frame::claim(bytes.get(at..)?);
+    let mut places = (START..bytes.len()).step_by(frame::ALIGN);
+    places.any(|at| {
+        number(at).is_some_and(|(sequence, len)| {
+            let next = at.checked_add(len).and_then(number);
+            next.is_some_and(|(next, _)| next == sequence.wrapping_add(1))
+        })
+    })
 }
 
 /// Up to where bytes are not all zero.

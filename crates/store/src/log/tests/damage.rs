@@ -197,6 +197,116 @@ fn a_missing_segment_is_noticed() {
     assert!(what.contains("are missing"), "{what}");
 }
 
+/// Several segments of which none was given back.
+fn segments() -> Simulated {
+    let mut log = open(Simulated::default());
+    let mut session = 0;
+    while log.segments.len() < 3 {
+        session += 1;
+        log.commit(&[session_op(session)].into_iter().collect())
+            .expect("room");
+    }
+    log.commit(&[session_op(session + 1)].into_iter().collect())
+        .expect("room");
+    assert_eq!(log.medium().segments().collect::<Vec<u32>>(), [1, 2, 3, 4]);
+    log.into_medium()
+}
+
+fn damages(disk: &Simulated) -> Vec<String> {
+    let log = open(disk.clone());
+    let damages = log.report().damages.iter();
+    damages.map(ToString::to_string).collect()
+}
+
+#[test]
+fn whichever_segments_are_missing_are_named() {
+    let disk = segments();
+    assert_eq!(damages(&disk), NONE);
+    let expected = [
+        (&[1][..], "segments 1 to 1 are missing"),
+        (&[2][..], "are missing"),
+        (&[3][..], "segments 3 to 3 are missing"),
+        (&[1, 2][..], "segments 1 to 2 are missing"),
+        (&[2, 3][..], "segments 2 to 3 are missing"),
+        (&[1, 2, 3][..], "segments 1 to 3 are missing"),
+    ];
+    for (missing, what) in expected {
+        let mut disk = disk.clone();
+        for segment in missing {
+            disk.remove(*segment).expect("it is there");
+        }
+        let [damage] = &damages(&disk)[..] else {
+            panic!("{missing:?}: {:?}", damages(&disk));
+        };
+        assert!(damage.contains(what), "{missing:?}: {damage}");
+    }
+    // What was given back is not missing, whatever went with it.
+    let mut log = open(disk);
+    for _ in 0..3 {
+        log.compact().expect("room");
+        let disk = log.into_medium();
+        assert_eq!(damages(&disk), NONE);
+        log = open(disk);
+    }
+    // The first of what is left is.
+    log.commit(&[session_op(9)].into_iter().collect())
+        .expect("room");
+    let mut disk = log.into_medium();
+    let first = disk.segments().next().expect("a segment");
+    disk.remove(first).expect("it is there");
+    let [damage] = &damages(&disk)[..] else {
+        panic!("{:?}", damages(&disk));
+    };
+    assert!(damage.contains("missing"), "{damage}");
+}
+
+#[test]
+fn segments_with_other_names_are_left_alone() {
+    let mut disk = segments();
+    let [one, two] = [1, 2].map(|it| disk.safe_bytes(it).expect("a segment").clone());
+    disk.safe_bytes(1).expect("a segment").clone_from(&two);
+    disk.safe_bytes(2).expect("a segment").clone_from(&one);
+    let named = damages(&disk);
+    assert!(
+        named[0].contains("it is segment 2 under another name"),
+        "{named:?}"
+    );
+    assert!(
+        named[1].contains("it is segment 1 under another name"),
+        "{named:?}"
+    );
+    // Until they have theirs again.
+    let mut log = open(disk);
+    log.commit(&[session_op(9)].into_iter().collect())
+        .expect("room");
+    log.compact().expect("room");
+    let mut disk = log.into_medium();
+    assert_eq!(disk.safe_bytes(1), Some(&mut two.clone()));
+    assert_eq!(disk.safe_bytes(2), Some(&mut one.clone()));
+}
+
+#[test]
+fn a_segment_whose_header_is_gone_is_not_taken_for_a_first_commit() {
+    let mut log = with_sessions(5);
+    let before = sessions(&mut log);
+    assert_eq!(before.len(), 5);
+    let mut disk = log.into_medium();
+    disk.safe_bytes(1).expect("a segment")[..START].fill(0);
+    let [damage] = &damages(&disk)[..] else {
+        panic!("{:?}", damages(&disk));
+    };
+    assert!(damage.contains("its header cannot be read"), "{damage}");
+    for left in [0, 100, CONFIG.segment_bytes as usize] {
+        let bytes = disk.safe_bytes(1).expect("a segment");
+        bytes.resize(left, 0);
+        bytes.fill(0);
+        let [damage] = &damages(&disk)[..] else {
+            panic!("{left}: {:?}", damages(&disk));
+        };
+        assert!(damage.contains("nothing is in it"), "{damage}");
+    }
+}
+
 #[test]
 fn a_payload_cannot_pass_for_a_commit() {
     // Someone who has seen the files of another store publishes one of its
