@@ -3,8 +3,10 @@
 //! They stand at the edge of the tree: what comes in by one spreads over the mesh as if a client
 //! had published it. Nothing goes back where it came from: both ends subscribe with No Local, and
 //! every message carries in a user property which bridges it has passed. What left a mesh of
-//! Punctual brokers does not come into one again, by whatever bridge, and nothing goes out twice
-//! to one broker. So circles of bridges end after one round.
+//! Punctual brokers does not come into one again, by whatever bridge of theirs, and nothing goes
+//! out to a broker, or comes in from it, that was there before. So circles of bridges end after
+//! one round, also where a part of the circle is a bridge of the other broker, or this one is
+//! its own neighbour.
 
 mod sections;
 
@@ -249,7 +251,7 @@ async fn run(section: Section, listener: SocketAddr) -> Result<(), Error> {
             event = near.client.next(), if to_far || near.has_duties() => {
                 if let Some(message) = near.take(event)
                     && let Some(name) = topics.iter().find_map(|t| t.to_remote(&message.topic))
-                    && let Some(message) = passed(message, name, there, MESH)
+                    && let Some(message) = passed(message, name, &[there], &[MESH, there])
                 {
                     far.publish(message);
                 }
@@ -257,7 +259,7 @@ async fn run(section: Section, listener: SocketAddr) -> Result<(), Error> {
             event = far.client.next(), if to_near || far.has_duties() => {
                 if let Some(message) = far.take(event)
                     && let Some(name) = topics.iter().find_map(|t| t.to_local(&message.topic))
-                    && let Some(message) = passed(message, name, MESH, there)
+                    && let Some(message) = passed(message, name, &[MESH, there], &[there])
                 {
                     near.publish(message);
                 }
@@ -266,18 +268,20 @@ async fn run(section: Section, listener: SocketAddr) -> Result<(), Error> {
     }
 }
 
-/// The message as it goes on, unless it has been where `not` says; `by` is added.
-fn passed(message: Message, topic: String, not: &str, by: &str) -> Option<Message> {
+/// The message as it goes on, unless it has been at one of `not`; what is missing of `by` is added.
+fn passed(message: Message, topic: String, not: &[&str], by: &[&str]) -> Option<Message> {
     let old = message.properties.as_properties();
     let mut list = old.user_value(PASSED).unwrap_or_default().to_owned();
-    if list.split(' ').any(|place| place == not) {
+    if list.split(' ').any(|place| not.contains(&place)) {
         return None;
     }
-    if !list.split(' ').any(|place| place == by) {
-        if !list.is_empty() {
-            list.push(' ');
+    for by in by {
+        if !list.split(' ').any(|place| place == *by) {
+            if !list.is_empty() {
+                list.push(' ');
+            }
+            list.push_str(by);
         }
-        list.push_str(by);
     }
     let mut properties = PropertyBuf::new();
     for property in old.iter() {
@@ -345,25 +349,41 @@ fn local(listener: SocketAddr) -> std::net::IpAddr {
 mod tests {
     use super::*;
 
+    fn out(message: Message, there: &str) -> Option<Message> {
+        passed(message, "x".into(), &[there], &[MESH, there])
+    }
+
+    fn inward(message: Message, there: &str) -> Option<Message> {
+        passed(message, "x".into(), &[MESH, there], &[there])
+    }
+
+    fn places(message: &Message) -> &str {
+        let properties = message.properties.as_properties();
+        assert_eq!(properties.user_count(), 1);
+        properties.user_value(PASSED).unwrap()
+    }
+
     #[test]
     fn messages_remember_where_they_were() {
-        let message = Message::new("a", "x");
         // Out to r, there to another bridge, and not in again; nor out to r once more.
-        let out = passed(message, "b".into(), "r:1", MESH).unwrap();
-        assert_eq!(out.topic, "b");
-        assert_eq!(
-            out.properties.as_properties().user_value(PASSED),
-            Some("mesh")
-        );
-        assert_eq!(passed(out.clone(), "c".into(), MESH, "r:1"), None);
+        let left = out(Message::new("a", "x"), "r:1").unwrap();
+        assert_eq!(left.topic, "x");
+        assert_eq!(places(&left), "mesh r:1");
+        assert_eq!(inward(left, "s:1"), None);
         // In from r, out to s, and not to r.
-        let inward = passed(Message::new("a", "x"), "a".into(), MESH, "r:1").unwrap();
-        assert_eq!(passed(inward.clone(), "a".into(), "r:1", MESH), None);
-        let on = passed(inward, "a".into(), "s:1", MESH).unwrap();
-        assert_eq!(
-            on.properties.as_properties().user_value(PASSED),
-            Some("r:1 mesh")
-        );
-        assert_eq!(on.properties.as_properties().user_count(), 1);
+        let entered = inward(Message::new("a", "x"), "r:1").unwrap();
+        assert_eq!(out(entered.clone(), "r:1"), None);
+        let on = out(entered, "s:1").unwrap();
+        assert_eq!(places(&on), "r:1 mesh s:1");
+    }
+
+    /// The other half of the circle is a bridge of r's own, or r is this broker itself.
+    #[test]
+    fn a_circle_closed_elsewhere_ends_after_one_round() {
+        let back = out(Message::new("a", "x"), "r:1").unwrap();
+        assert_eq!(out(back.clone(), "r:1"), None);
+        assert!(out(back, "s:1").is_some());
+        let there_again = inward(Message::new("a", "x"), "r:1").unwrap();
+        assert_eq!(inward(there_again, "r:1"), None);
     }
 }
