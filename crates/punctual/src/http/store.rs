@@ -100,6 +100,9 @@ impl Times {
     fn of(nanos: &Histogram) -> Self {
         let count = nanos.count();
         let at = |per_cent: u64| {
+            if count == 0 {
+                return 0.0;
+            }
             let rank = (count * per_cent).div_ceil(100);
             let mut seen = 0;
             let bucket = nanos.buckets.iter().position(|n| {

@@ -87,3 +87,83 @@ fn what_a_later_version_wrote_is_refused() {
     run(serve.into_iter().chain(["--data", data])).fails(1, &words);
     assert_eq!(fs::read(new.path().join(SEGMENT)).unwrap(), before);
 }
+
+/// Whether a directory has no store, nor anything that a broker would take for one.
+fn is_empty(place: &Path) -> bool {
+    let names = fs::read_dir(place).unwrap();
+    let mut names = names.map(|entry| entry.unwrap().file_name());
+    names.all(|name| name == "lock")
+}
+
+#[test]
+fn what_is_not_a_whole_backup_fills_nothing() {
+    let backup = fs::read_to_string(fixture("store-1").join("export.jsonl")).unwrap();
+    let all: Vec<&str> = backup.lines().collect();
+    let (file, new) = (tempdir().unwrap(), tempdir().unwrap());
+    let file = file.path().join("backup");
+    let import = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let import = ["store".as_ref(), "import".as_ref()];
+        run(import
+            .into_iter()
+            .chain([new.path().as_os_str(), file.as_os_str()]))
+    };
+    for lines in 0..all.len() {
+        let cut = all[..lines].join("\n");
+        import(&cut).fails(
+            1,
+            &["something was cut off", &format!("\"lines\":{lines}}}")],
+        );
+        assert!(is_empty(new.path()), "{lines}");
+    }
+    import(&(backup.clone() + &backup)).fails(1, &["nothing may follow"]);
+    import(&backup[..backup.len() / 2]).fails(1, &["line "]);
+    let wrong = [
+        (r#""qos":1"#, r#""qos":7"#, "qos = 7: write 0, 1 or 2"),
+        (r#""options":1"#, r#""options":255"#, "options = 255"),
+        (r#""version":5"#, r#""version":9"#, "version = 9"),
+        (r#""topic":""#, r#""topic":"+/"#, "topic = \"+/"),
+        (r#""filter":""#, r#""filter":"a+/"#, "filter = \"a+/"),
+        (
+            r#""properties":""#,
+            r#""properties":"////"#,
+            "properties = ",
+        ),
+        (
+            r#""client_id":""#,
+            r#""client_id":"","was":""#,
+            "client_id = \"\"",
+        ),
+    ];
+    for (old, text, named) in wrong {
+        assert!(backup.contains(old), "{old}");
+        import(&backup.replace(old, text)).fails(1, &[named, "line "]);
+        assert!(is_empty(new.path()), "{named}");
+    }
+    // What was left by one that was killed is in nobody's way.
+    fs::create_dir(new.path().join("import")).unwrap();
+    fs::write(new.path().join("import").join(SEGMENT), "half").unwrap();
+    store("check", new.path()).fails(1, &["has no store"]);
+    import(&backup).ok();
+    assert!(!new.path().join("import").exists());
+    assert_eq!(store("export", new.path()).ok(), backup);
+}
+
+#[test]
+fn what_compaction_leaves_out_is_named() {
+    let old = copy("store-1");
+    store("compact", old.path()).ok();
+    let mut names = fs::read_dir(old.path()).unwrap();
+    let segment = names.find_map(|entry| {
+        let path = entry.unwrap().path();
+        path.extension()
+            .is_some_and(|it| it == "segment")
+            .then_some(path)
+    });
+    let segment = segment.unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    store("compact", old.path()).fails(1, &["1 places were damaged", "a copy of the header"]);
+    store("check", old.path()).ok();
+}

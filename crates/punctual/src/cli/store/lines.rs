@@ -1,8 +1,11 @@
 //! A store as text: a JSON object on each line, in the order in which recovery
 //! tells operations. Bytes are in base64.
 
+use std::fmt;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use punctual_codec::{Properties, PropertySet, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, EntryOp, Highest, Ids, SessionOp, SubscriptionOp, Wall, WillOp};
 use punctual_store::{Batch, Op};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -75,6 +78,11 @@ pub(super) enum Line {
         packet_id: u16,
         step: bool,
     },
+    /// The last line: that nothing was cut off.
+    End {
+        /// How many come before it.
+        lines: u64,
+    },
 }
 
 /// A message, or that of a will.
@@ -132,6 +140,17 @@ impl From<&Content<'_>> for Published {
 }
 
 impl Published {
+    fn check(&self, allowed: PropertySet) -> Result<(), String> {
+        if let Err(error) = topic::validate_name(self.topic.as_bytes()) {
+            return Err(wrong("topic", &self.topic, error));
+        }
+        if let Err(error) = Properties::check(&self.properties.0, allowed) {
+            let value = BASE64_STANDARD.encode(&self.properties.0);
+            return Err(wrong("properties", &value, error));
+        }
+        check_qos(self.qos)
+    }
+
     fn content(&self) -> Content<'_> {
         Content {
             topic: &self.topic,
@@ -146,7 +165,51 @@ impl Published {
     }
 }
 
+fn wrong(field: &str, value: impl fmt::Debug, why: impl fmt::Display) -> String {
+    format!("{field} = {value:?}: {why}")
+}
+
+fn check_qos(qos: u8) -> Result<(), String> {
+    match qos {
+        0..=2 => Ok(()),
+        other => Err(wrong("qos", other, "write 0, 1 or 2")),
+    }
+}
+
 impl Line {
+    /// Whether a broker can go on with it.
+    ///
+    /// # Errors
+    /// Names the field, its value and what is wrong.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Message { content, .. } => content.check(PropertySet::PUBLISH),
+            Self::Will { content, .. } => content.check(PropertySet::WILL),
+            Self::Session {
+                client_id, version, ..
+            } => match (client_id.is_empty(), *version) {
+                (true, _) => Err(wrong("client_id", client_id, "it is empty")),
+                (false, 3..=5) => Ok(()),
+                (false, other) => Err(wrong("version", other, "write 3, 4 or 5")),
+            },
+            Self::Subscription {
+                filter, options, ..
+            } => {
+                let filter_of = |error| wrong("filter", filter, error);
+                topic::validate_filter(filter).map_err(filter_of)?;
+                let parsed = SubscribeOptions::from_byte(*options, Version::V5);
+                parsed
+                    .map(drop)
+                    .map_err(|error| wrong("options", options, error))
+            }
+            Self::Entry { qos, .. } => check_qos(*qos),
+            Self::Received { packet_id: 0, .. } | Self::Inflight { packet_id: 0, .. } => {
+                Err(wrong("packet_id", 0, "write a number from 1 to 65535"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What recovery told; it tells nothing else.
     pub(super) fn of(op: &Op<'_>) -> Option<Self> {
         Some(match *op {
@@ -327,6 +390,7 @@ impl Line {
                 packet_id,
                 step,
             },
+            Self::End { .. } => return,
         });
     }
 }
@@ -361,6 +425,18 @@ mod tests {
         let mut batch = Batch::new();
         read.put(&mut batch);
         assert!(batch.iter().eq([will]));
+    }
+
+    #[test]
+    fn a_packet_identifier_is_not_0() {
+        let line = |packet_id| Line::Inflight {
+            session: 1,
+            entry: 2,
+            packet_id,
+            step: false,
+        };
+        assert_eq!(line(1).check(), Ok(()));
+        assert!(line(0).check().unwrap_err().starts_with("packet_id = 0"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 mod lines;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,8 @@ use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 use self::lines::Line;
 use super::{Failure, print};
 
+/// Where `import` makes a store, in the directory that gets it.
+const UNFINISHED: &str = "import";
 /// Operations of a commit of `import`.
 const GROUP: usize = 10_000;
 
@@ -143,7 +145,7 @@ fn describe(log: &Log<Files>) -> String {
 fn export(directory: &Path) -> Result<(), Failure> {
     let mut log = read(directory)?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let mut failed = None;
+    let (mut failed, mut lines) = (None, 0);
     let report = log.recover(&mut |op| {
         if failed.is_none()
             && let Some(line) = Line::of(&op)
@@ -151,7 +153,12 @@ fn export(directory: &Path) -> Result<(), Failure> {
         {
             failed = Some(error);
         }
+        lines += 1;
     })?;
+    let end = Line::End { lines };
+    if failed.is_none() {
+        failed = put_line(&mut out, &end).err();
+    }
     if let Some(error) = failed.or(out.flush().err()) {
         return match error.kind() {
             io::ErrorKind::BrokenPipe => Ok(()),
@@ -188,13 +195,67 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
         )
         .into());
     }
-    let mut log = open(files)?;
+    // What is made there is no store before all of it is: also if this ends now.
+    let unfinished = directory.join(UNFINISHED);
+    clear(&unfinished)?;
+    let filled = fill(&unfinished, file, lines).and_then(|text| {
+        publish(&unfinished, directory)?;
+        Ok(text)
+    });
+    let cleared = clear(&unfinished);
+    let text = filled?;
+    cleared?;
+    print(&text)
+}
+
+fn clear(place: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(place) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("{} cannot be removed: {error}", place.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Moves the segments of a store to its directory, the last first: without the first a
+/// store is damaged.
+fn publish(from: &Path, to: &Path) -> Result<(), String> {
+    let failed = |error| format!("{} cannot be filled: {error}", to.display());
+    let entries = fs::read_dir(from).and_then(|entries| {
+        let names = entries.map(|entry| Ok(entry?.file_name()));
+        names.collect::<io::Result<Vec<_>>>()
+    });
+    let mut names = entries.map_err(failed)?;
+    names.retain(|name| Path::new(name).extension() == Some("segment".as_ref()));
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    let directory = File::open(to).map_err(failed)?;
+    for name in names {
+        fs::rename(from.join(&name), to.join(&name))
+            .and_then(|()| directory.sync_all())
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Makes a store of lines; says how much it is.
+fn fill(directory: &Path, file: &Path, lines: Box<dyn BufRead>) -> Result<String, Failure> {
+    let mut log = open(Files::open(directory)?)?;
     // A content stays only with what refers to it, so contents come last.
     let (mut group, mut contents) = (Batch::new(), vec![Batch::new()]);
-    for (at, line) in lines.lines().enumerate() {
-        let line = line.map_err(|error| format!("{}: {error}", file.display()))?;
-        let line: Line = serde_json::from_str(&line)
-            .map_err(|error| format!("{}, line {}: {error}", file.display(), at + 1))?;
+    let (mut count, mut end) = (0, None);
+    for line in lines.lines() {
+        let at = format!("{}, line {}", file.display(), count + 1);
+        if end.is_some() {
+            return Err(format!("{at}: nothing may follow the line with the end").into());
+        }
+        let line = line.map_err(|error| format!("{at}: {error}"))?;
+        let line: Line = serde_json::from_str(&line).map_err(|error| format!("{at}: {error}"))?;
+        line.check().map_err(|wrong| format!("{at}: {wrong}"))?;
+        if let Line::End { lines } = line {
+            end = Some(lines);
+            continue;
+        }
+        count += 1;
         if let Line::Message { .. } = line {
             if contents.last().is_none_or(|batch| batch.len() >= GROUP) {
                 contents.push(Batch::new());
@@ -210,11 +271,19 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
             group.clear();
         }
     }
+    if end != Some(count) {
+        return Err(format!(
+            "{} has {count} lines, and the last does not say that these are all: something \
+             was cut off; if not, append {{\"kind\":\"end\",\"lines\":{count}}}",
+            file.display()
+        )
+        .into());
+    }
     log.commit(&group)?;
     for batch in &contents {
         log.commit(batch)?;
     }
-    print(&describe(&log))
+    Ok(describe(&log))
 }
 
 fn compact(directory: &Path) -> Result<(), Failure> {
@@ -222,11 +291,23 @@ fn compact(directory: &Path) -> Result<(), Failure> {
         return Err(nothing(directory));
     }
     let mut log = open(Files::open(directory)?)?;
+    let (damages, more) = (log.report().damages.clone(), log.report().more_damages);
     let before = log.stats().disk_bytes;
     // A copy in the present format has nothing that is done with.
     if !matches!(log.migrate(), Ok(true)) {
         log.compact()?;
     }
     let after = log.stats().disk_bytes;
-    print(&format!("{before} bytes before, {after} bytes now\n"))
+    let room = format!("{before} bytes before, {after} bytes now");
+    match damages.len() as u64 + more {
+        0 => print(&format!("{room}\n")),
+        count => {
+            let named: Vec<String> = damages.iter().map(ToString::to_string).collect();
+            let named = named.join("\n  ");
+            Err(
+                format!("{count} places were damaged and are left out now:\n  {named}\n{room}")
+                    .into(),
+            )
+        }
+    }
 }
