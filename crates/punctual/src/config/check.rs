@@ -8,6 +8,7 @@ use punctual_auth::{Acl, FileError, PasswordFile};
 use punctual_net::tls::TlsAcceptor;
 
 use super::document::Origin;
+use super::durability::DurableRule;
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
 use super::{Config, Listener};
@@ -35,17 +36,25 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
             });
         }
     }
+    let mut hidden = |key: &str, rule: String, first: String| {
+        warnings.push(Problem {
+            origin: None,
+            key: key.into(),
+            value: Some(rule),
+            what: format!("it never applies: {first} comes before it"),
+            remedy: "the first rule that matches a topic counts; put narrower filters first, \
+                     or leave this one out"
+                .into(),
+        });
+    };
     for (i, rule) in config.egress.rules.iter().enumerate() {
         if let Some(first) = Rule::hidden_by(&config.egress.rules, i) {
-            warnings.push(Problem {
-                origin: None,
-                key: "egress.rules".into(),
-                value: Some(rule.to_string()),
-                what: format!("it never applies: {first} comes before it"),
-                remedy: "the first rule that matches a topic counts; put narrower filters first, \
-                         or leave this one out"
-                    .into(),
-            });
+            hidden("egress.rules", rule.to_string(), first.to_string());
+        }
+    }
+    for (i, rule) in config.store.rules.iter().enumerate() {
+        if let Some(first) = DurableRule::hidden_by(&config.store.rules, i) {
+            hidden("store.rules", rule.to_string(), first.to_string());
         }
     }
     if let Some(path) = &config.auth.password_file

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use punctual_auth::topic::covers;
 use punctual_broker::{Durability, DurabilityRule};
 use punctual_codec::topic;
 
@@ -17,6 +18,13 @@ pub(crate) struct DurableRule {
 }
 
 impl DurableRule {
+    /// The first of the rules before the one `at` that leaves it no topic.
+    pub(crate) fn hidden_by(rules: &[Self], at: usize) -> Option<&Self> {
+        let (before, rest) = rules.split_at_checked(at)?;
+        let filter = &rest.first()?.filter;
+        before.iter().find(|rule| covers(&rule.filter, filter))
+    }
+
     /// What the broker makes of it.
     pub(crate) fn rule(&self) -> DurabilityRule {
         DurabilityRule {
@@ -46,6 +54,11 @@ impl FromStr for DurableRule {
             .ok_or("a rule is a topic filter, a colon and none, batched or sync")?;
         let (filter, durable) = (filter.trim(), durable.trim());
         topic::validate_filter(filter).map_err(|_| format!("{filter:?} is no topic filter"))?;
+        if topic::split_share(filter).0.is_some() {
+            return Err(format!(
+                "{filter:?} matches no topic: leave out $share and the name behind it"
+            ));
+        }
         let durable = Durable::read(&Scalar::Untyped(durable.into()))
             .map_err(|_| format!("{durable:?} is not none, batched or sync"))?;
         Ok(Self {

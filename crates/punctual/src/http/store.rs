@@ -123,3 +123,18 @@ impl Times {
 pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_nothing_are_nothing() {
+        let mut nanos = Histogram::default();
+        let times = Times::of(&nanos);
+        assert_eq!([times.mean, times.p50, times.p99], [0.0; 3]);
+        nanos.buckets[8] = 1;
+        let times = Times::of(&nanos);
+        assert_eq!([times.p50, times.p99], [seconds(Histogram::upper(8)); 2]);
+    }
+}

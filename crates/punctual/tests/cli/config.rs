@@ -125,6 +125,20 @@ fn a_rule_that_never_applies_is_warned_of() {
 }
 
 #[test]
+fn a_durability_that_never_applies_is_warned_of() {
+    let rules = |list: &str| {
+        let run = check(&format!("[store]\nrules = [{list}]\n"), &[]);
+        assert_eq!(run.code, Some(0), "{}", run.err);
+        run.err
+    };
+    let said = rules("'a/#: none', 'a/b: sync'");
+    let why = "it never applies: a/#: none comes before it";
+    assert!(said.contains("store.rules") && said.contains(why), "{said}");
+    assert_eq!(rules("'a/b: sync', 'a/#: none'"), "");
+    check("[store]\nrules = ['$share/g/a: sync']\n", &[]).fails(1, &["leave out $share"]);
+}
+
+#[test]
 fn a_key_must_belong_to_its_certificate() {
     let names = ["localhost".to_owned()];
     let one = rcgen::generate_simple_self_signed(names.clone()).unwrap();

@@ -71,11 +71,12 @@ fn read(directory: &Path) -> Result<Log<Files>, Failure> {
 
 /// Opens a store to write to it.
 fn open(files: Files) -> Result<Log<Files>, Failure> {
-    Ok(Log::open(
-        files,
-        LogConfig::default(),
-        crate::store::start(),
-    )?)
+    // How much a store may keep is for the broker to say.
+    let config = LogConfig {
+        max_bytes: u64::MAX,
+        ..LogConfig::default()
+    };
+    Ok(Log::open(files, config, crate::store::start())?)
 }
 
 fn nothing(directory: &Path) -> Failure {
