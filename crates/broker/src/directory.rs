@@ -4,13 +4,13 @@
 //! has seen before, except for reading two counters.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use hashbrown::HashMap;
 
 use crate::access::{AccessControl, Permissions};
-use crate::federation::{Federation, LINK_PREFIX, MessageName};
+use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
 use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
@@ -31,8 +31,8 @@ pub(crate) struct SessionHandle {
     pub(crate) client_id: Arc<str>,
     /// Whether it is that of a neighbour broker.
     pub(crate) link: bool,
-    /// Whether that neighbour understands [`crate::federation::Notes`].
-    pub(crate) notes: AtomicBool,
+    /// What of [`crate::federation::Notes`] that neighbour understands: an [`Understands`].
+    pub(crate) understands: AtomicU8,
     /// Whether what is for that neighbour goes to it, and does not wait.
     pub(crate) carries: AtomicBool,
     /// Whether a connection is attached.
@@ -69,15 +69,21 @@ impl SessionHandle {
     /// What goes with a message for it, as far as its client understands that.
     #[inline]
     pub(crate) fn ids_of<'a>(&self, delivery: &'a Delivery) -> &'a [u32] {
-        match self.link && !self.takes_notes() {
-            true => &[],
-            false => delivery.subscription_ids.as_deref().unwrap_or(&[]),
+        let ids = delivery.subscription_ids.as_deref().unwrap_or(&[]);
+        match self.link {
+            true => Notes::understood(ids, self.understands()),
+            false => ids,
         }
     }
 
     /// Whether it is that of a neighbour that understands notes.
     pub(crate) fn takes_notes(&self) -> bool {
-        self.link && self.notes.load(Ordering::Acquire)
+        self.link && self.understands() >= Understands::Notes
+    }
+
+    /// What that neighbour understands.
+    pub(crate) fn understands(&self) -> Understands {
+        Understands::from_byte(self.understands.load(Ordering::Acquire))
     }
 
     pub(crate) fn set_durable(&self, durable: bool) {
@@ -440,7 +446,7 @@ impl Directory {
             number,
             client_id: client_id.clone(),
             link: client_id.starts_with(LINK_PREFIX),
-            notes: AtomicBool::new(true),
+            understands: AtomicU8::new(Understands::Rights as u8),
             carries: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             queued: AtomicU32::new(0),

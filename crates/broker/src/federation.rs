@@ -21,12 +21,14 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use punctual_codec::Properties;
+use punctual_model::{MAX_PRIORITY, deadline_monotonic};
 use smallvec::SmallVec;
 
 use crate::Nanos;
 use crate::hub::ConnId;
 use crate::moves::MoveTimes;
 use crate::retained::VERSION_BITS;
+use crate::urgency::{Asked, UrgencyRights};
 
 /// Client identifiers of neighbour brokers begin with this.
 pub const LINK_PREFIX: &str = "$mesh/";
@@ -144,8 +146,9 @@ impl MessageName {
 /// What a neighbour is told of a message beside its name.
 ///
 /// Subscription Identifiers carry it, which have no other meaning between brokers and
-/// are kept wherever a message for a session is: first what there is, then pairs of
-/// numbers of [`Self::WORD`] bits, each with a bit above them because 0 cannot be written.
+/// are kept wherever a message for a session is: how far it is followed, if not in all, then
+/// what there is, then pairs of numbers of [`Self::WORD`] bits, each with a bit above them
+/// because 0 cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Notes {
     /// The version of what its topic retains with it; 0 for none.
@@ -158,6 +161,86 @@ pub(crate) struct Notes {
     pub(crate) duties: SmallVec<[Duty; 1]>,
     /// The payload is not that of a message, but whole PUBLISH packets.
     pub(crate) packing: Option<Packing>,
+    /// How far it is followed in what it states.
+    pub(crate) heed: Heed,
+}
+
+/// How far what a message states about its urgency is followed, as the broker found that took
+/// it in: by the rights of its publisher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Heed {
+    /// As any broker finds.
+    #[default]
+    All,
+    /// A deadline counts as what this `rt-priority`, 0..=6, allows.
+    UpTo(u8),
+    /// As if it stated nothing.
+    Nothing,
+}
+
+impl Heed {
+    /// As rights bind what is asked for.
+    pub(crate) fn of(asked: &Asked) -> Self {
+        match asked.urgency.least_deadline {
+            _ if asked.refused.is_some() => Self::Nothing,
+            Nanos(0) => Self::All,
+            Nanos(least) => Self::UpTo(deadline_monotonic(least)),
+        }
+    }
+
+    /// What is left of the rights of a neighbour on whose way it comes.
+    pub(crate) fn limit(self, rights: UrgencyRights) -> UrgencyRights {
+        let most = match self {
+            Self::All | Self::Nothing => MAX_PRIORITY,
+            Self::UpTo(most) => most,
+        };
+        UrgencyRights {
+            max_rt_priority: rights.max_rt_priority.map(|own| own.min(most)),
+            ..rights
+        }
+    }
+
+    /// As a small number; 0 for all.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::All => 0,
+            Self::Nothing => 1,
+            Self::UpTo(most) => 2 + most,
+        }
+    }
+
+    /// Reads what [`Self::code`] wrote, and nothing else.
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::All),
+            1 => Some(Self::Nothing),
+            2..=8 => Some(Self::UpTo(code as u8 - 2)),
+            _ => None,
+        }
+    }
+}
+
+/// What a neighbour understands of a message beside its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Understands {
+    /// Nothing.
+    Names,
+    /// That it is retained, with which version, and who gives it to members of shared
+    /// subscriptions; it keeps what is retained anywhere.
+    Notes,
+    /// How far it is followed in what it states about its urgency, too.
+    Rights,
+}
+
+impl Understands {
+    pub(crate) fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Names,
+            1 => Self::Notes,
+            _ => Self::Rights,
+        }
+    }
 }
 
 /// Packets that go to a neighbour as one: with QoS 0, on one topic, without properties.
@@ -190,6 +273,7 @@ impl Notes {
     const HANDED: u32 = 4;
     const RUN: u32 = 8;
     const RUN_5: u32 = 16;
+    const HEED: u32 = 32;
 
     /// Of a retained message that a neighbour lacks.
     pub(crate) fn missing(version: u64) -> Self {
@@ -212,7 +296,35 @@ impl Notes {
         *self == Self::default()
     }
 
+    /// Of those that [`Self::ids`] wrote, what a neighbour understands.
+    pub(crate) fn understood(ids: &[u32], by: Understands) -> &[u32] {
+        let has_heed = |first: u32| first & (Self::TOP | Self::HEED) == Self::TOP | Self::HEED;
+        match (by, ids) {
+            (Understands::Names, _) => &[],
+            (Understands::Notes, [first, rest @ ..]) if has_heed(*first) => rest,
+            _ => ids,
+        }
+    }
+
     pub(crate) fn ids(&self) -> Arc<[u32]> {
+        let heed = (self.heed != Heed::All).then(|| Self::HEED | u32::from(self.heed.code()));
+        let rest = Self {
+            heed: Heed::All,
+            ..self.clone()
+        };
+        let flags = (heed.is_none() || !rest.is_empty()).then(|| self.flags());
+        let word = |at: u32| (self.version >> (Self::WORD * at)) as u32 % Self::TOP;
+        let version = (self.version > 0).then(|| [word(1), word(0)]);
+        let duties = self.duties.iter().map(|duty| [duty.broker, duty.group]);
+        let pairs = version.into_iter().chain(duties);
+        let first = heed.into_iter().chain(flags);
+        first
+            .chain(pairs.flatten())
+            .map(|word| word | Self::TOP)
+            .collect()
+    }
+
+    fn flags(&self) -> u32 {
         let flags = [
             (self.version > 0, Self::VERSION),
             (self.missing, Self::MISSING),
@@ -221,27 +333,33 @@ impl Notes {
             (self.packing == Some(Packing { v5: true }), Self::RUN_5),
         ];
         let flags = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag);
-        let word = |at: u32| (self.version >> (Self::WORD * at)) as u32 % Self::TOP;
-        let version = (self.version > 0).then(|| [word(1), word(0)]);
-        let duties = self.duties.iter().map(|duty| [duty.broker, duty.group]);
-        let pairs = version.into_iter().chain(duties);
-        std::iter::once(flags.sum())
-            .chain(pairs.flatten())
-            .map(|word| word | Self::TOP)
-            .collect()
+        flags.sum()
     }
 
     /// Reads what [`Self::ids`] wrote, and nothing else.
     pub(crate) fn read(properties: Properties<'_>) -> Option<Self> {
         let mut words = properties.subscription_ids().peekable();
-        if words.peek().is_none() {
+        let Some(first) = words.peek() else {
             return Some(Self::default());
+        };
+        let first = first.checked_sub(Self::TOP)?;
+        let mut heed = Heed::All;
+        if first & Self::HEED != 0 {
+            heed = Heed::from_code(first ^ Self::HEED).filter(|heed| *heed != Heed::All)?;
+            words.next();
+            if words.peek().is_none() {
+                return Some(Self {
+                    heed,
+                    ..Self::default()
+                });
+            }
         }
         let mut next = || words.next()?.checked_sub(Self::TOP);
         let flags = next()?;
         if flags == Self::RUN || flags == Self::RUN_5 {
             let v5 = flags == Self::RUN_5;
-            return words.next().is_none().then(|| Self::packed(Packing { v5 }));
+            let alone = words.next().is_none() && heed == Heed::All;
+            return alone.then(|| Self::packed(Packing { v5 }));
         }
         if flags & !(Self::VERSION | Self::MISSING | Self::HANDED) != 0 {
             return None;
@@ -249,6 +367,7 @@ impl Notes {
         let mut notes = Self {
             missing: flags & Self::MISSING != 0,
             handed: flags & Self::HANDED != 0,
+            heed,
             ..Self::default()
         };
         if flags & Self::VERSION != 0 {
@@ -258,7 +377,8 @@ impl Notes {
             let group = next()?;
             notes.duties.push(Duty { broker, group });
         }
-        Some(notes)
+        let says_nothing = flags == 0 && notes.duties.is_empty();
+        (heed == Heed::All || !says_nothing).then_some(notes)
     }
 }
 
@@ -410,18 +530,30 @@ mod tests {
             missing: bool,
             handed: bool,
             signs in proptest::collection::vec((0..Notes::TOP, 0..Notes::TOP), 0..4),
+            heed in (0..9u32).prop_map(|code| Heed::from_code(code).unwrap()),
         ) {
             let duties = signs.into_iter().map(|(broker, group)| Duty { broker, group });
             let duties = duties.collect();
             let notes = match version % 3 {
                 0 => Notes::packed(Packing { v5: missing }),
-                _ => Notes { version, missing, handed, duties, packing: None },
+                1 => Notes { heed, ..Notes::default() },
+                _ => Notes { version, missing, handed, duties, packing: None, heed },
             };
             let mut properties = PropertyBuf::new();
             for id in &*notes.ids() {
                 properties.push_number(PropertyId::SubscriptionIdentifier, *id);
             }
-            prop_assert_eq!(Notes::read(properties.as_properties()), Some(notes));
+            let without = Notes { heed: Heed::All, ..notes.clone() };
+            prop_assert_eq!(Notes::read(properties.as_properties()), Some(notes.clone()));
+
+            // What a neighbour of an earlier version gets.
+            let mut known = PropertyBuf::new();
+            for id in Notes::understood(&notes.ids(), Understands::Notes) {
+                known.push_number(PropertyId::SubscriptionIdentifier, *id);
+            }
+            prop_assert_eq!(Notes::read(known.as_properties()), Some(without));
+            prop_assert!(Notes::understood(&notes.ids(), Understands::Names).is_empty());
+
             properties.push_number(PropertyId::SubscriptionIdentifier, Notes::TOP);
             prop_assert_eq!(Notes::read(properties.as_properties()), None);
         }

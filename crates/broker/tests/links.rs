@@ -8,12 +8,13 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Nanos,
-    Scope, Shard, StoreTrouble,
+    AccessControl, Config, ConnId, ConnMeta, Directory, Discipline, Federation, LinkLimits,
+    LinkNews, MessageName, Nanos, Permissions, Scope, Shard, StoreTrouble, Testament, Understands,
+    UrgencyRights,
 };
 use punctual_codec::{
     Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS, Split,
-    Subscribe, Version, split,
+    Subscribe, Version, Will, split,
 };
 
 const NOW: Nanos = Nanos::from_secs(1);
@@ -25,6 +26,7 @@ struct Notes {
     news: Mutex<Vec<String>>,
     names: Mutex<Vec<MessageName>>,
     conn: Mutex<Option<ConnId>>,
+    wills: Mutex<Vec<Testament>>,
 }
 
 impl Federation for Notes {
@@ -66,6 +68,10 @@ impl Federation for Notes {
         0
     }
 
+    fn left_behind(&self, _: &str, will: Option<Testament>) {
+        self.wills.lock().unwrap().extend(will);
+    }
+
     fn name(&self) -> &str {
         "own"
     }
@@ -79,6 +85,7 @@ impl Federation for Notes {
 
 struct Broker {
     shard: Shard,
+    directory: Arc<Directory>,
     notes: Arc<Notes>,
 }
 
@@ -95,7 +102,8 @@ impl Broker {
         });
         directory.set_federation(notes.clone());
         Self {
-            shard: Shard::new(directory, 0, Arc::new(config), NOW),
+            shard: Shard::new(directory.clone(), 0, Arc::new(config), NOW),
+            directory,
             notes,
         }
     }
@@ -232,7 +240,7 @@ fn publications(mut bytes: &[u8]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     while let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) {
         if let Packet::Publish(publish) = Packet::decode(frame, Version::V5).unwrap() {
-            let payload = String::from_utf8(publish.payload.to_vec()).unwrap();
+            let payload = String::from_utf8_lossy(publish.payload).into_owned();
             found.push((payload, publish.properties.user_count()));
         }
         bytes = &bytes[frame.bytes.len()..];
@@ -322,7 +330,7 @@ fn a_message_crosses_with_its_name_and_arrives_without() {
     // Kept while the link carries nothing.
     pair.a.publish(publisher, "t/1", "one", 1);
     assert_eq!(pair.carry(), []);
-    pair.a.shard.link_carry("b", true, false, NOW);
+    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
     assert_eq!(pair.carry(), [("one".to_owned(), 1)]);
     assert_eq!(
         publications(&pair.b.take(subscriber)),
@@ -365,7 +373,7 @@ fn a_copy_for_another_neighbour_is_recognised() {
     let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
     for peer in ["b", "c"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, false, NOW);
+        pair.a.shard.link_carry(peer, true, Understands::Names, NOW);
     }
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", "one", 1);
@@ -387,7 +395,7 @@ fn a_copy_for_another_neighbour_is_recognised() {
 /// A message of a neighbour whose subscriber's session survives, as it was sent.
 fn crossing(pair: &mut Pair, payload: &str, packet_id: u16) -> Vec<u8> {
     pair.a.shard.link_interest("b", &["t".into()], &[]);
-    pair.a.shard.link_carry("b", true, false, NOW);
+    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", payload, packet_id);
     let sent = pair.a.take(pair.at_a);
@@ -453,11 +461,11 @@ fn what_comes_again_is_passed_on_until_all_have_it() {
     let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
     for peer in ["b", "c"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, false, NOW);
+        pair.a.shard.link_carry(peer, true, Understands::Names, NOW);
     }
     for peer in ["a", "d"] {
         pair.b.shard.link_interest(peer, &["t".into()], &[]);
-        pair.b.shard.link_carry(peer, true, false, NOW);
+        pair.b.shard.link_carry(peer, true, Understands::Names, NOW);
     }
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", "one", 1);
@@ -479,7 +487,10 @@ fn what_comes_again_is_passed_on_until_all_have_it() {
     assert_eq!(again(|_| {}), 0);
     assert_eq!(again(Shard::link_reached), 1);
     assert_eq!(again(|_| {}), 0);
-    assert_eq!(again(|b| b.link_carry("d", true, false, NOW)), 1);
+    assert_eq!(
+        again(|b| b.link_carry("d", true, Understands::Names, NOW)),
+        1
+    );
 }
 
 /// A copy that the neighbour has not acknowledged may have been there before the broker that
@@ -496,9 +507,9 @@ fn what_is_under_way_to_a_neighbour_is_copied_again() {
     let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
     for peer in ["b", "c"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, false, NOW);
+        pair.a.shard.link_carry(peer, true, Understands::Names, NOW);
     }
-    pair.b.shard.link_carry("d", true, false, NOW);
+    pair.b.shard.link_carry("d", true, Understands::Names, NOW);
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", "one", 1);
     pair.a.shard.closed(gone, "lost", NOW);
@@ -517,10 +528,10 @@ fn what_is_under_way_to_a_neighbour_is_copied_again() {
     pair.a.publish(publisher, "t", "two", 2);
     assert_eq!(pair.carry().len(), 1);
     assert_eq!(publications(&pair.b.take(other)).len(), 1);
-    pair.a.shard.link_carry("b", false, false, NOW);
+    pair.a.shard.link_carry("b", false, Understands::Names, NOW);
     pair.a.shard.link_copy("c", "b", false, NOW);
     pair.a.shard.link_copy("c", "b", false, NOW);
-    pair.a.shard.link_carry("b", true, false, NOW);
+    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
     assert_eq!(pair.carry().len(), 1);
 }
 
@@ -552,7 +563,11 @@ fn a_run_crosses_as_one_and_reaches_everybody_once() {
     let further = ["c", "d"].map(|peer| {
         let link = pair.b.shard.open_link(meta(), peer, limits, NOW);
         pair.b.shard.link_interest(peer, &["t".into()], &[]);
-        pair.b.shard.link_carry(peer, true, peer == "c", NOW);
+        let understands = match peer {
+            "c" => Understands::Notes,
+            _ => Understands::Names,
+        };
+        pair.b.shard.link_carry(peer, true, understands, NOW);
         pair.b.take(link);
         link
     });
@@ -564,7 +579,9 @@ fn a_run_crosses_as_one_and_reaches_everybody_once() {
     let other = pair.a.shard.open_link(meta(), "e", limits, NOW);
     for peer in ["b", "e"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, true, NOW);
+        pair.a
+            .shard
+            .link_carry(peer, true, Understands::Rights, NOW);
     }
     pair.carry();
     pair.a.take(other);
@@ -618,6 +635,247 @@ fn a_run_crosses_as_one_and_reaches_everybody_once() {
     broken[at] = b'u';
     pair.b.shard.receive(pair.at_b, &broken, NOW);
     assert_eq!(pair.b.notes.news.lock().unwrap().last().unwrap(), "a down");
+}
+
+/// Clients state nothing but what their identifier says.
+#[derive(Debug)]
+struct Stating(UrgencyRights);
+
+impl AccessControl for Stating {
+    fn permissions(&self, _: Option<&str>, client_id: &str) -> Option<Arc<dyn Permissions>> {
+        let (max_rt_priority, min_priority) = match client_id {
+            "nothing" => (None, None),
+            "a-little" => (Some(2), None),
+            _ => return None,
+        };
+        Some(Arc::new(Self(UrgencyRights {
+            max_rt_priority,
+            min_priority,
+        })))
+    }
+}
+
+impl Permissions for Stating {
+    fn may_publish(&self, _: &str) -> bool {
+        true
+    }
+
+    fn may_receive(&self, _: &str) -> bool {
+        true
+    }
+
+    fn may_subscribe(&self, _: &str) -> bool {
+        true
+    }
+
+    fn urgency(&self, _: &str) -> UrgencyRights {
+        self.0
+    }
+}
+
+/// Two brokers of which the first looks at rights, a third behind the second, and a
+/// subscriber to `t` there and at the third.
+struct Line {
+    pair: Pair,
+    c: Broker,
+    b_to_c: ConnId,
+    c_to_b: ConnId,
+    subscribers: [ConnId; 2],
+}
+
+impl Line {
+    fn new(config: fn() -> Config, understands: Understands) -> Self {
+        let mut pair = Pair::of(Broker::with(2, config()));
+        let rights = Arc::new(Stating(UrgencyRights::ALL));
+        pair.a.directory.set_access_control(Some(rights));
+        let mut c = Broker::with(3, config());
+        let c_to_b = c.neighbour("$mesh/b");
+        let limits = LinkLimits {
+            receive_maximum: 10,
+            max_packet: 1 << 20,
+            topic_aliases: 2,
+        };
+        let b_to_c = pair.b.shard.open_link(meta(), "c", limits, NOW);
+        let rights = Understands::Rights;
+        pair.a.shard.link_carry("b", true, understands, NOW);
+        pair.b.shard.link_carry("a", true, understands, NOW);
+        pair.b.shard.link_carry("c", true, rights, NOW);
+        c.shard.link_carry("b", true, rights, NOW);
+        pair.a.shard.link_interest("b", &["t".into()], &[]);
+        pair.b.shard.link_interest("c", &["t".into()], &[]);
+        let subscribers = [pair.b.client("subscriber"), c.client("subscriber-c")];
+        subscribe(&mut pair.b, subscribers[0], "t");
+        subscribe(&mut c, subscribers[1], "t");
+        let mut line = Self {
+            pair,
+            c,
+            b_to_c,
+            c_to_b,
+            subscribers,
+        };
+        line.carry();
+        line
+    }
+
+    fn carry(&mut self) {
+        loop {
+            let mut moved = !self.pair.carry().is_empty();
+            let to_c = self.pair.b.take(self.b_to_c);
+            let to_b = self.c.take(self.c_to_b);
+            moved |= !to_c.is_empty() || !to_b.is_empty();
+            self.c.shard.receive(self.c_to_b, &to_c, NOW);
+            self.pair.b.shard.receive(self.b_to_c, &to_b, NOW);
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// What the subscribers have got, in their order.
+    fn delivered(&mut self) -> [Vec<(String, usize)>; 2] {
+        self.carry();
+        let [at_b, at_c] = self.subscribers;
+        [
+            publications(&self.pair.b.take(at_b)),
+            publications(&self.c.take(at_c)),
+        ]
+    }
+
+    /// A client of the first broker publishes after a plain message of another.
+    fn overtake(&mut self, client: &str, stated: &[(&str, &str)], qos: u16) {
+        let plain = self.pair.a.client("plain");
+        let stating = self.pair.a.client(client);
+        self.pair.a.publish(plain, "t", "plain", qos);
+        self.carry();
+        let mut properties = PropertyBuf::new();
+        for (key, value) in stated {
+            properties.push_user(key, value).unwrap();
+        }
+        let publish = Publish {
+            properties: properties.as_properties(),
+            ..publish("t", client, qos)
+        };
+        self.pair.a.give(stating, Packet::Publish(publish));
+    }
+}
+
+#[test]
+fn what_is_stated_without_the_right_is_followed_nowhere() {
+    let all = [("priority", "0"), ("rt-priority", "7")];
+    let first = |client: &str, stated: usize, understands| {
+        [0, 1].map(|qos| {
+            let mut line = Line::new(Config::default, understands);
+            line.overtake(client, &all[stated..=stated], qos);
+            let delivered = line.delivered();
+            for delivered in &delivered {
+                assert_eq!(delivered.len(), 2);
+                // What is stated reaches the subscriber all the same.
+                assert!(delivered.contains(&(client.to_owned(), 1)), "{delivered:?}");
+            }
+            delivered.map(|mut delivered| delivered.remove(0).0)
+        })
+    };
+    for stated in [0, 1] {
+        let nowhere = first("nothing", stated, Understands::Rights);
+        assert_eq!(nowhere, [["plain", "plain"]; 2]);
+        let everywhere = first("anything", stated, Understands::Rights);
+        assert_eq!(everywhere, [["anything", "anything"]; 2]);
+        // One that does not understand that takes it as what it says.
+        let older = first("nothing", stated, Understands::Notes);
+        assert_eq!(older, [["nothing", "nothing"]; 2]);
+    }
+}
+
+#[test]
+fn a_right_to_a_priority_binds_deadlines_everywhere() {
+    let edf = || Config {
+        discipline: Discipline::Edf,
+        ..Config::default()
+    };
+    let mut line = Line::new(edf, Understands::Rights);
+    // The right to 2 makes of a deadline what is due in 100 ms.
+    for (client, deadline) in [("a-little", "1us"), ("anything", "20ms")] {
+        let stated = [("rt-deadline", deadline), ("rt-priority", "2")];
+        let stating = line.pair.a.client(client);
+        let mut properties = PropertyBuf::new();
+        for (key, value) in stated {
+            properties.push_user(key, value).unwrap();
+        }
+        let publish = Publish {
+            properties: properties.as_properties(),
+            ..publish("t", client, 1)
+        };
+        line.pair.a.give(stating, Packet::Publish(publish));
+        line.carry();
+    }
+    let both = ["anything", "a-little"].map(|client| (client.to_owned(), 2));
+    assert_eq!(line.delivered(), [both.to_vec(), both.to_vec()]);
+}
+
+#[test]
+fn a_will_is_followed_as_far_as_its_client_may_state() {
+    // Published by its own broker, or by another that lost it.
+    for lost in [false, true] {
+        for (client, first) in [("nothing", "plain"), ("anything", "will")] {
+            let mut line = Line::new(Config::default, Understands::Rights);
+            let mut properties = PropertyBuf::new();
+            properties.push_user("priority", "0").unwrap();
+            let Packet::Connect(connect) = connect(client) else {
+                panic!("CONNECT")
+            };
+            let conn = line.pair.a.open();
+            let will = Will {
+                topic: "t",
+                payload: b"will",
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                properties: properties.as_properties(),
+            };
+            let connect = Connect {
+                will: Some(will),
+                ..connect
+            };
+            line.pair.a.give(conn, Packet::Connect(connect));
+            let plain = line.pair.a.client("plain");
+            line.pair.a.publish(plain, "t", "plain", 1);
+            line.carry();
+            match lost {
+                false => line.pair.a.shard.closed(conn, "gone", NOW),
+                true => {
+                    let told = line.pair.a.notes.wills.lock().unwrap()[0].message.clone();
+                    line.pair.b.shard.link_will(client, &told, false, NOW);
+                }
+            }
+            for delivered in line.delivered() {
+                assert_eq!(delivered.len(), 2);
+                assert_eq!(delivered[0].0, first, "{client}, lost: {lost}");
+                assert!(delivered.contains(&("will".to_owned(), 1)));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_neighbour_lacks_is_not_urgent_any_more() {
+    let mut pair = Pair::new();
+    let alarming = pair.a.client("alarming");
+    let mut properties = PropertyBuf::new();
+    properties.push_user("priority", "0").unwrap();
+    let alarm = Publish {
+        retain: true,
+        properties: properties.as_properties(),
+        ..publish("t", "alarm", 1)
+    };
+    pair.a.give(alarming, Packet::Publish(alarm));
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "t");
+    let plain = pair.b.client("plain");
+    pair.b.publish(plain, "t", "plain", 1);
+    pair.a.shard.link_carry("b", true, Understands::Rights, NOW);
+    pair.b.shard.link_carry("a", true, Understands::Rights, NOW);
+    pair.carry();
+    let both = [("plain".to_owned(), 0), ("alarm".to_owned(), 1)];
+    assert_eq!(publications(&pair.b.take(subscriber)), both);
 }
 
 #[test]

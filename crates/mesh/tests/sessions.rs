@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use punctual_mesh::wire::{Holder, SeekSession};
+use punctual_mesh::wire::{Holder, SeekSession, VERSIONS};
 use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
 use punctual_model::Nanos;
 
@@ -33,7 +33,7 @@ impl Row {
             now,
         };
         for b in 1..n {
-            row.connect(b - 1, b, if old == Some(b) { 3 } else { 4 });
+            row.connect(b - 1, b, if old == Some(b) { 3 } else { *VERSIONS.end() });
         }
         row.run_for(5000);
         row.asked.clear();

@@ -307,8 +307,14 @@ fn send_delivery(
         return false;
     }
     if class.is_urgent() {
-        if session.handle.ids_of(&delivery).is_empty() {
-            delivery.subscription_ids = None;
+        let understood = session.handle.ids_of(&delivery);
+        if understood.len()
+            < delivery
+                .subscription_ids
+                .as_ref()
+                .map_or(0, |ids| ids.len())
+        {
+            delivery.subscription_ids = (!understood.is_empty()).then(|| understood.into());
         }
         let entry = Entry {
             delivery,

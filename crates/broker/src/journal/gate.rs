@@ -444,7 +444,7 @@ impl Hub {
             qos: delivery.qos,
             retain: delivery.retain,
             packet_id,
-            subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+            subscription_ids: session.handle.ids_of(delivery),
             number: delivery.number,
             alias: None,
         };

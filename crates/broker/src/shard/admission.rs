@@ -14,6 +14,7 @@ use crate::admission::{
 };
 use crate::answers::{Notification, as_carried, best_effort, to_receiver, violation};
 use crate::egress::Stamp;
+use crate::federation::Heed;
 use crate::hub::{Conn, ConnId, Hub, Output};
 use crate::index::Subscriber;
 use crate::journal::Durability;
@@ -75,7 +76,9 @@ pub(super) fn must_wait(
         return false;
     };
     let known = session.flows.as_deref_mut().and_then(|f| f.get_mut(topic));
-    let Some(wanted) = asked.or_else(|| known.as_ref()?.state.holds()) else {
+    let held = known.as_ref().and_then(|flow| flow.state.holds());
+    let held = held.filter(|_| stated.heed != Heed::Nothing);
+    let Some(wanted) = asked.or(held) else {
         return false;
     };
     let size = stated.sizes.message;
@@ -150,7 +153,8 @@ pub(super) fn carry(
         hub.stats.flow_messages_best_effort += u64::from(real_time);
         return Course::Go(plain, None, real_time.then(|| too_many(admission)));
     };
-    if !real_time && flow.state.grant().is_none() {
+    let is_of_it = flow.state.grant().is_some() && stated.heed != Heed::Nothing;
+    if !real_time && !is_of_it {
         return Course::Go(plain, None, None);
     }
     flow.messages += 1;

@@ -17,6 +17,7 @@ use crate::directory::SessionHandle;
 use crate::egress::{Class, Stamp};
 use crate::federation::{
     KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Packing, Relay,
+    Understands,
 };
 use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
@@ -325,9 +326,10 @@ impl Shard {
         id
     }
 
-    /// Lets messages go to a neighbour, or keeps them for it. With `retains`, the
-    /// neighbour keeps what is retained anywhere, and understands how to compare that.
-    pub fn link_carry(&mut self, peer: &str, carries: bool, retains: bool, now: Nanos) {
+    /// Lets messages go to a neighbour, which understands so much beside them, or keeps them
+    /// for it.
+    pub fn link_carry(&mut self, peer: &str, carries: bool, understands: Understands, now: Nanos) {
+        let retains = understands >= Understands::Notes;
         let Some(slot) = self.link_session(peer) else {
             return;
         };
@@ -341,7 +343,8 @@ impl Shard {
             return;
         };
         let generations = &hub.directory.generations;
-        session.handle.notes.store(retains, Ordering::Release);
+        let known = &session.handle.understands;
+        known.store(understands as u8, Ordering::Release);
         session.handle.carries.store(carries, Ordering::Release);
         if carries && retains {
             let subscriber = subscriber(&session.handle, by_root);

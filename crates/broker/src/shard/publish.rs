@@ -17,7 +17,7 @@ use super::{Fail, Next, Shard, replica};
 use crate::access::may_publish;
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
-use crate::federation::{LinkNews, MessageName, Notes, Packing};
+use crate::federation::{Heed, LinkNews, MessageName, Notes, Packing};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::journal::{After, Durability, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
@@ -90,6 +90,10 @@ impl Shard {
                 }
                 Incoming::Named(of, with) => {
                     (name, notes) = (Some(of), with);
+                    // It is retained, and not urgent any more.
+                    if notes.missing {
+                        notes.heed = Heed::Nothing;
+                    }
                     None
                 }
             };
@@ -201,6 +205,7 @@ impl Shard {
             topic: topic_bytes,
             properties: raw.properties,
             rule,
+            heed: notes.heed,
             sizes: Sizes::of(&raw, frame.bytes.len()),
         });
         if let (Some(stated), true, Some(_)) = (&stated, allowed, hub.config.admission)
@@ -308,7 +313,11 @@ impl Shard {
         // What a neighbour sends has its name in it.
         let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable && name.is_none();
         if let Some(stated) = &stated {
-            match decide_stamp(hub, id, stated, now) {
+            let (course, heed) = decide_stamp(hub, id, stated, now);
+            if hub.directory.federation().is_some() {
+                notes.heed = heed;
+            }
+            match course {
                 Course::Go(course, flow, said) => (stamp, watch, answer) = (course, flow, said),
                 Course::Refuse(answer) => {
                     let reason = ReasonCode::QuotaExceeded;
@@ -420,6 +429,7 @@ impl Shard {
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
         if !handed.is_empty() && !relayed {
+            let handed = (handed, notes.heed);
             shares::hand_on(hub, wanted, &mut publication, handed, now);
         }
         if let (Some(retained), Some(version)) = (&mut retained, kept) {
@@ -627,16 +637,16 @@ impl Shard {
         durability: Durability,
         now: Nanos,
     ) {
-        self.publish_named(message, durability, None, false, now);
+        self.publish_named(message, durability, (None, Heed::All), false, now);
     }
 
-    /// The same under a name, if it has one; with `attached`, nothing is kept for neighbours
-    /// that are lost.
+    /// The same under a name, if it has one, and followed so far by neighbours; with
+    /// `attached`, nothing is kept for those that are lost.
     pub(super) fn publish_named(
         &mut self,
         message: &Arc<Message>,
         durability: Durability,
-        name: Option<MessageName>,
+        (name, heed): (Option<MessageName>, Heed),
         attached: bool,
         now: Nanos,
     ) {
@@ -649,7 +659,10 @@ impl Shard {
             // Made again, with its number.
             publication.message = None;
         }
-        let mut notes = Notes::default();
+        let mut notes = Notes {
+            heed,
+            ..Notes::default()
+        };
         if message.retain {
             let directory = hub.directory.clone();
             let mut retained = directory.retained_mut();
@@ -666,7 +679,7 @@ impl Shard {
         };
         let matched = routes.get(route).matched.as_ref();
         let common = replica::is_common(hub, message.topic_bytes())
-            && (notes.version > 0 || !matched.groups.is_empty());
+            && (!notes.is_empty() || !matched.groups.is_empty());
         let common = common.then(|| {
             let all = notes.version > 0;
             let sharing = Sharing::decide(hub, matched, &publication);
@@ -696,6 +709,8 @@ pub(super) struct Stated<'a> {
     pub(super) topic: &'a [u8],
     properties: Properties<'a>,
     rule: Option<&'a UrgencyRule>,
+    /// How far it is followed, as a neighbour says.
+    pub(super) heed: Heed,
     pub(super) sizes: Sizes,
 }
 
@@ -703,7 +718,11 @@ pub(super) struct Stated<'a> {
 fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<(Asked, Option<String>)> {
     let conn = hub.conns.get_mut(id.slot)?;
     let mut error = None;
-    let own = urgency::stated(stated.properties).unwrap_or_else(|wrong| {
+    let own = match stated.heed {
+        Heed::Nothing => Ok(Requirements::NONE),
+        Heed::All | Heed::UpTo(_) => urgency::stated(stated.properties),
+    };
+    let own = own.unwrap_or_else(|wrong| {
         error = Some(wrong.to_string());
         Requirements::NONE
     });
@@ -713,7 +732,7 @@ fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<(Asked, Optio
         .map_or(Requirements::NONE, |e| e.default);
     let permissions = conn.permissions.clone();
     let own = own.or(default);
-    let asked = urgency::asked(own, stated.rule, || {
+    let rights = || {
         let Some(permissions) = permissions else {
             return UrgencyRights::ALL;
         };
@@ -725,7 +744,8 @@ fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<(Asked, Optio
                 cached.insert((stated.route, permissions.urgency(topic))).1
             }
         }
-    });
+    };
+    let asked = urgency::asked(own, stated.rule, || stated.heed.limit(rights()));
     Some((asked, error))
 }
 
@@ -739,11 +759,16 @@ pub(super) fn requirements_of(
     requirements.is_real_time().then_some(requirements)
 }
 
-/// How urgent a publication is, and what its publisher is to be told.
+/// How urgent a publication is, what its publisher is to be told, and how far neighbours are to
+/// follow what it states.
 #[inline(never)]
-fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> Course {
+fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> (Course, Heed) {
     let Some((asked, mut remark)) = asked(hub, id, stated) else {
-        return Course::Go(Stamp::PLAIN, None, None);
+        return (Course::Go(Stamp::PLAIN, None, None), stated.heed);
+    };
+    let heed = match stated.heed {
+        Heed::Nothing => Heed::Nothing,
+        Heed::All | Heed::UpTo(_) => Heed::of(&asked),
     };
     hub.stats.bad_requirements += u64::from(remark.is_some());
     if let Some(excess) = asked.refused {
@@ -766,13 +791,14 @@ fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> C
             Course::Go(stamp, None, None)
         }
     };
-    match course {
+    let course = match course {
         Course::Go(stamp, watch, answer) => {
             hub.stats.publishes_received_urgent += u64::from(stamp.class().is_urgent());
             Course::Go(stamp, watch, remark.or(answer))
         }
         refused => refused,
-    }
+    };
+    (course, heed)
 }
 
 /// Tells the log, now and then, that what a client states is not followed.

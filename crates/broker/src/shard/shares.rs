@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::publish::{deliver_all, has_room};
 use super::{Shard, replica};
 use crate::Nanos;
-use crate::federation::{Duty, Notes, sign};
+use crate::federation::{Duty, Heed, Notes, sign};
 use crate::hub::{Hub, Publication};
 use crate::route::{Group, Matched, Target};
 use std::sync::atomic::Ordering;
@@ -103,12 +103,13 @@ pub(super) fn hand_on(
     hub: &mut Hub,
     matched: &Matched,
     publication: &mut Publication<'_>,
-    duties: SmallVec<[Duty; 1]>,
+    (duties, heed): (SmallVec<[Duty; 1]>, Heed),
     now: Nanos,
 ) {
     let notes = Notes {
         handed: true,
         duties,
+        heed,
         ..Notes::default()
     };
     let mut targets = replica::reach(hub, matched, &notes, false);

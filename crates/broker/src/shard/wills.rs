@@ -11,12 +11,13 @@ use punctual_codec::{
     Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish, ReasonCode,
     Split, Version, split,
 };
+use punctual_model::Requirements;
 
 use super::Shard;
 use super::links::{Incoming, incoming};
 use crate::access::may_publish;
 use crate::egress::Stamp;
-use crate::federation::Testament;
+use crate::federation::{Heed, Testament};
 use crate::hub::Hub;
 use crate::journal::Durability;
 use crate::message::put_forwarded;
@@ -50,7 +51,7 @@ impl Shard {
         }
         let rights =
             || permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic));
-        self.publish_as_will(will, rights, durability, false, now);
+        self.publish_as_will(will, (Heed::All, rights), durability, false, now);
     }
 
     /// Publishes a will of a client of a broker that was lost, unless the client is connected
@@ -63,19 +64,20 @@ impl Shard {
         if session.is_some_and(|session| session.conn.is_some()) {
             return;
         }
-        let Some(will) = told_will(packet) else {
+        let Some((will, heed)) = told_will(packet) else {
             return;
         };
         let default = self.hub.config.durability.default;
         let durability = self.durability_of_will(will.message.topic(), default);
         // Whose broker it was has looked at the client's rights.
-        self.publish_as_will(&will, || UrgencyRights::ALL, durability, !own, now);
+        let rights = || heed.limit(UrgencyRights::ALL);
+        self.publish_as_will(&will, (heed, rights), durability, !own, now);
     }
 
     fn publish_as_will(
         &mut self,
         will: &Will,
-        rights: impl FnOnce() -> UrgencyRights,
+        (heed, rights): (Heed, impl FnOnce() -> UrgencyRights),
         durability: Durability,
         attached: bool,
         now: Nanos,
@@ -93,9 +95,15 @@ impl Shard {
         }
         let config = &hub.config;
         let rule = urgency::of_topic(&config.rules, will.message.topic());
-        // What cannot be understood was told to the client with CONNACK.
-        let stated = urgency::stated(will.message.properties()).unwrap_or_default();
+        let stated = match heed {
+            Heed::Nothing => Requirements::NONE,
+            Heed::All | Heed::UpTo(_) => stated(will),
+        };
         let asked = urgency::asked(stated, rule, rights);
+        let heed = match heed {
+            Heed::Nothing => Heed::Nothing,
+            Heed::All | Heed::UpTo(_) => Heed::of(&asked),
+        };
         // A will has no flow that could be admitted.
         let urgency = match config.admission {
             Some(_) => urgency::without_real_time(asked.urgency),
@@ -104,7 +112,7 @@ impl Shard {
         let stamp = Stamp::new(config.discipline, &urgency, now);
         let message = will.message.published_at(now, stamp);
         hub.stats.refused_urgency += u64::from(asked.refused.is_some());
-        self.publish_named(&message, durability, will.name, attached, now);
+        self.publish_named(&message, durability, (will.name, heed), attached, now);
     }
 
     /// A client has connected to another broker, at a time as [`crate::Federation::arrived`] says:
@@ -141,7 +149,7 @@ impl Shard {
     /// it ran meanwhile (`same`), what the client leaves behind is another message from now on;
     /// if not, subscribers here have not had it.
     pub fn will_was_published(&mut self, client_id: &str, packet: &[u8], same: bool, now: Nanos) {
-        let Some(told) = told_will(packet) else {
+        let Some((told, _)) = told_will(packet) else {
             return;
         };
         // What is retained comes as such.
@@ -203,7 +211,12 @@ impl Hub {
         if !may_publish(permissions.as_deref(), will.message.topic()) {
             return;
         }
-        if let Some(message) = packet(will) {
+        let rights = || {
+            let topic = will.message.topic();
+            permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic))
+        };
+        let heed = Heed::of(&urgency::asked(stated(will), None, rights));
+        if let Some(message) = packet(will, heed) {
             let testament = Testament {
                 at: session.arrived,
                 delay: will.delay.min(session.expiry),
@@ -220,10 +233,19 @@ impl Hub {
     }
 }
 
-/// A will as other brokers are told, if it has a name.
-fn packet(will: &Will) -> Option<Arc<[u8]>> {
+/// What a will states; what of it cannot be understood was told to its client with CONNACK.
+fn stated(will: &Will) -> Requirements {
+    urgency::stated(will.message.properties()).unwrap_or_default()
+}
+
+/// A will as other brokers are told, if it has a name. How far it is followed is its Topic Alias,
+/// which means nothing else here and is passed over by brokers that do not know it.
+fn packet(will: &Will, heed: Heed) -> Option<Arc<[u8]>> {
     let message = &will.message;
     let mut properties = PropertyBuf::new();
+    if heed != Heed::All {
+        properties.push_number(PropertyId::TopicAlias, u32::from(heed.code()));
+    }
     if message.expires < Nanos::MAX {
         // An interval until it is published.
         let interval = message.expires.as_secs() as u32;
@@ -248,7 +270,7 @@ fn packet(will: &Will) -> Option<Arc<[u8]>> {
 }
 
 /// Reads what [`packet`] made.
-fn told_will(packet: &[u8]) -> Option<Will> {
+fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
     let Ok(Split::Frame(frame)) = split(packet, u32::MAX) else {
         return None;
     };
@@ -261,11 +283,14 @@ fn told_will(packet: &[u8]) -> Option<Will> {
     put_forwarded(raw.properties, &mut properties);
     let expiry = raw.properties.number(PropertyId::MessageExpiryInterval);
     let message = Message::will(topic, &properties, raw.payload, raw.qos, raw.retain, expiry);
-    may_publish(None, topic).then_some(Will {
+    let alias = raw.properties.number(PropertyId::TopicAlias);
+    let heed = Heed::from_code(alias.unwrap_or(0))?;
+    let will = Will {
         message,
         delay: 0,
         name: Some(name),
-    })
+    };
+    may_publish(None, topic).then_some((will, heed))
 }
 
 #[cfg(test)]
@@ -297,7 +322,12 @@ mod tests {
                     again: false,
                 }),
             };
-            let told = told_will(&packet(&will).unwrap()).unwrap();
+            for heed in [Heed::All, Heed::UpTo(6)] {
+                let (_, told) = told_will(&packet(&will, heed).unwrap()).unwrap();
+                assert_eq!(told, heed);
+            }
+            let (told, heed) = told_will(&packet(&will, Heed::Nothing).unwrap()).unwrap();
+            assert_eq!(heed, Heed::Nothing);
             assert_eq!(told.name, will.name);
             assert_eq!(told.message.properties().as_bytes(), bytes);
             assert_eq!(told.message.topic(), "a/b");
@@ -305,7 +335,7 @@ mod tests {
             assert_eq!((told.message.qos, told.message.retain), (qos, true));
             assert_eq!(told.message.expires, will.message.expires);
             let nameless = Will { name: None, ..will };
-            assert!(packet(&nameless).is_none());
+            assert!(packet(&nameless, Heed::All).is_none());
         }
         assert!(told_will(b"other").is_none());
     }

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
     MessageName, MoveTimes, Output, Received, Restorer, Scope, Shard, StoreTrouble, Testament,
+    Understands,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{self, Arrival, NOTES, Open, TOPIC};
+use punctual_mesh::wire::{self, Arrival, NOTES, Open, RIGHTS, TOPIC};
 use punctual_mesh::{BrokerId, LinkId, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -430,7 +431,8 @@ impl Running {
                 version,
             } => {
                 if let Some(peer) = peer(link) {
-                    self.shard.link_carry(&peer, carries, version >= NOTES, now);
+                    self.shard
+                        .link_carry(&peer, carries, understands(version), now);
                 }
             }
             Order::Interest { link, add, remove } => {
@@ -584,5 +586,14 @@ impl Running {
             self.node.tick(now);
         }
         self.shard.tick(now);
+    }
+}
+
+/// What a neighbour understands of a message, by the version that both speak.
+fn understands(version: u8) -> Understands {
+    match version {
+        RIGHTS.. => Understands::Rights,
+        NOTES.. => Understands::Notes,
+        _ => Understands::Names,
     }
 }

@@ -17,10 +17,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use punctual_broker::{ConnId, Directory, Federation, Holder, LinkLimits, Nanos, Shard};
+use punctual_broker::{
+    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, Shard, Understands,
+};
 use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{
-    self, Arrival, Message, NOTES, Open, SeekSession, TOPIC, Testament, Traced,
+    self, Arrival, Message, NOTES, Open, RIGHTS, SeekSession, TOPIC, Testament, Traced,
 };
 use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
 use punctual_net::{Clock, Handle, Server, TlsConnector};
@@ -863,7 +865,7 @@ impl Keeper {
                 } => {
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, now| {
-                            shard.link_carry(&peer, carries, version >= NOTES, now);
+                            shard.link_carry(&peer, carries, understands(version), now);
                         }));
                     }
                 }
@@ -1008,5 +1010,14 @@ fn tell(event: &Event) {
             "mesh: {peer} wants more topics than there is room for (mesh.max_filters); it is sent \
              everything"
         ),
+    }
+}
+
+/// What a neighbour understands of a message, by the version that both speak.
+fn understands(version: u8) -> Understands {
+    match version {
+        RIGHTS.. => Understands::Rights,
+        NOTES.. => Understands::Notes,
+        _ => Understands::Names,
     }
 }
