@@ -879,6 +879,59 @@ fn what_a_neighbour_lacks_is_not_urgent_any_more() {
 }
 
 #[test]
+fn a_row_crosses_in_order_and_is_acknowledged_once() {
+    // The second broker has a subscriber of its own, or all goes on to the third.
+    for own in [true, false] {
+        let mut line = Line::new(Config::default, Understands::Rights);
+        if !own {
+            let b = &mut line.pair.b;
+            b.shard.closed(line.subscribers[0], "gone", NOW);
+        }
+        // Sessions do not look any more whether they had a message elsewhere.
+        for broker in [&mut line.pair.a, &mut line.pair.b, &mut line.c] {
+            broker.shard.tick(NOW + Nanos::from_secs(1));
+        }
+        let publisher = line.pair.a.client("publisher");
+        let texts: Vec<String> = (0..300).map(|n| format!("message {n:03}")).collect();
+        let mut crossed = Vec::new();
+        for (part, texts) in texts.chunks(8).enumerate() {
+            let mut bytes = Vec::new();
+            for (n, text) in texts.iter().enumerate() {
+                let id = (part * 8 + n + 1) as u16;
+                let packet = Packet::Publish(publish("t", text, id));
+                packet.encode(Version::V5, &mut bytes).unwrap();
+            }
+            let (a, b) = (&mut line.pair.a, &mut line.pair.b);
+            let (at_a, at_b) = (line.pair.at_a, line.pair.at_b);
+            let consumed = a.shard.receive(publisher, &bytes, NOW).consumed;
+            assert_eq!(consumed, bytes.len());
+            let answers = vec![PacketType::PubAck; texts.len()];
+            assert_eq!(kinds(&a.take(publisher)), answers);
+            // All of it goes, and comes a second time as from another way.
+            let row = a.take(at_a);
+            crossed.extend(publications(&row));
+            for _ in 0..2 {
+                let consumed = b.shard.receive(at_b, &row, NOW).consumed;
+                assert_eq!(consumed, row.len());
+            }
+            let acknowledged = b.take(at_b);
+            assert_eq!(kinds(&acknowledged), [answers.clone(), answers].concat());
+            a.shard.receive(at_a, &acknowledged, NOW);
+            line.carry();
+        }
+        let of = |properties| {
+            let all = texts.iter().map(|text| (text.clone(), properties));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(crossed, of(1), "one by one, each with a name");
+        let [at_b, at_c] = line.delivered();
+        assert_eq!(at_b, if own { of(0) } else { Vec::new() });
+        assert_eq!(at_c, of(0));
+        assert_eq!(line.c.notes.names.lock().unwrap().len(), texts.len());
+    }
+}
+
+#[test]
 fn brokers_speak_on_topics_that_clients_cannot_use() {
     let mut pair = Pair::new();
     pair.a.shard.link_send(pair.at_a, "$mesh/1", b"hello");

@@ -1,21 +1,27 @@
 //! Messages with QoS 1 as nearly all of them are: several in a row of one client on one
 //! topic, without properties, to one subscriber; and the acknowledgements of
 //! subscribers, several in a row, too. What is the same for all of a row is decided
-//! once.
+//! once. Neighbours in a mesh are such clients and such subscribers: with a name for
+//! each message.
 
-use punctual_codec::{Frame, PacketType, QoS, ReasonCode};
+use punctual_codec::{Frame, PacketType, PropertyId, QoS, ReasonCode};
 
 use super::publish::{Run, pause_or_go_on};
-use super::{Next, Shard};
+use super::{Next, Shard, links};
 use crate::egress::{Class, SHARE_FROM, Stamp};
+use crate::federation::{MessageName, NAME_KEY};
 use crate::hub::{ConnId, Hub, Promise, Publication, State};
-use crate::journal::{Durability, Journal};
+use crate::journal::{Durability, Journal, Nature};
 use crate::message::Parts;
 use crate::session::Step;
 use crate::{Nanos, QueueFull};
 
 /// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.
 pub(super) const PUBLISH: u8 = 0x32;
+/// Before a topic alias among properties.
+const ALIAS: u8 = PropertyId::TopicAlias as u8;
+/// Before a name and its length among properties: a user property with the key of names.
+const NAMED: &[u8] = &[PropertyId::UserProperty as u8, 0, 1, NAME_KEY.as_bytes()[0]];
 /// First byte of a PUBACK.
 pub(super) const PUBACK: u8 = 0x40;
 
@@ -40,20 +46,24 @@ impl Shard {
         let is_plain = matches!(conn.state, State::Connected)
             && conn.route_allowed
             && !conn.states
-            && !conn.link
             && hub.config.maximum_qos > 0;
         if !is_plain {
             return None;
         }
-        let (v5, publisher, route) = (conn.v5(), conn.number, conn.route);
-        let [high, low, rest @ ..] = first.body else {
-            return None;
+        let (publisher, route) = (conn.number, conn.route);
+        let form = Form::of(first, conn.v5(), conn.link)?;
+        let known = match form.alias {
+            None => &form.prefix[2..],
+            Some(alias) => {
+                let at = usize::from(alias).checked_sub(1)?;
+                conn.extra.as_ref()?.aliases_in.get(at)?
+            }
         };
-        let topic = rest.get(..usize::from(u16::from_be_bytes([*high, *low])))?;
-        if routes.find(topic, route, &hub.directory) != Some(route) {
+        if routes.find(known, route, &hub.directory) != Some(route) {
             return None;
         }
         let route = routes.get(route);
+        let topic = route.topic().as_bytes();
         let matched = route.matched.as_ref();
         let [(shard, targets)] = &*matched.shards else {
             return None;
@@ -66,15 +76,13 @@ impl Shard {
             || !matched.groups.is_empty()
             || route.rule.is_some()
             || target.qos == QoS::AtMostOnce
-            || target.numbered
+            || target.numbered && !target.session.link
             || own
         {
             return None;
         }
         let session = hub.session_of(target)?;
-        let is_plain = session.classes & (1 << Class::Normal as u8) != 0
-            && session.had.is_none()
-            && session.link.is_none();
+        let is_plain = session.classes & (1 << Class::Normal as u8) != 0 && session.had.is_none();
         let federation = hub.directory.federation();
         let is_relayed = federation.is_some_and(|federation| federation.relay().is_some());
         let in_trouble = hub
@@ -85,10 +93,18 @@ impl Shard {
             return None;
         }
         let durability = route.durability.unwrap_or(conn.durability);
+        // A neighbour is not refused anything; it has to wait.
         let promise = match hub.config.queue_full {
-            QueueFull::Refuse => Promise::Due,
+            QueueFull::Refuse if !form.named => Promise::Due,
             _ => Promise::None,
         };
+        let nature = Nature {
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            publisher,
+            relayed: false,
+        };
+        let (from, directory) = (conn.session, hub.directory.clone());
         let mut publication = Publication {
             parts: Parts {
                 topic,
@@ -111,9 +127,11 @@ impl Shard {
             name: None,
             relayed: false,
         };
-        let prefix = &first.body[..2 + topic.len()];
         // Nothing has to be looked up for such a message until it is acknowledged.
-        let is_alone = durability == Durability::Batched && target.ids().is_empty();
+        let is_alone = durability == Durability::Batched
+            && target.ids().is_empty()
+            && !target.numbered
+            && !form.named;
         let alone = is_alone.then_some(id);
         publication.keeping.alone = alone;
         let max = hub.config.limits.max_packet_size as usize;
@@ -123,17 +141,31 @@ impl Shard {
             next: Next::Packet,
         };
         let mut payloads = 0;
-        while let Some(packet) = Packet::first(&data[run.bytes..], prefix, v5)
+        while let Some(packet) = form.first(&data[run.bytes..])
             && packet.len <= max
             && packet.payload.len() < SHARE_FROM
         {
             publication.parts.payload = packet.payload;
+            if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
+                let size = topic.len() + packet.payload.len();
+                if !federation.is_new(name, false)
+                    || directory.is_own_will(name)
+                    || links::must_wait(hub, from, matched, nature, size, durability)
+                {
+                    break;
+                }
+                publication.name = Some(name.into());
+            }
+            let number = match target.numbered {
+                true => publication.named(&directory),
+                false => None,
+            };
             let receiver = hub.deliver_acknowledged(
                 &mut publication,
                 target,
                 QoS::AtLeastOnce,
                 false,
-                None,
+                number,
                 now,
             );
             hub.release(std::mem::take(&mut publication.reserved));
@@ -143,10 +175,18 @@ impl Shard {
             run.messages += 1;
             run.bytes += packet.len;
             payloads += packet.payload.len();
-            if let Some(receiver) = receiver {
+            if let Some(receiver) = receiver.filter(|_| !form.named) {
                 hub.wait_for(id, receiver);
             }
-            let keeping = publication.keeping;
+            let mut keeping = publication.keeping;
+            if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
+                federation.note(name);
+                if keeping.awaited {
+                    directory.names().note(name);
+                }
+                // Its name has to survive, too.
+                keeping.firm = true;
+            }
             if keeping.awaited {
                 hub.pace(id, Class::Normal);
             }
@@ -163,6 +203,7 @@ impl Shard {
             }
             publication.promise = promise;
             publication.message = None;
+            publication.name = None;
             publication.keeping = hub.keeping(durability, true);
             publication.keeping.alone = alone;
         }
@@ -222,14 +263,46 @@ impl Shard {
 struct Packet<'a> {
     len: usize,
     id: u16,
+    /// Of one from a neighbour.
+    name: Option<MessageName>,
     payload: &'a [u8],
 }
 
-impl<'a> Packet<'a> {
-    /// The first packet of `data`, if it is whole and as the row is: with a body that
-    /// begins with `prefix`, an identifier and no properties.
+/// What the packets of a row have in common.
+struct Form<'a> {
+    /// The topic, with its length.
+    prefix: &'a [u8],
+    /// Stands for the topic of those from a neighbour.
+    alias: Option<u16>,
+    v5: bool,
+    /// From a neighbour: with a name, for the first time, as all properties.
+    named: bool,
+}
+
+impl<'a> Form<'a> {
+    fn of(first: Frame<'a>, v5: bool, named: bool) -> Option<Self> {
+        let [high, low, rest @ ..] = first.body else {
+            return None;
+        };
+        let topic = usize::from(u16::from_be_bytes([*high, *low]));
+        let prefix = first.body.get(..2 + topic)?;
+        let alias = match (named && topic == 0, rest) {
+            (false, _) => None,
+            // Identifier and length of the properties come before.
+            (true, [_, _, _, ALIAS, high, low, ..]) => Some(u16::from_be_bytes([*high, *low])),
+            (true, _) => return None,
+        };
+        Some(Self {
+            prefix,
+            alias,
+            v5,
+            named,
+        })
+    }
+
+    /// The first packet of `data`, if it is whole and as the row is.
     #[inline]
-    fn first(data: &'a [u8], prefix: &[u8], v5: bool) -> Option<Self> {
+    fn first<'d>(&self, data: &'d [u8]) -> Option<Packet<'d>> {
         let (len, header) = match *data {
             [PUBLISH, len, ..] if len < 0x80 => (usize::from(len), 2),
             [PUBLISH, low, high, ..] if high < 0x80 && high != 0 => {
@@ -239,17 +312,42 @@ impl<'a> Packet<'a> {
             _ => return None,
         };
         let body = data.get(header..header + len)?;
-        let rest = body.strip_prefix(prefix)?;
+        let rest = body.strip_prefix(self.prefix)?;
         let ([high, low], mut payload) = rest.split_first_chunk()?;
-        if v5 {
+        let mut name = None;
+        if self.named {
+            let (properties, after) = payload.split_first()?;
+            if *properties >= 0x80 {
+                return None;
+            }
+            let (properties, after) = after.split_at_checked(usize::from(*properties))?;
+            name = Some(self.name(properties)?);
+            payload = after;
+        } else if self.v5 {
             payload = payload.strip_prefix(&[0])?;
         }
         let id = u16::from_be_bytes([*high, *low]);
-        (id != 0).then_some(Self {
+        (id != 0).then_some(Packet {
             len: header + len,
             id,
+            name,
             payload,
         })
+    }
+
+    /// The name that the properties of a packet from a neighbour are.
+    #[inline]
+    fn name(&self, mut properties: &[u8]) -> Option<MessageName> {
+        if let Some(alias) = self.alias {
+            properties = properties.strip_prefix(&[ALIAS])?;
+            properties = properties.strip_prefix(&alias.to_be_bytes())?;
+        }
+        let ([0, len], text) = properties.strip_prefix(NAMED)?.split_first_chunk::<2>()? else {
+            return None;
+        };
+        let text = std::str::from_utf8(text).ok()?;
+        let name = MessageName::parse(text).filter(|_| text.len() == usize::from(*len))?;
+        (!name.again).then_some(name)
     }
 }
 

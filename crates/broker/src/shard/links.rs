@@ -168,34 +168,29 @@ impl Reach {
 /// for as long as that takes; that a client's queue fills up is the policy's matter,
 /// but a client that does not read fast enough is given its time. What has to be stored
 /// waits while that cannot be done: its publisher was told that it is safe, and cannot be
-/// refused any more. `publisher` has its number, and what is promised about the message.
+/// refused any more. `size` is that of topic, properties and payload.
 pub(super) fn must_wait(
     hub: &Hub,
     session: u32,
     matched: &Matched,
-    raw: &RawPublish<'_>,
-    (publisher, durability): (u64, Durability),
+    nature: Nature,
+    size: usize,
+    durability: Durability,
 ) -> bool {
     let own = hub.sessions.get(session).and_then(|s| s.link.as_ref());
     if own.is_some_and(|link| !link.parked.is_empty()) {
         return true;
     }
-    let nature = Nature {
-        qos: raw.qos,
-        retain: raw.retain,
-        publisher,
-        relayed: false,
-    };
     if durability > Durability::None && hub.trouble_with(matched, nature).is_some() {
         return true;
     }
     let need = Need {
         class: Class::Normal,
-        size: raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len(),
+        size,
         fleeting: false,
     };
     let waits = |target: &Target| {
-        let own = target.no_local && target.session.number == publisher;
+        let own = target.no_local && target.session.number == nature.publisher;
         if target.qos == QoS::AtMostOnce || own {
             return false;
         }

@@ -19,7 +19,7 @@ use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
 use crate::federation::{Heed, LinkNews, MessageName, Notes, Packing};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
-use crate::journal::{After, Durability, StoreTrouble};
+use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
@@ -218,8 +218,15 @@ impl Shard {
             let entry = routes.get(route);
             let matched = &entry.matched;
             let durability = entry.durability.unwrap_or(durability);
+            let nature = Nature {
+                qos: raw.qos,
+                retain: raw.retain,
+                publisher: number,
+                relayed: false,
+            };
+            let size = raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len();
             let waits = |matched: &Matched| {
-                links::must_wait(hub, session_slot, matched, &raw, (number, durability))
+                links::must_wait(hub, session_slot, matched, nature, size, durability)
             };
             if waits(matched) || raw.retain && waits(&replica::keepers(hub)) {
                 return links::park(hub, id, topic_bytes, &raw, (name, &notes), now);
