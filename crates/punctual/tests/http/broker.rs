@@ -1,12 +1,17 @@
 //! A broker with an HTTP interface, both on free loopback ports, and requests.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::Value;
+
+#[path = "../support/log.rs"]
+#[allow(dead_code, reason = "no test here looks at all of it")]
+mod log;
+
+use log::Log;
 
 /// How long anything may take before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -14,8 +19,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A running broker; it ends when this is dropped.
 pub(crate) struct Broker {
     process: Child,
-    /// Lines of the log that were not read yet.
-    pub(crate) log: Receiver<String>,
+    pub(crate) log: Log,
     pub(crate) http: SocketAddr,
     pub(crate) tcp: SocketAddr,
 }
@@ -56,9 +60,7 @@ impl Broker {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let (send, log) = channel();
-        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| send.send(l)));
+        let log = Log::of(process.stderr.take().unwrap());
         let mut broker = Self {
             process,
             log,
@@ -71,16 +73,9 @@ impl Broker {
     }
 
     /// Waits for a line of the log; what follows the text in it.
+    #[track_caller]
     pub(crate) fn logged(&self, text: &str) -> String {
-        loop {
-            let line = self
-                .log
-                .recv_timeout(PATIENCE)
-                .expect("the line in the log");
-            if let Some((_, rest)) = line.split_once(text) {
-                return rest.to_owned();
-            }
-        }
+        self.log.logged(text)
     }
 
     /// A file that the kernel has about the process.

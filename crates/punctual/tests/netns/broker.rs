@@ -1,14 +1,16 @@
 //! A broker in a namespace.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 
 use punctual_bench::netns::Namespace;
 
-use crate::mqtt::PATIENCE;
+#[path = "../support/log.rs"]
+#[allow(dead_code, reason = "no test here looks at all of it")]
+mod log;
+
+use log::Log;
 
 /// Port of every broker: the namespace is its own.
 pub(crate) const PORT: u16 = 1883;
@@ -19,7 +21,7 @@ pub(crate) const HTTP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHO
 /// A running broker; it ends when this is dropped.
 pub(crate) struct Broker {
     process: Child,
-    log: Receiver<String>,
+    log: Log,
     _directory: tempfile::TempDir,
 }
 
@@ -43,11 +45,7 @@ impl Broker {
             .stderr(Stdio::piped());
         host.place(&mut command);
         let mut process = command.spawn().unwrap();
-        let log = process.stderr.take().unwrap();
-        let lines = BufReader::new(log).lines().map_while(Result::ok);
-        let (send, log) = channel();
-        // Read whether somebody looks or not: who writes to a full pipe is stopped.
-        std::thread::spawn(move || lines.for_each(|line| drop(send.send(line))));
+        let log = Log::of(process.stderr.take().unwrap());
         let broker = Self {
             process,
             log,
@@ -61,13 +59,7 @@ impl Broker {
     /// Waits for a line of the log; what follows the text in it.
     #[track_caller]
     pub(crate) fn logged(&self, text: &str) -> String {
-        loop {
-            let line = self.log.recv_timeout(PATIENCE);
-            let line = line.unwrap_or_else(|_| panic!("the log never says {text:?}"));
-            if let Some((_, rest)) = line.split_once(text) {
-                return rest.to_owned();
-            }
-        }
+        self.log.logged(text)
     }
 }
 

@@ -1,16 +1,21 @@
 //! A broker with certificates that were made for it, and clients of it.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use punctual_client::{
     Client, Config, Delivery, Endpoint, Error, Event, Message, Options, PropertyBuf, QoS, Scheme,
     SubscribeOptions,
 };
+
+#[path = "../support/log.rs"]
+#[allow(dead_code, reason = "no test here looks at all of it")]
+mod log;
+
+use log::Log;
 
 /// How long anything may take before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,7 +24,7 @@ pub(crate) const PUNCTUAL: &str = env!("CARGO_BIN_EXE_punctual");
 /// A running broker; it ends when this is dropped.
 pub(crate) struct Broker {
     process: Child,
-    log: Receiver<String>,
+    log: Log,
     dir: tempfile::TempDir,
     pub(crate) quic: SocketAddr,
     pub(crate) tcp: SocketAddr,
@@ -78,16 +83,9 @@ impl Broker {
     }
 
     /// Waits for a line of the log; what follows the text in it.
+    #[track_caller]
     pub(crate) fn logged(&self, text: &str) -> String {
-        loop {
-            let line = self
-                .log
-                .recv_timeout(PATIENCE)
-                .expect("the line in the log");
-            if let Some((_, rest)) = line.split_once(text) {
-                return rest.to_owned();
-            }
-        }
+        self.log.logged(text)
     }
 
     /// Kills it, and starts another that is reached by QUIC at the same address.
@@ -222,7 +220,7 @@ impl Broker {
 }
 
 /// Runs the binary.
-fn serve(file: &Path) -> (Child, Receiver<String>) {
+fn serve(file: &Path) -> (Child, Log) {
     let mut process = Command::new(PUNCTUAL)
         .args(["serve", "--config"])
         .arg(file)
@@ -231,9 +229,7 @@ fn serve(file: &Path) -> (Child, Receiver<String>) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(process.stderr.take().unwrap()).lines();
-    let (send, log) = channel();
-    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|l| send.send(l)));
+    let log = Log::of(process.stderr.take().unwrap());
     (process, log)
 }
 
