@@ -2,8 +2,10 @@
 //! a wake-up when it was empty. Messages travel in batches, so the lock is
 //! taken once per batch and held for a few pointer moves.
 
+use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 
 use mio::Waker;
 use punctual_broker::lock::lock;
@@ -37,8 +39,11 @@ pub(crate) enum Mail {
     Udp(UdpMail),
     /// About a QUIC connection.
     Quic(QuicMail),
-    /// End all connections, flush, and return.
-    ShutDown,
+    /// End all connections and flush. Dropped once what the other shards have to
+    /// send for these connections is on its way to them.
+    ShutDown(Sender<Infallible>),
+    /// All shards have ended their connections: return once what is left is sent.
+    Return,
 }
 
 /// What a store tells a shard.

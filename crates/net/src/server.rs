@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -196,6 +196,7 @@ pub struct Server {
     acceptor_waker: Waker,
     acceptor: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
+    shutdown_timeout: Duration,
     authenticator: Authenticators,
     events: Option<Receiver<Event>>,
     realtime: Option<RealtimeStatus>,
@@ -427,6 +428,7 @@ impl Server {
             acceptor_waker,
             acceptor: Some(acceptor),
             workers,
+            shutdown_timeout: Duration::from_nanos(options.shutdown_timeout.0),
             authenticator,
             events: Some(events),
             realtime,
@@ -520,8 +522,15 @@ impl Server {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
+        let (ending, ended) = channel();
         for mailbox in self.mailboxes.iter() {
-            mailbox.post(Mail::ShutDown);
+            mailbox.post(Mail::ShutDown(ending.clone()));
+        }
+        drop(ending);
+        // A shard may have the last words to clients of another one.
+        let _ = ended.recv_timeout(self.shutdown_timeout);
+        for mailbox in self.mailboxes.iter() {
+            mailbox.post(Mail::Return);
         }
         for worker in self.workers.drain(..) {
             let _ = worker.join();

@@ -16,10 +16,11 @@
 //! asked after each, and between pieces of all other work ([`SLICE`], [`PIECE`], [`WRITE`]).
 //! `docs/admission.md` says what bounds assume of that.
 
+use std::convert::Infallible;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use mio::event::Event as MioEvent;
@@ -202,6 +203,12 @@ pub(crate) struct State {
     app: Vec<u8>,
     /// Bytes in `unread` buffers of all links.
     unread: usize,
+    /// When it returns at the latest; `None` until it is told to shut down.
+    stop_at: Option<Nanos>,
+    /// Until what was sent for connections that are being ended is on its way.
+    ending: Option<Sender<Infallible>>,
+    /// No other shard has more to send by this one.
+    may_return: bool,
 }
 
 impl Worker {
@@ -221,6 +228,9 @@ impl Worker {
             buffer: vec![0; READ].into_boxed_slice(),
             app: Vec::new(),
             unread: 0,
+            stop_at: None,
+            ending: None,
+            may_return: false,
         };
         let mut events = Events::with_capacity(1024);
         let mut alarm = match Alarm::new(self.poll.registry()) {
@@ -230,14 +240,13 @@ impl Worker {
                 return;
             }
         };
-        let mut stop_at = None;
         let mut load = Load::default();
         let mut next_linger_check = Nanos::MAX;
         let mut busy_until = Nanos(0);
         loop {
             let before = self.clock.now();
             load.busy_until(before, &self.directory, &self.counters, self.index);
-            let timeout = match self.next_turn(&mut state, before, stop_at, next_linger_check) {
+            let timeout = match self.next_turn(&mut state, before, next_linger_check) {
                 Some(at) if at <= before => Some(Duration::ZERO),
                 _ if before < busy_until => Some(Duration::ZERO),
                 at => {
@@ -267,11 +276,7 @@ impl Worker {
                 let mut mail = std::mem::take(&mut state.mail);
                 self.mailboxes[usize::from(self.index)].take(&mut mail);
                 for mail in mail.drain(..) {
-                    if self.handle(&mut state, mail, now) && stop_at.is_none() {
-                        stop_at = Some(now + self.shutdown_timeout);
-                        self.quic.stop();
-                        self.shard.shut_down(now);
-                    }
+                    self.handle(&mut state, mail, now);
                     // Before the next mail: it may bring a connection that gets
                     // the slot of one that was just ended.
                     self.act(&mut state, now);
@@ -293,6 +298,7 @@ impl Worker {
             self.act(&mut state, now);
             self.keep(now);
             self.post();
+            state.ending = None;
             if !state.lingering.is_empty() && now >= next_linger_check.min(now + LINGER) {
                 state.drop_lingering(now);
             }
@@ -302,8 +308,9 @@ impl Worker {
                 state.lingering.clear();
                 Nanos::MAX
             };
-            if let Some(stop_at) = stop_at
-                && ((state.lingering.is_empty() && self.quic.is_idle()) || now >= stop_at)
+            if let Some(stop_at) = state.stop_at
+                && ((state.may_return && state.lingering.is_empty() && self.quic.is_idle())
+                    || now >= stop_at)
             {
                 self.directory_is_final();
                 return;
@@ -402,13 +409,7 @@ impl Worker {
     }
 
     /// When the next turn is due, should no socket ask for one earlier.
-    fn next_turn(
-        &mut self,
-        state: &mut State,
-        now: Nanos,
-        stop_at: Option<Nanos>,
-        linger: Nanos,
-    ) -> Option<Nanos> {
+    fn next_turn(&mut self, state: &mut State, now: Nanos, linger: Nanos) -> Option<Nanos> {
         if std::mem::take(&mut state.again)
             || !state.ready.is_empty()
             || !state.dirty.is_empty()
@@ -424,7 +425,7 @@ impl Worker {
         if let Some(due) = self.quic.next_turn(now) {
             at = at.min(due);
         }
-        if let Some(stop_at) = stop_at {
+        if let Some(stop_at) = state.stop_at {
             at = at.min(stop_at);
         }
         let mut others = (0..self.mailboxes.len() as u16).filter(|other| *other != self.index);
@@ -482,8 +483,7 @@ impl Worker {
         }
     }
 
-    /// True for an order to shut down.
-    fn handle(&mut self, state: &mut State, mail: Mail, now: Nanos) -> bool {
+    fn handle(&mut self, state: &mut State, mail: Mail, now: Nanos) {
         match mail {
             Mail::Connection(connection) => self.adopt(state, *connection, None, now),
             Mail::Link(connection, peer, limits) => {
@@ -496,9 +496,14 @@ impl Worker {
             Mail::Stored(StoreNews::Failed(trouble)) => self.shard.store_failed(trouble, now),
             Mail::Udp(mail) => self.udp_mail(state, mail, now),
             Mail::Quic(mail) => self.quic_mail(state, mail, now),
-            Mail::ShutDown => return true,
+            Mail::ShutDown(ending) => {
+                state.stop_at = Some(now + self.shutdown_timeout);
+                state.ending = Some(ending);
+                self.quic.stop();
+                self.shard.shut_down(now);
+            }
+            Mail::Return => state.may_return = true,
         }
-        false
     }
 
     /// Takes a connection; with `link`, one to that broker.
