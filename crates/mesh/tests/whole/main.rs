@@ -67,6 +67,13 @@ struct Faults {
     room: usize,
 }
 
+impl Faults {
+    /// Messages may have to go another way than those before them.
+    fn can_disorder(self) -> bool {
+        self.links || self.crashes
+    }
+}
+
 fn fault(world: &mut World, faults: Faults) {
     match world.rng.below(8) {
         0 | 1 if faults.links => {
@@ -208,8 +215,20 @@ struct Outcome {
     accepted: u64,
     delivered: u64,
     twice: u64,
-    late: u64,
+    /// First deliveries after newer ones of the same publisher, topic and QoS: by QoS.
+    late: [u64; 3],
     refused: u64,
+}
+
+impl Outcome {
+    /// What is not sent again is never late, and `strictly` nothing is.
+    fn check_order(&self, strictly: bool) {
+        let late = match strictly {
+            true => &self.late[..],
+            false => &self.late[..1],
+        };
+        assert!(late.iter().all(|late| *late == 0), "{:?}", self.late);
+    }
 }
 
 fn run(seed: u64, faults: Faults, outcome: &mut Outcome) {
@@ -236,14 +255,18 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
             continue;
         };
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut last: BTreeMap<(usize, &str), u64> = BTreeMap::new();
+        let mut last: BTreeMap<(usize, &str, QoS), u64> = BTreeMap::new();
         for number in &client.received {
             let message = &world.published[number];
             let count = counts.entry(*number).or_default();
             *count += 1;
             if *count == 1 {
-                let before = last.insert((message.publisher, message.topic), *number);
-                outcome.late += u64::from(before > Some(*number));
+                let stream = (message.publisher, message.topic, message.qos);
+                let newest = last.entry(stream).or_default();
+                if *newest > *number {
+                    outcome.late[usize::from(message.qos as u8)] += 1;
+                }
+                *newest = (*newest).max(*number);
             }
         }
         // In one session, that is; who is given a new one is not known any more.
@@ -300,6 +323,7 @@ fn all(few: u64, faults: Faults) {
     each_seed(few, |seed| run(seed, faults, &mut outcome));
     println!("{faults:?}: {outcome:?}");
     assert!(outcome.delivered > 0);
+    outcome.check_order(!faults.can_disorder());
 }
 
 #[test]

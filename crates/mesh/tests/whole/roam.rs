@@ -72,6 +72,7 @@ fn all(few: u64, faults: Faults) {
     each_seed(few, |seed| run(seed, faults, &mut outcome, &mut moved));
     println!("{faults:?}: {outcome:?}, {moved} moved");
     assert!(outcome.delivered > 0 && moved > 0);
+    outcome.check_order(false);
 }
 
 #[test]
