@@ -236,11 +236,11 @@ impl Client {
 
     async fn hang_up(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + LINGER;
-        while !self.driver.flush().map_err(Error::Lost)? {
+        while !self.driver.send_off().map_err(Error::Lost)? {
             if Instant::now() >= deadline {
                 return Err(Error::TimedOut("the server does not take what is sent"));
             }
-            self.wait(Some(deadline)).await?;
+            self.wait(Some(self.driver.until(deadline))).await?;
         }
         self.driver.finish();
         let deadline = Instant::now() + LINGER;

@@ -244,8 +244,16 @@ impl Driver {
                 Ok(Turn::Again)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Acknowledgements of the transport may have given room; where they
+                // were the last ones nothing else would come and say so.
+                if !self.core.output().is_empty()
+                    && matches!(self.flush(), Ok(Flushed::All | Flushed::Some))
+                {
+                    return Ok(Turn::Again);
+                }
                 let core = self.core.timeout().map(|at| self.epoch + at);
-                Ok(Turn::Wait(match (core, transport.timeout()) {
+                let transport = self.transport.as_ref().and_then(|t| t.timeout());
+                Ok(Turn::Wait(match (core, transport) {
                     (Some(a), Some(b)) => Some(a.min(b)),
                     (a, b) => a.or(b),
                 }))
@@ -318,13 +326,14 @@ impl Driver {
         }
     }
 
-    /// Writes as much output as the transport takes; whether that is all.
-    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+    /// Writes as much output as the transport takes; what became of it.
+    fn flush(&mut self) -> io::Result<Flushed> {
         let now = self.epoch.elapsed();
         self.last_flush = now;
         let Some(transport) = &mut self.transport else {
-            return Ok(true);
+            return Ok(Flushed::All);
         };
+        let mut flushed = Flushed::Nothing;
         loop {
             let output = self.core.output();
             let result = match output.is_empty() {
@@ -336,12 +345,30 @@ impl Driver {
                     let finished = self.core.output().is_empty();
                     self.core.sent(n, now);
                     if finished && self.core.output().is_empty() {
-                        return Ok(true);
+                        return Ok(Flushed::All);
                     }
+                    flushed = Flushed::Some;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(flushed),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sends what is in the output before the end; false if the transport takes
+    /// no more for now. What comes meanwhile is read, as acknowledgements give room.
+    pub(crate) fn send_off(&mut self) -> io::Result<bool> {
+        loop {
+            if let Flushed::All = self.flush()? {
+                return Ok(true);
+            }
+            let open = self.drain();
+            match self.flush()? {
+                Flushed::All => return Ok(true),
+                Flushed::Some => {}
+                Flushed::Nothing if open => return Ok(false),
+                Flushed::Nothing => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
     }
@@ -388,6 +415,17 @@ impl Driver {
     }
 }
 
+/// What became of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flushed {
+    /// All was sent.
+    All,
+    /// A part was sent.
+    Some,
+    /// The transport took nothing.
+    Nothing,
+}
+
 /// What to do without a connection.
 pub(crate) enum Retry {
     Now,
@@ -400,4 +438,98 @@ fn class(properties: &PropertyBuf) -> Class {
     properties
         .requirements()
         .map_or(Class::Normal, |requirements| Class::of(&requirements))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixStream;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Takes as many bytes as there is room; acknowledgements, which are read,
+    /// give more.
+    struct Window {
+        socket: UnixStream,
+        room: usize,
+        acknowledged: Vec<usize>,
+        taken: Arc<Mutex<usize>>,
+    }
+
+    impl AsFd for Window {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.socket.as_fd()
+        }
+    }
+
+    impl Transport for Window {
+        fn read(&mut self, _buf: &mut [u8]) -> io::Result<usize> {
+            self.room += self.acknowledged.pop().unwrap_or_default();
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let n = bytes.len().min(self.room);
+            if n == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.room -= n;
+            *self.taken.lock().unwrap() += n;
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn finish(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn mark(&mut self, _class: Class) {}
+    }
+
+    /// A driver whose transport has room for 5 bytes of a CONNECT of 15 bytes.
+    fn driver(acknowledged: Vec<usize>) -> (Driver, Arc<Mutex<usize>>) {
+        let taken = Arc::new(Mutex::new(0));
+        let mut options = Options::default();
+        options.config.client_id = "c".to_owned();
+        let mut driver = Driver::new(options).unwrap();
+        let transport = Window {
+            socket: UnixStream::pair().unwrap().0,
+            room: 5,
+            acknowledged,
+            taken: taken.clone(),
+        };
+        driver.attach(Box::new(transport)).unwrap();
+        (driver, taken)
+    }
+
+    /// Nothing comes after the last acknowledgement that would wake whoever waits.
+    #[test]
+    fn room_that_reading_gives_is_used_before_it_waits() {
+        let (mut driver, taken) = driver(vec![100]);
+        let size = driver.core.output().len();
+        assert!(size > 5);
+        assert!(matches!(driver.turn(), Ok(Turn::Again)));
+        assert_eq!(*taken.lock().unwrap(), size);
+        assert!(matches!(driver.turn(), Ok(Turn::Wait(_))));
+    }
+
+    #[test]
+    fn what_is_sent_at_the_end_goes_on_as_acknowledgements_come() {
+        let (mut driver, taken) = driver(vec![100, 3, 1]);
+        let size = driver.core.output().len();
+        assert!(driver.send_off().unwrap());
+        assert_eq!(*taken.lock().unwrap(), size);
+    }
+
+    #[test]
+    fn what_the_transport_does_not_take_waits() {
+        let (mut driver, taken) = driver(Vec::new());
+        assert!(matches!(driver.turn(), Ok(Turn::Wait(_))));
+        assert!(!driver.send_off().unwrap());
+        assert_eq!(*taken.lock().unwrap(), 5);
+    }
 }

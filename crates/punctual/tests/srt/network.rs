@@ -132,12 +132,18 @@ impl Network {
         self.counter(port, queue, "p ")
     }
 
+    /// Packets for which a queue of a port had no room.
+    pub(crate) fn dropped(&self, port: &str, queue: u8) -> u64 {
+        self.counter(port, queue, ", overlimits")
+    }
+
     /// The number before `unit` in the statistics of a class.
     fn counter(&self, port: &str, queue: u8, unit: &str) -> u64 {
         let arguments = format!("-s class show dev {port} classid 1:{:x}", 0x10 + queue);
         let text = self.switches.tc(&arguments).unwrap();
         let text = match unit {
             "p " => text.split("backlog").nth(1).unwrap_or_default(),
+            ", overlimits" => text.split("dropped").nth(1).unwrap_or_default(),
             _ => &text,
         };
         let before = text.split(unit).next().unwrap_or_default();
