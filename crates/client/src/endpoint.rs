@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::transport::tls;
 use crate::{Error, Marking};
 
 /// What carries the packets.
@@ -91,6 +92,17 @@ pub struct TlsOptions {
     pub alpn: Vec<String>,
     /// The only version to use; both if `None`.
     pub version: Option<TlsVersion>,
+}
+
+impl TlsOptions {
+    /// Reads the files as a connection would, so that what is wrong with them is
+    /// known before.
+    ///
+    /// # Errors
+    /// `ApiMisuse` or `Tls`, with the file.
+    pub fn check(&self) -> Result<(), Error> {
+        tls::client_config(self).map(drop)
+    }
 }
 
 /// A server's address and how to connect to it.

@@ -8,7 +8,7 @@ mod arrival;
 mod boundary;
 mod quic;
 mod socket;
-mod tls;
+pub(crate) mod tls;
 mod udp;
 mod websocket;
 

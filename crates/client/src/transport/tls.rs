@@ -143,7 +143,7 @@ pub(super) fn session(endpoint: &Endpoint) -> Result<Box<ClientConnection>, Erro
     }
 }
 
-pub(super) fn client_config(options: &TlsOptions) -> Result<ClientConfig, Error> {
+pub(crate) fn client_config(options: &TlsOptions) -> Result<ClientConfig, Error> {
     let versions: &[&rustls::SupportedProtocolVersion] = match options.version {
         None => rustls::ALL_VERSIONS,
         Some(TlsVersion::V12) => &[&rustls::version::TLS12],

@@ -45,9 +45,19 @@ impl Opening {
             return Ok(None);
         };
         let lines = mosquitto_lines(file).map_err(|why| format!("mesh.bridges: {why}"))?;
-        let sections = sections::read(&lines)
-            .map_err(|problems| format!("mesh.bridges:\n  {}", problems.join("\n  ")))?;
-        Ok(Some(Self(sections)))
+        let wrong = |problems: Vec<String>| {
+            let problems = problems.join("\n  ");
+            format!("mesh.bridges = {}:\n  {problems}", file.display())
+        };
+        let sections = sections::read(&lines).map_err(wrong)?;
+        let unreadable: Vec<String> = sections
+            .iter()
+            .filter_map(|section| section.unreadable())
+            .collect();
+        match unreadable.is_empty() {
+            true => Ok(Some(Self(sections))),
+            false => Err(wrong(unreadable).into()),
+        }
     }
 
     /// Runs them; `listener` is this broker's own.
@@ -385,5 +395,16 @@ mod tests {
         assert!(out(back, "s:1").is_some());
         let there_again = inward(Message::new("a", "x"), "r:1").unwrap();
         assert_eq!(inward(there_again, "r:1"), None);
+    }
+
+    #[test]
+    fn certificates_that_cannot_be_read_are_told_before_the_start() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "connection site\naddress h:8883\ntopic #\nbridge_cafile /no/such/ca.pem\n";
+        std::fs::write(file.path(), text).unwrap();
+        let error = Opening::open(Some(file.path())).err().unwrap().to_string();
+        for part in ["mesh.bridges = ", "connection site", "/no/such/ca.pem"] {
+            assert!(error.contains(part), "{error}");
+        }
     }
 }

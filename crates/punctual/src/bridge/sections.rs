@@ -10,7 +10,7 @@ use std::time::Duration;
 use punctual_client::{QoS, TlsOptions};
 use punctual_codec::topic;
 
-use crate::config::{MosquittoLine, Neighbour};
+use crate::config::{MosquittoLine, Neighbour, is_mosquitto_option, unknown_mosquitto_option};
 
 /// One bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,12 +143,18 @@ pub(super) fn read(lines: &[MosquittoLine]) -> Result<Vec<Section>, Vec<String>>
             problems.push(wrong(why));
         }
     }
-    for section in &sections {
-        if section.address.is_none() || section.topics.is_empty() {
-            problems.push(format!(
-                "connection {}: it needs an address and a topic",
-                section.name
-            ));
+    // What is missing may be what was refused.
+    if problems.is_empty() {
+        for section in &sections {
+            let name = &section.name;
+            if section.address.is_none() || section.topics.is_empty() {
+                problems.push(format!(
+                    "connection {name}: it needs an address and a topic"
+                ));
+            }
+        }
+        if sections.is_empty() {
+            problems.push("it has no line `connection NAME`, and so no bridge".into());
         }
     }
     match problems.is_empty() {
@@ -170,6 +176,12 @@ impl Section {
             restart: Duration::from_secs(30),
             tls: None,
         }
+    }
+
+    /// What is wrong with its certificates, if they cannot be used.
+    pub(super) fn unreadable(&self) -> Option<String> {
+        let error = self.tls.as_ref()?.check().err()?;
+        Some(format!("connection {}: {error}", self.name))
     }
 
     fn tls(&mut self) -> &mut TlsOptions {
@@ -234,6 +246,7 @@ impl Section {
             | "notifications_local_only"
             | "notification_topic" => {}
             _ if option.starts_with("bridge_") => return Err("this is not supported".into()),
+            _ if !is_mosquitto_option(option) => return Err(unknown_mosquitto_option(option)),
             // Of the rest of the file.
             _ => {}
         }
@@ -291,11 +304,13 @@ mod tests {
                 "certificates",
             ),
             ("connection a\ntopic #\n", "connection a", "address"),
+            ("connection a\ntoppic #\n", ":2: ", "is it topic?"),
+            ("listener 1883\n", "connection NAME", "no bridge"),
             ("connection a\naddress h:1\ntopic a#\n", ":3: ", "filter"),
         ] {
             let problems = sections(text).unwrap_err().join("\n");
             assert!(
-                problems.contains(line) && problems.contains(word),
+                problems.contains(line) && problems.contains(word) && !problems.contains('\n'),
                 "{problems}"
             );
         }

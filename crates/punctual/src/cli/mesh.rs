@@ -117,7 +117,10 @@ impl Target {
             .ok_or_else(wrong)?;
         let answer = exchange(address, method, path, body.unwrap_or_default());
         let answer = answer.map_err(|error| format!("http://{broker}{path}: {error}"))?;
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .filter(|(head, _)| head.starts_with("HTTP/"))
+            .ok_or_else(|| format!("{}; this is no HTTP interface", wrong()))?;
         let status = head.split(' ').nth(1).unwrap_or_default();
         let value: Value = serde_json::from_str(body).unwrap_or_default();
         if status.starts_with('2') {

@@ -111,10 +111,7 @@ impl Importer {
                 }
             }
             None => {
-                let reason = match nearest(&line.option, options::names()) {
-                    Some(near) => format!("this is not an option of Mosquitto; is it {near}?"),
-                    None => "this is not an option of Mosquitto that is known here".into(),
-                };
+                let reason = unknown(&line.option);
                 self.note(&line, reason);
             }
         }
@@ -276,6 +273,19 @@ impl Importer {
 
     fn note(&mut self, line: &Line, reason: String) {
         self.notes.push(note(line, reason));
+    }
+}
+
+/// Whether Mosquitto has such an option.
+pub(crate) fn is_known(option: &str) -> bool {
+    options::meaning(option).is_some()
+}
+
+/// What is wrong with an option that Mosquitto does not have.
+pub(crate) fn unknown(option: &str) -> String {
+    match nearest(option, options::names()) {
+        Some(near) => format!("this is not an option of Mosquitto; is it {near}?"),
+        None => "this is not an option of Mosquitto that is known here".into(),
     }
 }
 

@@ -31,7 +31,10 @@ pub(crate) use self::address::{ListenAddress, Transport};
 pub(crate) use self::arguments::{Arguments, readable};
 pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
-pub(crate) use self::import::{Line as MosquittoLine, import, read as mosquitto_lines};
+pub(crate) use self::import::{
+    Line as MosquittoLine, import, is_known as is_mosquitto_option, read as mosquitto_lines,
+    unknown as unknown_mosquitto_option,
+};
 pub(crate) use self::keys::{
     Admission, Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mesh,
     MeshStrategy, Mqtt, Queue, Realtime, Server, Store, Tcp,

@@ -143,6 +143,9 @@ struct Wanted {
     neighbour: String,
 }
 
+/// Bytes of a body that cannot be read which an error repeats.
+const SHOWN: usize = 200;
+
 /// `POST /api/v1/mesh/neighbours`
 pub(super) async fn add(
     State(app): State<Arc<App>>,
@@ -152,8 +155,10 @@ pub(super) async fn add(
     Query::new(&uri).finish()?;
     let asker = asker(&app)?;
     let remedy = "send {\"neighbour\": \"host:port\"}";
-    let wanted: Wanted = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::value("body", "", error.to_string(), remedy))?;
+    let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| {
+        let sent = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
+        ApiError::value("body", &sent, error.to_string(), remedy)
+    })?;
     let neighbour = wanted
         .neighbour
         .parse()

@@ -23,7 +23,14 @@ impl Kept {
         };
         let wrong = |why: String| format!("mesh.neighbours_file = {}: {why}", file.display());
         let text = match fs::read_to_string(file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
+                if let Some(directory) = directory.filter(|path| !path.is_dir()) {
+                    let why = format!("{} is no directory; make it", directory.display());
+                    return Err(wrong(why).into());
+                }
+                String::new()
+            }
             other => other.map_err(|error| wrong(error.to_string()))?,
         };
         let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -43,35 +50,45 @@ impl Kept {
 
     /// Keeps one, in place of one with the same address.
     pub(super) fn add(&mut self, neighbour: Neighbour) -> io::Result<()> {
-        self.neighbours
-            .retain(|kept| kept.address != neighbour.address);
-        self.neighbours.push(neighbour);
-        self.write()
+        let mut neighbours = self.without(&neighbour.address);
+        neighbours.push(neighbour);
+        self.write(neighbours)
     }
 
     /// Forgets one, if it is kept.
     pub(super) fn remove(&mut self, address: &str) -> io::Result<()> {
-        let before = self.neighbours.len();
-        self.neighbours.retain(|kept| kept.address != address);
-        match self.neighbours.len() == before {
+        let neighbours = self.without(address);
+        match self.neighbours.len() == neighbours.len() {
             true => Ok(()),
-            false => self.write(),
+            false => self.write(neighbours),
         }
     }
 
-    fn write(&self) -> io::Result<()> {
-        let Some(file) = &self.file else {
-            return Ok(());
-        };
-        let mut name = file.clone().into_os_string();
-        name.push(".new");
-        let mut new = File::create(&name)?;
-        for neighbour in &self.neighbours {
-            writeln!(new, "{neighbour}")?;
-        }
-        new.sync_all()?;
-        fs::rename(&name, file)
+    fn without(&self, address: &str) -> Vec<Neighbour> {
+        let mut neighbours = self.neighbours.clone();
+        neighbours.retain(|kept| kept.address != address);
+        neighbours
     }
+
+    /// Keeps these, if they can be written.
+    fn write(&mut self, neighbours: Vec<Neighbour>) -> io::Result<()> {
+        if let Some(file) = &self.file {
+            write(file, &neighbours)?;
+        }
+        self.neighbours = neighbours;
+        Ok(())
+    }
+}
+
+fn write(file: &Path, neighbours: &[Neighbour]) -> io::Result<()> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let mut new = File::create(&name)?;
+    for neighbour in neighbours {
+        writeln!(new, "{neighbour}")?;
+    }
+    new.sync_all()?;
+    fs::rename(&name, file)
 }
 
 #[cfg(test)]
@@ -96,6 +113,24 @@ mod tests {
         fs::write(&file, "a\n").unwrap();
         let error = Kept::read(Some(&file)).unwrap_err().to_string();
         assert!(error.starts_with("mesh.neighbours_file = "), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("gone").join("neighbours");
+        let error = Kept::read(Some(&file)).unwrap_err().to_string();
+        let gone = directory.path().join("gone");
+        assert!(
+            error.contains(&format!("{} is no directory", gone.display())),
+            "{error}"
+        );
+        // Removed while the broker runs: what could not be written is not kept.
+        fs::create_dir(&gone).unwrap();
+        let mut kept = Kept::read(Some(&file)).unwrap();
+        fs::remove_dir(&gone).unwrap();
+        kept.add("a:1".parse().unwrap()).unwrap_err();
+        assert!(kept.neighbours().is_empty());
     }
 
     #[test]
