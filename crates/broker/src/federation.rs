@@ -452,6 +452,8 @@ pub trait Federation: Debug + Send + Sync {
     /// Something for [`crate::Shard::letter`] of another broker, about a client's session. It
     /// may be lost.
     fn letter(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}
+    /// The answer to [`crate::Shard::link_keep`].
+    fn wishes_kept(&self, _number: u64) {}
     /// Names of messages that came from neighbours, the last ones, the latest last.
     fn passed(&self) -> Vec<MessageName> {
         Vec::new()
@@ -499,6 +501,8 @@ pub struct KeptLink {
     pub filters: Vec<Box<str>>,
     /// Brokers behind it with members of shared subscriptions, and the filters of these.
     pub members: Vec<(String, Box<str>)>,
+    /// Brokers that it leads to, itself among them; none if that is not known.
+    pub behind: Vec<String>,
 }
 
 /// What a session of a neighbour has beyond those of clients.
@@ -508,6 +512,8 @@ pub(crate) struct LinkState {
     pub(crate) filters: HashSet<Box<str>, foldhash::fast::RandomState>,
     /// Brokers behind it where shared subscriptions have members, by their filters.
     pub(crate) members: HashMap<Box<str>, Vec<Box<str>>, foldhash::fast::RandomState>,
+    /// Brokers that it leads to, itself among them, if that is known.
+    pub(crate) behind: Vec<Box<str>>,
     /// Messages in flight that the neighbour allows, while none are sent.
     pub(crate) held: Option<u16>,
     /// Publications of the neighbour that are not acknowledged because there is no

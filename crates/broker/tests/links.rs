@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     AccessControl, Config, ConnId, ConnMeta, Directory, Discipline, Federation, LinkLimits,
-    LinkNews, MessageName, Nanos, Permissions, Scope, Shard, StoreTrouble, Testament, Understands,
-    UrgencyRights,
+    LinkNews, MessageName, Nanos, Permissions, Restorer, Scope, Shard, StoreTrouble, Testament,
+    Understands, UrgencyRights,
 };
 use punctual_codec::{
     Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS, Split,
     Subscribe, Version, Will, split,
 };
+use punctual_store::{Memory, Store};
 
 const NOW: Nanos = Nanos::from_secs(1);
 
@@ -66,6 +67,10 @@ impl Federation for Notes {
 
     fn clock(&self) -> u64 {
         0
+    }
+
+    fn wishes_kept(&self, number: u64) {
+        self.news.lock().unwrap().push(format!("kept {number}"));
     }
 
     fn left_behind(&self, _: &str, will: Option<Testament>) {
@@ -954,4 +959,61 @@ fn without_a_federation_there_are_no_neighbours() {
     connect("$mesh/a").encode(Version::V5, &mut bytes).unwrap();
     shard.receive(conn, &bytes, NOW);
     assert_eq!(shard.clients_connected(), 0);
+}
+
+/// It is said that what neighbours want is kept when a restart would not change that.
+#[test]
+fn what_a_neighbour_wants_is_kept_when_it_is_committed() {
+    let news = |broker: &Broker| -> Vec<String> {
+        let mut news = broker.notes.news.lock().unwrap();
+        let all = std::mem::take(&mut *news);
+        all.into_iter()
+            .filter(|it| it.starts_with("kept"))
+            .collect()
+    };
+    let mut without = Broker::new(1);
+    without.neighbour("$mesh/b");
+    without.shard.link_interest("b", &["t".into()], &[]);
+    without.shard.link_keep(1);
+    assert_eq!(news(&without), ["kept 1"]);
+
+    let mut store = Memory::default();
+    let mut broker = Broker::stored(1);
+    let conn = broker.open();
+    broker.give(conn, connect("$mesh/b"));
+    let operations = broker.shard.take_operations(NOW).unwrap();
+    store.commit(&operations.batch).unwrap();
+    broker.shard.committed(operations.ticket, NOW);
+    broker.shard.link_interest("b", &["t".into()], &[]);
+    broker.shard.link_leads("b", &["b", "c"]);
+    broker.shard.link_keep(1);
+    assert_eq!(news(&broker), [""; 0]);
+    let operations = broker.shard.take_operations(NOW).unwrap();
+    broker.shard.store_failed(StoreTrouble::Full, NOW);
+    assert_eq!(news(&broker), [""; 0]);
+    broker.shard.link_keep(2);
+    broker.shard.committed(operations.ticket, NOW);
+    assert_eq!(news(&broker), ["kept 2"]);
+    broker.shard.link_keep(3);
+    assert_eq!(news(&broker), ["kept 3"], "there is nothing new");
+
+    store.commit(&operations.batch).unwrap();
+    let mut again = Broker::stored(2);
+    let mut restorer = Restorer::new(again.directory.clone(), 0);
+    store
+        .recover(&mut |op| assert!(restorer.take(&op).is_none()))
+        .unwrap();
+    assert!(again.shard.restore(restorer.finish().unwrap(), NOW));
+    let kept = again.shard.links();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(
+        (&*kept[0].peer, &*kept[0].filters),
+        ("b", &["t".into()][..])
+    );
+    assert_eq!(kept[0].behind, ["b", "c"]);
+    // Which goes with the session.
+    again.neighbour("$mesh/b");
+    again.shard.link_forget("b", NOW);
+    again.commit();
+    assert_eq!(again.shard.links()[0].behind, [""; 0]);
 }

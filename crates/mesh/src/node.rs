@@ -148,6 +148,17 @@ pub enum Output {
         /// Topic filters.
         remove: Vec<Box<str>>,
     },
+    /// Brokers that a link leads to, its neighbour among them, instead of those before; for
+    /// [`Node::remember`].
+    Leads {
+        /// Which.
+        link: LinkId,
+        /// Those.
+        brokers: Vec<BrokerId>,
+    },
+    /// When all of [`Output::Interest`] and [`Output::Leads`] so far is kept over a restart, if
+    /// anything is, [`Node::kept`] is to be called with that number.
+    Keep(u64),
     /// Brokers are behind a link that were not before.
     Reached,
     /// Put what is kept for one neighbour into the queue of another.
@@ -373,6 +384,15 @@ pub struct Node {
     awaited: BTreeMap<LinkId, u64>,
     /// Links that carried and do not any more.
     lost: BTreeMap<LinkId, Lost>,
+    /// What the shell was told of whom links lead to.
+    leads: BTreeMap<LinkId, BTreeSet<BrokerId>>,
+    /// How often neighbours wanted more, or led to more, up to which of these changes the shell
+    /// was asked whether they are kept, and up to which they are.
+    wished: u64,
+    asked: u64,
+    kept: u64,
+    /// Links of which others are to be told whom they lead to once so many changes are kept.
+    to_show: BTreeMap<LinkId, u64>,
     wills: Wills,
     seeks: Seeks,
     /// Clients of which neighbours are to be told, and which neighbour has told of them.
@@ -408,6 +428,11 @@ impl Node {
             links: BTreeMap::new(),
             numbers: BTreeMap::new(),
             lost: BTreeMap::new(),
+            leads: BTreeMap::new(),
+            wished: 0,
+            asked: 0,
+            kept: 0,
+            to_show: BTreeMap::new(),
             told_at: Nanos(0),
             tell_at: None,
             traces: 0,
@@ -496,12 +521,14 @@ impl Node {
     }
 
     /// After a start: what is kept for a neighbour from before, with the filters it
-    /// wanted then, and members of shared subscriptions that were behind it.
+    /// wanted then, members of shared subscriptions that were behind it, and the brokers that its
+    /// link led to; none if that is not known.
     pub fn remember(
         &mut self,
         peer: &BrokerId,
         filters: Vec<Box<str>>,
         members: Vec<Member>,
+        behind: Vec<BrokerId>,
         now: Nanos,
     ) {
         if let Some(link) = self
@@ -515,7 +542,10 @@ impl Node {
                 brokers.push(broker.clone());
             }
             self.members.recall(link, members.into_iter().collect());
-            self.lose(link, None, now);
+            let behind = (!behind.is_empty()).then(|| behind.into_iter().collect());
+            self.leads
+                .extend(behind.clone().map(|behind| (link, behind)));
+            self.lose(link, behind, now);
             self.members_changed = true;
             self.note_members();
         }
@@ -611,6 +641,8 @@ impl Node {
             }
             Message::Here { all, add, remove } => {
                 let came = self.reach.heard(link, all, add, &remove);
+                self.note_leads(link);
+                self.to_show.insert(link, self.wished);
                 self.came(link, &came);
             }
             Message::Members {
@@ -622,6 +654,7 @@ impl Node {
                 let known = if all { 0 } else { self.members.count(link) };
                 add.truncate(self.settings.max_filters.saturating_sub(known));
                 self.members.heard(link, all, add, &remove);
+                self.members.show(link);
             }
             Message::Wills {
                 all,
@@ -650,11 +683,28 @@ impl Node {
         Ok(())
     }
 
+    /// Tells the shell whom a link leads to, so that it is known after a restart.
+    fn note_leads(&mut self, link: LinkId) {
+        let Some(up) = self.links.get(&link) else {
+            return;
+        };
+        let mut now = self.reach.behind(link);
+        now.insert(up.peer.clone());
+        let before = self.leads.insert(link, now.clone()).unwrap_or_default();
+        if now != before {
+            self.wished += u64::from(!now.is_subset(&before));
+            let brokers = now.into_iter().collect();
+            self.outputs.push_back(Output::Leads { link, brokers });
+        }
+    }
+
     /// All that the neighbour on a link wants is known.
     fn complete(&mut self, link: LinkId) {
         self.awaited.remove(&link);
         self.members.ready(link);
+        self.members.show(link);
         let came = self.reach.ready(link);
+        self.to_show.insert(link, self.wished);
         self.came(link, &came);
     }
 
@@ -973,6 +1023,7 @@ impl Node {
             self.reach.forget(link);
             self.release(link);
         }
+        self.show_kept(now);
         if self.reach.has_changes() {
             self.note_presence(now);
             self.tell_reach(now);
@@ -981,6 +1032,30 @@ impl Node {
         self.look_after_wards(now);
         self.tell(now);
         self.note_members();
+    }
+
+    /// All changes of [`Output::Interest`] before [`Output::Keep`] with that number are kept over a
+    /// restart.
+    pub fn kept(&mut self, number: u64, now: Nanos) {
+        self.kept = self.kept.max(number.min(self.asked));
+        self.settle(now);
+    }
+
+    /// Lets be known elsewhere what may be. Who hears where others are forgets what it keeps for
+    /// them, so that is told when what those want is kept here: a broker that is killed before
+    /// would not know it any more, and take for nobody what was sent for them.
+    fn show_kept(&mut self, now: Nanos) {
+        let kept = self.kept;
+        let shown = self.to_show.extract_if(.., |_, number| *number <= kept);
+        for (link, _) in shown {
+            self.reach.show(link);
+        }
+        self.pass_letters(now);
+        let waits = self.seeks.has_letters() || !self.to_show.is_empty();
+        if waits && self.asked == kept {
+            self.asked = self.wished;
+            self.outputs.push_back(Output::Keep(self.asked));
+        }
     }
 
     /// Tells the shell where shared subscriptions have members elsewhere, if that is not
@@ -1154,12 +1229,15 @@ impl Node {
             let remove = Vec::new();
             self.outputs
                 .push_back(Output::Interest { link, add, remove });
+            self.wished += 1;
         }
         let Applied {
             added: add,
             removed: remove,
         } = applied;
         if !add.is_empty() || !remove.is_empty() {
+            // What nobody wants any more may come back.
+            self.wished += u64::from(!add.is_empty());
             self.outputs
                 .push_back(Output::Interest { link, add, remove });
         }
@@ -1168,6 +1246,7 @@ impl Node {
     /// Nothing is kept for a link any more.
     fn give_up(&mut self, link: LinkId) {
         self.lost.remove(&link);
+        self.leads.remove(&link);
         self.table.forget(link);
         self.members.forget(link);
         match self.links.get(&link) {
@@ -1183,6 +1262,7 @@ impl Node {
         }
         self.table.forget(link);
         self.members.forget(link);
+        self.leads.remove(&link);
         if let Some(peer) = self.peer(link).cloned() {
             self.numbers.remove(&peer);
             self.outputs.push_back(Output::Forget(peer));

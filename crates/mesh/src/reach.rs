@@ -21,8 +21,8 @@ struct Side<T> {
     ready: bool,
     /// It has been told nothing since it carries.
     fresh: bool,
-    /// What is to be known of it elsewhere: what it told, as long as messages find their
-    /// way there, or wait for that.
+    /// What is to be known of it elsewhere: of what it told, what [`Reach::show`] was called
+    /// for, as long as messages find their way there, or wait for that.
     shown: BTreeSet<T>,
 }
 
@@ -100,7 +100,19 @@ impl<T: Ord + Clone> Reach<T> {
         self.sides.get(&link).map_or(0, |side| side.behind.len())
     }
 
-    /// All that is behind links, and whether it is reached now.
+    /// What the neighbour on a link has told.
+    pub(crate) fn behind(&self, link: LinkId) -> BTreeSet<T> {
+        let side = self.sides.get(&link);
+        side.map(|side| side.behind.clone()).unwrap_or_default()
+    }
+
+    /// What is reached.
+    pub(crate) fn reached(&self) -> impl Iterator<Item = &T> {
+        let ready = self.sides.values().filter(|side| side.ready);
+        ready.flat_map(|side| &side.behind)
+    }
+
+    /// All that is behind links and may be known, and whether it is reached now.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&T, bool)> {
         let sides = self.sides.values();
         sides.flat_map(|side| side.shown.iter().map(|it| (it, side.ready)))
@@ -153,12 +165,19 @@ impl<T: Ord + Clone> Reach<T> {
             return BTreeSet::new();
         }
         self.dirty = true;
-        side.shown = side.behind.clone();
         side.behind.clone()
     }
 
+    /// What the neighbour on a link has told may be known elsewhere, if it is reached.
+    pub(crate) fn show(&mut self, link: LinkId) {
+        if let Some(side) = self.sides.get_mut(&link).filter(|side| side.ready) {
+            side.shown = side.behind.clone();
+            self.dirty = true;
+        }
+    }
+
     /// A neighbour tells whom it reaches; returns who is reached over it because of
-    /// that.
+    /// that. Who is not reached any more is known elsewhere at once.
     pub(crate) fn heard(
         &mut self,
         link: LinkId,
@@ -184,7 +203,7 @@ impl<T: Ord + Clone> Reach<T> {
         if !side.ready {
             return BTreeSet::new();
         }
-        side.shown = side.behind.clone();
+        side.shown.retain(|it| side.behind.contains(it));
         new
     }
 
@@ -266,6 +285,9 @@ mod tests {
         assert_eq!(reach.where_are(&ids("a")), (vec![], false));
         assert_eq!(reach.ready(one), ids("a b"));
         assert_eq!(reach.ready(one), ids(""));
+        // Not before that is allowed.
+        assert_eq!(reach.changes(), []);
+        reach.show(one);
         let told = |all, add: &str, remove: &str| Told {
             link: two,
             all,
@@ -274,7 +296,9 @@ mod tests {
         };
         assert_eq!(reach.changes(), [told(false, "a b", "")]);
         assert_eq!(reach.heard(one, false, list("c"), &list("a")), ids("c"));
-        assert_eq!(reach.changes(), [told(false, "c", "a")]);
+        assert_eq!(reach.changes(), [told(false, "", "a")]);
+        reach.show(one);
+        assert_eq!(reach.changes(), [told(false, "c", "")]);
         assert_eq!(reach.where_are(&ids("b c")), (vec![one], true));
         assert_eq!(reach.where_are(&ids("a b")), (vec![one], false));
         assert_eq!(reach.heard(one, true, list("c d"), &[]), ids("d"));

@@ -1,5 +1,5 @@
-//! Who has the session of a client: questions, answers and letters between nodes, without
-//! delay.
+//! Who has the session of a client, and who is where: questions, answers and letters between
+//! nodes, without delay.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 use std::collections::BTreeMap;
@@ -18,6 +18,10 @@ struct Row {
     ends: BTreeMap<(usize, LinkId), (usize, LinkId)>,
     /// What nodes ask their shells to do about sessions.
     asked: Vec<(usize, Output)>,
+    /// What they ask them to do with what is kept for neighbours.
+    moved: Vec<(usize, Output)>,
+    /// One that keeps nothing at the moment, and what it is asked to keep.
+    unkept: Option<(usize, u64)>,
     now: Nanos,
 }
 
@@ -30,6 +34,8 @@ impl Row {
             nodes: (0..n).map(node).collect(),
             ends: BTreeMap::new(),
             asked: Vec::new(),
+            moved: Vec::new(),
+            unkept: None,
             now,
         };
         for b in 1..n {
@@ -74,6 +80,11 @@ impl Row {
                                 self.nodes[to].receive(at, &bytes, self.now).unwrap();
                             }
                         }
+                        Output::Keep(number) => match &mut self.unkept {
+                            Some((unkept, last)) if *unkept == n => *last = number,
+                            _ => self.nodes[n].kept(number, self.now),
+                        },
+                        Output::Copy { .. } | Output::Forget(_) => self.moved.push((n, output)),
                         Output::Sought(_)
                         | Output::Found { .. }
                         | Output::Letter { .. }
@@ -243,4 +254,93 @@ fn it_is_told_who_is_back_and_since_when_they_were_away() {
     came.sort();
     let wanted = [(0, 1), (0, 2), (1, 0), (2, 0)];
     assert_eq!(came, wanted.map(|(n, broker)| (n, name(broker), cut)));
+}
+
+impl Row {
+    /// What was asked for is kept from now on.
+    fn keep(&mut self) {
+        if let Some((n, number)) = self.unkept.take() {
+            self.nodes[n].kept(number, self.now);
+            self.settle();
+        }
+    }
+}
+
+/// A broker that is killed does not know any more what it has not kept: nobody is to rely on it
+/// before.
+#[test]
+fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
+    let mut row = Row::new(4, None);
+    row.cut(1, 2);
+    row.run_for(1000);
+    row.nodes[2].subscribe("t", row.now);
+    row.asked.clear();
+    row.unkept = Some((1, 0));
+    row.connect(1, 2, *VERSIONS.end());
+    row.run_for(5000);
+    let came = |row: &Row, n: usize| -> Vec<BrokerId> {
+        let own = |(m, output): &(usize, Output)| match output {
+            Output::Came { broker, .. } if *m == n => Some(broker.clone()),
+            _ => None,
+        };
+        row.asked.iter().filter_map(own).collect()
+    };
+    let wanted = |row: &Row| row.nodes[0].table().receivers("t").1.len();
+    assert_eq!(wanted(&row), 1, "what is wanted is told at once");
+    assert_eq!(came(&row, 1), [name(2), name(3)]);
+    assert_eq!(came(&row, 0), []);
+    row.keep();
+    assert_eq!(came(&row, 0), [name(2), name(3)]);
+}
+
+#[test]
+fn a_letter_waits_until_it_is_kept_what_is_wanted() {
+    let mut row = Row::new(3, None);
+    row.unkept = Some((1, 0));
+    row.nodes[2].subscribe("t", row.now);
+    row.nodes[2].letter(&name(0), "c", [1].into(), row.now);
+    row.nodes[2].letter(&name(0), "c", [2].into(), row.now);
+    row.run_for(1000);
+    assert_eq!(row.asked, []);
+    row.keep();
+    row.settle();
+    let letter = |body: u8| {
+        let (from, client) = (name(2), "c".into());
+        let body = [body].into();
+        (0, Output::Letter { from, client, body })
+    };
+    assert_eq!(row.asked, [letter(1), letter(2)]);
+    // Nothing is wanted that is not kept.
+    row.unkept = Some((1, 0));
+    row.nodes[2].letter(&name(0), "c", [3].into(), row.now);
+    row.settle();
+    assert_eq!(row.asked.last(), Some(&letter(3)));
+}
+
+/// What comes for a neighbour that is elsewhere goes there, also from a broker that has started
+/// again, whenever it comes, until nothing comes any more.
+#[test]
+fn who_starts_again_passes_on_what_comes_for_a_neighbour_that_is_elsewhere() {
+    let mut row = Row::new(3, None);
+    row.cut(0, 1);
+    row.nodes[0] = Node::new(Settings::new(name(0), 2, 10), row.now);
+    let behind = vec![name(2)];
+    row.nodes[0].remember(&name(2), vec!["t".into()], Vec::new(), behind, row.now);
+    row.moved.clear();
+    row.connect(0, 1, *VERSIONS.end());
+    row.run_for(5000);
+    let own: Vec<Output> = row
+        .moved
+        .drain(..)
+        .filter_map(|(n, it)| (n == 0).then_some(it))
+        .collect();
+    let (from, to) = (name(2), name(1));
+    let copy = |moves| Output::Copy {
+        from: from.clone(),
+        to: to.clone(),
+        moves,
+    };
+    let times = own.iter().filter(|it| **it == copy(true)).count();
+    assert!(times >= 2, "{own:?}");
+    assert_eq!(own.last(), Some(&Output::Forget(name(2))));
 }

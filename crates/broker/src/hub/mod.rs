@@ -78,6 +78,8 @@ pub(crate) struct Hub {
     pub(crate) unparking: bool,
     /// What neighbours sent again and others got because of that.
     pub(crate) passed_on: PassedOn,
+    /// What [`crate::Shard::link_keep`] was asked last, and the ticket that it waits for.
+    pub(crate) wishes: Option<(u64, u64)>,
     /// A neighbour's run is taken apart: for those who do not take it as it is.
     pub(crate) unpacking: Option<Packing>,
     pub(crate) queue_full_reported: Nanos,

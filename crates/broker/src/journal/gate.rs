@@ -266,6 +266,7 @@ impl Hub {
         journal.commit(ticket, now);
         self.open_gate(now);
         self.go_on_moving(now);
+        self.tell_kept_wishes();
         if troubled {
             self.catch_up(now);
         }
@@ -363,6 +364,7 @@ impl Hub {
             journal.kept.forget(committed);
             self.open_gate(now);
             self.go_on_moving(now);
+            self.tell_kept_wishes();
         }
         self.let_needless_go();
         self.resume_waiters();

@@ -39,6 +39,7 @@ pub(crate) use moved::{
     Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,
 };
 pub(crate) use names::NameLog;
+pub(crate) use sessions::BEHIND;
 
 use std::collections::VecDeque;
 

@@ -12,7 +12,7 @@ use punctual_codec::{QoS, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
-use super::sessions::{BETWEEN, DEMOTED, NUMBERED, OWED};
+use super::sessions::{BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
 use super::{Durability, Journal, had, names};
 use crate::federation::{LinkState, sign};
@@ -66,7 +66,7 @@ pub struct RestoredSession {
     detached: Option<Wall>,
     next_packet_id: u16,
     subscriptions: Vec<Subscription>,
-    /// Of a neighbour: brokers behind it with members of shared subscriptions.
+    /// Of a neighbour: brokers behind it with members of shared subscriptions, and all.
     members: Vec<(Box<str>, Vec<Box<str>>)>,
     replays: Replays,
     classes: Option<u8>,
@@ -312,7 +312,7 @@ impl RestoredSession {
             return;
         };
         let shared = topic::split_share(subscription.filter).0.is_some();
-        if shared && peer_of(&self.client_id).is_some() {
+        if (shared || subscription.filter == BEHIND) && peer_of(&self.client_id).is_some() {
             let brokers = std::str::from_utf8(subscription.properties).unwrap_or_default();
             let brokers = brokers.split(BETWEEN).map(Into::into).collect();
             self.members.push((subscription.filter.into(), brokers));
@@ -492,10 +492,13 @@ impl Hub {
             index.subscribe(&wish.filter, subscriber, &self.directory.generations);
         }
         let filters = wishes.into_iter().map(|wish| wish.filter).collect();
-        let shared: Vec<Box<str>> = members.iter().map(|(filter, _)| filter.clone()).collect();
+        let mut members: HashMap<_, _, _> = members.into_iter().collect();
+        let behind = members.remove(BEHIND).unwrap_or_default();
+        let shared: Vec<Box<str>> = members.keys().cloned().collect();
         session.link = Some(Box::new(LinkState {
             filters,
-            members: members.into_iter().collect(),
+            members,
+            behind,
             ..LinkState::default()
         }));
         // Whoever publishes before the first neighbour is back finds members, too.

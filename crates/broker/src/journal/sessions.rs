@@ -18,6 +18,10 @@ pub(super) const DEMOTED: u8 = 2;
 /// Not all that was retained when it was made has been sent or queued.
 pub(super) const OWED: u8 = 4;
 
+/// What is stored of the brokers that a neighbour leads to, beside those with members of shared
+/// subscriptions: no filter of a client's subscription.
+pub(crate) const BEHIND: &str = "$mesh/behind";
+
 /// Between names of brokers, which have no such character.
 pub(super) const BETWEEN: &str = "/";
 
@@ -257,7 +261,7 @@ impl Hub {
     }
 
     /// Emits behind which neighbour's session which brokers have members of a shared
-    /// subscription: nobody else has one there.
+    /// subscription, or with [`BEHIND`] are at all: nobody else has one there.
     pub(crate) fn store_members(&mut self, slot: u32, filter: &str, brokers: &[&str]) {
         let Some(journal) = &mut self.journal else {
             return;

@@ -21,7 +21,7 @@ use crate::federation::{
 };
 use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
-use crate::journal::{Durability, Journal, Keeping, Nature, Reception};
+use crate::journal::{BEHIND, Durability, Journal, Keeping, Nature, Reception};
 use crate::message::Parts;
 use crate::room::Need;
 use crate::route::{Matched, Target};
@@ -405,6 +405,16 @@ impl Shard {
         }
     }
 
+    /// When all that neighbours want so far is committed, or at once where nothing is stored,
+    /// [`crate::Federation::wishes_kept`] is called with that number, unless another one is asked for
+    /// before.
+    pub fn link_keep(&mut self, number: u64) {
+        let journal = self.hub.journal.as_mut();
+        let ticket = journal.map_or(0, |journal| journal.settle());
+        self.hub.wishes = Some((ticket, number));
+        self.hub.tell_kept_wishes();
+    }
+
     /// Neighbours lead to brokers that they did not lead to before: what was here, and is
     /// sent again from now on, has to go there, too.
     pub fn link_reached(&mut self) {
@@ -424,6 +434,7 @@ impl Shard {
                 peer: peer_of(&session.handle.client_id)?.to_owned(),
                 filters: link.filters.iter().cloned().collect(),
                 members: members.collect(),
+                behind: link.behind.iter().map(ToString::to_string).collect(),
             })
         });
         sessions.collect()
@@ -445,6 +456,19 @@ impl Shard {
                 }
             };
             self.hub.store_members(slot, filter, brokers);
+        }
+    }
+
+    /// The brokers that a neighbour leads to, itself among them, instead of those before. That is
+    /// kept for [`Self::links`] after a restart.
+    pub fn link_leads(&mut self, peer: &str, brokers: &[&str]) {
+        let Some(slot) = self.link_session(peer) else {
+            return;
+        };
+        let session = self.hub.sessions.get_mut(slot);
+        if let Some(link) = session.and_then(|session| session.link.as_mut()) {
+            link.behind = brokers.iter().map(|broker| (*broker).into()).collect();
+            self.hub.store_members(slot, BEHIND, brokers);
         }
     }
 
@@ -571,6 +595,7 @@ impl Shard {
         }
         if let Some(link) = &mut session.link {
             let filters = std::mem::take(&mut link.filters);
+            link.behind.clear();
             let mut index = hub.directory.index_mut();
             for filter in &filters {
                 index.unsubscribe(filter, &session.handle, &hub.directory.generations);
@@ -579,6 +604,7 @@ impl Shard {
             for filter in &filters {
                 hub.store_wish(slot, filter, false);
             }
+            hub.store_members(slot, BEHIND, &[]);
         }
         hub.stats.dropped_session_ended += hub.give_up_queue(slot);
     }
@@ -637,6 +663,17 @@ impl Shard {
 }
 
 impl Hub {
+    /// Says that what neighbours want is kept, once it is.
+    pub(crate) fn tell_kept_wishes(&mut self) {
+        if let Some((_, number)) = self.wishes.take_if(|(ticket, _)| {
+            let journal = self.journal.as_ref();
+            journal.is_none_or(|journal| journal.is_committed(*ticket))
+        }) && let Some(federation) = self.directory.federation()
+        {
+            federation.wishes_kept(number);
+        }
+    }
+
     /// Whether all messages go by the root.
     pub(crate) fn by_root(&self) -> bool {
         let federation = self.directory.federation();

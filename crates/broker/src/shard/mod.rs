@@ -201,6 +201,7 @@ impl Shard {
                 stats_shared: true,
                 unparking: false,
                 passed_on: PassedOn::default(),
+                wishes: None,
                 unpacking: None,
                 queue_full_reported: Nanos(0),
                 urgency_reported: Nanos(0),

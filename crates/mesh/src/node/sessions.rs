@@ -5,7 +5,7 @@
 //! that who asks knows at once when nobody has the session. A link that is lost, and one
 //! that does not answer in [`super::Settings::session_wait`], has answered with no.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use punctual_model::Nanos;
@@ -13,6 +13,9 @@ use punctual_model::Nanos;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::wire::{Found, Holder, Letter, Message, SESSIONS, SeekSession};
+
+/// Letters that wait for [`super::Node::kept`]; those beyond are lost, and written again.
+const MAX_LETTERS: usize = 1 << 10;
 
 /// Questions that are open at a time; those beyond are answered with no.
 const MAX_SEEKS: usize = 1 << 16;
@@ -45,11 +48,18 @@ pub(super) struct Seeks {
     present: BTreeSet<BrokerId>,
     /// Those that were, and since when they are not.
     away: BTreeMap<BrokerId, Nanos>,
+    /// Letters on their way to others, and where they come from: they wait until so many
+    /// wishes are kept.
+    letters: VecDeque<(u64, LinkId, Letter)>,
 }
 
 impl Seeks {
     pub(super) fn next(&self) -> Option<Nanos> {
         self.ends.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn has_letters(&self) -> bool {
+        !self.letters.is_empty()
     }
 }
 
@@ -120,6 +130,29 @@ impl Node {
                 .push_back(Output::Letter { from, client, body });
             return;
         }
+        match from {
+            Some(link) if self.kept < self.wished || self.seeks.has_letters() => {
+                if self.seeks.letters.len() < MAX_LETTERS {
+                    self.seeks.letters.push_back((self.wished, link, letter));
+                }
+            }
+            _ => self.send_letter(from, letter, now),
+        }
+    }
+
+    /// Passes on letters that wait for nothing any more.
+    pub(super) fn pass_letters(&mut self, now: Nanos) {
+        let kept = self.kept;
+        let letters = |node: &mut Self| {
+            let letters = &mut node.seeks.letters;
+            letters.pop_front_if(|(number, ..)| *number <= kept)
+        };
+        while let Some((_, from, letter)) = letters(self) {
+            self.send_letter(Some(from), letter, now);
+        }
+    }
+
+    fn send_letter(&mut self, from: Option<LinkId>, letter: Letter, now: Nanos) {
         let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);
         if let Some(link) = links.find(|link| self.moves_sessions(*link)) {
@@ -234,8 +267,8 @@ impl Node {
     pub(super) fn note_presence(&mut self, now: Nanos) {
         self.forget_lost_answers();
         let own = &self.settings.id;
-        let reached = self.reach.all().filter(|(id, ready)| *ready && *id != own);
-        let present: BTreeSet<BrokerId> = reached.map(|(id, _)| id.clone()).collect();
+        let reached = self.reach.reached().filter(|id| *id != own);
+        let present: BTreeSet<BrokerId> = reached.cloned().collect();
         let seeks = &mut self.seeks;
         for gone in seeks.present.difference(&present) {
             // So long it may have been away before that was noticed.

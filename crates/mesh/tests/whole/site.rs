@@ -29,6 +29,7 @@ enum Input {
     LeftBehind(Box<str>, Option<wire::Testament>),
     Seek(u64, Box<str>, Option<Box<str>>),
     Letter(BrokerId, Box<str>, Arc<[u8]>),
+    Kept(u64),
     Up(ConnId, BrokerId, bool),
     Told(ConnId, Vec<u8>),
     Down(ConnId, String),
@@ -148,6 +149,10 @@ impl Federation for Seam {
     fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
         let to = BrokerId::new(to).unwrap();
         self.tell(Input::Letter(to, client_id.into(), body));
+    }
+
+    fn wishes_kept(&self, number: u64) {
+        self.tell(Input::Kept(number));
     }
 
     fn passed(&self) -> Vec<MessageName> {
@@ -274,7 +279,9 @@ impl Site {
             let peer = BrokerId::new(&kept.peer).unwrap();
             let members = kept.members.into_iter();
             let members = members.map(|(broker, filter)| (BrokerId::new(&broker).unwrap(), filter));
-            node.remember(&peer, kept.filters, members.collect(), now);
+            let behind = kept.behind.iter().map(|id| BrokerId::new(id).unwrap());
+            let (members, behind) = (members.collect(), behind.collect());
+            node.remember(&peer, kept.filters, members, behind, now);
         }
         self.running = Some(Running {
             shard,
@@ -361,6 +368,7 @@ impl Running {
                 self.node.seek(number, &client, user.as_deref(), now);
             }
             Input::Letter(to, client, body) => self.node.letter(&to, &client, body, now),
+            Input::Kept(number) => self.node.kept(number, now),
             Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
             {
                 Some(open) => self.link_up(conn, &open, now),
@@ -440,6 +448,13 @@ impl Running {
                     self.shard.link_interest(&peer, &add, &remove);
                 }
             }
+            Order::Leads { link, brokers } => {
+                if let Some(peer) = peer(link) {
+                    let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                    self.shard.link_leads(&peer, &brokers);
+                }
+            }
+            Order::Keep(number) => self.shard.link_keep(number),
             Order::Reached => self.shard.link_reached(),
             Order::Copy { from, to, moves } => {
                 let (from, to) = (from.as_str(), to.as_str());

@@ -206,7 +206,7 @@ impl World {
             session.rewind();
             session.conn = None;
             let filters = session.filters.iter().cloned().collect();
-            node.remember(peer, filters, Vec::new(), now);
+            node.remember(peer, filters, Vec::new(), Vec::new(), now);
         }
         broker.node = Some(node);
         self.after(n);
@@ -542,6 +542,7 @@ impl World {
     }
 
     fn act(&mut self, n: usize, output: Output) {
+        let now = self.now;
         let broker = &mut self.brokers[n];
         let Some(node) = &mut broker.node else {
             return;
@@ -584,7 +585,7 @@ impl World {
                     session.filters.remove(f);
                 });
             }
-            Output::Members { .. } | Output::Behind { .. } => {}
+            Output::Members { .. } | Output::Behind { .. } | Output::Leads { .. } => {}
             Output::Copy { from, to, moves } => {
                 let kept: Vec<Msg> = broker
                     .sessions
@@ -614,6 +615,7 @@ impl World {
                     session.flight.clear();
                 }
             }
+            Output::Keep(number) => node.kept(number, now),
             Output::Reached
             | Output::Arrived(_)
             | Output::Will { .. }

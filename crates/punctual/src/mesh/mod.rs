@@ -79,6 +79,8 @@ enum Input {
         client: Box<str>,
         body: Arc<[u8]>,
     },
+    /// So many changes of what neighbours want are kept.
+    Kept(u64),
     Link {
         conn: ConnId,
         peer: BrokerId,
@@ -440,8 +442,10 @@ impl Keeper {
                 let members = kept.members.into_iter();
                 let members =
                     members.filter_map(|(broker, filter)| Some((BrokerId::new(&broker)?, filter)));
+                let behind = kept.behind.iter().filter_map(|id| BrokerId::new(id));
+                let (members, behind) = (members.collect(), behind.collect());
                 self.node
-                    .remember(&peer, kept.filters, members.collect(), now);
+                    .remember(&peer, kept.filters, members, behind, now);
             }
         }
     }
@@ -459,6 +463,7 @@ impl Keeper {
             } => self.node.seek(number, &client, user.as_deref(), now),
             Input::Sought { by, number, has } => self.node.sought(&by, number, has),
             Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
+            Input::Kept(number) => self.node.kept(number, now),
             Input::Link { conn, peer, news } => match news {
                 News::Up { dialled } => self.up(conn, peer, dialled, now),
                 News::Message(bytes) => self.message(conn, &bytes, now),
@@ -875,6 +880,17 @@ impl Keeper {
                             shard.link_interest(&peer, &add, &remove);
                         }));
                     }
+                }
+                Output::Leads { link, brokers } => {
+                    if let Some(peer) = peer(link) {
+                        orders.push(Box::new(move |shard, _| {
+                            let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                            shard.link_leads(&peer, &brokers);
+                        }));
+                    }
+                }
+                Output::Keep(number) => {
+                    orders.push(Box::new(move |shard, _| shard.link_keep(number)));
                 }
                 Output::Reached => {
                     orders.push(Box::new(|shard, _| shard.link_reached()));

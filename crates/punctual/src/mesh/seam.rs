@@ -221,6 +221,10 @@ impl Federation for Seam {
         }
     }
 
+    fn wishes_kept(&self, number: u64) {
+        self.tell(Input::Kept(number));
+    }
+
     fn passed(&self) -> Vec<MessageName> {
         let seen = lock(&self.seen);
         let names = seen.latest(PASSED).filter_map(|name| {
