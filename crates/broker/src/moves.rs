@@ -262,7 +262,13 @@ pub(crate) struct Leaving {
     pub(crate) patience: Nanos,
     /// Messages that went.
     pub(crate) messages: u64,
+    /// What was to be taken up here meanwhile, see [`crate::session::Window::take_up`].
+    pub(crate) taken_up: Vec<TakenUp>,
 }
+
+/// A packet identifier of a session that ends, of a message with QoS 2 that its client may
+/// have.
+pub(crate) type TakenUp = (u16, Option<Box<Delivery>>);
 
 /// A session, or what is left of one, on its way here.
 #[derive(Debug)]

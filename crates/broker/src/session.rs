@@ -233,6 +233,41 @@ impl Window {
         }
     }
 
+    /// Takes up an identifier that another session of the same client has given to a message with
+    /// QoS 2, as one of which PUBCOMP is due: until it comes no other message gets it. Returns
+    /// whether PUBREL is to be sent now, which can only be with a connection, if the client
+    /// `listens`; `None` if there is a message with that identifier here.
+    pub(crate) fn take_up(
+        &mut self,
+        packet_id: u16,
+        delivery: Option<Box<Delivery>>,
+        listens: bool,
+    ) -> Option<bool> {
+        let mut first = self.entries.front().map_or(self.next_id, |it| it.packet_id);
+        let distance = u32::from(packet_id) + PACKET_IDS - u32::from(first);
+        let mut at = (distance % PACKET_IDS) as usize;
+        if at >= self.entries.len() {
+            while first != packet_id {
+                first = if first == 1 { u16::MAX } else { first - 1 };
+                self.entries.push_front(Inflight {
+                    packet_id: first,
+                    step: Step::Done,
+                    delivery: None,
+                });
+                self.sent += usize::from(listens);
+            }
+            at = 0;
+        }
+        let entry = self.entries.get_mut(at)?;
+        if entry.step != Step::Done {
+            return None;
+        }
+        (entry.step, entry.delivery) = (Step::Comp, delivery);
+        self.open += 1;
+        self.sent_open += u32::from(at < self.sent);
+        Some(at < self.sent)
+    }
+
     /// The message at that place, the oldest at 0.
     pub(crate) fn at(&self, place: usize) -> Option<&Inflight> {
         self.entries.get(place)
@@ -921,6 +956,42 @@ mod tests {
         assert_eq!(window.next_resend(3).unwrap().packet_id, ids[4]);
         assert!(!window.is_rewound());
         assert!(window.has_room(10));
+    }
+
+    #[test]
+    fn identifiers_of_another_session_are_not_given_again_until_they_are_released() {
+        for (listens, taken) in [(true, [7, 3]), (false, [3, 7]), (true, [65_535, 1])] {
+            let mut window = Window::default();
+            window.begin_at(5);
+            assert_eq!(window.push(QoS::ExactlyOnce, None), 5);
+            if !listens {
+                window.rewind();
+            }
+            assert_eq!(window.take_up(5, None, listens), None, "in use");
+            for id in taken {
+                assert_eq!(window.take_up(id, None, listens), Some(listens), "{id}");
+                assert_eq!(window.take_up(id, None, listens), None, "{id}");
+            }
+            assert_eq!(window.open(), 3);
+            let again: Vec<_> = std::iter::from_fn(|| {
+                let next = window.next_resend(10)?;
+                Some((next.packet_id, next.step))
+            })
+            .collect();
+            assert_eq!(again.len(), if listens { 0 } else { 3 }, "{again:?}");
+            let mut given = Vec::new();
+            while window.has_room(u16::MAX) {
+                let id = window.push(QoS::AtLeastOnce, None);
+                assert!(window.advance(id, Step::Ack, Step::Done).is_some());
+                given.push(id);
+            }
+            assert!(taken.iter().all(|id| !given.contains(id)));
+            for id in taken {
+                assert!(window.advance(id, Step::Comp, Step::Done).is_some());
+            }
+            assert!(window.advance(5, Step::Rec, Step::Done).is_some());
+            assert_eq!((window.open(), window.entries.len()), (0, 0));
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) use answers::{After, HeldAnswers};
 pub(crate) use had::{HadLog, Kind};
 pub(crate) use messages::{Flight, Keeping, Nature, Reception};
 pub(crate) use moved::{
-    Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,
+    Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state, put_taken_up,
 };
 pub(crate) use names::NameLog;
 pub(crate) use sessions::BEHIND;

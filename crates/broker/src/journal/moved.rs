@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashSet;
-use punctual_codec::{Properties, PropertySet, QoS, topic};
+use punctual_codec::{PacketType, Properties, PropertySet, QoS, ReasonCode, topic};
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
 
@@ -16,7 +16,7 @@ use super::restore::{RestoredEntry, RestoredSession, Restorer};
 use super::wall::Offset;
 use super::{Durability, Journal, Keeping, Reception};
 use crate::hub::{Hub, Publication};
-use crate::moves::Had;
+use crate::moves::{Had, TakenUp};
 use crate::session::{Delivery, Inflight, Load, Session, Step, Subscription};
 use crate::{Directory, Message, Nanos};
 
@@ -100,6 +100,20 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
         let value: Vec<u8> = names.iter().flat_map(|name| name.to_le_bytes()).collect();
         put(out, &Op::Flow { key, value: &value });
     }
+}
+
+/// Appends an identifier that a client may remember.
+pub(crate) fn put_taken_up(out: &mut Vec<u8>, packet_id: u16) {
+    put(out, &Op::Entry(released(1, 0)));
+    put(
+        out,
+        &Op::Inflight {
+            session: 1,
+            entry: 0,
+            packet_id,
+            step: true,
+        },
+    );
 }
 
 /// Appends a message in flight.
@@ -457,13 +471,16 @@ impl Hub {
             // It has gone, and has nothing any more but what comes now.
             None => &mut unknown,
         };
-        let mut new = Vec::new();
+        let (mut new, mut taken_up) = (Vec::new(), Vec::new());
         for (RestoredEntry { delivery, sent }, keys) in restored.entries.into_iter().zip(keys) {
             let subscribed = |subscription: &Subscription| {
                 let (_, filter) = topic::split_share(&subscription.filter);
                 topic::matches(filter, delivery.message.topic())
             };
             let released = sent.is_some_and(|(_, step)| step);
+            if let Some((packet_id, _)) = sent.filter(|_| delivery.qos == QoS::ExactlyOnce) {
+                taken_up.push((packet_id, Some(Box::new(delivery.clone()))));
+            }
             if !had.note_moved(keys)
                 || released
                 || wanted && !session.subscriptions.iter().any(subscribed)
@@ -504,8 +521,49 @@ impl Hub {
             .queued_bytes
             .fetch_add(load.bytes, Ordering::Relaxed);
         self.had_more(slot);
+        self.take_up(slot, taken_up);
         self.pump(slot, now);
         count
+    }
+
+    /// Releases what a client may have got with QoS 2 in another session, which ends: it would take
+    /// another message with that identifier for the same one.
+    pub(crate) fn take_up(&mut self, slot: u32, taken_up: Vec<TakenUp>) {
+        for (packet_id, delivery) in taken_up {
+            let Some(session) = self.sessions.get_mut(slot) else {
+                return;
+            };
+            if let Some(leaving) = &mut session.leaving {
+                leaving.taken_up.push((packet_id, delivery));
+                continue;
+            }
+            let number = session.handle.number;
+            let entry = match session.durable && self.journal.is_some() {
+                true => self.directory.next_entry.fetch_add(1, Ordering::Relaxed),
+                false => 0,
+            };
+            let delivery = delivery.filter(|_| entry > 0);
+            let stored = delivery.is_some();
+            let delivery = delivery.map(|delivery| Box::new(Delivery { entry, ..*delivery }));
+            let conn = session.conn;
+            let Some(tell) = session.window.take_up(packet_id, delivery, conn.is_some()) else {
+                continue;
+            };
+            self.stats.inflight_messages += 1;
+            if let Some(journal) = self.journal.as_mut().filter(|_| stored) {
+                journal.emit(&Op::Entry(released(number, entry)));
+                journal.emit(&Op::Inflight {
+                    session: number,
+                    entry,
+                    packet_id,
+                    step: true,
+                });
+            }
+            if let Some(conn) = conn.filter(|_| tell) {
+                let (kind, reason) = (PacketType::PubRel, ReasonCode::Success);
+                self.answer(conn, kind, packet_id, reason, None);
+            }
+        }
     }
 
     /// Messages that were with a session that another one takes the place of.

@@ -393,7 +393,7 @@ impl Shard {
             let whole = self.hub.sessions.get(slot).is_none_or(Session::is_whole);
             if !whole && !clean_start {
                 // What the client knows of it was changed elsewhere, or it knows nothing of it.
-                left = self.leave_behind(slot, now);
+                (left, _) = self.leave_behind(slot, now);
             } else {
                 self.stop_leaving(slot, now);
                 self.take_over(slot, clean_start, now);
@@ -450,8 +450,7 @@ impl Shard {
             return Ok(());
         };
         if !session_present {
-            if let (true, Some(federation)) = (is_own, directory.federation()) {
-                session.window.begin_at(first_packet_id(federation.name()));
+            if is_own && directory.federation().is_some() {
                 session.unheard = !clean_start;
             }
             session.durable = durable;
@@ -480,6 +479,10 @@ impl Shard {
         let has_subscriptions = !session.subscriptions.is_empty();
         if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
             session.arrived = federation.arrived(&client_id, clean_start, looked.since());
+            if !session_present {
+                let first = first_packet_id(federation.name(), session.arrived);
+                session.window.begin_at(first);
+            }
         }
         let name = will.as_ref().and_then(|_| hub.directory.will_name());
         hub.set_will(slot, will.map(|will| crate::session::Will { name, ..will }));
@@ -835,10 +838,11 @@ fn add(remark: &mut Option<String>, why: &str) {
     all.push_str(why);
 }
 
-/// Where packet identifiers of sessions begin at a broker of a mesh. A client that had to be given
-/// another session elsewhere remembers identifiers of both; they are hardly ever the same ones.
-fn first_packet_id(broker: &str) -> u16 {
-    let number = punctual_model::digest(broker.bytes());
+/// Where packet identifiers of a session begin at a broker of a mesh. A client that had to be given
+/// another session elsewhere, or here while the first was elsewhere, remembers identifiers of both;
+/// they are hardly ever the same ones.
+fn first_packet_id(broker: &str, since: u64) -> u16 {
+    let number = punctual_model::digest(broker.bytes().chain(since.to_le_bytes()));
     (number % u64::from(u16::MAX)) as u16 + 1
 }
 

@@ -12,12 +12,13 @@ use crate::federation::MessageName;
 use crate::hub::{Awaited, ConnId, Event, Hub, Output, State};
 use crate::journal::{
     Journal, Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state,
+    put_taken_up,
 };
 use crate::moves::{
     Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE, MoveTimes, ORPHANED,
-    PART, PATIENCE, TRIES, WINDOW, Way,
+    PART, PATIENCE, TRIES, TakenUp, WINDOW, Way,
 };
-use crate::session::{Delivery, Load, Queue, Session, Step, Subscription};
+use crate::session::{Delivery, Inflight, Load, Queue, Session, Step, Subscription};
 use crate::timers::Timer;
 
 /// A part of a stream.
@@ -346,6 +347,7 @@ impl Shard {
             let wall = offset(clock, now).0;
             hub.restore_subscriptions(slot, subscriptions, wall);
         }
+        hub.take_up(slot, leaving.taken_up);
     }
 
     /// Parts below `next` are where they went.
@@ -405,6 +407,11 @@ impl Shard {
         }
         let client_id = session.handle.client_id.clone();
         let came = !session.queue.is_empty();
+        let came = came
+            || session
+                .leaving
+                .as_ref()
+                .is_some_and(|it| !it.taken_up.is_empty());
         hub.forget_queued(&load);
         if is_first {
             let _ = hub.take_had(slot);
@@ -677,13 +684,14 @@ impl Shard {
         let (client, from) = way;
         let had = slot.and_then(|slot| self.hub.take_had(slot));
         let had = had.unwrap_or_default();
-        let own = slot.map(|slot| self.leave_behind(slot, now));
-        let own = own.unwrap_or_default();
+        let left = slot.map(|slot| self.leave_behind(slot, now));
+        let (own, taken_up) = left.unwrap_or_default();
         if !self.hub.adopt(moved, &had, &own, now) {
             return None;
         }
         let slot = self.hub.session_named(client)?;
         self.hub.append_own(slot, own, now);
+        self.hub.take_up(slot, taken_up);
         if let Some(session) = self.hub.sessions.get_mut(slot) {
             let known = session.had.get_or_insert_default();
             known.learn(&had.known());
@@ -702,16 +710,21 @@ impl Shard {
         Some(slot)
     }
 
-    /// Ends a session whose place another one takes; returns the messages that wait in it.
-    pub(super) fn leave_behind(&mut self, slot: u32, now: Nanos) -> Vec<Delivery> {
+    /// Ends a session whose place another one takes; returns the messages that wait in it, and
+    /// identifiers that its client may remember.
+    pub(super) fn leave_behind(&mut self, slot: u32, now: Nanos) -> (Vec<Delivery>, Vec<TakenUp>) {
         self.stop_leaving(slot, now);
         let hub = &mut self.hub;
         if hub.take_will(slot).is_some() {
             hub.store_no_will(slot);
         }
         let Some(session) = hub.sessions.get(slot) else {
-            return Vec::new();
+            return Default::default();
         };
+        let exactly = |it: &&Inflight| matches!(it.step, Step::Rec | Step::Comp);
+        let taken_up = session.window.unfinished().filter(exactly);
+        let taken_up = taken_up.map(|it| (it.packet_id, it.delivery.clone()));
+        let taken_up = taken_up.collect();
         let waiting = session.window.unacknowledged().chain(session.queue.iter());
         let waiting = waiting.cloned().collect();
         let client = session.handle.client_id.clone();
@@ -727,7 +740,7 @@ impl Shard {
             coming.came = false;
             self.hub.moves.coming.insert(way, coming);
         }
-        waiting
+        (waiting, taken_up)
     }
 
     pub(super) fn run_errand(&mut self, id: u64, now: Nanos) {
@@ -1011,8 +1024,26 @@ impl Hub {
         let (until, session) = (had.until, session.handle.number);
         self.store_had(slot);
         if new {
+            self.note_waiting(slot);
+        }
+        if new {
             self.new_errand(until, Errand::Had { slot, session });
         }
+    }
+
+    /// Notes what waits for a session as what it has had: it gets it.
+    fn note_waiting(&mut self, slot: u32) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let Some(had) = &mut session.had else {
+            return;
+        };
+        let waiting = session.window.unacknowledged().chain(session.queue.iter());
+        for delivery in waiting.filter(|delivery| delivery.message.name != 0) {
+            had.note(delivery.message.name, delivery.qos == QoS::ExactlyOnce);
+        }
+        self.had_more(slot);
     }
 
     fn forget_had(&mut self, errand: u64, slot: u32, number: u64, now: Nanos) {
@@ -1117,6 +1148,7 @@ impl Hub {
             again: now + PATIENCE,
             patience: PATIENCE,
             messages: 0,
+            taken_up: Vec::new(),
         }));
         self.begin_round(slot, now);
     }
@@ -1241,7 +1273,7 @@ impl Hub {
             // From now on nothing comes but what other shards have sent already.
             return self.put_off(timer, now + GATHER);
         }
-        if !ends && session.queue.is_empty() {
+        if !ends && session.queue.is_empty() && leaving.taken_up.is_empty() {
             return self.put_off(timer, now + GATHER);
         }
         let Some(session) = self.sessions.get_mut(slot) else {
@@ -1258,6 +1290,9 @@ impl Hub {
         let mut bytes = Vec::new();
         put_session(&mut bytes, session);
         if let Some(leaving) = &mut session.leaving {
+            for (packet_id, _) in leaving.taken_up.drain(..) {
+                put_taken_up(&mut bytes, packet_id);
+            }
             (leaving.kept, leaving.bytes, leaving.cut) = (kept, bytes, false);
             leaving.next.1 = 0;
             leaving.ending = ends;

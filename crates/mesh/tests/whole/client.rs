@@ -112,6 +112,11 @@ impl Client {
         self.connected
     }
 
+    /// Identifiers of messages with QoS 2 that it has got and that were not released.
+    pub fn unreleased(&self) -> usize {
+        self.unreleased.len()
+    }
+
     pub fn take_out(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }

@@ -532,3 +532,69 @@ fn what_waits_for_a_link_is_not_what_another_session_has_had() {
     world.mend(0);
     came_once(&mut world, 0, "what waited");
 }
+
+/// What a client remembers of one session, to recognise what comes again, is released when
+/// another one takes its place: it would take another message for it.
+#[test]
+fn what_a_client_remembers_of_a_session_that_ends_is_released() {
+    let mut remembered = 0;
+    for store in [false, true] {
+        for attempt in 0..40 {
+            let mut world = pair(store, "t");
+            (0..attempt).for_each(|_| _ = world.rng.any());
+            world.cut(0, false);
+            world.run_for(1000);
+            // To each broker once, so that there are two sessions, and back to the first.
+            for home in [1, 0] {
+                world.hang_up(0);
+                world.clients[0].home = home;
+                world.connect(0);
+                world.run_for(1000);
+            }
+            for _ in 0..5 {
+                world.publish(1, "t", QoS::ExactlyOnce);
+            }
+            world.run_for(1 + attempt % 4);
+            world.hang_up(0);
+            remembered += world.clients[0].unreleased();
+            world.clients[0].home = 1;
+            world.connect(0);
+            world.run_for(1000);
+            world.mend(0);
+            world.run_for(10_000);
+            assert!(holds(&world, 1, "s") && !holds(&world, 0, "s"));
+            let left = world.clients[0].unreleased();
+            assert_eq!(left, 0, "store {store}, attempt {attempt}");
+        }
+    }
+    assert!(remembered > 0);
+}
+
+/// A session that was given to a client elsewhere, has had nothing yet and survives a kill
+/// recognises what waits in it when that comes again from where the first session is.
+#[test]
+fn what_waits_in_a_session_that_survived_is_known() {
+    let mut world = pair(true, "t");
+    world.hang_up(0);
+    world.cut(0, false);
+    world.run_for(1000);
+    world.clients[0].home = 1;
+    world.connect(0);
+    world.run_for(1000);
+    assert_eq!(world.clients[0].presents, [false, false]);
+    world.hang_up(0);
+    world.crash(1);
+    world.run_for(10);
+    world.start(1);
+    world.connect(2);
+    world.run_for(100);
+    for _ in 0..10 {
+        world.publish(2, "t", QoS::ExactlyOnce);
+    }
+    world.run_for(1000);
+    world.connect(0);
+    world.run_for(1000);
+    assert_eq!(world.clients[0].received.len(), 10);
+    world.mend(0);
+    came_once(&mut world, 1, "what waited");
+}
