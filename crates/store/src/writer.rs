@@ -162,7 +162,6 @@ struct Queue {
     impatient: usize,
     /// Since when the first batch of the group that is being committed waits.
     committing: Option<Instant>,
-    compact: bool,
     closed: bool,
 }
 
@@ -269,12 +268,6 @@ impl Poster {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
-    /// Asks that room is given back, when nothing else is to be done.
-    pub fn compact(&self) {
-        self.0.queue().compact = true;
-        self.0.changed.notify_one();
-    }
-
     /// What was done up to now.
     pub fn stats(&self) -> WriterStats {
         let mut stats = self.0.stats().clone();
@@ -324,13 +317,9 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
             let closed = self.gather();
             if !self.batches.is_empty() {
                 self.commit();
-            } else if closed {
-                return self.store;
-            } else {
-                self.compact();
             }
-            if closed && !self.batches.is_empty() {
-                // It failed, and nobody waits any more.
+            // What fails now fails for good: nobody waits any more.
+            if closed {
                 return self.store;
             }
         }
@@ -355,8 +344,8 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
         queue.committing = None;
         loop {
             let Some(first) = queue.posted.front().map(|it| it.at) else {
-                if queue.closed || queue.compact {
-                    return queue.closed;
+                if queue.closed {
+                    return true;
                 }
                 let waited = shared.changed.wait(queue);
                 queue = waited.unwrap_or_else(PoisonError::into_inner);
@@ -439,15 +428,6 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
             (self.tell)(batch.shard, Outcome::Committed(batch.ticket));
         }
         self.group.clear();
-    }
-
-    fn compact(&mut self) {
-        if std::mem::take(&mut self.shared.queue().compact)
-            && let Err(error) = self.store.compact()
-        {
-            self.shared.stats().failing = Some(error);
-        }
-        self.shared.stats().store = self.store.stats();
     }
 }
 
