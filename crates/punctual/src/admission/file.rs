@@ -27,17 +27,21 @@ pub(crate) fn network(path: &Path) -> Result<Document, Failure> {
     document.map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
+/// The name of the file with the flows in the directory with what survives, unless
+/// `admission.file` says another.
+pub(crate) const FLOWS: &str = "flows.json";
+
 /// The file with the flows.
 #[derive(Debug)]
-pub(super) struct Kept(PathBuf);
+pub(crate) struct Kept(PathBuf);
 
 impl Kept {
-    pub(super) fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
     /// What was kept; `None` if there is no file.
-    pub(super) fn read(&self) -> Result<Option<State>, Failure> {
+    pub(crate) fn read(&self) -> Result<Option<State>, Failure> {
         let path = self.0.display();
         let text = match fs::read_to_string(&self.0) {
             Ok(text) => text,
@@ -53,7 +57,7 @@ impl Kept {
     }
 
     /// Replaces the file: after a crash it is the old one or the new one.
-    pub(super) fn write(&self, state: &State) -> Result<(), String> {
+    pub(crate) fn write(&self, state: &State) -> Result<(), String> {
         let replace = || -> io::Result<()> {
             let new = self.0.with_extension("new");
             let mut file = File::create(&new)?;

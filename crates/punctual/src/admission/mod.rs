@@ -28,7 +28,7 @@ use punctual_model::wire::Transport;
 use punctual_net::AdmissionDesk;
 
 use self::desk::Desk;
-use self::file::Kept;
+pub(crate) use self::file::{FLOWS, Kept};
 use crate::cli::Failure;
 use crate::config::{Config, Transport as Scheme};
 use crate::realtime;
@@ -121,7 +121,7 @@ impl Opening {
         let timing = Arc::<Timing>::default();
         let data = config.server.data.as_ref();
         let file = config.admission.file.clone();
-        let file = file.or_else(|| Some(data?.join("flows.json")));
+        let file = file.or_else(|| Some(data?.join(FLOWS)));
         let kept = file.map(Kept::new);
         let priority = config.deciding_priority();
         let desk = match config.srt()? {

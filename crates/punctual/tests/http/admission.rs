@@ -1,10 +1,13 @@
 //! What is promised, over HTTP.
 
 use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::broker::{Answer, Broker};
+use crate::broker::{Answer, Broker, PATIENCE};
 use crate::mqtt::Mqtt;
 
 const CONFIG: &str = "[admission]\nenabled = true\n\
@@ -133,6 +136,58 @@ fn with_a_store_flows_outlive_kill_9() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     outlive(&directory, &format!("[server]\ndata = {data:?}\n"), drop);
+}
+
+/// With the rest of what survives they go through a backup to another directory.
+#[test]
+fn flows_are_part_of_a_backup() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let stored = |name: &str| format!("[server]\ndata = {:?}\n", at(name));
+    let broker = start(&directory, &stored("data"));
+    let asked = wanted("axis/1", "deadline=9ms, period=20ms, size=64");
+    assert_eq!(post(&broker, "/api/v1/flows", &asked).status, 201);
+    let bound = broker.get("/api/v1/flows/axis/1@press").ok()["bound_ns"].clone();
+    let store = |arguments: &[&Path]| {
+        let store = std::process::Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .arg("store")
+            .args(arguments)
+            .output()
+            .unwrap();
+        (store.status.success(), store.stdout, store.stderr)
+    };
+    let mut publisher = Mqtt::connect(&broker, "p", 0);
+    publisher.retain("a", b"x");
+    let backup = at("backup");
+    // As soon as something is stored.
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let (_, lines, _) = store(&["export".as_ref(), &at("data")]);
+        fs::write(&backup, &lines).unwrap();
+        if String::from_utf8(lines).unwrap().contains("\"retain\"") {
+            break;
+        }
+        assert!(Instant::now() < end, "nothing is stored");
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(broker);
+
+    let import = [Path::new("import"), &at("new"), &backup];
+    let text = fs::read_to_string(&backup).unwrap();
+    fs::write(&backup, text.replace("\"version\":1}", "\"version\":7}")).unwrap();
+    let (done, _, told) = store(&import);
+    let told = String::from_utf8(told).unwrap();
+    assert!(!done && told.contains("has version 7"), "{told}");
+    fs::write(&backup, text).unwrap();
+    fs::write(at("new").join("flows.json"), "others").unwrap();
+    let (done, _, told) = store(&import);
+    let told = String::from_utf8(told).unwrap();
+    assert!(!done && told.contains("has other flows"), "{told}");
+    fs::remove_file(at("new").join("flows.json")).unwrap();
+    assert!(store(&import).0);
+    let broker = start(&directory, &stored("new"));
+    let flow = broker.get("/api/v1/flows/axis/1@press").ok();
+    assert_eq!(flow["bound_ns"], bound);
 }
 
 /// A flow that was admitted is there again after the broker's end.

@@ -6,9 +6,11 @@ use std::fmt;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use punctual_codec::{Properties, PropertySet, SubscribeOptions, Version, topic};
+use punctual_manager::State;
 use punctual_store::op::{Content, EntryOp, Highest, Ids, SessionOp, SubscriptionOp, Wall, WillOp};
 use punctual_store::{Batch, Op};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
 
 /// One line. Times are nanoseconds since the UNIX epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +79,10 @@ pub(super) enum Line {
         entry: u64,
         packet_id: u16,
         step: bool,
+    },
+    /// Admitted flows, with the subscriptions that their bounds were computed for.
+    Admitted {
+        flows: Value,
     },
     /// The last line: that nothing was cut off.
     End {
@@ -183,6 +189,10 @@ impl Line {
     /// Names the field, its value and what is wrong.
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
+            Self::Admitted { flows } => match State::from_json(&flows.to_string()) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(format!("flows {error}")),
+            },
             Self::Message { content, .. } => content.check(PropertySet::PUBLISH),
             Self::Will { content, .. } => content.check(PropertySet::WILL),
             Self::Session {
@@ -287,7 +297,7 @@ impl Line {
         })
     }
 
-    /// Appends the operation that it says.
+    /// Appends the operation that it says, if it says one.
     pub(super) fn put(&self, out: &mut Batch) {
         out.push(&match self {
             &Self::Highest {
@@ -390,7 +400,7 @@ impl Line {
                 packet_id,
                 step,
             },
-            Self::End { .. } => return,
+            Self::Admitted { .. } | Self::End { .. } => return,
         });
     }
 }

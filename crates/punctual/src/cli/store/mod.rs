@@ -7,16 +7,20 @@
 
 mod lines;
 
+use std::cmp::Reverse;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat};
 use clap::{Args, Subcommand};
+use punctual_manager::State;
 use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 
 use self::lines::Line;
 use super::{Failure, print};
+use crate::admission::{FLOWS, Kept};
 
 /// Where `import` makes a store, in the directory that gets it.
 const UNFINISHED: &str = "import";
@@ -30,7 +34,7 @@ pub(super) enum Command {
     /// Say how much there is.
     Stats(Place),
     /// Write everything as lines of JSON to standard output: a backup, also of a
-    /// store in use.
+    /// store in use. Admitted flows are part of it if they are beside it (flows.json).
     Export(Place),
     /// Fill a new store from lines of JSON.
     Import {
@@ -121,7 +125,7 @@ fn check(directory: &Path) -> Result<(), Failure> {
 }
 
 fn describe(log: &Log<Files>) -> String {
-    let stats = log.stats();
+    let (stats, report) = (log.stats(), log.report());
     let mut text = format!("format {}\n", log.format());
     if let (Some(identity), Some(created)) = (log.identity(), log.created()) {
         let created = DateTime::from_timestamp_nanos(created as i64);
@@ -136,6 +140,7 @@ fn describe(log: &Log<Files>) -> String {
         ("flows", stats.flows),
         ("needed_bytes", stats.live_bytes),
         ("disk_bytes", stats.disk_bytes),
+        ("damages", report.damages.len() as u64 + report.more_damages),
     ];
     for (name, value) in lines {
         text += &format!("{name} {value}\n");
@@ -156,6 +161,15 @@ fn export(directory: &Path) -> Result<(), Failure> {
         }
         lines += 1;
     })?;
+    // They are beside the log, and go with it.
+    let kept = Kept::new(directory.join(FLOWS)).read();
+    if let Ok(Some(state)) = &kept {
+        let flows = serde_json::from_str(&state.to_json())?;
+        if failed.is_none() {
+            failed = put_line(&mut out, &Line::Admitted { flows }).err();
+        }
+        lines += 1;
+    }
     let end = Line::End { lines };
     if failed.is_none() {
         failed = put_line(&mut out, &end).err();
@@ -166,6 +180,7 @@ fn export(directory: &Path) -> Result<(), Failure> {
             _ => Err(format!("standard output cannot be written: {error}").into()),
         };
     }
+    kept?;
     match report.damages.len() as u64 + report.more_damages {
         0 => Ok(()),
         count => Err(format!(
@@ -200,6 +215,7 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
     let unfinished = directory.join(UNFINISHED);
     clear(&unfinished)?;
     let filled = fill(&unfinished, file, lines).and_then(|text| {
+        leave_flows(&unfinished, directory)?;
         publish(&unfinished, directory)?;
         Ok(text)
     });
@@ -207,6 +223,20 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
     let text = filled?;
     cleared?;
     print(&text)
+}
+
+/// Flows that are there already are those of the backup, of an import that was stopped, or
+/// somebody needs them.
+fn leave_flows(from: &Path, to: &Path) -> Result<(), String> {
+    let [new, old] = [from, to].map(|place| fs::read(place.join(FLOWS)).ok());
+    if old.is_none() || new == old {
+        return Ok(());
+    }
+    let path = to.join(FLOWS);
+    Err(format!(
+        "{} has other flows than the backup; move it away, or name a new directory",
+        path.display()
+    ))
 }
 
 fn clear(place: &Path) -> Result<(), String> {
@@ -218,8 +248,8 @@ fn clear(place: &Path) -> Result<(), String> {
     }
 }
 
-/// Moves the segments of a store to its directory, the last first: without the first a
-/// store is damaged.
+/// Moves a store to its directory: first the flows, which are no store, and then the
+/// segments, the last first: without the first a store is damaged.
 fn publish(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |error| format!("{} cannot be filled: {error}", to.display());
     let entries = fs::read_dir(from).and_then(|entries| {
@@ -227,8 +257,9 @@ fn publish(from: &Path, to: &Path) -> Result<(), String> {
         names.collect::<io::Result<Vec<_>>>()
     });
     let mut names = entries.map_err(failed)?;
-    names.retain(|name| Path::new(name).extension() == Some("segment".as_ref()));
-    names.sort_unstable_by(|a, b| b.cmp(a));
+    let is_segment = |name: &OsString| Path::new(name).extension() == Some("segment".as_ref());
+    names.retain(|name| is_segment(name) || name == FLOWS);
+    names.sort_unstable_by_key(|name| Reverse((name == FLOWS, name.clone())));
     let directory = File::open(to).map_err(failed)?;
     for name in names {
         fs::rename(from.join(&name), to.join(&name))
@@ -257,6 +288,9 @@ fn fill(directory: &Path, file: &Path, lines: Box<dyn BufRead>) -> Result<String
             continue;
         }
         count += 1;
+        if let Line::Admitted { flows } = &line {
+            Kept::new(directory.join(FLOWS)).write(&State::from_json(&flows.to_string())?)?;
+        }
         if let Line::Message { .. } = line {
             if contents.last().is_none_or(|batch| batch.len() >= GROUP) {
                 contents.push(Batch::new());
