@@ -82,15 +82,27 @@ impl Files {
     }
 
     fn path(&self, segment: u32) -> PathBuf {
-        self.place.join(format!("{segment:010}{SUFFIX}"))
+        self.place.join(name(segment))
     }
 
     fn names(&self) -> io::Result<Vec<u32>> {
         let mut segments = Vec::new();
         for entry in fs::read_dir(&self.place)? {
-            let name = entry?.file_name();
-            let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-            segments.extend(number.and_then(|number| number.parse::<u32>().ok()));
+            let found = entry?.file_name();
+            let number = found.to_str().and_then(|found| found.strip_suffix(SUFFIX));
+            let Some(segment) = number.and_then(|number| number.parse::<u32>().ok()) else {
+                continue;
+            };
+            if found != name(segment).as_str() {
+                // It may be one of ours that was renamed, and all that is missing.
+                return Err(io::Error::other(format!(
+                    "{} is no name of a segment; if it is one, call it {}, else move it \
+                     elsewhere",
+                    self.place.join(&found).display(),
+                    name(segment)
+                )));
+            }
+            segments.push(segment);
         }
         segments.sort_unstable();
         Ok(segments)
@@ -187,6 +199,24 @@ impl Medium for Files {
             _ => self.sync_names(),
         }
     }
+
+    fn rename(&mut self, segment: u32, to: u32) -> io::Result<()> {
+        self.writable()?;
+        let path = self.path(to);
+        if path.try_exists()? {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        fs::rename(self.path(segment), path)?;
+        if let Some(file) = self.files.remove(&segment) {
+            self.files.insert(to, file);
+        }
+        self.sync_names()
+    }
+}
+
+/// The name of a segment's file.
+fn name(segment: u32) -> String {
+    format!("{segment:010}{SUFFIX}")
 }
 
 /// Gives a file all its room. Where the file system cannot promise that, zeros

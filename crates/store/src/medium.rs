@@ -54,6 +54,13 @@ pub trait Medium {
     /// # Errors
     /// As the system says.
     fn remove(&mut self, segment: u32) -> io::Result<()>;
+
+    /// Gives a segment another number, which no other has. That it has it is safe when
+    /// this returns.
+    ///
+    /// # Errors
+    /// As the system says; it has one number or the other.
+    fn rename(&mut self, segment: u32, to: u32) -> io::Result<()>;
 }
 
 /// Bytes that a disk writes at once.
@@ -228,5 +235,16 @@ impl Medium for Simulated {
             Some(_) => Ok(()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
+    }
+
+    fn rename(&mut self, segment: u32, to: u32) -> io::Result<()> {
+        self.step()?;
+        if self.segments.contains_key(&to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let renamed = self.segments.remove(&segment);
+        let renamed = renamed.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        self.segments.insert(to, renamed);
+        Ok(())
     }
 }

@@ -9,7 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use punctual_store::op::{Content, EntryOp, Ids, SessionOp};
-use punctual_store::{Batch, Files, Log, LogConfig, Op, Start, Store as _, StoreError};
+use punctual_store::{
+    Batch, Files, Log, LogConfig, Medium as _, Op, Start, Store as _, StoreError,
+};
 
 use small::Small;
 
@@ -243,4 +245,26 @@ fn a_full_file_system_refuses_and_recovers() {
     }
     drop(log);
     assert_eq!(open(&place).report().entries, 1);
+}
+
+#[test]
+fn a_file_with_nearly_the_name_of_a_segment_is_named_with_the_right_one() {
+    let place = tempfile::tempdir().unwrap();
+    let files = Files::open(place.path()).unwrap();
+    drop(files);
+    fs::write(place.path().join("notes.segment"), "not ours").unwrap();
+    assert_eq!(
+        Files::read_only(place.path()).unwrap().list().unwrap(),
+        [] as [u32; 0]
+    );
+    fs::write(place.path().join("1.segment"), "").unwrap();
+    let mut files = Files::open(place.path()).unwrap();
+    for error in [
+        Files::read_only(place.path()).unwrap_err().to_string(),
+        files.list().unwrap_err().to_string(),
+    ] {
+        for word in ["/1.segment is no name", "call it 0000000001.segment"] {
+            assert!(error.contains(word), "{error}");
+        }
+    }
 }

@@ -233,6 +233,23 @@ impl<'a> View<'a> {
             time(Some(self.gauge("punctual_event_loop_drift_seconds"))),
             time(Some(self.gauge("punctual_event_loop_drift_max_seconds"))),
         );
+        self.store(text);
+    }
+
+    /// Whether something is wrong with what survives, and where that is told.
+    fn store(&self, text: &mut String) {
+        let damages = self.gauge("punctual_store_damages");
+        let mut wrong = Vec::new();
+        if self.gauge("punctual_store_failing") > 0.0 {
+            wrong.push("cannot be written".to_owned());
+        }
+        if damages > 0.0 {
+            wrong.push(format!("damaged in {damages:.0} places"));
+        }
+        if !wrong.is_empty() {
+            let wrong = wrong.join(", ");
+            let _ = writeln!(text, "store {wrong}: see /api/v1/store");
+        }
     }
 
     fn traffic(&self, text: &mut String) {
@@ -483,7 +500,8 @@ mod tests {
              {DROPPED}{{class=\"realtime\",reason=\"gone\"}} 6\n\
              {DROPPED}{{class=\"realtime\",reason=\"expired\"}} 7\n\
              {QUEUED}{{class=\"realtime\"}} 8\n\
-             {MISSED}{{class=\"realtime\"}} 5\n"
+             {MISSED}{{class=\"realtime\"}} 5\n\
+             punctual_store_failing 1\npunctual_store_damages 2\n"
         );
         Look {
             at,
@@ -503,6 +521,7 @@ mod tests {
             "punctual 0.1.0  http://127.0.0.1:8080  up 1h 02m  shards 1/2",
             "CPU 0 %  memory 1.50 MiB  event loop late 0 µs (most 0 µs)",
             "messages                   0          4k           0 B           0 B",
+            "store cannot be written, damaged in 2 places: see /api/v1/store",
             "dropped 4k  queue_full 4k",
             "0 realtime     4k    12      8   50 µs   99 µs  100 µs     9    4       7      5",
         ] {

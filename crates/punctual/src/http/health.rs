@@ -20,11 +20,15 @@ pub(super) struct Health {
     /// Why nothing can be stored now, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<String>,
+    /// What of the store could not be read at the start, if something could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<String>,
 }
 
 /// `GET /healthz`: every shard answers. During a shutdown they may, or may not:
 /// who asks would restart what is about to end, so it counts as alive. A store
-/// that cannot be written is told, and no reason to restart: that makes no room.
+/// that cannot be written is told, and no reason to restart: that makes no room. So
+/// is one of which the start could not read something.
 pub(super) async fn live(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Health>, ApiError> {
     Query::new(&uri).finish()?;
     if !app.is_stopping() {
@@ -35,9 +39,13 @@ pub(super) async fn live(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<H
             return Err(silent.into());
         }
     }
-    let store = store::trouble(&app);
-    let status = status(store.is_some());
-    Ok(Json(Health { status, store }))
+    let (store, damage) = (store::trouble(&app), store::damage(&app));
+    let status = status(store.is_some() || damage.is_some());
+    Ok(Json(Health {
+        status,
+        store,
+        damage,
+    }))
 }
 
 /// `GET /readyz`: the listeners are open, which they are before this interface
@@ -85,6 +93,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
     Ok(Json(Health {
         status: "ready",
         store,
+        damage: store::damage(&app),
     }))
 }
 

@@ -42,8 +42,8 @@ pub(super) struct Snapshot {
     pub(super) admission: Option<Numbers>,
     /// The first admitted flows by name.
     pub(super) flows: Vec<FlowSight>,
-    /// Of the store, if there is one.
-    pub(super) store: Option<WriterStats>,
+    /// Of the store, if there is one, and what its start found damaged.
+    pub(super) store: Option<(WriterStats, u64)>,
     /// Since the start.
     pub(super) uptime_seconds: u64,
 }
@@ -133,7 +133,10 @@ impl Snapshot {
             realtime: app.realtime.as_ref().map(Realtime::from),
             admission: app.office.as_ref().map(Numbers::now),
             flows: app.directory.flows(FLOWS_SHOWN),
-            store: app.keeper.as_ref().and_then(|keeper| keeper.stats()),
+            store: app
+                .keeper
+                .as_ref()
+                .and_then(|keeper| Some((keeper.stats()?, keeper.found().count))),
             uptime_seconds: app.started.elapsed().as_secs(),
         }
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use punctual_store::{Histogram, WriterStats};
+use punctual_store::{Damage, Histogram, WriterStats};
 use serde::Serialize;
 
 use super::App;
 use super::error::ApiError;
 use super::query::Query;
-use crate::store::trouble_of;
+use crate::store::{Found, trouble_of};
 
 /// Why what has to survive cannot be stored now; `None` if it can, or nothing is
 /// stored.
@@ -19,11 +19,22 @@ pub(super) fn trouble(app: &App) -> Option<String> {
     trouble_of(&app.keeper.as_ref()?.stats()?)
 }
 
+/// What the start found damaged; `None` if nothing is, or nothing is stored.
+pub(super) fn damage(app: &App) -> Option<String> {
+    app.keeper.as_ref()?.found().summary()
+}
+
+/// Damages that an answer names.
+const NAMED: usize = 20;
+
 /// The answer.
 #[derive(Serialize)]
 pub(super) struct Answer {
     /// Why writing fails now, if it does.
     failing: Option<String>,
+    /// What the start found damaged and left out: how much, and the first of it.
+    damages: u64,
+    damaged: Vec<Damaged>,
     sessions: u64,
     /// Messages that wait for sessions.
     entries: u64,
@@ -50,6 +61,15 @@ pub(super) struct Answer {
     wait_seconds: Times,
 }
 
+/// A place of the files that could not be read.
+#[derive(Serialize)]
+pub(super) struct Damaged {
+    segment: u32,
+    offset: u64,
+    bytes: u64,
+    what: String,
+}
+
 /// Durations; quantiles are rounded up by a quarter at most.
 #[derive(Serialize)]
 pub(super) struct Times {
@@ -60,22 +80,26 @@ pub(super) struct Times {
 
 pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Answer>, ApiError> {
     Query::new(&uri).finish()?;
-    let stats = app.keeper.as_ref().and_then(|keeper| keeper.stats());
-    let stats = stats.ok_or_else(|| {
+    let keeper = app.keeper.as_ref();
+    let stats = keeper.and_then(|keeper| Some((keeper.stats()?, keeper.found())));
+    let (stats, found) = stats.ok_or_else(|| {
         ApiError::new(
             StatusCode::CONFLICT,
             "the broker has no store",
             "start it with --data DIR (server.data)",
         )
     })?;
-    Ok(Json(Answer::from(&stats)))
+    Ok(Json(Answer::of(&stats, found)))
 }
 
-impl From<&WriterStats> for Answer {
-    fn from(stats: &WriterStats) -> Self {
+impl Answer {
+    fn of(stats: &WriterStats, found: Found) -> Self {
         let store = &stats.store;
+        let damaged = found.damages.into_iter().take(NAMED);
         Self {
             failing: stats.failing.as_ref().map(ToString::to_string),
+            damages: found.count,
+            damaged: damaged.map(Damaged::from).collect(),
             sessions: store.sessions,
             entries: store.entries,
             messages: store.messages,
@@ -92,6 +116,17 @@ impl From<&WriterStats> for Answer {
             waiting_seconds: stats.oldest_wait.unwrap_or_default().as_secs_f64(),
             commit_seconds: Times::of(&stats.commit_nanos),
             wait_seconds: Times::of(&stats.wait_nanos),
+        }
+    }
+}
+
+impl From<Damage> for Damaged {
+    fn from(damage: Damage) -> Self {
+        Self {
+            segment: damage.segment,
+            offset: damage.offset,
+            bytes: damage.len,
+            what: damage.what,
         }
     }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use punctual_broker::{Operations, StoreTrouble, SysSource};
 use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
 use punctual_store::{
-    Files, Log, LogConfig, Op, Outcome, Poster, Start, Store as _, StoreError, Writer,
-    WriterConfig, WriterStats,
+    Damage, Files, Log, LogConfig, Op, Outcome, Poster, Report, Start, Store as _, StoreError,
+    Writer, WriterConfig, WriterStats,
 };
 
 use self::trouble::{Line, Trouble};
@@ -36,6 +36,34 @@ struct Shared {
     writer: Mutex<Option<Writer<Log<Files>>>>,
     /// Whom to tell of commits, once there is someone.
     handle: OnceLock<Handle>,
+    found: OnceLock<Found>,
+}
+
+/// What the start found damaged, and left out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Found {
+    /// The first of it.
+    pub(crate) damages: Vec<Damage>,
+    /// How much it is.
+    pub(crate) count: u64,
+}
+
+impl Found {
+    fn of(report: &Report) -> Self {
+        Self {
+            damages: report.damages.clone(),
+            count: report.damages.len() as u64 + report.more_damages,
+        }
+    }
+
+    /// How much it is, and the first of it; `None` if nothing is damaged.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let first = self.damages.first()?;
+        Some(match self.count {
+            1 => first.to_string(),
+            count => format!("{first}, and {} more", count - 1),
+        })
+    }
 }
 
 impl StoreDesk for Keeper {
@@ -61,21 +89,30 @@ impl fmt::Debug for Keeper {
 
 impl SysSource for Keeper {
     fn topics(&self) -> Vec<(String, String)> {
-        self.stats().map_or_else(Vec::new, |stats| topics(&stats))
+        let stats = self.stats();
+        stats.map_or_else(Vec::new, |stats| topics(&stats, &self.found()))
     }
 }
 
 /// What `$SYS/broker/store/...` says, with the names of `/healthz` and `/api/v1/store`.
-fn topics(stats: &WriterStats) -> Vec<(String, String)> {
+fn topics(stats: &WriterStats, found: &Found) -> Vec<(String, String)> {
     let mut topics = Vec::new();
     let mut add = |name: &str, value: String| {
         topics.push((format!("$SYS/broker/store/{name}"), value));
     };
     let trouble = trouble_of(stats);
-    add("status", status(trouble.is_some()).into());
+    let damage = found.summary();
+    add(
+        "status",
+        status(trouble.is_some() || damage.is_some()).into(),
+    );
     if let Some(trouble) = trouble {
         add("trouble", trouble);
     }
+    if let Some(damage) = damage {
+        add("damage", damage);
+    }
+    add("damages", found.count.to_string());
     let waited = stats.oldest_wait.unwrap_or_default();
     add("failures", stats.failures.to_string());
     add("commits", stats.store.commits.to_string());
@@ -87,8 +124,8 @@ fn topics(stats: &WriterStats) -> Vec<(String, String)> {
 }
 
 /// In the words of `/healthz`.
-pub(crate) fn status(is_in_trouble: bool) -> &'static str {
-    if is_in_trouble { "degraded" } else { "ok" }
+pub(crate) fn status(is_degraded: bool) -> &'static str {
+    if is_degraded { "degraded" } else { "ok" }
 }
 
 /// Why what has to survive cannot be stored now; `None` if it can.
@@ -170,6 +207,7 @@ impl Keeper {
         if report.more_damages > 0 {
             tracing::error!("{}: {} more", place.display(), report.more_damages);
         }
+        let _ = self.0.found.set(Found::of(&report));
         let shared = Arc::downgrade(&self.0);
         let trouble = RefCell::new(Trouble::default());
         let tell = move |shard, outcome| {
@@ -196,6 +234,11 @@ impl Keeper {
     /// What the writer has done.
     pub(crate) fn stats(&self) -> Option<WriterStats> {
         self.0.poster.get().map(Poster::stats)
+    }
+
+    /// What the start found damaged.
+    pub(crate) fn found(&self) -> Found {
+        self.0.found.get().cloned().unwrap_or_default()
     }
 
     /// Writes what waits; nothing may be handed over any more.

@@ -8,8 +8,8 @@
 
 use super::frame;
 use super::segment::{self, Found, Next, START};
-use super::{Log, Place};
-use crate::{Medium, Op, StoreError};
+use super::{BALLAST, Log, Place, Reserve};
+use crate::{Medium, Op, StoreError, op};
 
 /// Bytes read at once of a segment that is to be given back.
 const LOAD: usize = 4 << 20;
@@ -20,12 +20,35 @@ const LOOK_PER_BYTE: usize = 3;
 /// Bytes of it that are looked at when nothing else is to be done.
 const LOOK_MUCH: usize = 1 << 20;
 
+/// The same on a full disk: what does not fit at the end of a segment is room lost.
+const LOOK_SHORT: usize = 256 << 10;
+
 /// The oldest segment, while it is looked through.
 #[derive(Debug)]
 pub(super) struct Cleaning {
     bytes: Vec<u8>,
     loaded: usize,
     at: usize,
+    /// It is known that there is room for what is still needed of it.
+    fits: bool,
+}
+
+/// Moving everything once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Round {
+    /// The last segment when it began.
+    until: u32,
+    /// The room that there was.
+    room: u64,
+}
+
+/// Moving does not help.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hopeless {
+    /// Bytes that were kept.
+    live: u64,
+    /// The room that there was.
+    room: u64,
 }
 
 /// Where looking goes on once what was put into a frame is written.
@@ -67,6 +90,7 @@ impl<M: Medium> Log<M> {
             bytes: vec![0; end],
             loaded: 0,
             at: START,
+            fits: false,
         });
         if cleaning.loaded < end {
             let to = end.min(cleaning.loaded + LOAD);
@@ -80,6 +104,19 @@ impl<M: Medium> Log<M> {
                 return Moved::Until(cleaning.at);
             }
         }
+        if self.short.is_some() && !cleaning.fits {
+            cleaning.fits = true;
+            // Beside it come what is committed meanwhile, and the frames themselves.
+            if self.needed() + self.config.segment_bytes / 8 > self.room() {
+                // The room that there is is for what gives back more.
+                self.cleaning = None;
+                self.give_up();
+                return Moved::Nothing;
+            }
+        }
+        let Some(cleaning) = &self.cleaning else {
+            return Moved::Nothing;
+        };
         let (mut at, until) = (cleaning.at, cleaning.at + bytes);
         let (image, frame) = (&self.image, &mut self.frame);
         let segment = oldest.header.segment;
@@ -113,6 +150,99 @@ impl<M: Medium> Log<M> {
         Moved::Until(at)
     }
 
+    /// Bytes that moving what is still needed of the oldest segment takes, roughly.
+    fn needed(&self) -> u64 {
+        let (Some(oldest), Some(cleaning)) = (self.segments.front(), &self.cleaning) else {
+            return 0;
+        };
+        let (mut needed, segment) = (0, oldest.header.segment);
+        let mut bytes = Vec::new();
+        let mut found = |found: Found<'_>| {
+            if let Found::Record { record, offset } = found
+                && let Ok(op) = record.op()
+            {
+                let len = record.bytes.len() as u32;
+                let place = Place {
+                    segment,
+                    offset,
+                    len,
+                };
+                self.image.still(&op, segment, &place, &mut |op| {
+                    bytes.clear();
+                    op::put_record(&mut bytes, &op);
+                    needed += bytes.len() as u64;
+                });
+            }
+        };
+        let (mut at, end) = (cleaning.at, Some(oldest.end));
+        while let Next::At(next) =
+            segment::read(&oldest.header, &cleaning.bytes, at, end, &mut found)
+        {
+            at = next;
+        }
+        needed
+    }
+
+    /// Whether something has to be moved on a full disk to have that much room, and
+    /// moving may help.
+    fn is_scarce(&mut self, wanted: u64) -> bool {
+        let (room, segment) = (self.room(), self.config.segment_bytes);
+        if self.short.is_none() || room >= wanted {
+            return false;
+        }
+        self.turn_over();
+        let (oldest, last) = (self.segments.front(), self.segments.back());
+        let oldest = oldest.map_or(0, |it| it.header.segment);
+        match self.round {
+            Some(round) if oldest <= round.until => {}
+            Some(round) if room < round.room + segment / 16 => self.give_up(),
+            _ => {
+                let until = last.map_or(0, |it| it.header.segment);
+                self.round = Some(Round { until, room });
+            }
+        }
+        let live = self.image.live_bytes();
+        self.hopeless
+            .is_none_or(|it| live + segment / 16 < it.live || room + segment / 16 < it.room)
+    }
+
+    /// If the log has one segment, of which much is done with, it goes on in the one in
+    /// reserve, where what is kept of the first has room.
+    fn turn_over(&mut self) {
+        let least = self.config.segment_bytes / 4;
+        if self.segments.len() == 1
+            && self.reserve.is_some()
+            && self.used() > self.image.live_bytes() + least
+        {
+            self.open = false;
+        }
+    }
+
+    /// Moves nothing until what is kept is less, or more has been written.
+    fn give_up(&mut self) {
+        self.round = None;
+        self.hopeless = Some(Hopeless {
+            live: self.image.live_bytes(),
+            room: self.room(),
+        });
+    }
+
+    /// The disk is full: before so many bytes are written, gives back so much that all
+    /// that nobody needs is given back before an eighth of a segment has been written.
+    pub(super) fn make_room(&mut self, commit: u64) {
+        let passes = 8 * (self.used() / self.config.segment_bytes.max(1) + 1);
+        let mut left = (commit * passes).div_ceil(LOOK_SHORT as u64) + 1;
+        // Not all that is left is for this: a segment has to have somewhere to go.
+        let wanted = self.config.segment_bytes + self.config.segment_bytes / 4;
+        while left > 0 && self.is_scarce(wanted) {
+            match self.move_some() {
+                Ok(Moved::Until(_) | Moved::All) => left -= 1,
+                _ => break,
+            }
+            self.provide();
+        }
+    }
+
     /// What was put into the frame up to its byte `end` is in `segment` now,
     /// whose byte `at` is the frame's first.
     pub(super) fn have_moved(&mut self, end: usize, moved: Moved, segment: u32, at: u64) {
@@ -135,7 +265,7 @@ impl<M: Medium> Log<M> {
             (Moved::All, Some(_)) => {
                 let oldest = self.segments.front().map(|it| it.header.segment);
                 // One that cannot be removed is looked at again.
-                if oldest.is_some_and(|oldest| self.remove(oldest)) {
+                if oldest.is_some_and(|oldest| self.give_back(oldest)) {
                     self.segments.pop_front();
                 }
                 self.cleaning = None;
@@ -144,11 +274,37 @@ impl<M: Medium> Log<M> {
         }
     }
 
+    /// On a full disk it is the ballast from now on: someone else could take its room.
+    fn give_back(&mut self, segment: u32) -> bool {
+        let size = self.segments.front().map_or(0, |it| it.size);
+        if self.short.is_some() && self.ballast.is_some() {
+            // It becomes the reserve if there is none; if there is, this one can go.
+            let _ = self.make_reserve();
+        }
+        let is_wanted = self.short.is_some() && self.ballast.is_none();
+        if is_wanted
+            && size >= self.config.segment_bytes
+            && self.medium.rename(segment, BALLAST).is_ok()
+        {
+            self.ballast = Some(Reserve {
+                segment: BALLAST,
+                size,
+                used: size,
+            });
+            return true;
+        }
+        self.remove(segment)
+    }
+
     /// Moves a part, with a commit of its own.
     fn move_some(&mut self) -> Result<Moved, StoreError> {
         self.make_place()?;
         self.begin_frame();
-        let moved = self.look(LOOK_MUCH);
+        let much = match self.short {
+            Some(_) => LOOK_SHORT,
+            None => LOOK_MUCH,
+        };
+        let moved = self.look(much);
         let nothing = self.frame.count() == 1 && moved != Moved::All;
         if moved == Moved::Nothing || nothing {
             if let (Moved::Until(at), Some(cleaning)) = (moved, &mut self.cleaning) {
@@ -165,7 +321,13 @@ impl<M: Medium> Log<M> {
     /// The disk is full: gives back one segment, if much of what is in use is
     /// done with. Whether it worked shows when room is asked for again.
     pub(super) fn reclaim(&mut self) {
-        while self.used() > self.image.live_bytes() + self.config.segment_bytes {
+        let (live, segment) = (self.image.live_bytes(), self.config.segment_bytes);
+        let done_with = self.used().saturating_sub(live);
+        // To move all that is kept has to be worth it.
+        if done_with < (segment / 4).max(live / 32) {
+            return;
+        }
+        while self.is_scarce(segment + segment / 2) {
             match self.move_some() {
                 Ok(Moved::Until(_)) => {}
                 _ => break,

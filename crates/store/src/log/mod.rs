@@ -8,9 +8,12 @@
 //! undoes. What is kept, without the contents of messages, is in memory as an
 //! [`Image`] that says for each thing in which segment it is.
 //!
-//! One segment is always in reserve: if no other can be had the disk is full,
-//! what needs room is refused, and what gives it back still has some. What is left
-//! of a commit that failed is not written over while there is room elsewhere;
+//! What needs room is refused unless one and a half segments are left beside it, in
+//! the last one, in reserve, and in a ballast (segment 0). What does not need room goes
+//! on in these, and what nobody needs of the oldest segments is given back meanwhile, so
+//! that there is always one to move the next into. On a full disk a segment that is
+//! given back becomes the ballast: it stays the log's, whoever else wants room. What is
+//! left of a commit that failed is not written over while there is room elsewhere;
 //! without any it is wiped, so that there is a way on.
 //!
 //! Invariant: a segment is read up to the end of the last commit that
@@ -28,7 +31,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::{io, iter};
 
-use self::clean::Cleaning;
+use self::clean::{Cleaning, Hopeless, Moved, Round};
 use self::frame::Draft;
 use self::open::Window;
 use self::segment::{COPYING, FORMAT, GIVES_BACK, Header, Origin, START};
@@ -43,7 +46,7 @@ use crate::{Batch, Image, Medium, Op, Report, Store, StoreError, StoreStats, Wal
 pub struct LogConfig {
     /// Bytes of a segment; one that has to hold a larger commit is larger.
     pub segment_bytes: u64,
-    /// Bytes that may be kept. On the disk they take up to twice that and four
+    /// Bytes that may be kept. On the disk they take up to twice that and five
     /// segments.
     pub max_bytes: u64,
 }
@@ -115,6 +118,9 @@ struct Reserve {
     used: u64,
 }
 
+/// The number of the ballast. What is in it counts for nothing.
+const BALLAST: u32 = 0;
+
 /// A store on a medium.
 #[derive(Debug)]
 pub struct Log<M> {
@@ -140,6 +146,14 @@ pub struct Log<M> {
     /// Whether the last of them is written to.
     open: bool,
     reserve: Option<Reserve>,
+    /// Becomes the reserve when no segment can be made.
+    ballast: Option<Reserve>,
+    /// Why less is left than what needs room has to leave.
+    short: Option<StoreError>,
+    /// Since when everything is moved once on a full disk.
+    round: Option<Round>,
+    /// When it was last seen that moving anything gives back nothing.
+    hopeless: Option<Hopeless>,
     /// The highest number of a segment that was ever used.
     last_segment: u32,
     sequence: u64,
@@ -177,6 +191,10 @@ impl<M: Medium> Log<M> {
             segments: VecDeque::new(),
             open: false,
             reserve: None,
+            ballast: None,
+            short: None,
+            round: None,
+            hopeless: None,
             last_segment: numbers.last().copied().unwrap_or(0),
             sequence: 0,
             cleaning: None,
@@ -276,7 +294,7 @@ impl<M: Medium> Log<M> {
     /// Whether a group may grow what is kept, and the disk what is used.
     fn admit(&mut self, added: u64, ops: &[Op<'_>], fates: &[Fate]) -> Result<(), StoreError> {
         let live = self.image.live_bytes();
-        if live + added <= self.config.max_bytes && self.reserve.is_some() {
+        if live + added <= self.config.max_bytes && self.short.is_none() {
             return Ok(());
         }
         // What it gives back is looked for only when that decides.
@@ -289,9 +307,32 @@ impl<M: Medium> Log<M> {
                 needed: live + more - self.config.max_bytes,
             });
         }
-        match self.make_reserve() {
-            Err(StoreError::Full { .. }) if more == 0 => Ok(()),
+        match &self.short {
+            Some(short) if more > 0 => Err(short.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that can be written without another segment.
+    fn room(&self) -> u64 {
+        let last = self.segments.back().filter(|_| self.open);
+        let last = last.map_or(0, |it| it.size.saturating_sub(it.end));
+        let others = [self.reserve, self.ballast].into_iter().flatten();
+        last + others.map(|it| it.size).sum::<u64>()
+    }
+
+    /// Sees to it that enough is left for what needs room, and notes if it is not.
+    fn provide(&mut self) {
+        let segment = self.config.segment_bytes;
+        let enough = segment + segment / 2;
+        let made = match self.make_reserve() {
+            // A log begins with one segment and one in reserve.
+            Ok(()) if self.room() < enough && !self.segments.is_empty() => self.make_ballast(),
             other => other,
+        };
+        self.short = made.err().filter(|_| self.room() < enough);
+        if self.short.is_none() {
+            (self.round, self.hopeless) = (None, None);
         }
     }
 
@@ -304,7 +345,20 @@ impl<M: Medium> Log<M> {
             self.last_segment.saturating_add(1),
             self.config.segment_bytes,
         );
-        self.create(segment, size)?;
+        let size = match (self.create(segment, size), self.ballast) {
+            (Ok(()), _) => size,
+            (Err(StoreError::Full { .. }), Some(ballast)) => {
+                // It may have what it had as a segment.
+                self.wipe(BALLAST, 0, ballast.used)?;
+                self.ballast = Some(Reserve { used: 0, ..ballast });
+                let renamed = self.medium.rename(BALLAST, segment);
+                renamed.map_err(|error| unwritable(segment, &error))?;
+                self.ballast = None;
+                self.last_segment = segment;
+                ballast.size
+            }
+            (Err(error), _) => return Err(error),
+        };
         self.reserve = Some(Reserve {
             segment,
             size,
@@ -313,20 +367,36 @@ impl<M: Medium> Log<M> {
         Ok(())
     }
 
+    /// Sees to it that there is a ballast.
+    fn make_ballast(&mut self) -> Result<(), StoreError> {
+        if self.ballast.is_some() {
+            return Ok(());
+        }
+        let size = self.config.segment_bytes;
+        match self.medium.create(BALLAST, size) {
+            Ok(()) => {
+                self.ballast = Some(Reserve {
+                    segment: BALLAST,
+                    size,
+                    used: 0,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                // One that nobody knows of is in the way.
+                self.remove(BALLAST);
+                Err(unmade(BALLAST, size, &error))
+            }
+        }
+    }
+
     fn create(&mut self, segment: u32, size: u64) -> Result<(), StoreError> {
         match self.medium.create(segment, size) {
             Ok(()) => {
                 self.last_segment = segment;
                 Ok(())
             }
-            Err(error) if is_full(&error) => Err(StoreError::Full {
-                what: "the disk",
-                needed: size,
-            }),
-            Err(error) => {
-                let what = format!("segment {segment} cannot be made");
-                Err(StoreError::io(what, &error))
-            }
+            Err(error) => Err(unmade(segment, size, &error)),
         }
     }
 
@@ -515,15 +585,31 @@ impl<M: Medium> Store for Log<M> {
                 self.sweep();
             }
             self.make_place()?;
+            self.provide();
+            self.make_room(group.as_bytes().len() as u64);
             self.begin_frame();
-            let moved = self.put_moved(group.as_bytes().len());
-            let (start, before) = (self.frame.end(), self.frame.count());
+            let mut moved = self.put_moved(group.as_bytes().len());
+            let (mut start, mut before) = (self.frame.end(), self.frame.count());
             growth = self.put_group(group, &ops, &fates);
-            if let Err(full) = self.admit(growth.added, &ops, &fates) {
-                self.reclaim();
-                return Err(full);
+            let admitted = self.admit(growth.added, &ops, &fates);
+            let is_admitted = admitted.is_ok();
+            let mut written = admitted.and_then(|()| self.write_frame());
+            let is_full = matches!(written, Err(StoreError::Full { .. }));
+            if is_full && (!is_admitted || moved != Moved::Nothing) {
+                // There may be room once something is given back, or without what was to
+                // be moved.
+                if !is_admitted {
+                    self.reclaim();
+                    self.provide();
+                    self.admit(growth.added, &ops, &fates)?;
+                }
+                moved = Moved::Nothing;
+                self.begin_frame();
+                (start, before) = (self.frame.end(), self.frame.count());
+                growth = self.put_group(group, &ops, &fates);
+                written = self.write_frame();
             }
-            (segment, at) = self.write_frame()?;
+            (segment, at) = written?;
             self.have_moved(start, moved, segment, at);
             self.stats.written_bytes += (self.frame.end() - start) as u64;
             self.stats.written_operations += u64::from(self.frame.count() - before);
@@ -574,7 +660,8 @@ impl<M: Medium> Store for Log<M> {
         let mut stats = self.stats;
         stats.count(&self.image);
         let sizes = self.segments.iter().map(|segment| segment.size);
-        stats.disk_bytes = sizes.sum::<u64>() + self.reserve.map_or(0, |it| it.size);
+        let others = [self.reserve, self.ballast].into_iter().flatten();
+        stats.disk_bytes = sizes.sum::<u64>() + others.map(|it| it.size).sum::<u64>();
         stats
     }
 
@@ -611,6 +698,16 @@ impl Growth {
 
 fn unreadable(segment: u32) -> String {
     format!("segment {segment} cannot be read")
+}
+
+fn unmade(segment: u32, size: u64, error: &io::Error) -> StoreError {
+    if is_full(error) {
+        return StoreError::Full {
+            what: "the disk",
+            needed: size,
+        };
+    }
+    StoreError::io(format!("segment {segment} cannot be made"), error)
 }
 
 fn unwritable(segment: u32, error: &io::Error) -> StoreError {

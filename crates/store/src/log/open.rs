@@ -9,7 +9,7 @@ use super::frame::{Frame, is_zero};
 use super::segment::{
     self, COPYING, FORMAT, Found, GIVES_BACK, Header, Next, Opening, Origin, START,
 };
-use super::{Log, Place, Reserve, Rest, Segment, unreadable};
+use super::{BALLAST, Log, Place, Reserve, Rest, Segment, unreadable};
 use crate::image::Image;
 use crate::op::{Record, Records};
 use crate::store::Damage;
@@ -19,6 +19,7 @@ impl<M: Medium> Log<M> {
     /// Reads the segments with these numbers.
     pub(super) fn load(&mut self, numbers: &[u32]) -> Result<(), StoreError> {
         let mut openings = Vec::new();
+        let numbers = self.take_ballast(numbers)?;
         for &segment in numbers {
             let mut start = [0; START];
             let len = self.read(segment, 0, &mut start)?;
@@ -132,6 +133,28 @@ impl<M: Medium> Log<M> {
         }
         self.look_for_the_first(&openings);
         Ok(())
+    }
+
+    /// The ballast is no part of the log; returns the other numbers.
+    fn take_ballast<'a>(&mut self, numbers: &'a [u32]) -> Result<&'a [u32], StoreError> {
+        let Some((&BALLAST, others)) = numbers.split_first() else {
+            return Ok(numbers);
+        };
+        let size = self.size(BALLAST)?;
+        if size < self.config.segment_bytes {
+            self.leftovers.push(BALLAST);
+        } else {
+            self.ballast = Some(Reserve {
+                segment: BALLAST,
+                size,
+                used: size,
+            });
+        }
+        if others.is_empty() {
+            let what = "it is a reserve, and all other segments are missing";
+            self.damage(BALLAST, 0, 0, what);
+        }
+        Ok(others)
     }
 
     fn size(&mut self, segment: u32) -> Result<u64, StoreError> {

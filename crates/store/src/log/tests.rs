@@ -450,23 +450,27 @@ fn on_small_disk() -> Log<Simulated> {
     log
 }
 
-/// A store on a disk that it fills, without a segment in reserve, and which sessions it has.
-fn full() -> (Log<Simulated>, u64) {
-    let mut log = on_small_disk();
-    let mut sessions = 0;
-    loop {
-        let group: Batch = [session_op(sessions + 1)].into_iter().collect();
-        match log.commit(&group) {
-            Ok(()) => sessions += 1,
-            Err(StoreError::Full { .. }) => {
-                // What it gave back just now has gone to something else.
-                let used = log.medium().used();
-                log.medium_mut().capacity = Some(used);
-                return (log, sessions);
-            }
-            Err(other) => panic!("{other}"),
-        }
+/// Takes away what it has for a full disk, as one had that an earlier version filled.
+fn strip(log: &mut Log<Simulated>) {
+    let reserves = [log.reserve.take(), log.ballast.take()];
+    for reserve in reserves.into_iter().flatten() {
+        assert!(log.remove(reserve.segment));
     }
+    others_take_the_rest(log);
+}
+
+/// A store on a disk that it fills, as an earlier version left it: its last segment was the
+/// one in reserve. And which sessions it has.
+fn full() -> (Log<Simulated>, u64) {
+    let mut log = open(Simulated::default());
+    let mut sessions = 0;
+    while log.segments.len() < 4 {
+        sessions += 1;
+        let group: Batch = [session_op(sessions)].into_iter().collect();
+        log.commit(&group).expect("room");
+    }
+    strip(&mut log);
+    (log, sessions)
 }
 
 fn end(session: u64) -> Batch {
@@ -532,7 +536,7 @@ fn a_segment_without_header_does_not_keep_a_full_store_from_giving_back_room() {
         let before = log.medium().clone();
         let group: Batch = [session_op(count + 1)].into_iter().collect();
         log.commit(&group).expect("room");
-        if log.segments.len() == 4 {
+        if log.segments.len() == 3 {
             break (open(before), group);
         }
         count += 1;
@@ -547,7 +551,9 @@ fn a_segment_without_header_does_not_keep_a_full_store_from_giving_back_room() {
     });
     let log = open(disk);
     assert!(log.report().torn > 0 && log.report().damages.is_empty());
-    assert!(log.reserve.is_none() && log.segments.len() == 4);
+    assert!(log.segments.len() == 3);
+    let mut log = log;
+    strip(&mut log);
     makes_room(log, 1, count);
 }
 
@@ -566,4 +572,219 @@ fn where_all_cannot_be_given_back_for_want_of_room_the_log_goes_on() {
     );
     log.commit(&end(2)).expect("it gives back room");
     assert_eq!(sessions(&mut open(log.into_medium())), [1, 3]);
+}
+
+/// What a program that writes for ever leaves of a disk: what is given back is gone.
+fn others_take_the_rest(log: &mut Log<Simulated>) {
+    let used = log.medium().used();
+    log.medium_mut().capacity = Some(used);
+}
+
+/// Sessions with messages that wait, until no more can be stored; how many each has.
+fn filled(sessions: u64, capacity: u64) -> (Log<Simulated>, Image, u64) {
+    let mut log = open(Simulated::default());
+    log.medium_mut().capacity = Some(capacity * CONFIG.segment_bytes);
+    let mut model = Image::default();
+    let mut entry = 0;
+    loop {
+        let mut group = Batch::new();
+        if entry == 0 {
+            group = (1..=sessions).map(session_op).collect();
+        }
+        for session in 1..=sessions {
+            entry += 1;
+            put_message(session, entry, &mut group);
+        }
+        match log.commit(&group) {
+            Ok(()) => model.apply(&group),
+            Err(StoreError::Full { .. }) => {
+                others_take_the_rest(&mut log);
+                return (log, model, entry / sessions - 1);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn put_message(session: u64, entry: u64, group: &mut Batch) {
+    group.push(&Op::Message {
+        message: entry,
+        content: crate::op::Content {
+            topic: "a/b",
+            properties: &[],
+            payload: &[entry as u8; 60],
+            publisher: 1,
+            qos: 1,
+            retain: false,
+            expires: None,
+            stamp: &[],
+        },
+    });
+    group.push(&Op::Entry(crate::op::EntryOp {
+        session,
+        entry,
+        message: entry,
+        qos: 1,
+        retain: false,
+        subscription_ids: crate::op::Ids::NONE,
+        number: None,
+    }));
+}
+
+/// What has to be there is there after the power fails, too.
+fn is_as(log: Log<Simulated>, model: &Image) -> Log<Simulated> {
+    let mut disk = log.into_medium();
+    disk.crash(|| false);
+    let mut log = open(disk);
+    assert_eq!(log.report().damages, []);
+    let now = of_log(&mut log);
+    assert_eq!(difference(&now, &of_image(&recovered(model))), NONE);
+    log
+}
+
+/// Nothing new comes, what is acknowledged is scattered over the log, and whatever the
+/// log gave back to the disk somebody else would take: every acknowledgement is written.
+#[test]
+fn a_full_store_takes_acknowledgements_until_none_is_left() {
+    for sessions in [1, 2, 3, 7] {
+        for capacity in [4, 7, 16] {
+            let (mut log, mut model, each) = filled(sessions, capacity);
+            // The last session's first: the oldest segments stay in use the longest.
+            for session in (1..=sessions).rev() {
+                for turn in 0..each {
+                    let entry = turn * sessions + session;
+                    let packet_id = turn as u16 + 1;
+                    for op in [
+                        Op::Sent {
+                            session,
+                            entry,
+                            packet_id,
+                        },
+                        Op::Done { session, entry },
+                    ] {
+                        let group: Batch = [op].into_iter().collect();
+                        let done = log.commit(&group);
+                        let used = log.medium().used() / CONFIG.segment_bytes;
+                        assert_eq!(done, Ok(()), "{sessions} {capacity} {entry} {used}");
+                        model.apply(&group);
+                        others_take_the_rest(&mut log);
+                    }
+                    if turn % 50 == 0 {
+                        log = is_as(log, &model);
+                        others_take_the_rest(&mut log);
+                    }
+                }
+            }
+            log = is_as(log, &model);
+            // With nothing left to keep there is room, though the disk is full.
+            others_take_the_rest(&mut log);
+            let mut group = Batch::new();
+            put_message(1, each * sessions + 9, &mut group);
+            let _ = log.commit(&group);
+            let _ = log.commit(&group);
+            assert_eq!(log.commit(&group), Ok(()), "{sessions} {capacity}");
+        }
+    }
+}
+
+/// Clients that come and go while nothing can be stored change what is kept without end, and
+/// never make it more.
+#[test]
+fn a_full_store_takes_what_does_not_grow_for_ever() {
+    for capacity in [4, 6, 12] {
+        let (mut log, mut model, each) = filled(3, capacity);
+        for turn in 0..20_000u64 {
+            let session = 1 + turn % 3;
+            let group: Batch = [session_op(session)].into_iter().collect();
+            let done = log.commit(&group);
+            assert_eq!(done, Ok(()), "{capacity}: {turn}");
+            model.apply(&group);
+            others_take_the_rest(&mut log);
+            if turn % 1000 == 0 {
+                log = is_as(log, &model);
+                others_take_the_rest(&mut log);
+            }
+        }
+        let group: Batch = [Op::SessionEnd { session: 1 }].into_iter().collect();
+        assert_eq!(log.commit(&group), Ok(()));
+        model.apply(&group);
+        let mut log = is_as(log, &model);
+        // And goes on by itself when there is room.
+        let mut group = Batch::new();
+        put_message(2, 3 * each + 9, &mut group);
+        log.medium_mut().capacity = None;
+        assert_eq!(log.commit(&group), Ok(()));
+    }
+}
+
+/// The power fails at any call of a disk that is full, or the disk does and what failed is
+/// tried again.
+#[test]
+fn a_full_store_survives_whatever_happens_to_it() {
+    for seed in 0..6 {
+        let mut coin = Coin(seed);
+        let (mut log, mut model, each) = filled(3, 5);
+        let mut left: Vec<(u64, u64)> = (1..=3)
+            .flat_map(|session| (0..each).map(move |turn| (session, turn * 3 + session)))
+            .collect();
+        for turn in 0..1500u64 {
+            // Of every four one acknowledges.
+            let op = match left.last() {
+                Some(&(session, entry)) if turn % 4 == 0 => Op::Done { session, entry },
+                _ => session_op(1 + turn % 3),
+            };
+            let group: Batch = [op].into_iter().collect();
+            let calls = (0..5).fold(0, |all, _| 2 * all + u64::from(coin.toss()));
+            log.medium_mut().fail_after = Some(calls);
+            let done = log.commit(&group);
+            log.medium_mut().fail_after = None;
+            if done.is_err() && coin.toss() {
+                let mut disk = log.into_medium();
+                disk.crash(|| coin.toss());
+                log = open(disk);
+                assert_eq!(log.report().damages, []);
+            }
+            if done.is_err() {
+                assert_eq!(log.commit(&group), Ok(()), "{seed}: {turn}");
+            }
+            model.apply(&group);
+            if matches!(op, Op::Done { .. }) {
+                left.pop();
+            }
+            others_take_the_rest(&mut log);
+            if turn % 100 == 0 {
+                log = is_as(log, &model);
+                others_take_the_rest(&mut log);
+            }
+        }
+        is_as(log, &model);
+    }
+}
+
+/// Even a log of two segments has room again when all is acknowledged.
+#[test]
+fn the_smallest_full_store_goes_on_when_it_is_empty() {
+    for capacity in 2..6 {
+        let (mut log, mut model, each) = filled(1, capacity);
+        for entry in 1..=each {
+            let group: Batch = [Op::Done { session: 1, entry }].into_iter().collect();
+            assert_eq!(log.commit(&group), Ok(()), "{capacity}");
+            model.apply(&group);
+            others_take_the_rest(&mut log);
+        }
+        for entry in each + 1..2 * each {
+            let mut group = Batch::new();
+            put_message(1, entry, &mut group);
+            // With all that it gave back it may not be as large as it was.
+            let most = 40;
+            let done = (0..most).any(|_| log.commit(&group).is_ok());
+            assert!(done, "{capacity} {entry} of {each}");
+            model.apply(&group);
+            let group: Batch = [Op::Done { session: 1, entry }].into_iter().collect();
+            assert_eq!(log.commit(&group), Ok(()), "{capacity}");
+            model.apply(&group);
+            others_take_the_rest(&mut log);
+        }
+        is_as(log, &model);
+    }
 }

@@ -84,8 +84,8 @@ fn write(snapshot: &Snapshot) -> String {
         admission(numbers, &mut out);
         flows::write(&snapshot.flows, &mut out);
     }
-    if let Some(stats) = &snapshot.store {
-        store::write(stats, &mut out);
+    if let Some((stats, damages)) = &snapshot.store {
+        store::write(stats, *damages, &mut out);
     }
     network(&snapshot.network, &mut out);
     if let Some(status) = &snapshot.realtime {

@@ -13,7 +13,8 @@ const DURATIONS: RangeInclusive<u64> = (1 << 15) - 1..=(1 << 34) - 1;
 /// Bounds of bytes: from 64 to 64 Mi.
 const SIZES: RangeInclusive<u64> = (1 << 6) - 1..=(1 << 26) - 1;
 
-pub(super) fn write(stats: &WriterStats, out: &mut Exposition) {
+/// `damages` is what the start found damaged.
+pub(super) fn write(stats: &WriterStats, damages: u64, out: &mut Exposition) {
     let store = &stats.store;
     out.one(
         "punctual_store_failing",
@@ -27,6 +28,12 @@ pub(super) fn write(stats: &WriterStats, out: &mut Exposition) {
             Counter,
             "Attempts to write that failed.",
             stats.failures,
+        ),
+        (
+            "punctual_store_damages",
+            Gauge,
+            "Places of the files that the start could not read, and left out.",
+            damages,
         ),
         (
             "punctual_store_sessions",
