@@ -1113,7 +1113,16 @@ pub(super) fn deliver_all(
             continue;
         }
         if *shard == hub.index {
-            for target in targets.iter() {
+            // Nobody waits for a publisher's own copy of what is urgent: it goes last.
+            let own = match publication.stamp.class().is_urgent() {
+                true => targets
+                    .iter()
+                    .position(|target| is_own(target, publication)),
+                false => None,
+            };
+            let (before, after) = targets.split_at(own.unwrap_or_default());
+            let (last, after) = after.split_at(usize::from(own.is_some()));
+            for target in before.iter().chain(after).chain(last) {
                 if let Some(receiver) = hub.deliver(publication, target, now)
                     && let Some(publisher) = publisher
                 {
@@ -1189,6 +1198,11 @@ fn post(hub: &mut Hub, shard: u16, message: Remote, publisher: Option<ConnId>, c
     }
 }
 
+/// Whether a receiver is the publisher itself.
+fn is_own(target: &Target, publication: &Publication<'_>) -> bool {
+    target.session.number == publication.publisher
+}
+
 /// Whether a receiver is to get the message with QoS above 0.
 fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
     publication.qos.min(target.qos) != QoS::AtMostOnce
@@ -1212,7 +1226,7 @@ fn promise_room(
     };
     let plain = || {
         all().filter(|target| {
-            let own = target.no_local && target.session.number == publication.publisher;
+            let own = target.no_local && is_own(target, publication);
             target.qos != QoS::AtMostOnce && !own
         })
     };
