@@ -81,13 +81,9 @@ impl Broker {
 
     fn connect(&mut self, client_id: &str, clean_start: bool) -> ConnId {
         let meta = ConnMeta {
-            peer: None,
-            local: None,
-            listener: 0,
             allow_anonymous: true,
-            identity: None,
             nonce: [1; 16],
-            refuse: None,
+            ..ConnMeta::default()
         };
         let conn = self.shard.open(meta, self.now);
         let connect = Connect {

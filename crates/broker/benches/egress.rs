@@ -142,13 +142,8 @@ impl Broker {
         let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), Nanos(1));
         let mut connect = |name: &str| {
             let meta = ConnMeta {
-                peer: None,
-                local: None,
-                listener: 0,
                 allow_anonymous: true,
-                identity: None,
-                nonce: [0; 16],
-                refuse: None,
+                ..ConnMeta::default()
             };
             let id = shard.open(meta, Nanos(1));
             let mut bytes = Vec::new();

@@ -42,13 +42,9 @@ impl Broker {
         let mut now = Nanos(1_000_000_000);
         let mut shard = Shard::new(Directory::new(1), 0, Arc::new(config), now);
         let meta = ConnMeta {
-            peer: None,
-            local: None,
-            listener: 0,
             allow_anonymous: true,
-            identity: None,
             nonce: [1; 16],
-            refuse: None,
+            ..ConnMeta::default()
         };
         let conn = shard.open(meta, now);
         let connect = Connect {

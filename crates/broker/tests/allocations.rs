@@ -154,13 +154,8 @@ impl Shell {
 
     fn connect(&mut self, connect: &Connect<'_>) -> ConnId {
         let meta = ConnMeta {
-            peer: None,
-            local: None,
-            listener: 0,
             allow_anonymous: true,
-            identity: None,
-            nonce: [0; 16],
-            refuse: None,
+            ..ConnMeta::default()
         };
         let id = self.shard.open(meta, self.now);
         let mut bytes = Vec::new();

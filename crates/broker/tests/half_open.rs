@@ -8,13 +8,8 @@ const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c";
 
 fn open(shard: &mut Shard, now: Nanos) -> ConnId {
     let meta = ConnMeta {
-        peer: None,
-        local: None,
-        listener: 0,
         allow_anonymous: true,
-        identity: None,
-        nonce: [0; 16],
-        refuse: None,
+        ..ConnMeta::default()
     };
     shard.open(meta, now)
 }

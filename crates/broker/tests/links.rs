@@ -201,13 +201,8 @@ impl Broker {
 
 fn meta() -> ConnMeta {
     ConnMeta {
-        peer: None,
-        listener: 0,
         allow_anonymous: true,
-        identity: None,
-        nonce: [0; 16],
-        refuse: None,
-        local: None,
+        ..ConnMeta::default()
     }
 }
 

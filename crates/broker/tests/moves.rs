@@ -165,13 +165,8 @@ impl Broker {
 
     fn connect(&mut self, shard: usize, client_id: &str, expiry: u32) -> (usize, ConnId) {
         let meta = ConnMeta {
-            peer: None,
-            listener: 0,
             allow_anonymous: true,
-            identity: None,
-            nonce: [0; 16],
-            refuse: None,
-            local: None,
+            ..ConnMeta::default()
         };
         let conn = (shard, self.shards[shard].open(meta, self.now));
         let mut properties = PropertyBuf::new();

@@ -24,13 +24,8 @@ fn read(shard: &mut Shard, client: ConnId) {
 
 fn subscriber(shard: &mut Shard, id: &str) -> ConnId {
     let meta = ConnMeta {
-        peer: None,
-        local: None,
-        listener: 0,
         allow_anonymous: true,
-        identity: None,
-        nonce: [0; 16],
-        refuse: None,
+        ..ConnMeta::default()
     };
     let client = shard.open(meta, NOW);
     let connect = Connect {

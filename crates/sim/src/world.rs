@@ -388,13 +388,9 @@ impl World {
     pub fn connect_to(&mut self, shard: u16, profile: LinkProfile) -> LinkId {
         self.nonce += 1;
         let meta = ConnMeta {
-            peer: None,
-            local: None,
-            listener: 0,
             allow_anonymous: true,
-            identity: None,
             nonce: self.nonce.to_be_bytes(),
-            refuse: None,
+            ..ConnMeta::default()
         };
         self.connect_with(shard, profile, meta)
     }

@@ -408,12 +408,9 @@ impl World {
                     Event::Opened(peer) => {
                         let meta = ConnMeta {
                             peer: self.endpoint.path(peer).map(|path| path.remote),
-                            local: None,
-                            listener: 0,
                             allow_anonymous: true,
-                            identity: None,
                             nonce: u128::from(self.rng.next()).to_be_bytes(),
-                            refuse: None,
+                            ..ConnMeta::default()
                         };
                         let conn = self.shard.open(meta, nanos(self.now));
                         self.conns.insert(peer, conn);

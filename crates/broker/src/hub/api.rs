@@ -35,7 +35,7 @@ impl ConnId {
 }
 
 /// What the shell knows of a connection when it is opened.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ConnMeta {
     /// Peer, if it has an address.
     pub peer: Option<SocketAddr>,

@@ -474,13 +474,9 @@ mod tests {
 
         fn connect(&mut self, n: usize, persistent: bool) {
             let meta = ConnMeta {
-                peer: None,
-                local: None,
-                listener: 0,
                 allow_anonymous: true,
-                identity: None,
-                refuse: None,
                 nonce: [7; 16],
+                ..ConnMeta::default()
             };
             let version = match n % 2 {
                 0 => Version::V5,

@@ -200,13 +200,8 @@ mod tests {
         let mut shard = Shard::new(Directory::new(1), 0, Arc::new(Config::default()), Nanos(0));
         for n in 0..clients {
             let meta = ConnMeta {
-                peer: None,
-                local: None,
-                listener: 0,
                 allow_anonymous: true,
-                identity: None,
-                nonce: [0; 16],
-                refuse: None,
+                ..ConnMeta::default()
             };
             let id = shard.open(meta, Nanos(0));
             let mut bytes = b"\x10\x10\0\x04MQTT\x04\x02\0\0\0\x04".to_vec();

@@ -247,9 +247,7 @@ fn what_a_session_has_had_elsewhere_is_known_after_a_kill() {
         let mut world = pair(true, "t");
         burst(&mut world, "t", QoS::ExactlyOnce);
         world.run_for(5);
-        world.hang_up(0);
-        world.clients[0].home = 1;
-        world.connect(0);
+        world.move_to(0, 1);
         world.run_for(3 * after);
         let under_way = 300 - world.clients[3].received.len();
         assert!(under_way > 50, "{under_way}");
@@ -326,9 +324,7 @@ fn who_goes_on_before_the_session_has_come_loses_nothing() {
         for after in 1..40 {
             let mut world = trio(store);
             chatter(&mut world, after);
-            world.hang_up(0);
-            world.clients[0].home = 2;
-            world.connect(0);
+            world.move_to(0, 2);
             chatter(&mut world, 100);
             came_once(&mut world, 2, &format!("store {store}, after {after}"));
         }
@@ -341,16 +337,12 @@ fn who_goes_on_before_the_session_has_come_loses_nothing() {
 fn who_was_elsewhere_while_all_was_cut_gets_what_waits_there() {
     for after in 1..12 {
         let mut world = pair(false, "t");
-        world.hang_up(0);
-        world.clients[0].home = 1;
-        world.connect(0);
+        world.move_to(0, 1);
         world.run_for(after);
         world.cut(0, true);
         world.run_for(1000);
         for home in [0, 1] {
-            world.hang_up(0);
-            world.clients[0].home = home;
-            world.connect(0);
+            world.move_to(0, home);
             world.run_for(1000);
             if home == 0 {
                 world.hang_up(0);
@@ -488,9 +480,7 @@ fn what_waits_comes_to_a_new_session_before_it_subscribes() {
     for pause in [1000, 5000] {
         let mut world = pair(false, "t");
         for home in [1, 0] {
-            world.hang_up(0);
-            world.clients[0].home = home;
-            world.connect(0);
+            world.move_to(0, home);
             world.run_for(pause);
         }
         world.hang_up(0);
@@ -523,9 +513,7 @@ fn what_waits_for_a_link_is_not_what_another_session_has_had() {
     }
     world.run_for(1000);
     for home in [1, 0] {
-        world.hang_up(0);
-        world.clients[0].home = home;
-        world.connect(0);
+        world.move_to(0, home);
         world.run_for(1000);
     }
     assert_eq!(world.clients[0].presents, [false, false, true]);
@@ -546,9 +534,7 @@ fn what_a_client_remembers_of_a_session_that_ends_is_released() {
             world.run_for(1000);
             // To each broker once, so that there are two sessions, and back to the first.
             for home in [1, 0] {
-                world.hang_up(0);
-                world.clients[0].home = home;
-                world.connect(0);
+                world.move_to(0, home);
                 world.run_for(1000);
             }
             for _ in 0..5 {

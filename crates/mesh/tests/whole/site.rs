@@ -214,13 +214,9 @@ pub struct Running {
 
 pub fn meta(nonce: u128) -> ConnMeta {
     ConnMeta {
-        peer: None,
-        local: None,
-        listener: 0,
         allow_anonymous: true,
-        identity: None,
         nonce: nonce.to_be_bytes(),
-        refuse: None,
+        ..ConnMeta::default()
     }
 }
 

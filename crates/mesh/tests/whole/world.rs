@@ -539,6 +539,13 @@ impl World {
         }
     }
 
+    /// A client's connection breaks, and it connects to that broker.
+    pub fn move_to(&mut self, client: usize, home: usize) {
+        self.hang_up(client);
+        self.clients[client].home = home;
+        self.connect(client);
+    }
+
     /// A client's connection breaks, and its broker does not notice.
     pub fn vanish(&mut self, client: usize) {
         if let Some(pipe) = self.clients[client].pipe {

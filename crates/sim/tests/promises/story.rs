@@ -266,12 +266,10 @@ impl Story {
         peer.refuse = *self.rng.pick(&[None, None, Some(true), Some(false)]);
         let meta = ConnMeta {
             peer: Some(SocketAddr::new(address(host), 1000 + n as u16)),
-            local: None,
-            listener: 0,
             allow_anonymous: true,
-            identity: None,
             nonce: u128::from(self.rng.any()).to_be_bytes(),
             refuse: peer.refuse,
+            ..ConnMeta::default()
         };
         let profile = LinkProfile {
             jitter: Nanos(20_000),

@@ -121,12 +121,9 @@ impl Plant {
         let host = Ipv4Addr::new(10, 0, 0, rng.within(1..=5) as u8);
         let meta = ConnMeta {
             peer: Some(SocketAddr::new(IpAddr::from(host), 1)),
-            local: None,
-            listener: 0,
             allow_anonymous: true,
-            identity: None,
             nonce: u128::from(rng.any()).to_be_bytes(),
-            refuse: None,
+            ..ConnMeta::default()
         };
         let link = self.world.connect_with(0, LinkProfile::default(), meta);
         let connect = Connect {

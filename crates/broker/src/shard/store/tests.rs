@@ -94,13 +94,10 @@ fn connect_at(
     will: Option<Will<'_>>,
 ) -> ConnId {
     let meta = ConnMeta {
-        peer: None,
-        local: None,
         listener,
         allow_anonymous: true,
-        identity: None,
-        refuse: None,
         nonce: [7; 16],
+        ..ConnMeta::default()
     };
     let id = shard.open(meta, NOW);
     let mut properties = PropertyBuf::new();
