@@ -55,7 +55,7 @@ pub use depth::Depth;
 pub use directory::{Directory, Totals};
 pub use egress::{
     Bound, Class, Credits, Discipline, Edf, Enqueue, Fifo, FixedPriority, Heads, Lane, LaneLimits,
-    Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
+    Level, Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
 pub use federation::{
     Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Relay,

@@ -43,10 +43,12 @@ impl Pacer {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// When the next datagram may be sent: `now` if at once.
+    /// When the next datagram may be sent, `now` if at once, so that before it `kept` bytes
+    /// of the burst are left for others.
     #[inline]
-    pub fn next(&self, now: Duration) -> Duration {
-        now.max(self.busy_until.saturating_sub(self.burst))
+    pub fn next(&self, now: Duration, kept: usize) -> Duration {
+        let burst = self.burst.saturating_sub(self.time(kept));
+        now.max(self.busy_until.saturating_sub(burst))
     }
 
     /// Notes that a datagram of `len` bytes was sent.
@@ -62,13 +64,14 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Over any time no more is sent than the link carries in it and one
-        /// burst and datagram; and the link is kept busy.
+        /// Over any time no more is sent than the link carries in it and what is left of one
+        /// burst, and a datagram; and the link is kept busy.
         #[test]
         fn keeps_the_rate(
             rate in 1_000_000..10_000_000_000u64,
             sizes in proptest::collection::vec(20..1472usize, 2..200),
             delays in proptest::collection::vec(0..20_000u64, 200),
+            kept in 0..4000usize,
         ) {
             let burst = 3000;
             let mut pacer = Pacer::new(rate, burst);
@@ -77,12 +80,13 @@ mod tests {
             let mut bytes = 0;
             for (size, delay) in sizes.iter().zip(delays) {
                 // The thread wakes up a little late.
-                now = pacer.next(now) + Duration::from_nanos(delay);
-                prop_assert_eq!(pacer.next(now), now);
+                now = pacer.next(now, kept) + Duration::from_nanos(delay);
+                prop_assert_eq!(pacer.next(now, kept), now);
                 pacer.sent(*size, false, now);
                 bytes += size + OVERHEAD_V4;
                 let carried = (now - start).as_nanos() * u128::from(rate) / 8_000_000_000;
-                prop_assert!(bytes as u128 <= carried + (burst + 1472 + 2 * OVERHEAD_V4) as u128 + 2);
+                prop_assert!(bytes as u128 <= carried +
+                    (burst.saturating_sub(kept) + 1472 + 2 * OVERHEAD_V4) as u128 + 3);
             }
         }
     }
@@ -93,7 +97,7 @@ mod tests {
         let now = Duration::from_secs(1);
         pacer.sent(1472, false, now);
         // 1538 bytes of 80 ns.
-        assert_eq!(pacer.next(now), now + Duration::from_nanos(123_040));
-        assert_eq!(Pacer::new(0, 0).next(now), now);
+        assert_eq!(pacer.next(now, 0), now + Duration::from_nanos(123_040));
+        assert_eq!(Pacer::new(0, 0).next(now, 0), now);
     }
 }

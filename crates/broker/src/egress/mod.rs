@@ -24,7 +24,7 @@ mod tests;
 #[cfg(test)]
 mod world;
 
-pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Policy, Rank, Stamp, Urgency};
+pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Level, Policy, Rank, Stamp, Urgency};
 pub use shares::{Credits, Heads, Shares};
 
 pub use lane::Lane;
@@ -451,16 +451,12 @@ impl Egress {
 
     /// Rank of what goes next; control packets count as the most urgent.
     pub(crate) fn rank(&mut self) -> Option<Rank> {
-        const FIRST: Rank = Rank {
-            class: Class::RealTime,
-            key: 0,
-        };
         if self.lead > 0 {
-            return Some(FIRST);
+            return Some(Rank::CONTROL);
         }
         if let Some(lanes) = &mut self.lanes {
             if !lanes.control.is_empty() || !lanes.express.is_empty() {
-                return Some(FIRST);
+                return Some(Rank::CONTROL);
             }
             for class in [Class::RealTime, Class::Priority] {
                 let own = lanes.urgent[class as usize].peek().map(|(key, _)| key);

@@ -56,6 +56,28 @@ pub struct Rank {
     pub key: u64,
 }
 
+impl Rank {
+    /// Of control packets, which go before all messages.
+    pub const CONTROL: Self = Self {
+        class: Class::RealTime,
+        key: 0,
+    };
+
+    /// What the messages of a flow have in common, smaller for more urgent ones: the class, and
+    /// inside it the `rt-priority` or `priority`. By deadline alone nothing is told apart.
+    pub const fn level(self) -> Level {
+        let level = match self.class {
+            Class::RealTime => self.key >> DEADLINE_BITS,
+            Class::Priority | Class::Normal | Class::Bulk => self.key,
+        };
+        Level(self.class, level)
+    }
+}
+
+/// How urgent the messages of a flow are, see [`Rank::level`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Level(Class, u64);
+
 /// What is stated about a message. Anything stated makes it urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Urgency {

@@ -4,11 +4,12 @@
 //! a connection's datagrams stays there. The session may live on another shard:
 //! then packets travel by its mailbox, bounded in both directions
 //! ([`remote`]). What is sent is chosen when it can be sent, not before: the
-//! most urgent packet of all receivers, as long as the link's rate ([`Pacer`])
+//! most urgent packet of all receivers, as long as the link's rate ([`Pace`])
 //! and the socket of its class allow it.
 
 mod link;
 mod options;
+mod pace;
 mod peers;
 mod remote;
 pub(crate) mod socket;
@@ -25,13 +26,14 @@ use std::time::Duration;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use punctual_broker::{ConnId, Credits, Nanos, Shard};
-use punctual_udp::{Endpoint, EndpointConfig, Pacer, Path, PeerId, Transmit};
+use punctual_udp::{Endpoint, EndpointConfig, Path, PeerId, Transmit};
 
 pub use options::{UdpCounters, UdpOptions};
 pub(crate) use remote::{Credit, UdpMail};
 
 use crate::marking::Marking;
 use link::{Links, Way};
+use pace::Pace;
 use peers::Peers;
 use remote::Queued;
 use socket::{CLASSES, ReceiveBatch, Refused, SendBatch, Sockets};
@@ -41,9 +43,6 @@ use waiting::Waiting;
 pub(crate) const UDP: usize = 1 << 41;
 /// Datagrams taken from the broker for one listener in one turn.
 const TURN: usize = 512;
-/// Bytes that a paced listener may send at once: two full frames, for the time
-/// that waking up takes.
-const BURST: usize = 3100;
 
 /// One UDP listener of shard 0.
 pub(crate) struct Listener {
@@ -55,7 +54,7 @@ pub(crate) struct Listener {
     registry: Registry,
     sockets: Sockets,
     endpoint: Endpoint,
-    pacer: Option<Pacer>,
+    pace: Option<Pace>,
     /// Sockets that may have something to read.
     readable: [bool; CLASSES],
     /// Sockets that take no more for now.
@@ -179,7 +178,7 @@ impl Udp {
                 registry: registry.try_clone()?,
                 sockets: opened.sockets,
                 endpoint: Endpoint::new(config, &seed, since_origin(now)),
-                pacer: options.rate.map(|rate| Pacer::new(rate, BURST)),
+                pace: options.rate.map(Pace::new),
                 readable: [false; CLASSES],
                 blocked: [false; CLASSES],
                 outgoing: Default::default(),
@@ -221,9 +220,9 @@ impl Udp {
     }
 
     /// When the next turn is due; `now` if at once.
-    pub(crate) fn next_turn(&self, now: Nanos) -> Option<Nanos> {
+    pub(crate) fn next_turn(&mut self, now: Nanos) -> Option<Nanos> {
         let now = since_origin(now);
-        let of = |listener: &Listener| {
+        let of = |listener: &mut Listener| {
             if listener.readable.contains(&true) || listener.endpoint.has_transmits() {
                 return Some(now);
             }
@@ -233,16 +232,13 @@ impl Udp {
                     || listener.waiting.has(class);
                 to_send && !listener.blocked[class]
             });
-            let paced = sendable.then(|| match &listener.pacer {
-                Some(pacer) => pacer.next(now),
-                None => now,
-            });
+            let paced = sendable.then(|| listener.next_send(now));
             [paced, listener.endpoint.next_timeout()]
                 .into_iter()
                 .flatten()
                 .min()
         };
-        let next = self.listeners.iter().filter_map(of).min()?;
+        let next = self.listeners.iter_mut().filter_map(of).min()?;
         Some(Nanos(u64::try_from(next.as_nanos()).unwrap_or(u64::MAX)))
     }
 

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use punctual_broker::ConnMeta;
+use punctual_broker::{ConnMeta, Rank};
 
 use super::link::Remote;
 
@@ -55,6 +55,8 @@ pub(crate) enum UdpMail {
 pub(crate) struct Queued {
     pub(super) remote: Remote,
     pub(super) class: u8,
+    /// Of the most urgent that is in it.
+    pub(super) rank: Rank,
     pub(super) from: u16,
     pub(super) packets: Vec<u8>,
     /// Whether the connection ends with these packets.

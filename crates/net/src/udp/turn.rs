@@ -1,21 +1,24 @@
 //! UDP's part of a shard's turn: read and let the broker handle, do what is
 //! due, choose and send.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use punctual_broker::lock::read;
-use punctual_broker::{Class, ConnId, ConnMeta, Nanos, Shard};
+use punctual_broker::{Class, ConnId, ConnMeta, Nanos, Rank, Shard};
 use punctual_codec::ReasonCode;
-use punctual_udp::{Event, PeerId};
+use punctual_udp::{Event, Path, PeerId, Transmit};
 
 use super::link::{Links, Remote, Way};
 use super::peers::Home;
 use super::remote::{Credit, Queued, UNDER_WAY, UdpMail};
 use super::socket::{CLASSES, SendBatch, path_capacity};
+use super::waiting::Waiting;
 use super::{Listener, TURN, since_origin};
 use crate::acceptor::is_loopback;
 use crate::mailbox::{Mail, Mailbox};
@@ -220,6 +223,7 @@ impl Worker {
                 let last = Queued {
                     remote,
                     class: Class::Bulk as u8,
+                    rank: Rank::CONTROL,
                     from,
                     packets: tail,
                     last: true,
@@ -424,6 +428,7 @@ impl Worker {
                 continue;
             };
             let mut packets = Vec::new();
+            let first = udp.short.rank(slot).unwrap_or(Rank::CONTROL);
             let class = self.shard.next_packets(conn, *capacity, &mut packets, now);
             let rank = class.and_then(|_| self.shard.rank(conn));
             udp.short.served(slot, rank);
@@ -435,6 +440,7 @@ impl Worker {
             list.push(Queued {
                 remote: *remote,
                 class: class as u8,
+                rank: first,
                 from,
                 packets,
                 last: false,
@@ -467,13 +473,11 @@ impl Listener {
             self.collect();
             self.send(batch, now);
             self.narrow(shard);
-            let paced = match &self.pacer {
-                Some(pacer) => {
-                    if pacer.next(since_origin(now)) > since_origin(now) {
-                        return;
-                    }
-                    1
-                }
+            if self.next_send(since_origin(now)) > since_origin(now) {
+                return;
+            }
+            let paced = match &self.pace {
+                Some(_) => 1,
                 None => AHEAD,
             };
             let wanted = paced.min(left);
@@ -488,6 +492,17 @@ impl Listener {
                 self.narrow(shard);
                 return;
             }
+        }
+    }
+
+    /// When the next datagram may leave; `now` if at once.
+    pub(super) fn next_send(&mut self, now: Duration) -> Duration {
+        match &self.pace {
+            Some(pace) => {
+                let rank = first_rank(&self.outgoing, &self.queued, &mut self.waiting);
+                pace.next(rank, now)
+            }
+            None => now,
         }
     }
 
@@ -529,13 +544,14 @@ impl Listener {
                 continue;
             }
             let mut allowed = queue.len();
-            if let Some(pacer) = &mut self.pacer {
+            if let Some(pace) = &mut self.pace {
+                // What was taken from the broker was let through before.
                 while self.passed[class] < queue.len()
-                    && pacer.next(since_origin(now)) <= since_origin(now)
+                    && pace.next(Rank::CONTROL, since_origin(now)) <= since_origin(now)
                 {
                     let transmit = &queue[self.passed[class]];
                     let ipv6 = transmit.path.remote.is_ipv6();
-                    pacer.sent(transmit.data.len(), ipv6, since_origin(now));
+                    pace.sent(transmit.data.len(), ipv6, since_origin(now));
                     self.passed[class] += 1;
                 }
                 allowed = self.passed[class];
@@ -632,12 +648,16 @@ impl Listener {
             return None;
         };
         packets.clear();
+        let first = self.waiting.rank(slot);
         let capacity = self.endpoint.capacity(*peer);
         let class = shard.next_packets(conn, capacity, packets, now);
         let rank = class.and_then(|_| shard.rank(conn));
         self.waiting.served(slot, rank);
         let class = class?;
         let now = since_origin(now);
+        if let (Some(pace), Some(rank)) = (&mut self.pace, first) {
+            pace.taken(rank, now);
+        }
         self.endpoint.send(*peer, packets, class as u8, now);
         Some((class, packets.len()))
     }
@@ -664,9 +684,29 @@ impl Listener {
             self.endpoint.close(peer, &queued.packets, now);
             self.ended.push(peer);
         } else {
+            if let Some(pace) = &mut self.pace {
+                pace.taken(queued.rank, now);
+            }
             self.endpoint.send(peer, &queued.packets, queued.class, now);
         }
         self.taken.push((queued.from, queued.packets.len()));
         Some((Class::ALL[class], queued.packets.len()))
     }
+}
+
+/// Rank of the most urgent that waits to be sent; what is ready goes before all of it.
+fn first_rank(
+    outgoing: &[VecDeque<Transmit<Path>>; CLASSES],
+    queued: &[VecDeque<Queued>; CLASSES],
+    waiting: &mut Waiting,
+) -> Rank {
+    if outgoing.iter().any(|ready| !ready.is_empty()) {
+        return Rank::CONTROL;
+    }
+    let of = |class: usize| {
+        let own = waiting.first(class).and_then(|slot| waiting.rank(slot));
+        let others = queued[class].front().map(|queued| queued.rank);
+        own.into_iter().chain(others).min()
+    };
+    (0..CLASSES).find_map(of).unwrap_or(Rank::CONTROL)
 }

@@ -50,7 +50,8 @@ impl Waiting {
         }
     }
 
-    fn rank(&self, slot: u32) -> Option<Rank> {
+    /// Of what waits for a receiver.
+    pub(super) fn rank(&self, slot: u32) -> Option<Rank> {
         let place = self.places.get(slot as usize).copied().flatten();
         place.map(|place| place.rank)
     }
