@@ -488,6 +488,15 @@ pub trait Federation: Debug + Send + Sync {
     }
     /// A message from a neighbour is here now, or was before the last start.
     fn note(&self, name: MessageName);
+    /// Like [`Self::is_new`] for a message with QoS 1 that comes for the first time; one that is
+    /// new is noted.
+    fn note_new(&self, name: MessageName) -> bool {
+        let is_new = self.is_new(name, false);
+        if is_new {
+            self.note(name);
+        }
+        is_new
+    }
     /// What messages were called that were taken in here before a restart.
     fn was_origin(&self, origin: NonZeroU32);
 }

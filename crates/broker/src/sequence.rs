@@ -20,6 +20,8 @@ use crate::federation::{MessageName, NAME_KEY};
 const AVERAGE_NAME: usize = 256;
 /// Length of the longest value: eight digits, a slash, ten digits.
 const LONGEST: usize = 19;
+/// Bytes of the longest key and value.
+const LONGEST_PAIR: usize = DELIVERY_KEY.len() + LONGEST;
 
 /// The number of one message to one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -138,13 +140,17 @@ impl Number {
     }
 }
 
-/// Appends a user property.
+/// Appends a user property; key and value take at most [`LONGEST_PAIR`] bytes.
+#[inline]
 fn put_pair(key: &str, value: &[u8], out: &mut Vec<u8>) {
-    out.push(PropertyId::UserProperty as u8);
-    for text in [key.as_bytes(), value] {
-        out.extend_from_slice(&(text.len() as u16).to_be_bytes());
-        out.extend_from_slice(text);
-    }
+    let mut bytes = [0; 5 + LONGEST_PAIR];
+    let (key, from) = (key.as_bytes(), 5 + key.len());
+    bytes[0] = PropertyId::UserProperty as u8;
+    bytes[1..3].copy_from_slice(&(key.len() as u16).to_be_bytes());
+    bytes[3..from - 2].copy_from_slice(key);
+    bytes[from - 2..from].copy_from_slice(&(value.len() as u16).to_be_bytes());
+    bytes[from..from + value.len()].copy_from_slice(value);
+    out.extend_from_slice(&bytes[..from + value.len()]);
 }
 
 /// What a session counts.

@@ -37,31 +37,47 @@ pub enum Verdict {
 /// Numbers in a row that are remembered by one word.
 const ROW: u32 = u64::BITS;
 
+/// Which row of numbers: origin, and place of the row.
+type Row = (u32, u32);
+
 /// The names that are remembered.
 ///
 /// Most come in the order of their numbers, so they are kept as bits of words, of which the same
 /// few are used all the time.
 #[derive(Debug)]
 pub struct Seen {
-    /// Those of [`ROW`] numbers in a row, by origin and place of the row; none is 0.
-    rows: HashMap<(u32, u32), u64, Fast>,
-    order: VecDeque<Name>,
+    /// Those of [`ROW`] numbers in a row; none is 0.
+    rows: HashMap<Row, u64, Fast>,
+    /// The same in the order in which they came: those of one row that came one after another.
+    order: VecDeque<(Row, u64)>,
+    len: usize,
     /// Highest forgotten number of each origin.
     forgotten: HashMap<u32, u32, Fast>,
     max: usize,
 }
 
 /// Which row a name is in, and its bit there.
-fn place(name: Name) -> ((u32, u32), u64) {
+fn place(name: Name) -> (Row, u64) {
     ((name.origin, name.number / ROW), 1 << (name.number % ROW))
 }
 
+/// The names of a row.
+fn names((origin, place): Row, mut bits: u64) -> impl Iterator<Item = Name> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+        bits &= bits - 1;
+        let number = place * ROW + bit;
+        Some(Name { origin, number })
+    })
+}
+
 impl Seen {
-    /// Remembers up to `max` names.
+    /// Remembers the last `max` names, and fewer than 128 before them.
     pub fn new(max: usize) -> Self {
         Self {
             rows: HashMap::default(),
             order: VecDeque::new(),
+            len: 0,
             forgotten: HashMap::default(),
             max: max.max(1),
         }
@@ -74,58 +90,70 @@ impl Seen {
         if self.rows.get(&row).is_some_and(|row| row & bit != 0) {
             return Verdict::Seen;
         }
-        let forgotten = self.forgotten.get(&name.origin);
-        match again && forgotten.is_some_and(|forgotten| name.number <= *forgotten) {
+        let is_forgotten = |forgotten: &u32| name.number <= *forgotten;
+        match again && self.forgotten.get(&name.origin).is_some_and(is_forgotten) {
             true => Verdict::Unknown,
             false => Verdict::New,
         }
     }
 
-    /// Notes a message.
-    pub fn note(&mut self, name: Name) {
+    /// Notes a message; whether it was not remembered.
+    pub fn note(&mut self, name: Name) -> bool {
         let (row, bit) = place(name);
-        let row = self.rows.entry(row).or_insert(0);
-        if *row & bit != 0 {
-            return;
+        let bits = self.rows.entry(row).or_insert(0);
+        if *bits & bit != 0 {
+            return false;
         }
-        *row |= bit;
-        if self.order.len() >= self.max
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.forget(oldest);
-        }
-        self.order.push_back(name);
-    }
-
-    fn forget(&mut self, name: Name) {
-        let (row, bit) = place(name);
-        if let Some(bits) = self.rows.get_mut(&row) {
-            *bits &= !bit;
-            if *bits == 0 {
-                self.rows.remove(&row);
+        *bits |= bit;
+        self.len += 1;
+        match self.order.back_mut() {
+            Some((last, bits)) if *last == row => *bits |= bit,
+            _ => {
+                self.order.push_back((row, bit));
+                self.forget();
             }
         }
-        if self.forgotten.len() >= self.max {
-            self.forgotten.clear();
-        }
-        let forgotten = self.forgotten.entry(name.origin).or_insert(0);
-        *forgotten = name.number.max(*forgotten);
+        true
     }
 
-    /// The names that were noted last, the latest at the end.
+    /// Forgets the oldest names that need not be remembered.
+    fn forget(&mut self) {
+        while let Some(&(row, gone)) = self.order.front()
+            && let rest = self.len - gone.count_ones() as usize
+            && rest >= self.max
+        {
+            self.order.pop_front();
+            self.len = rest;
+            if let Some(bits) = self.rows.get_mut(&row) {
+                *bits &= !gone;
+                if *bits == 0 {
+                    self.rows.remove(&row);
+                }
+            }
+            let highest = row.1 * ROW + gone.ilog2();
+            if self.forgotten.len() >= self.max {
+                self.forgotten.clear();
+            }
+            let forgotten = self.forgotten.entry(row.0).or_insert(0);
+            *forgotten = highest.max(*forgotten);
+        }
+    }
+
+    /// The names that were noted last, the latest at the end; those of a row that came one after
+    /// another by their numbers.
     pub fn latest(&self, most: usize) -> impl Iterator<Item = Name> {
-        let first = self.order.len().saturating_sub(most);
-        self.order.iter().skip(first).copied()
+        let all = self.order.iter().flat_map(|(row, bits)| names(*row, *bits));
+        all.skip(self.len.saturating_sub(most))
     }
 
     /// How many names are remembered.
     pub fn len(&self) -> usize {
-        self.order.len()
+        self.len
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
+        self.len == 0
     }
 }
 
@@ -160,7 +188,7 @@ mod tests {
         /// As one list of names says it, the oldest first.
         #[test]
         fn the_last_names_are_remembered(
-            names in proptest::collection::vec((1..4u32, 0..200u32), 1..300),
+            names in proptest::collection::vec((1..4u32, 0..300u32), 1..400),
             max in 1..40usize,
         ) {
             let mut seen = Seen::new(max);
@@ -169,34 +197,58 @@ mod tests {
                 let name = name(origin, number);
                 let known = list.contains(&name);
                 prop_assert_eq!(seen.judge(name, false) == Verdict::Seen, known);
-                seen.note(name);
+                prop_assert_eq!(seen.note(name), !known);
                 if !known {
                     list.push(name);
-                    list.drain(..list.len().saturating_sub(max));
                 }
-                let latest: Vec<Name> = seen.latest(max).collect();
-                prop_assert_eq!(&latest, &list);
+                prop_assert!(seen.len() >= max.min(list.len()) && seen.len() < max + 128);
+                list.drain(..list.len() - seen.len());
+                let sorted = |mut names: Vec<Name>| {
+                    names.sort_unstable_by_key(|name| (name.origin, name.number));
+                    names
+                };
+                prop_assert_eq!(sorted(seen.latest(400).collect()), sorted(list.clone()));
+                prop_assert_eq!(seen.latest(max).count(), max.min(list.len()));
                 let kept: u32 = seen.rows.values().map(|row| row.count_ones()).sum();
                 prop_assert_eq!(kept as usize, list.len());
                 prop_assert!(seen.rows.values().all(|row| *row != 0));
             }
+        }
+
+        #[test]
+        fn the_latest_names_come_in_their_order(
+            first in 0..200u32,
+            count in 1..300u32,
+            most in 1..300usize,
+        ) {
+            let mut seen = Seen::new(500);
+            let all: Vec<Name> = (first..first + count).map(|number| name(7, number)).collect();
+            for name in &all {
+                seen.note(*name);
+            }
+            let latest: Vec<Name> = seen.latest(most).collect();
+            prop_assert_eq!(&latest[..], &all[all.len().saturating_sub(most)..]);
         }
     }
 
     #[test]
     fn memory_is_bounded_and_says_so() {
         let mut seen = Seen::new(3);
-        for number in 1..=10 {
+        for number in 1..=200 {
             assert_eq!(seen.judge(name(7, number), false), Verdict::New);
             seen.note(name(7, number));
         }
-        assert_eq!(seen.len(), 3);
-        assert_eq!(seen.judge(name(7, 10), true), Verdict::Seen);
+        // All of the rows that end with 63 are forgotten but the last two.
+        assert_eq!(seen.len(), 200 - 127);
+        assert_eq!(seen.judge(name(7, 200), true), Verdict::Seen);
         assert_eq!(seen.judge(name(7, 4), true), Verdict::Unknown);
         // One that was not sent before is new whatever its number: it waited behind
         // more urgent ones.
         assert_eq!(seen.judge(name(7, 4), false), Verdict::New);
         assert_eq!(seen.judge(name(8, 4), true), Verdict::New);
+        for origin in 1..=20 {
+            seen.note(name(origin, 1));
+        }
         assert!(seen.forgotten.len() <= 3);
     }
 }

@@ -148,9 +148,10 @@ impl Shard {
             publication.parts.payload = packet.payload;
             if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
                 let size = topic.len() + packet.payload.len();
-                if !federation.is_new(name, false)
-                    || directory.is_own_will(name)
+                // Nothing refuses it after this: what is noted is delivered.
+                if directory.is_own_will(name)
                     || links::must_wait(hub, from, matched, nature, size, durability)
+                    || !federation.note_new(name)
                 {
                     break;
                 }
@@ -179,8 +180,7 @@ impl Shard {
                 hub.wait_for(id, receiver);
             }
             let mut keeping = publication.keeping;
-            if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
-                federation.note(name);
+            if let Some(name) = packet.name {
                 if keeping.awaited {
                     directory.names().note(name);
                 }

@@ -28,11 +28,9 @@ pub(super) struct Seam {
     own: BrokerId,
     origin: NonZeroU32,
     keeper: Mutex<Sender<Input>>,
-    seen: Mutex<Seen>,
+    known: Mutex<Known>,
     /// Where messages go by the root: the way there, and what passed on it.
     relay: Option<Mutex<(Relay, Seen)>>,
-    /// What messages were called that were taken in here before a restart.
-    before: Mutex<BTreeSet<NonZeroU32>>,
     /// Neighbours with a link, and whether this broker opened it.
     linked: Mutex<BTreeMap<BrokerId, bool>>,
     topics: Mutex<Vec<(String, String)>>,
@@ -42,6 +40,15 @@ pub(super) struct Seam {
     can_seek: AtomicBool,
     will_wait: Nanos,
     move_times: MoveTimes,
+}
+
+/// The messages that were here.
+#[derive(Debug)]
+struct Known {
+    /// From neighbours.
+    seen: Seen,
+    /// What those were called that were taken in here before a restart.
+    before: BTreeSet<NonZeroU32>,
 }
 
 impl Seam {
@@ -57,8 +64,10 @@ impl Seam {
             own,
             origin,
             keeper: Mutex::new(keeper),
-            seen: Mutex::new(Seen::new(REMEMBERED)),
-            before: Mutex::default(),
+            known: Mutex::new(Known {
+                seen: Seen::new(REMEMBERED),
+                before: BTreeSet::new(),
+            }),
             linked: Mutex::default(),
             topics: Mutex::default(),
             arrived: AtomicU64::new(0),
@@ -120,6 +129,12 @@ impl Seam {
         later(last.unwrap_or_else(|last| last))
     }
 
+    /// Whether a message was taken in here, and does not come back by way of the root.
+    fn is_own(&self, known: &Known, name: MessageName) -> bool {
+        let own = name.origin == self.origin || known.before.contains(&name.origin);
+        own && self.relay.is_none()
+    }
+
     fn tell(&self, input: Input) {
         // It ends after the shards.
         let _ = lock(&self.keeper).send(input);
@@ -159,11 +174,11 @@ impl Federation for Seam {
     }
 
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool {
-        let own = name.origin == self.origin || lock(&self.before).contains(&name.origin);
-        if own && self.relay.is_none() {
+        let known = lock(&self.known);
+        if self.is_own(&known, name) {
             return false;
         }
-        match lock(&self.seen).judge(called(name), name.again) {
+        match known.seen.judge(called(name), name.again) {
             Verdict::New => true,
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
@@ -226,8 +241,8 @@ impl Federation for Seam {
     }
 
     fn passed(&self) -> Vec<MessageName> {
-        let seen = lock(&self.seen);
-        let names = seen.latest(PASSED).filter_map(|name| {
+        let known = lock(&self.known);
+        let names = known.seen.latest(PASSED).filter_map(|name| {
             Some(MessageName {
                 origin: NonZeroU32::new(name.origin)?,
                 number: name.number,
@@ -260,11 +275,16 @@ impl Federation for Seam {
     }
 
     fn note(&self, name: MessageName) {
-        lock(&self.seen).note(called(name));
+        lock(&self.known).seen.note(called(name));
+    }
+
+    fn note_new(&self, name: MessageName) -> bool {
+        let mut known = lock(&self.known);
+        !self.is_own(&known, name) && known.seen.note(called(name))
     }
 
     fn was_origin(&self, origin: NonZeroU32) {
-        lock(&self.before).insert(origin);
+        lock(&self.known).before.insert(origin);
     }
 }
 
