@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use punctual_codec::Version;
+use punctual_codec::{ReasonCode, Version};
 
 use crate::admission::AdmissionRequest;
 use crate::route::Target;
@@ -168,6 +168,19 @@ pub enum Event {
         broker: Arc<str>,
         /// Messages that went with it.
         messages: u64,
+    },
+    /// A CONNECT was refused; [`Event::Refused`] comes for its connection, too.
+    ConnectRefused {
+        /// Client identifier, unless it could not be read.
+        client_id: Option<Arc<str>>,
+        /// Peer address.
+        peer: Option<SocketAddr>,
+        /// User name that was given.
+        username: Option<Arc<str>>,
+        /// What CONNACK says, in MQTT 5.
+        reason: ReasonCode,
+        /// Why, in words.
+        why: String,
     },
     /// A connection ended before a client was connected.
     Refused {

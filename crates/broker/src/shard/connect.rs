@@ -51,7 +51,7 @@ impl Shard {
                     return Err(error.into());
                 }
                 let refusal = Refusal::new(error.reason(), error.to_string());
-                self.refuse_connect(id, &refusal);
+                self.refuse_connect(id, None, &refusal);
                 return Err(Fail::silent(refusal.why));
             }
         };
@@ -62,7 +62,7 @@ impl Shard {
         if connect.version.is_v5() && !frame.is_minimal() {
             let error = DecodeError::Malformed("remaining length");
             let refusal = Refusal::new(error.reason(), error.to_string());
-            self.refuse_connect(id, &refusal);
+            self.refuse_connect(id, Some(&connect), &refusal);
             return Err(Fail::silent(refusal.why));
         }
         if !connect.client_id.is_empty() {
@@ -95,7 +95,7 @@ impl Shard {
             Ok(()) if self.hub.conn(id).is_some_and(|conn| conn.paused > 0) => Ok(Next::Pause),
             Ok(()) => Ok(Next::Packet),
             Err(refusal) => {
-                self.refuse_connect(id, &refusal);
+                self.refuse_connect(id, Some(&connect), &refusal);
                 Err(Fail::silent(refusal.why))
             }
         }
@@ -231,7 +231,7 @@ impl Shard {
         match result {
             Ok(()) => self.hub.resume(vec![id]),
             Err(refusal) => {
-                self.refuse_connect(id, &refusal);
+                self.refuse_connect(id, Some(&connect), &refusal);
                 self.fail(id, &Fail::silent(refusal.why), now);
             }
         }
@@ -262,14 +262,27 @@ impl Shard {
         send_auth(hub, id.slot, reason, method, &data);
     }
 
-    /// Answers CONNECT with a refusal, where the protocol has words for it.
-    pub(super) fn refuse_connect(&mut self, id: ConnId, refusal: &Refusal) {
+    /// Answers CONNECT, as far as it could be read, with a refusal, where the protocol has
+    /// words for it.
+    pub(super) fn refuse_connect(
+        &mut self,
+        id: ConnId,
+        connect: Option<&Connect<'_>>,
+        refusal: &Refusal,
+    ) {
         let hub = &mut self.hub;
         hub.stats.refused_connects += 1;
         hub.stats.count_disconnect(refusal.reason);
-        let Some(conn) = hub.conn(id) else {
+        let Some(conn) = hub.conns.get(id.slot) else {
             return;
         };
+        hub.outputs.push(Output::Event(Event::ConnectRefused {
+            client_id: connect.map(|connect| connect.client_id.into()),
+            peer: conn.meta.peer,
+            username: connect.and_then(|connect| connect.username.map(Arc::from)),
+            reason: refusal.reason,
+            why: refusal.why.clone(),
+        }));
         if !conn.v5() && refusal.reason.connack_v3().is_none() {
             return;
         }

@@ -785,7 +785,7 @@ impl Shard {
         match self.accept(id, connect, username, auth, looked, now) {
             Ok(()) => self.hub.resume(vec![id]),
             Err(refusal) => {
-                self.refuse_connect(id, &refusal);
+                self.refuse_connect(id, Some(connect), &refusal);
                 self.fail(id, &Fail::silent(refusal.why), now);
             }
         }

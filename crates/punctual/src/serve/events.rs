@@ -1,13 +1,82 @@
 //! Events of the broker, written to the log by a thread of its own.
 
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use punctual_broker::Event;
 
+/// Refused clients that are named in one [`WINDOW`]; the others are counted.
+const NAMED: u32 = 20;
+/// For how long they are counted.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Clients that were refused lately. Each may try again every second, and nobody has to have
+/// a password for that.
+#[derive(Default)]
+struct Refusals {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Refusals {
+    /// Whether another one is named.
+    fn add(&mut self, now: Instant) -> bool {
+        self.since.get_or_insert(now);
+        self.count = self.count.saturating_add(1);
+        self.count <= NAMED
+    }
+
+    /// When they are over.
+    fn end(&self) -> Option<Instant> {
+        Some(self.since? + WINDOW)
+    }
+
+    /// How many were not named, if it is over.
+    fn take(&mut self, now: Instant) -> u32 {
+        match self.end() {
+            Some(end) if now >= end => std::mem::take(self).count.saturating_sub(NAMED),
+            _ => 0,
+        }
+    }
+}
+
 /// Logs until the broker is gone.
 pub(super) fn log(events: Receiver<Event>) {
-    for event in events {
+    let mut refusals = Refusals::default();
+    loop {
+        let more = refusals.take(Instant::now());
+        if more > 0 {
+            tracing::info!("{more} more clients were refused in the last minute");
+        }
+        let event = match refusals.end() {
+            Some(end) => match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return,
+            },
+            None => match events.recv() {
+                Ok(event) => event,
+                Err(_) => return,
+            },
+        };
         match event {
+            Event::ConnectRefused {
+                client_id,
+                peer,
+                username,
+                reason,
+                why,
+            } => {
+                if refusals.add(Instant::now()) {
+                    tracing::info!(
+                        client = client_id.as_deref(),
+                        peer = peer.map(tracing::field::display),
+                        user = username.as_deref(),
+                        "client refused: {}, {why}",
+                        reason.name()
+                    );
+                }
+            }
             Event::Connected {
                 client_id,
                 peer,
@@ -27,7 +96,7 @@ pub(super) fn log(events: Receiver<Event>) {
                 tracing::debug!(
                     peer = peer.map(tracing::field::display),
                     reason,
-                    "connection refused"
+                    "connection ended before a client was connected"
                 );
             }
             Event::SessionCame { client_id, broker } => tracing::info!(
@@ -65,5 +134,23 @@ pub(super) fn log(events: Receiver<Event>) {
                  limits.max_queued_messages)"
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refused_clients_is_counted() {
+        let start = Instant::now();
+        let mut refusals = Refusals::default();
+        let named = (0..NAMED + 7).filter(|_| refusals.add(start)).count();
+        assert_eq!(named, NAMED as usize);
+        assert_eq!(refusals.take(start + WINDOW / 2), 0);
+        assert_eq!(refusals.take(start + WINDOW), 7);
+        assert_eq!(refusals.end(), None);
+        assert!(refusals.add(start + 2 * WINDOW));
+        assert_eq!(refusals.take(start + 3 * WINDOW), 0);
     }
 }

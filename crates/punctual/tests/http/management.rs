@@ -1,8 +1,11 @@
 //! Clients, subscriptions and retained messages: listed, shown, ended, removed.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use serde_json::{Value, json};
 
-use crate::broker::Broker;
+use crate::broker::{Broker, PATIENCE};
 use crate::mqtt::Mqtt;
 
 /// The texts with that key of a list.
@@ -106,6 +109,34 @@ fn a_client_is_disconnected_and_its_session_ended_if_asked_to() {
     assert_eq!(ended, json!({"disconnected": true, "session_ended": true}));
     assert_eq!(both.receive().0, 0xE0);
     broker.logged("client ended over HTTP");
+}
+
+/// Without a word of it in the log nobody finds out why a device is not there.
+#[test]
+fn refused_clients_are_named_in_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let passwords = directory.path().join("passwords");
+    std::fs::write(&passwords, "").unwrap();
+    let file = directory.path().join("punctual.toml");
+    let config = format!("[auth]\npassword_file = {passwords:?}\n");
+    std::fs::write(&file, config).unwrap();
+    let broker = Broker::with_arguments(&["--config", file.to_str().unwrap()]);
+    let mut stream = TcpStream::connect(broker.tcp).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let connect = b"\x10\x19\x00\x04MQTT\x04\xC2\x00\x00\x00\x05press\x00\x03abc\x00\x01x";
+    stream.write_all(connect).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, [0x20, 2, 0, 4]);
+    let said = broker.logged("client refused: ");
+    for part in [
+        "Bad User Name or Password",
+        "client=\"press\"",
+        "user=\"abc\"",
+        "peer=127.0.0.1:",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
 }
 
 #[test]
