@@ -140,6 +140,7 @@ impl<'a> Holistic<'a> {
                 from: 0,
                 to: 0,
                 shaped: self.shaped,
+                floor: self.system.priority(*stage),
             };
             let end = match self.limits.end[*stage] {
                 UNBOUNDED => UNBOUNDED,
@@ -207,6 +208,7 @@ pub(crate) fn path_bounds(
         from: 0,
         to: path.len() - 1,
         shaped: true,
+        floor: system.priority(leaf),
     };
     PathBounds {
         best: at_destination(system, leaf, solution.best.end[leaf]),
@@ -253,9 +255,10 @@ pub(crate) fn least_end(
         from,
         to,
         shaped: true,
+        floor: system.priority(stage),
     });
     segments.fold(limits.end[stage], |end, segment| {
-        segment.end_or(scratch, end)
+        segment.least_end(scratch, end)
     })
 }
 

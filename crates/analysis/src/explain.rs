@@ -75,7 +75,8 @@ pub enum Cause {
         /// How many flows are just like it, itself included.
         alike: u64,
     },
-    /// Frames of another priority, at a link without priorities.
+    /// Frames of another priority, at a link without priorities; or of a lower
+    /// one that are on the way before the message and not in it at each link.
     Other {
         /// The flow that they are of.
         flow: String,
@@ -225,22 +226,27 @@ impl<'a> Explainer<'a> {
         let system = &self.system;
         let path = system.path(leaf);
         let mut scratch = Scratch::new(u64::MAX);
-        let segment = |from, to| Segment {
-            system,
-            latest: &self.best.latest,
-            path: &path,
-            from,
-            to,
-            shaped: true,
-        };
         // From the end: where the segment of the least end begins.
         let mut cuts = Vec::new();
         let mut to = path.len();
         while to > 0 {
-            let all = (0..to).rev().map(|from| segment(from, to - 1));
+            let all = (0..to).rev().flat_map(|from| {
+                let own = Segment {
+                    system,
+                    latest: &self.best.latest,
+                    path: &path,
+                    from,
+                    to: to - 1,
+                    shaped: true,
+                    floor: system.priority(leaf),
+                };
+                let floors = own.floors().into_iter();
+                let lower = floors.map(move |floor| Segment { floor, ..own });
+                std::iter::once(own).chain(lower)
+            });
             let best = all.min_by_key(|segment| segment.end(&mut scratch))?;
-            cuts.push((best.from, best.to));
             to = best.from;
+            cuts.push(best);
         }
         let mut parts = Vec::new();
         let jitter = system.classes[system.stages[leaf].class].jitter;
@@ -252,9 +258,9 @@ impl<'a> Explainer<'a> {
                 jitter,
             ));
         }
-        for (index, (from, to)) in cuts.into_iter().rev().enumerate() {
-            if from > 0 {
-                let stage = &system.stages[path[from]];
+        for (index, segment) in cuts.into_iter().rev().enumerate() {
+            if segment.from > 0 {
+                let stage = &system.stages[path[segment.from]];
                 parts.push(part(
                     index,
                     self.link(stage.port),
@@ -262,7 +268,7 @@ impl<'a> Explainer<'a> {
                     stage.delay_max,
                 ));
             }
-            for term in segment(from, to).terms(&mut scratch)? {
+            for term in segment.terms(&mut scratch)? {
                 parts.push(Part {
                     segment: index,
                     link: self.link(term.port),

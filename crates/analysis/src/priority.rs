@@ -497,6 +497,7 @@ impl<'a> OrderFree<'a> {
                 from: 0,
                 to: 0,
                 shaped: false,
+                floor: self.system.priority(*id),
             };
             let Some(bound) = port.bound(scratch) else {
                 return false;

@@ -28,6 +28,9 @@ pub(crate) struct Segment<'a> {
     pub(crate) to: usize,
     /// Whether links shape what comes over them.
     pub(crate) shaped: bool,
+    /// The least priority that counts all along: that of the path, or a lower
+    /// one. What is below it blocks at each port.
+    pub(crate) floor: u64,
 }
 
 /// From a port to the next, for frames of at least this priority.
@@ -184,8 +187,38 @@ impl Segment<'_> {
         edf::bound(self.system, self.latest, self.path[self.from])
     }
 
+    /// The lesser of this end and what [`end`](Self::end) says of any
+    /// [floor](Self::floors).
+    pub(crate) fn least_end(&self, scratch: &mut Scratch, end: u64) -> u64 {
+        let end = self.end_or(scratch, end);
+        let floors = self.floors().into_iter();
+        floors.fold(end, |end, floor| {
+            Self { floor, ..*self }.end_or(scratch, end)
+        })
+    }
+
+    /// The priorities below that of the path that meet it, from above: each
+    /// may be the floor.
+    pub(crate) fn floors(&self) -> Vec<u64> {
+        let mut floors = Vec::new();
+        for position in self.from..=self.to {
+            let mut stages = self.port(position).stages.as_slice();
+            let mut above = self.class().priority;
+            loop {
+                let urgent = |id: &StageId| self.system.priority(*id) >= above;
+                stages = &stages[stages.partition_point(urgent)..];
+                let Some(next) = stages.first() else { break };
+                above = self.system.priority(*next);
+                floors.push(above);
+            }
+        }
+        floors.sort_unstable_by(|a, b| b.cmp(a));
+        floors.dedup();
+        floors
+    }
+
     /// The lesser of this end and what [`end`](Self::end) says.
-    pub(crate) fn end_or(&self, scratch: &mut Scratch, end: u64) -> u64 {
+    fn end_or(&self, scratch: &mut Scratch, end: u64) -> u64 {
         let start = self.latest[self.path[self.from]];
         let limit = end.saturating_sub(start);
         self.bound_below(scratch, limit)
@@ -325,8 +358,8 @@ impl Segment<'_> {
                 term(What::Switching, position, switching);
             }
             let port = self.stage(position).port;
-            let blocking = self.system.blocking(port, self.class().priority);
-            let lower = self.system.longest_lower(port, self.class().priority);
+            let blocking = self.system.blocking(port, self.floor);
+            let lower = self.system.longest_lower(port, self.floor);
             let declared = lower.filter(|lower| {
                 let best_effort = self.system.ports[port].best_effort;
                 blocking > best_effort || self.system.stages[*lower].cost == blocking
@@ -399,8 +432,7 @@ impl Segment<'_> {
 
     /// The stages of the port at a position that count for this frame.
     fn level(&self, position: usize) -> &[StageId] {
-        self.system
-            .level(self.stage(position).port, self.class().priority)
+        self.system.level(self.stage(position).port, self.floor)
     }
 
     /// Gathers the streams that meet the frame, and the parts that are fixed.
@@ -428,7 +460,7 @@ impl Segment<'_> {
                 fixed.least += least.0 + least.1;
             }
             let port = self.stage(position).port;
-            fixed.constant += self.system.blocking(port, self.class().priority);
+            fixed.constant += self.system.blocking(port, self.floor);
             let latest = self.latest[self.path[position]];
             if latest == UNBOUNDED {
                 return None;
@@ -466,7 +498,7 @@ impl Segment<'_> {
     /// counts at both ports.
     fn step(&self, position: usize, known: &mut HashMap<Way, Step>) -> Step {
         let (before, port) = (self.stage(position - 1).port, self.stage(position).port);
-        let priority = self.class().priority;
+        let priority = self.floor;
         let reckon = || {
             let (mut least, mut greatest) = ((u64::MAX, u64::MAX), (0, 0));
             let level = self.level(position).iter();
@@ -503,7 +535,7 @@ impl Segment<'_> {
             let input = stage.parent.map(|parent| system.stages[parent].port);
             let class = &system.classes[stage.class];
             // It counts at this port only, which has no priorities.
-            let lower = class.priority < self.class().priority;
+            let lower = class.priority < self.floor;
             if along.is_some() && input == along && !lower {
                 // It came along and is counted where it entered.
                 continue;
@@ -611,7 +643,7 @@ impl Segment<'_> {
         } else {
             class.priority > own.priority
         };
-        if here || position == self.to || class.priority < own.priority {
+        if here || position == self.to || class.priority < self.floor {
             return here;
         }
         let next = self.stage(position + 1).port;

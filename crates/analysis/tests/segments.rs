@@ -61,6 +61,33 @@ fn who_goes_along_is_paid_once_across_ports_without_priorities() {
 }
 
 #[test]
+fn one_less_urgent_frame_does_not_block_at_every_port() {
+    let links = json!([
+        link("a>s", "a", "s", 10),
+        link("b>s", "b", "s", 10),
+        link("s>t", "s", "t", 10),
+        link("c>t", "c", "t", 10),
+        link("t>u", "t", "u", 10),
+    ]);
+    let flow = |id: &str, prio: u64, bytes: u64, path: &[&str]| {
+        json!({
+            "id": id, "prio": prio, "period_ns": 1_000_000, "wire_bytes": bytes, "paths": [path],
+        })
+    };
+    let flows = json!([
+        flow("tested", 1, 1000, &["a>s", "s>t", "t>u"]),
+        flow("ahead", 0, 1000, &["b>s", "s>t", "t>u"]),
+        flow("joins", 0, 100, &["c>t", "t>u"]),
+    ]);
+    // By hand: 10 us to the switch, where the other has just begun; it has gone from t when
+    // the tested one comes, 20 us later, but for the short one (1 us) before it.
+    let found = bounds(&["a", "b", "c", "s", "t", "u"], links, flows);
+    assert_eq!(found[0].best, Some(41_000));
+    // Blocked at both switches.
+    assert_eq!(found[0].trajectory, Some(50_000));
+}
+
+#[test]
 fn no_deadline_is_overtaken_by_a_longer_one() {
     let links = json!([
         link("a>b", "a", "b", 10),
