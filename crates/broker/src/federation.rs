@@ -392,6 +392,9 @@ pub enum LinkNews<'a> {
     },
     /// A message for the federation.
     Message(&'a [u8]),
+    /// Publications of the neighbour wait here for room or the store from now on, or none does
+    /// any more; none does when the connection is gone.
+    Waits(bool),
     /// The connection is gone.
     Down(&'a str),
 }

@@ -50,6 +50,8 @@ impl Federation for Notes {
                 format!("{peer} up")
             }
             LinkNews::Message(bytes) => format!("{peer}: {}", String::from_utf8_lossy(bytes)),
+            LinkNews::Waits(true) => format!("{peer} waits"),
+            LinkNews::Waits(false) => format!("{peer} waits no more"),
             LinkNews::Down(_) => format!("{peer} down"),
         };
         self.news.lock().unwrap().push(text);
@@ -440,8 +442,11 @@ fn a_neighbour_is_not_refused_what_cannot_be_stored_now() {
         [("one".to_owned(), 0)],
         "the other is not taken in"
     );
+    let last = |b: &Broker| b.notes.news.lock().unwrap().last().cloned();
+    assert_eq!(last(b).as_deref(), Some("a waits"));
     b.shard.committed(failed.ticket, NOW);
     b.shard.tick(NOW + Nanos::from_secs(1));
+    assert_eq!(last(b).as_deref(), Some("a waits no more"));
     assert_eq!(publications(&b.take(subscriber)), [("two".to_owned(), 0)]);
     assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck]);
     b.commit();

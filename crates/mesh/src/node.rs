@@ -287,6 +287,8 @@ struct Link {
     /// The neighbour's clock in its last hello, and when that came.
     echo: Option<(u64, Nanos)>,
     edge: Edge,
+    /// Publications that came over it wait at this broker.
+    waits: bool,
 }
 
 /// What [`Node::status`] says of a link.
@@ -373,8 +375,11 @@ pub struct Node {
     members: Reach<Member>,
     /// Own members by filter.
     own_members: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    /// Filters without own members whose messages may still be on their way here.
+    /// Filters without own members whose messages may still be on their way here, and since
+    /// when.
     leaving: VecDeque<(Nanos, Box<str>)>,
+    /// When the last publication from a neighbour that had to wait here went on.
+    went_on: Nanos,
     /// What the shell was told of members elsewhere, of all and by links.
     elsewhere: BTreeMap<Box<str>, Vec<BrokerId>>,
     behind: BTreeMap<(LinkId, Box<str>), Vec<BrokerId>>,
@@ -417,6 +422,7 @@ impl Node {
             members: Reach::lasting(),
             own_members: HashMap::default(),
             leaving: VecDeque::new(),
+            went_on: now,
             elsewhere: BTreeMap::new(),
             behind: BTreeMap::new(),
             members_changed: false,
@@ -494,6 +500,7 @@ impl Node {
                 rtt: Rtt::default(),
                 echo: None,
                 edge: Edge::Spare,
+                waits: false,
             },
         );
         self.outputs
@@ -577,12 +584,39 @@ impl Node {
             return;
         };
         let event = Event::LinkDown(gone.peer.clone(), why.into());
+        if gone.waits {
+            self.went_on = now;
+        }
         self.outputs.push_back(Output::Event(event));
         self.tree.link_down(link, now);
         self.settle(now);
         self.links.remove(&link);
         self.reach.forget(link);
         self.release(link);
+    }
+
+    /// Publications of a neighbour wait at this broker from now on, because a receiver has no room
+    /// for them or the store cannot write; or none does any more. As long as any does, what they
+    /// may still have to be sent on to is not given up because everybody has been elsewhere for
+    /// [`Settings::linger`].
+    pub fn waits(&mut self, link: LinkId, waits: bool, now: Nanos) {
+        if let Some(link) = self.links.get_mut(&link) {
+            if link.waits && !waits {
+                self.went_on = now;
+            }
+            link.waits = waits;
+        }
+    }
+
+    /// Whether publications of neighbours wait at this broker.
+    fn has_waiting(&self) -> bool {
+        self.links.values().any(|link| link.waits)
+    }
+
+    /// When something that lingers since then need not any more, unless publications wait.
+    fn linger_ends(&self, since: Nanos) -> Option<Nanos> {
+        let end = since.max(self.went_on) + self.settings.linger;
+        (!self.has_waiting()).then_some(end)
     }
 
     /// A message came from a neighbour.
@@ -739,6 +773,7 @@ impl Node {
     fn pass_on(&mut self, now: Nanos) {
         let may_give_up = self.may_give_up();
         let Settings { heal, linger, .. } = self.settings;
+        let (waits, went_on) = (self.has_waiting(), self.went_on);
         let (mut over, mut copies) = (Vec::new(), Vec::new());
         for (from, lost) in &mut self.lost {
             let (to, all) = match &lost.behind {
@@ -750,7 +785,8 @@ impl Node {
             } else if lost.back.is_none() {
                 (lost.back, lost.pass_on) = (Some(now), now);
             }
-            let lingered = lost.back.is_some_and(|back| back + linger <= now);
+            let since = lost.back.filter(|_| !waits);
+            let lingered = since.is_some_and(|since| since.max(went_on) + linger <= now);
             let ends = lingered || may_give_up && lost.since + heal <= now;
             if ends || all && lost.pass_on <= now {
                 lost.pass_on = now + self.settings.tree.hello;
@@ -773,7 +809,7 @@ impl Node {
         let may_give_up = self.may_give_up();
         let due = self.lost.values().filter_map(|lost| {
             let end = may_give_up.then_some(lost.since + self.settings.heal);
-            let lingered = lost.back.map(|back| back + self.settings.linger);
+            let lingered = lost.back.and_then(|back| self.linger_ends(back));
             let next = lost.back.map(|_| lost.pass_on);
             end.into_iter().chain(lingered).chain(next).min()
         });
@@ -814,8 +850,7 @@ impl Node {
                 }
             }
             // What was given to it has to come, to be given to others.
-            self.leaving
-                .push_back((now + self.settings.linger, plain.into()));
+            self.leaving.push_back((now, plain.into()));
             if self.leaving.len() > MAX_LEAVING {
                 self.leave();
             }
@@ -830,6 +865,12 @@ impl Node {
         if let Some((_, plain)) = self.leaving.pop_front() {
             self.table.unsubscribe(&plain);
         }
+    }
+
+    /// When that is due.
+    fn next_leave(&self) -> Option<Nanos> {
+        let (since, _) = self.leaving.front()?;
+        self.linger_ends(*since)
     }
 
     /// Another capacity.
@@ -857,7 +898,7 @@ impl Node {
     /// Time passes.
     pub fn tick(&mut self, now: Nanos) {
         self.tree.tick(now);
-        while self.leaving.front().is_some_and(|(at, _)| *at <= now) {
+        while self.next_leave().is_some_and(|at| at <= now) {
             self.leave();
         }
         self.pass_on(now);
@@ -871,7 +912,7 @@ impl Node {
         self.next_pass()
             .into_iter()
             .chain(self.tell_at)
-            .chain(self.leaving.front().map(|(at, _)| *at))
+            .chain(self.next_leave())
             .chain(self.wills.next())
             .chain(self.seeks.next())
             .fold(self.tree.next_timeout(), Ord::min)

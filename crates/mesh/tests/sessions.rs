@@ -344,3 +344,44 @@ fn who_starts_again_passes_on_what_comes_for_a_neighbour_that_is_elsewhere() {
     assert!(times >= 2, "{own:?}");
     assert_eq!(own.last(), Some(&Output::Forget(name(2))));
 }
+
+/// While something that came from a neighbour cannot go on, nobody knows yet where else it
+/// would have to go.
+#[test]
+fn what_lingers_is_kept_while_publications_wait() {
+    let mut row = Row::new(3, None);
+    let behind = vec![name(2)];
+    row.nodes[0].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
+    row.nodes[0].subscribe("$share/g/u", row.now);
+    row.settle();
+    let wants = |row: &Row| {
+        let links = row.nodes[1].status().links;
+        links
+            .iter()
+            .find(|link| link.peer == name(0))
+            .unwrap()
+            .filters
+    };
+    assert_eq!(wants(&row), 2);
+    row.nodes[0].waits(LinkId(0), true, row.now);
+    row.nodes[0].unsubscribe("$share/g/u", row.now);
+    row.moved.clear();
+    let forgotten = |row: &Row| row.moved.contains(&(0, Output::Forget(name(9))));
+    row.run_for(4000);
+    assert!(!forgotten(&row) && wants(&row) == 2);
+
+    row.nodes[0].waits(LinkId(0), false, row.now);
+    row.run_for(1900);
+    assert!(!forgotten(&row) && wants(&row) == 2);
+    row.run_for(200);
+    assert!(forgotten(&row) && wants(&row) == 0);
+
+    // What waited is gone with the link.
+    row.nodes[0].subscribe("$share/g/u", row.now);
+    row.nodes[0].waits(LinkId(0), true, row.now);
+    row.nodes[0].unsubscribe("$share/g/u", row.now);
+    row.cut(0, 1);
+    row.connect(0, 1, *VERSIONS.end());
+    row.run_for(5000);
+    assert_eq!(wants(&row), 0);
+}

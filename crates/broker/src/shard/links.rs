@@ -264,11 +264,24 @@ pub(super) fn park(
     link.parked.push_back(packet.into());
     hub.stats.publishes_parked += 1;
     if link.parked.len() == 1 {
+        tell_waits(hub, id, true);
         let ConnId { slot, generation } = id;
         hub.timers
             .arm(now + PARKED, Timer::Parked { slot, generation });
     }
     Ok(Next::Packet)
+}
+
+/// Tells the federation whether publications of a neighbour wait.
+fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
+    let session = hub.conns.get(id.slot).map(|conn| conn.session);
+    let session = session.and_then(|slot| hub.sessions.get(slot));
+    if let (Some(federation), Some(peer)) = (
+        hub.directory.federation(),
+        session.and_then(|session| peer_of(&session.handle.client_id)),
+    ) {
+        federation.link(id, peer, LinkNews::Waits(waits));
+    }
 }
 
 /// Whether a client may be a neighbour.
@@ -505,12 +518,14 @@ impl Shard {
             self.fail(id, &fail, now);
             return;
         }
-        if !packets.is_empty() {
-            parked(&mut self.hub, packets);
-            let ConnId { slot, generation } = id;
-            let timer = Timer::Parked { slot, generation };
-            self.hub.timers.arm(now + PARKED, timer);
+        if packets.is_empty() {
+            tell_waits(&self.hub, id, false);
+            return;
         }
+        parked(&mut self.hub, packets);
+        let ConnId { slot, generation } = id;
+        let timer = Timer::Parked { slot, generation };
+        self.hub.timers.arm(now + PARKED, timer);
     }
 
     /// Puts a copy of what waits for one neighbour, or is in flight to it, into the

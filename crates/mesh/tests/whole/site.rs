@@ -32,6 +32,7 @@ enum Input {
     Kept(u64),
     Up(ConnId, BrokerId, bool),
     Told(ConnId, Vec<u8>),
+    Waits(ConnId, bool),
     Down(ConnId, String),
 }
 
@@ -91,6 +92,7 @@ impl Federation for Seam {
         self.tell(match news {
             LinkNews::Up { dialled } => Input::Up(conn, peer, dialled),
             LinkNews::Message(bytes) => Input::Told(conn, bytes.into()),
+            LinkNews::Waits(waits) => Input::Waits(conn, waits),
             LinkNews::Down(why) => Input::Down(conn, why.into()),
         });
     }
@@ -384,6 +386,11 @@ impl Running {
                     let answer = wire::Message::Open(self.node.open(false)).encode();
                     self.shard.link_send(conn, TOPIC, &answer);
                     self.link_up(conn, &open, now);
+                }
+            }
+            Input::Waits(conn, waits) => {
+                if let Some(link) = self.conns.get(&conn.number()) {
+                    self.node.waits(*link, waits, now);
                 }
             }
             Input::Down(conn, why) => {

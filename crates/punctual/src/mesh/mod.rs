@@ -51,6 +51,7 @@ enum News {
         dialled: bool,
     },
     Message(Box<[u8]>),
+    Waits(bool),
     Down(String),
 }
 
@@ -467,6 +468,11 @@ impl Keeper {
             Input::Link { conn, peer, news } => match news {
                 News::Up { dialled } => self.up(conn, peer, dialled, now),
                 News::Message(bytes) => self.message(conn, &bytes, now),
+                News::Waits(waits) => {
+                    if let Some(link) = self.conns.get(&conn) {
+                        self.node.waits(*link, waits, now);
+                    }
+                }
                 News::Down(why) => self.down(conn, &peer, &why, now),
             },
             Input::Dialled(dialled) => self.dialled(*dialled),

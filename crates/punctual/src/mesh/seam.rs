@@ -162,6 +162,7 @@ impl Federation for Seam {
         let news = match news {
             LinkNews::Up { dialled } => News::Up { dialled },
             LinkNews::Message(bytes) => News::Message(bytes.into()),
+            LinkNews::Waits(waits) => News::Waits(waits),
             LinkNews::Down(why) => News::Down(why.into()),
         };
         if let Some(peer) = BrokerId::new(peer) {
