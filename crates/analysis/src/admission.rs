@@ -409,19 +409,23 @@ impl Admission {
     /// Whether the analysis of the ways to these leaves looks at no more than so
     /// many streams.
     fn is_within<'a>(&self, effort: u64, leaves: impl IntoIterator<Item = &'a StageId>) -> bool {
-        let level = |stage: &StageId| {
-            let priority = self.system.priority(*stage);
-            self.system
-                .level(self.system.stages[*stage].port, priority)
-                .len()
+        let level = |stage: &StageId, floor: u64| {
+            let port = self.system.stages[*stage].port;
+            self.system.level(port, floor).len()
         };
-        // A port is in a segment for each beginning before it and end after.
+        // A port is in a segment for each beginning before it and end after, once
+        // for each floor.
         let leaf = |leaf: &StageId| {
             let path = self.system.path(*leaf);
-            let segments = (1..)
-                .zip(&path)
-                .map(|(at, stage)| at * (path.len() + 1 - at) * level(stage));
-            segments.sum::<usize>() as u64
+            let own = self.system.priority(*leaf);
+            let floors = self.system.floors(&path, own).into_iter().chain([own]);
+            let segments = floors.flat_map(|floor| {
+                let stages = (1..).zip(&path);
+                stages.map(move |(at, stage)| (at, stage, floor))
+            });
+            let streams =
+                segments.map(|(at, stage, floor)| at * (path.len() + 1 - at) * level(stage, floor));
+            streams.sum::<usize>() as u64
         };
         let mut leaves = leaves.into_iter();
         leaves

@@ -197,24 +197,11 @@ impl Segment<'_> {
         })
     }
 
-    /// The priorities below that of the path that meet it, from above: each
-    /// may be the floor.
+    /// The [floors](System::floors) that this segment may have below its own
+    /// priority.
     pub(crate) fn floors(&self) -> Vec<u64> {
-        let mut floors = Vec::new();
-        for position in self.from..=self.to {
-            let mut stages = self.port(position).stages.as_slice();
-            let mut above = self.class().priority;
-            loop {
-                let urgent = |id: &StageId| self.system.priority(*id) >= above;
-                stages = &stages[stages.partition_point(urgent)..];
-                let Some(next) = stages.first() else { break };
-                above = self.system.priority(*next);
-                floors.push(above);
-            }
-        }
-        floors.sort_unstable_by(|a, b| b.cmp(a));
-        floors.dedup();
-        floors
+        let path = &self.path[self.from..=self.to];
+        self.system.floors(path, self.class().priority)
     }
 
     /// The lesser of this end and what [`end`](Self::end) says.

@@ -322,6 +322,35 @@ impl System {
         &port.stages[..self.level_size(port, priority)]
     }
 
+    /// The priorities below this one that what shares a port of this path has,
+    /// from above, as far as less blocks above them: where just as much does, a
+    /// lower floor only has more streams.
+    pub(crate) fn floors(&self, path: &[StageId], priority: u64) -> Vec<u64> {
+        let ports = path.iter().map(|stage| self.stages[*stage].port);
+        let mut floors = Vec::new();
+        for port in ports.clone() {
+            let mut stages = self.ports[port].stages.as_slice();
+            let mut above = priority;
+            loop {
+                let urgent = |id: &StageId| self.priority(*id) >= above;
+                stages = &stages[stages.partition_point(urgent)..];
+                let Some(next) = stages.first() else { break };
+                above = self.priority(*next);
+                floors.push(above);
+            }
+        }
+        floors.sort_unstable_by(|a, b| b.cmp(a));
+        floors.dedup();
+        let blocking =
+            |floor| -> u64 { ports.clone().map(|port| self.blocking(port, floor)).sum() };
+        let mut least = blocking(priority);
+        floors.retain(|floor| {
+            let blocks = blocking(*floor);
+            blocks < std::mem::replace(&mut least, blocks)
+        });
+        floors
+    }
+
     /// Longest time that a frame of lower priority, or an undeclared one,
     /// holds the port when a frame of this priority comes and none that is as
     /// urgent is there.
