@@ -187,7 +187,12 @@ impl Course {
     }
 
     /// The greatest response for offsets between which work grows without
-    /// steps goes into `best`: too large by less than [`RESOLUTION`].
+    /// steps goes into `best`.
+    ///
+    /// Pieces in which nothing at any port steps or changes its rate are
+    /// convex, and greatest at an end. They are found by halving; what is
+    /// too short for that counts whole: too large by less than
+    /// [`RESOLUTION`].
     fn between(
         &mut self,
         offsets: (u64, u64),
@@ -206,11 +211,41 @@ impl Course {
                 best.raise(latest, first);
                 continue;
             }
+            let ends: Vec<u64> = self
+                .stretches
+                .iter()
+                .map(|stretch| stretch.window)
+                .collect();
+            best.raise(self.start(first, scratch)? + cost, first);
+            if self.is_one_piece((first, last), &ends, &mut scratch.higher) {
+                best.raise(latest, last);
+                continue;
+            }
             let middle = first.midpoint(last);
-            open.push((first, middle));
+            open.push((first + 1, middle));
             open.push((middle + 1, last));
         }
         Some(())
+    }
+
+    /// Whether no port's work steps or changes its rate between two offsets,
+    /// the first of which was looked at last; `ends` are the windows of the
+    /// other.
+    fn is_one_piece(&self, offsets: (u64, u64), ends: &[u64], higher: &mut Pool) -> bool {
+        let ports = self.stretches.iter().zip(ends).enumerate();
+        ports.into_iter().all(|(index, (stretch, end))| {
+            let Stretch { length, window, .. } = *stretch;
+            let reaches = |first, last| first < length && length <= last;
+            if reaches(window, *end) || reaches(offsets.0, offsets.1) {
+                return false;
+            }
+            let mut slope = 0_u64;
+            let straight = along(higher, self.from + index).all(|group| {
+                slope = slope.saturating_add(group.slope(window));
+                group.next_break(window) > *end
+            });
+            straight && slope < 1 << 32
+        })
     }
 }
 

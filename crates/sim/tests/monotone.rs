@@ -39,10 +39,11 @@ enum Those {
 }
 
 /// Changes random networks and compares the bounds of the flows that both have,
-/// which are the first.
-fn compare(name: &str, those: Those, change: impl Fn(&mut Document, &mut Rng)) {
+/// which are the first. Of some seeds it is known that something was lowered
+/// once.
+fn compare(name: &str, those: Those, known: &[u64], change: impl Fn(&mut Document, &mut Rng)) {
     let mut lowered = Vec::new();
-    for seed in 0..networks() {
+    for seed in (0..networks()).chain(known.iter().copied()) {
         let before = generate::random(seed);
         let mut after = before.clone();
         change(&mut after, &mut Rng::new(seed));
@@ -71,7 +72,7 @@ fn compare(name: &str, those: Those, change: impl Fn(&mut Document, &mut Rng)) {
 
 #[test]
 fn another_flow() {
-    compare("flow", Those::All, |document, rng| {
+    compare("flow", Those::All, &[5873, 16809], |document, rng| {
         let mut flow = rng.pick(&document.flows).clone();
         flow.id = "another".to_owned();
         flow.prio = rng.below(4);
@@ -81,7 +82,7 @@ fn another_flow() {
 
 #[test]
 fn more_jitter() {
-    compare("jitter", Those::All, |document, rng| {
+    compare("jitter", Those::All, &[16809, 20512], |document, rng| {
         let flow = rng.below(document.flows.len() as u64) as usize;
         let flow = &mut document.flows[flow];
         flow.jitter_ns += 1 + rng.below(flow.period_ns);
@@ -90,7 +91,7 @@ fn more_jitter() {
 
 #[test]
 fn more_frames() {
-    compare("frames", Those::All, |document, rng| {
+    compare("frames", Those::All, &[5873], |document, rng| {
         let flow = rng.below(document.flows.len() as u64) as usize;
         let flow = &mut document.flows[flow];
         flow.frames = Some(flow.frames.unwrap_or(1) + 1);
@@ -99,7 +100,7 @@ fn more_frames() {
 
 #[test]
 fn more_blocking() {
-    compare("blocking", Those::All, |document, rng| {
+    compare("blocking", Those::All, &[22347, 24626], |document, rng| {
         let link = rng.below(document.links.len() as u64) as usize;
         let link = &mut document.links[link];
         match &mut link.be_bytes {
@@ -111,18 +112,23 @@ fn more_blocking() {
 
 #[test]
 fn more_delay() {
-    compare("delay", Those::All, |document, rng| {
-        let node = rng.below(document.nodes.len() as u64) as usize;
-        let node = &mut document.nodes[node];
-        node.sd_max_ns = Some(node.sd_max_ns.unwrap_or(node.sd_min_ns) + 10_000);
-    });
+    compare(
+        "delay",
+        Those::All,
+        &[2073, 11414, 14472, 20065],
+        |document, rng| {
+            let node = rng.below(document.nodes.len() as u64) as usize;
+            let node = &mut document.nodes[node];
+            node.sd_max_ns = Some(node.sd_max_ns.unwrap_or(node.sd_min_ns) + 10_000);
+        },
+    );
 }
 
 /// The others come over a link at greater distances then, and behind it are less
 /// in each other's way.
 #[test]
 fn longer_frames() {
-    compare("length", Those::Plain, |document, rng| {
+    compare("length", Those::Plain, &[], |document, rng| {
         let flow = rng.below(document.flows.len() as u64) as usize;
         let flow = &mut document.flows[flow];
         flow.wire_bytes = flow.wire_bytes.map(|bytes| bytes + 1 + rng.below(200));
@@ -132,7 +138,7 @@ fn longer_frames() {
 /// The destination passes a flow on to another node.
 #[test]
 fn another_hop_at_the_end() {
-    compare("last hop", Those::All, |document, rng| {
+    compare("last hop", Those::All, &[615, 20065], |document, rng| {
         let flow = rng.below(document.flows.len() as u64) as usize;
         let path = rng.below(document.flows[flow].paths.len() as u64) as usize;
         let last = document.flows[flow].paths[path].last().unwrap();
@@ -156,7 +162,7 @@ fn another_hop_at_the_end() {
 /// A node that does nothing stands in the middle of a link.
 #[test]
 fn another_hop_on_the_way() {
-    compare("hop", Those::All, |document, rng| {
+    compare("hop", Those::All, &[1039, 9774], |document, rng| {
         let link = rng.below(document.links.len() as u64) as usize;
         let mut second = document.links[link].clone();
         if second.rate_bps.is_none() {
