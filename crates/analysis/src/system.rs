@@ -7,6 +7,7 @@
 //! urgent first. Classes come and go; what depends on them is kept up to date.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use punctual_model::network::{Flow, Hop, Topology};
 
@@ -323,8 +324,9 @@ impl System {
     }
 
     /// The priorities below this one that what shares a port of this path has,
-    /// from above, as far as less blocks above them: where just as much does, a
-    /// lower floor only has more streams.
+    /// from above, as far as they may say less: where less blocks above them,
+    /// or what has them goes on from or to a port without priorities, where it
+    /// counts anyhow. Otherwise a lower floor only has more streams.
     pub(crate) fn floors(&self, path: &[StageId], priority: u64) -> Vec<u64> {
         let ports = path.iter().map(|stage| self.stages[*stage].port);
         let mut floors = Vec::new();
@@ -343,12 +345,35 @@ impl System {
         floors.dedup();
         let blocking =
             |floor| -> u64 { ports.clone().map(|port| self.blocking(port, floor)).sum() };
-        let mut least = blocking(priority);
+        let mut above = (priority, blocking(priority));
         floors.retain(|floor| {
-            let blocks = blocking(*floor);
-            blocks < std::mem::replace(&mut least, blocks)
+            let this = (*floor, blocking(*floor));
+            let last = std::mem::replace(&mut above, this);
+            this.1 < last.1 || self.goes_on_unranked(path, *floor..last.0)
         });
         floors
+    }
+
+    /// Whether something of these priorities goes from a port of the path to the
+    /// next, and one of the two has no priorities.
+    fn goes_on_unranked(&self, path: &[StageId], priorities: Range<u64>) -> bool {
+        path.windows(2).any(|step| {
+            let [from, to] = [step[0], step[1]].map(|stage| self.stages[stage].port);
+            let port = &self.ports[to];
+            let ranked = self.ports[from].has_priorities() && port.has_priorities();
+            let rank = |than: u64| {
+                let urgent = |id: &StageId| self.priority(*id) >= than;
+                port.stages.partition_point(urgent)
+            };
+            let comes = |id: &StageId| {
+                let parent = self.stages[*id].parent;
+                parent.is_some_and(|parent| self.stages[parent].port == from)
+            };
+            !ranked
+                && port.stages[rank(priorities.end)..rank(priorities.start)]
+                    .iter()
+                    .any(comes)
+        })
     }
 
     /// Longest time that a frame of lower priority, or an undeclared one,
