@@ -37,6 +37,8 @@ impl Stream {
 struct Shaping {
     /// Greatest less least delay from the link to the queue.
     spread: u64,
+    /// What of that counts for frames that are ahead of the one under test.
+    ahead: u64,
     /// The kind with the greatest ratio of cost here to cost on the link.
     ratio: Kind,
     /// The greatest cost here.
@@ -65,8 +67,9 @@ struct Own {
 
 impl Shaping {
     /// The link's limit for frames of these kinds: their costs on the link and
-    /// here. `spread` is their greatest less their least delay.
-    fn new(kinds: &[Kind], spread: u64) -> Option<Self> {
+    /// here. `spread` is their greatest less their least delay; so much of it
+    /// does not count for those ahead: `late`.
+    fn new(kinds: &[Kind], spread: u64, late: u64) -> Option<Self> {
         let first = kinds.first()?;
         let steeper = |a: Kind, b: Kind| {
             let (a_first, b_first) = (
@@ -77,6 +80,7 @@ impl Shaping {
         };
         Some(Self {
             spread,
+            ahead: spread.saturating_sub(late),
             ratio: kinds.iter().copied().fold(*first, steeper),
             largest: kinds.iter().map(|kind| kind.here).max()?,
             equal: kinds.iter().all(|kind| kind == first),
@@ -86,7 +90,7 @@ impl Shaping {
 
     /// Work in a closed window of length `x`, without the frame under test.
     fn work(&self, x: u64) -> u64 {
-        let window = x + self.spread;
+        let window = x + self.ahead;
         match self.own {
             None => self.total(window),
             Some(own) if own.siblings => self.total(window).saturating_sub(own.kind.here),
@@ -126,12 +130,12 @@ impl Shaping {
     /// equal; or at which it no longer is less than `sum`.
     fn next_break(&self, x: u64, sum: u64) -> u64 {
         if self.equal {
-            let frames = (x + self.spread) / self.ratio.before + 1;
-            return frames.saturating_mul(self.ratio.before) - self.spread;
+            let frames = (x + self.ahead) / self.ratio.before + 1;
+            return frames.saturating_mul(self.ratio.before) - self.ahead;
         }
         let start = match self.own {
-            Some(own) if !own.siblings && x + self.spread < own.kind.before => {
-                return own.kind.before - self.spread;
+            Some(own) if !own.siblings && x + self.ahead < own.kind.before => {
+                return own.kind.before - self.ahead;
             }
             Some(own) if !own.siblings => own.kind.before,
             _ => 0,
@@ -147,7 +151,7 @@ impl Shaping {
         let window = u64::try_from(line)
             .unwrap_or(u64::MAX)
             .saturating_add(start);
-        window.saturating_sub(self.spread).max(x + 1)
+        window.saturating_sub(self.ahead).max(x + 1)
     }
 }
 
@@ -158,6 +162,9 @@ pub(crate) struct Group {
     /// How much earlier than the frame under test its streams may come, and so
     /// what is added to the window.
     advance: u64,
+    /// How much shorter the window is, because it comes over the same link as
+    /// the frame under test and ahead of it.
+    ahead: Ahead,
     streams: Vec<Stream>,
     kinds: Vec<Kind>,
     /// Of the frame on the link that was added last: its copies are one kind.
@@ -169,6 +176,17 @@ pub(crate) struct Group {
     /// Windows at which work is added, and the work from there on.
     steps: Vec<(u64, u64)>,
     at: usize,
+}
+
+/// What comes over the same link as the frame under test and ahead of it has
+/// left the link before that, so windows are shorter; not at all where this is
+/// nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ahead {
+    /// Greatest delay of the frame from the link to the queue, less the least.
+    pub(crate) late: u64,
+    /// Its time on the link; none if copies of it come with it.
+    pub(crate) behind: u64,
 }
 
 /// Work of the flow under test other than its frame.
@@ -188,8 +206,9 @@ struct OwnFlow {
 
 impl Group {
     /// An empty one, in the room of an old one.
-    pub(crate) fn reset(&mut self, advance: u64) {
+    pub(crate) fn reset(&mut self, advance: u64, ahead: Ahead) {
         self.advance = advance;
+        self.ahead = ahead;
         self.streams.clear();
         self.kinds.clear();
         self.last_parent = None;
@@ -240,7 +259,7 @@ impl Group {
     /// To be called when all is added.
     pub(crate) fn finish(&mut self) {
         let spread = self.delay_max.saturating_sub(self.delay_min);
-        self.shaping = Shaping::new(&self.kinds, spread);
+        self.shaping = Shaping::new(&self.kinds, spread, self.ahead.late);
         if let Some(shaping) = &mut self.shaping {
             shaping.own = self.own.and_then(|own| own.frame);
         }
@@ -249,10 +268,9 @@ impl Group {
     /// Work that is there before the frame under test if all that can comes
     /// with it: the least that [`work`](Self::work) says.
     pub(crate) fn present(&self) -> u64 {
+        let window = self.others(self.advance);
         let streams = self.streams.iter();
-        let sum = streams.fold(0_u64, |sum, stream| {
-            sum.saturating_add(stream.work(self.advance))
-        });
+        let sum = streams.fold(0_u64, |sum, stream| sum.saturating_add(stream.work(window)));
         let sum = sum.saturating_add(self.own.map_or(0, |own| own.rest));
         match &self.shaping {
             Some(shaping) => sum.min(shaping.work(self.advance)),
@@ -372,21 +390,26 @@ impl Group {
         self.steps[self.at].1
     }
 
+    /// The window of the streams in one of length `x`.
+    fn others(&self, x: u64) -> u64 {
+        x.saturating_sub(self.ahead.late + self.ahead.behind)
+    }
+
     fn unshaped(&mut self, x: u64) -> u64 {
         let own = self.own.map_or(0, |own| {
             (x / own.period)
                 .saturating_mul(own.work)
                 .saturating_add(own.rest)
         });
-        self.streams(x).saturating_add(own)
+        self.streams(self.others(x)).saturating_add(own)
     }
 
     /// What [`work`](Self::work) is made of: the stages and their work, the
     /// flow's own, and the whole, which may be less.
     pub(crate) fn parts(&mut self, x: u64) -> (Vec<(StageId, u64)>, u64, u64) {
         let window = x + self.advance;
-        let streams = self.streams.iter();
-        let parts = streams.map(|stream| (stream.stage, stream.work(window)));
+        let (streams, others) = (self.streams.iter(), self.others(window));
+        let parts = streams.map(|stream| (stream.stage, stream.work(others)));
         let own = self
             .own
             .map_or(0, |own| (window / own.period) * own.work + own.rest);
@@ -409,7 +432,9 @@ impl Group {
     /// Least window above this one, at which the streams were looked up last,
     /// with one more release.
     fn next_step(&self, window: u64) -> u64 {
-        let step = self.steps.get(self.at + 1).map_or(u64::MAX, |step| step.0);
+        let later = self.ahead.late + self.ahead.behind;
+        let step = self.steps.get(self.at + 1);
+        let step = step.map_or(u64::MAX, |step| step.0.saturating_add(later));
         match self.own {
             Some(own) => step.min((window / own.period + 1) * own.period),
             None => step,
@@ -435,8 +460,10 @@ impl Group {
     /// are too many.
     pub(crate) fn candidates(&mut self, end: u64, out: &mut Vec<u64>) -> Option<()> {
         let advance = self.advance;
+        let later = self.ahead.late + self.ahead.behind;
         let offset = |window: u64| window.checked_sub(advance).filter(|t| *t > 0 && *t < end);
-        out.extend(self.steps.iter().filter_map(|(window, _)| offset(*window)));
+        let steps = self.steps.iter().map(|(window, _)| window + later);
+        out.extend(steps.filter_map(offset));
         if let Some(own) = self.own {
             if end / own.period > MAX_STEPS {
                 return None;

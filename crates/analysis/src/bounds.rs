@@ -135,7 +135,7 @@ impl<'a> Holistic<'a> {
         for stage in &self.system.ports[port].stages {
             let segment = Segment {
                 system: self.system,
-                latest: &self.limits.latest,
+                limits: &self.limits,
                 path: &[*stage],
                 from: 0,
                 to: 0,
@@ -203,7 +203,7 @@ pub(crate) fn path_bounds(
     let path = system.path(leaf);
     let whole = Segment {
         system,
-        latest: &solution.best.latest,
+        limits: &solution.best,
         path: &path,
         from: 0,
         to: path.len() - 1,
@@ -250,7 +250,7 @@ pub(crate) fn least_end(
     let to = path.len() - 1;
     let segments = (0..=to).rev().map(|from| Segment {
         system,
-        latest: &limits.latest,
+        limits,
         path: &path,
         from,
         to,

@@ -233,7 +233,7 @@ impl<'a> Explainer<'a> {
             let all = (0..to).rev().flat_map(|from| {
                 let own = Segment {
                     system,
-                    latest: &self.best.latest,
+                    limits: &self.best,
                     path: &path,
                     from,
                     to: to - 1,

@@ -9,7 +9,7 @@
 //!
 //! Sources: WCRT.md sections 4 and 8.2.
 
-use crate::arrivals::{Group, Stream};
+use crate::arrivals::{Ahead, Group, Stream};
 use crate::offsets::{ITERATIONS, busy_period};
 use crate::system::{FULL_BRIEF, MANY, NONE, PortId, StageId, System, UNBOUNDED};
 
@@ -248,8 +248,8 @@ impl Levels {
         let mut higher = std::mem::take(&mut self.higher);
         let mut candidates = std::mem::take(&mut self.candidates);
         let stages = &system.ports[id].stages;
-        same.reset(0);
-        higher.reset(0);
+        same.reset(0, Ahead::default());
+        higher.reset(0, Ahead::default());
         for index in level {
             same.add(self.stream(system, stages[index])?);
         }
@@ -271,7 +271,7 @@ impl Levels {
         level: usize,
         blocking: u64,
     ) -> Option<u64> {
-        self.same.reset(0);
+        self.same.reset(0, Ahead::default());
         for stage in &system.ports[id].stages[..level] {
             let stream = self.stream(system, *stage)?;
             self.same.add(stream);

@@ -17,9 +17,10 @@ use punctual_model::format_duration;
 use punctual_model::network::{Flow, Network};
 
 use crate::bounds::Solution;
+use crate::levels::Limits;
 use crate::refusal::Overload;
 use crate::segment::{Scratch, Segment};
-use crate::system::{ClassId, System};
+use crate::system::{ClassId, System, UNBOUNDED};
 
 /// Orders that [`Method::Repair`] analyses before it gives up.
 const TRIALS: u32 = 512;
@@ -449,13 +450,13 @@ struct OrderFree<'a> {
     /// For each stage, the latest arrival at the queue after which the
     /// deadline cannot be kept to every destination any more; at the publisher
     /// the release jitter.
-    limits: Vec<u64>,
+    limits: Limits,
 }
 
 impl<'a> OrderFree<'a> {
     fn new(system: &'a System) -> Self {
         let mut least = vec![0; system.stages.len()];
-        let mut limits = vec![0; system.stages.len()];
+        let mut latest = vec![0; system.stages.len()];
         for class in system.classes.iter().filter(|class| class.count > 0) {
             for id in class.stages.iter().rev() {
                 let stage = &system.stages[*id];
@@ -463,13 +464,18 @@ impl<'a> OrderFree<'a> {
                 let after = children.map(|child| system.stages[*child].delay_min + least[*child]);
                 let prop = system.ports[stage.port].prop;
                 least[*id] = stage.cost + after.max().unwrap_or(prop);
-                limits[*id] = match stage.parent {
+                latest[*id] = match stage.parent {
                     Some(_) => class.deadline.saturating_sub(least[*id]),
                     None => class.jitter,
                 };
             }
         }
-        Self { system, limits }
+        // Ends are not looked at.
+        let end = vec![UNBOUNDED; latest.len()];
+        Self {
+            system,
+            limits: Limits { latest, end },
+        }
     }
 
     /// All flows of the class arrive everywhere within their limits, and at
@@ -487,12 +493,12 @@ impl<'a> OrderFree<'a> {
                     end.map_or(u64::MAX, |(_, end)| end.saturating_add(stage.delay_max))
                 }
             };
-            if arrival > self.limits[*id] {
+            if arrival > self.limits.latest[*id] {
                 return false;
             }
             let port = Segment {
                 system: self.system,
-                latest: &self.limits,
+                limits: &self.limits,
                 path: &[*id],
                 from: 0,
                 to: 0,

@@ -9,8 +9,9 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use crate::arrivals::{Group, Stream};
+use crate::arrivals::{Ahead, Group, Stream};
 use crate::edf;
+use crate::levels::Limits;
 use crate::offsets::{HORIZON, ITERATIONS, Level, busy_period};
 use crate::system::{Class, FULL, Load, Port, PortId, Stage, StageId, System, UNBOUNDED, load};
 
@@ -18,9 +19,9 @@ use crate::system::{Class, FULL, Load, Port, PortId, Stage, StageId, System, UNB
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment<'a> {
     pub(crate) system: &'a System,
-    /// Latest arrival at the queue of each stage after the nominal release;
-    /// [`UNBOUNDED`] if there is none.
-    pub(crate) latest: &'a [u64],
+    /// Latest arrival at the queue of each stage after the nominal release, and
+    /// latest end of transmission; [`UNBOUNDED`] if there is none.
+    pub(crate) limits: &'a Limits,
     /// The stages from the publisher on.
     pub(crate) path: &'a [StageId],
     /// The first and the last port, as positions in the path.
@@ -98,14 +99,14 @@ impl Pool {
     }
 
     /// The group of this key, a new one if there is none.
-    fn group(&mut self, key: Key, advance: u64) -> &mut Group {
+    fn group(&mut self, key: Key, advance: u64, ahead: Ahead) -> &mut Group {
         // The one that was looked for last is the likeliest.
         let known = self.keys.iter().rposition(|known| *known == key);
         let index = known.unwrap_or_else(|| {
             if self.groups.len() == self.keys.len() {
                 self.groups.push(Group::default());
             }
-            self.groups[self.keys.len()].reset(advance);
+            self.groups[self.keys.len()].reset(advance, ahead);
             self.keys.push(key);
             self.keys.len() - 1
         });
@@ -184,7 +185,7 @@ impl Segment<'_> {
         }
         let level = self.level(self.from).len() as u64;
         scratch.effort = scratch.effort.checked_sub(level)?;
-        edf::bound(self.system, self.latest, self.path[self.from])
+        edf::bound(self.system, &self.limits.latest, self.path[self.from])
     }
 
     /// The lesser of this end and what [`end`](Self::end) says of any
@@ -206,7 +207,7 @@ impl Segment<'_> {
 
     /// The lesser of this end and what [`end`](Self::end) says.
     fn end_or(&self, scratch: &mut Scratch, end: u64) -> u64 {
-        let start = self.latest[self.path[self.from]];
+        let start = self.limits.latest[self.path[self.from]];
         let limit = end.saturating_sub(start);
         self.bound_below(scratch, limit)
             .map_or(end, |bound| end.min(start.saturating_add(bound)))
@@ -400,7 +401,7 @@ impl Segment<'_> {
     /// Latest end of transmission at the last port after the nominal release,
     /// [`UNBOUNDED`] if no limit is found.
     pub(crate) fn end(&self, scratch: &mut Scratch) -> u64 {
-        let start = self.latest[self.path[self.from]];
+        let start = self.limits.latest[self.path[self.from]];
         self.bound(scratch)
             .map_or(UNBOUNDED, |bound| start.saturating_add(bound))
     }
@@ -430,7 +431,7 @@ impl Segment<'_> {
         scratch.same.clear();
         scratch.higher.clear();
         scratch.fixed.clear();
-        let start = self.latest[self.path[self.from]];
+        let start = self.limits.latest[self.path[self.from]];
         if start == UNBOUNDED {
             return None;
         }
@@ -448,7 +449,7 @@ impl Segment<'_> {
             }
             let port = self.stage(position).port;
             fixed.constant += self.system.blocking(port, self.floor);
-            let latest = self.latest[self.path[position]];
+            let latest = self.limits.latest[self.path[position]];
             if latest == UNBOUNDED {
                 return None;
             }
@@ -516,6 +517,7 @@ impl Segment<'_> {
         let along = (position > self.from).then(|| self.stage(position - 1).port);
         let level = self.level(position);
         scratch.effort = scratch.effort.checked_sub(level.len() as u64)?;
+        let ahead = self.ahead(position);
         let mut share = 0;
         for id in level {
             let stage = &system.stages[*id];
@@ -527,7 +529,7 @@ impl Segment<'_> {
                 // It came along and is counted where it entered.
                 continue;
             }
-            let latest = self.latest[*id];
+            let latest = self.limits.latest[*id];
             if latest == UNBOUNDED {
                 return None;
             }
@@ -571,8 +573,12 @@ impl Segment<'_> {
                     continue;
                 }
                 let group = match higher {
-                    true => scratch.higher.group(key, 0),
-                    false => scratch.same.group(key, advance),
+                    true => scratch.higher.group(key, 0, Ahead::default()),
+                    false => {
+                        let ahead = ahead.filter(|(link, _)| Some(*link) == input);
+                        let ahead = ahead.map_or(Ahead::default(), |(_, ahead)| ahead);
+                        scratch.same.group(key, advance, ahead)
+                    }
                 };
                 if flows > 0 {
                     let work = message.checked_mul(flows)?;
@@ -588,6 +594,21 @@ impl Segment<'_> {
             }
         }
         Some(share)
+    }
+
+    /// The link over which the frame under test comes to a position, and what is
+    /// known of others that come ahead of it over that, if links shape.
+    fn ahead(&self, position: usize) -> Option<(PortId, Ahead)> {
+        let (id, stage) = (self.path[position], self.stage(position));
+        let parent = stage.parent.filter(|_| self.shaped)?;
+        let (latest, end) = (self.limits.latest[id], self.limits.end[parent]);
+        let delay = latest.saturating_sub(end).min(stage.delay_max);
+        let (cost, siblings) = self.over(id, parent);
+        let ahead = Ahead {
+            late: delay.saturating_sub(stage.delay_min),
+            behind: if siblings { 0 } else { cost },
+        };
+        Some((self.system.stages[parent].port, ahead))
     }
 
     /// Cost of the frame under test on the link over which it comes, and
