@@ -53,6 +53,8 @@ pub enum StoreNews {
     Committed(u64),
     /// Some could not be committed; it is tried again.
     Failed(StoreTrouble),
+    /// Whether there is room only for what was handed over already.
+    Full(bool),
 }
 
 /// Work for a shard's thread.

@@ -15,6 +15,7 @@ use crate::Rng;
 const CONFIG: LogConfig = LogConfig {
     segment_bytes: 16 << 10,
     max_bytes: 1 << 30,
+    overdraft: 0,
 };
 /// Calls of the disk, at most, that succeed before it fails.
 const CALLS: u64 = 8;
@@ -46,6 +47,8 @@ pub(crate) struct Keeper {
     starts: u64,
     /// Those of `waiting` that were told so.
     told: usize,
+    /// Whether shards were told that it is full.
+    full: bool,
     /// When the last news for each shard arrives.
     pub(crate) last: Vec<Nanos>,
 }
@@ -55,6 +58,7 @@ pub(crate) struct Keeper {
 pub(crate) enum News {
     Committed(u64),
     Failed(StoreTrouble),
+    Full(bool),
 }
 
 /// How a commit ended.
@@ -78,6 +82,7 @@ impl Keeper {
             power: None,
             starts: 0,
             told: 0,
+            full: false,
             last: vec![Nanos(0); usize::from(shards)],
         }
     }
@@ -129,16 +134,19 @@ impl Keeper {
     /// The commit that is under way ends.
     pub(crate) fn end(&mut self, rng: &mut Rng) -> End {
         let committed = self.commit(rng);
-        let Err(error) = committed else {
-            let group = self.waiting.drain(..self.running);
-            let news = group.map(|it| (it.shard, News::Committed(it.operations.ticket)));
-            let news = news.collect();
-            (self.running, self.told) = (0, 0);
-            return End::Told(news);
-        };
         if self.power == Some(0) {
             return End::Power;
         }
+        let error = match committed {
+            Ok(full) => {
+                let mut news = self.see(full);
+                let group = self.waiting.drain(..self.running);
+                news.extend(group.map(|it| (it.shard, News::Committed(it.operations.ticket))));
+                (self.running, self.told) = (0, 0);
+                return End::Told(news);
+            }
+            Err(error) => error,
+        };
         let trouble = match error {
             StoreError::Full { .. } => StoreTrouble::Full,
             _ => StoreTrouble::Failed,
@@ -152,8 +160,21 @@ impl Keeper {
         End::Told(news)
     }
 
-    /// Commits what is being committed, with the disk as it is.
-    fn commit(&mut self, rng: &mut Rng) -> Result<(), StoreError> {
+    /// Sees whether the store may grow; who is to be told if that has changed.
+    pub(crate) fn look(&mut self) -> Vec<(u16, News)> {
+        let full = self.store().full().is_some();
+        self.see(full)
+    }
+
+    fn see(&mut self, full: bool) -> Vec<(u16, News)> {
+        let changed = std::mem::replace(&mut self.full, full) != full;
+        let shards = (0..self.last.len() as u16).filter(|_| changed);
+        shards.map(|shard| (shard, News::Full(full))).collect()
+    }
+
+    /// Commits what is being committed, with the disk as it is; whether the store is
+    /// full then.
+    fn commit(&mut self, rng: &mut Rng) -> Result<bool, StoreError> {
         let mut batch = Batch::new();
         for it in self.waiting.range(..self.running) {
             batch.append(&it.operations.batch);
@@ -165,6 +186,7 @@ impl Keeper {
         let store = self.store();
         store.medium_mut().fail_after = fail_after;
         let committed = store.commit(&batch);
+        let committed = committed.map(|()| store.full().is_some());
         let left = std::mem::take(&mut store.medium_mut().fail_after);
         if let (Some(power), Some(before), Some(left)) = (power, fail_after, left) {
             self.power = Some(power - (before - left));
@@ -182,7 +204,7 @@ impl Keeper {
         }
         self.power = power;
         self.waiting.clear();
-        (self.running, self.told) = (0, 0);
+        (self.running, self.told, self.full) = (0, 0, false);
         self.last.fill(Nanos(0));
         let Some(store) = self.store.take() else {
             return;

@@ -314,6 +314,8 @@ impl World {
     pub fn set_store_trouble(&mut self, trouble: Option<StoreTrouble>) {
         if let Some(keeper) = &mut self.keeper {
             keeper.set_trouble(trouble);
+            let news = keeper.look();
+            self.tell(news);
         }
     }
 
@@ -607,6 +609,7 @@ impl World {
                 match news {
                     News::Committed(ticket) => shard.committed(ticket, now),
                     News::Failed(trouble) => shard.store_failed(trouble, now),
+                    News::Full(full) => shard.store_full(full, now),
                 }
                 self.settle(to);
             }
@@ -763,6 +766,14 @@ impl World {
             End::Power => return self.crash(Nanos(0)),
         };
         let again = keeper.begin();
+        self.tell(news);
+        if again {
+            self.schedule_commit();
+        }
+    }
+
+    /// Tells shards of their store, in order.
+    fn tell(&mut self, news: Vec<(u16, News)>) {
         for (shard, news) in news {
             let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
             let Some(keeper) = &mut self.keeper else {
@@ -772,9 +783,6 @@ impl World {
             *last = (self.now + delay).max(*last);
             let at = *last;
             self.schedule(at, Happening::News(shard, news));
-        }
-        if again {
-            self.schedule_commit();
         }
     }
 

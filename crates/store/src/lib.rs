@@ -37,4 +37,4 @@ pub use rising::Rising;
 pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats};
 pub use tentative::Tentative;
 #[cfg(feature = "disk")]
-pub use writer::{Histogram, Outcome, Poster, Writer, WriterConfig, WriterStats};
+pub use writer::{Histogram, Outcome, Poster, Told, Writer, WriterConfig, WriterStats};

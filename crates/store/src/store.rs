@@ -35,6 +35,12 @@ pub trait Store {
     /// How much it is.
     fn stats(&self) -> StoreStats;
 
+    /// Why nothing that makes it grow should come any more: there is little room
+    /// left, for what is on its way already. Sees first whether room can be had.
+    fn full(&mut self) -> Option<StoreError> {
+        None
+    }
+
     /// Gives back all the room that it can.
     ///
     /// # Errors

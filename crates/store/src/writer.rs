@@ -8,8 +8,10 @@
 //!
 //! On a core that is wanted by both, the threads that serve clients come first.
 //!
-//! A group that fails stays, is tried again with all that came since, and its
-//! batches are reported once. Posting never waits and never refuses: who posts
+//! A store that has little room left says so before it refuses anything, and the writer
+//! passes that on: who posts then posts nothing that grows, and what was posted before
+//! still finds room. A group that fails all the same stays, is tried again with all that
+//! came since, and its batches are reported once. Posting never waits and never refuses: who posts
 //! knows by what was reported how much of it waits, and stops reading those who
 //! cause it at a bound of its own.
 
@@ -59,6 +61,16 @@ pub enum Outcome {
         /// Why not.
         error: StoreError,
     },
+}
+
+/// What the writer tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// To a shard, what became of a batch.
+    Batch(u16, Outcome),
+    /// To all, that nothing that makes the store grow should be posted any more, and
+    /// why; or that it may be again. What was posted before is told of as ever.
+    Full(Option<StoreError>),
 }
 
 /// Counts by size: four buckets for each power of two, so that a value is known to a fifth.
@@ -123,7 +135,7 @@ pub struct WriterStats {
     pub group_bytes: Histogram,
     /// Attempts that failed.
     pub failures: u64,
-    /// Why it fails now.
+    /// Why it fails now, or takes nothing that grows.
     pub failing: Option<StoreError>,
     /// Bytes that wait.
     pub waiting_bytes: usize,
@@ -178,14 +190,15 @@ struct Posted {
 
 impl<S: Store + Send + 'static> Writer<S> {
     /// Starts the thread. `tell` is called by it, once for each batch that was
-    /// committed and once for each that failed before.
+    /// committed and once for each that failed before, and when the store has become
+    /// [full](Store::full), or is not any more.
     ///
     /// # Errors
     /// There can be no other thread.
     pub fn spawn(
         store: S,
         config: WriterConfig,
-        tell: impl Fn(u16, Outcome) + Send + 'static,
+        tell: impl Fn(Told) + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             config,
@@ -204,6 +217,7 @@ impl<S: Store + Send + 'static> Writer<S> {
             batches: Vec::new(),
             group: Batch::new(),
             usual: config.group_delay,
+            full: None,
         };
         let thread = thread::Builder::new().name("store".into()).spawn(move || {
             // Bulk that keeps the disk busy must not keep the processor from those
@@ -309,13 +323,18 @@ struct Work<S, T> {
     group: Batch,
     /// How long commits take lately, at most [`WriterConfig::group_delay`].
     usual: Duration,
+    /// Why the store should not grow.
+    full: Option<StoreError>,
 }
 
-impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
+impl<S: Store, T: Fn(Told)> Work<S, T> {
     fn run(mut self) -> S {
+        self.look();
         loop {
             let closed = self.gather();
-            if !self.batches.is_empty() {
+            if self.batches.is_empty() {
+                self.look();
+            } else {
                 self.commit();
             }
             // What fails now fails for good: nobody waits any more.
@@ -325,7 +344,8 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
         }
     }
 
-    /// Waits for something to do and takes it; says whether it is the last.
+    /// Waits for something to do and takes it; says whether it is the last. While the
+    /// store is full that may be nothing: it is to be seen whether there is room again.
     fn gather(&mut self) -> bool {
         let shared = self.shared.clone();
         let config = &shared.config;
@@ -347,8 +367,17 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
                 if queue.closed {
                     return true;
                 }
-                let waited = shared.changed.wait(queue);
-                queue = waited.unwrap_or_else(PoisonError::into_inner);
+                if self.full.is_none() {
+                    let waited = shared.changed.wait(queue);
+                    queue = waited.unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                let waited = shared.changed.wait_timeout(queue, config.retry);
+                let (waited, result) = waited.unwrap_or_else(PoisonError::into_inner);
+                if result.timed_out() {
+                    return false;
+                }
+                queue = waited;
                 continue;
             };
             let left = self.usual.saturating_sub(first.elapsed());
@@ -397,20 +426,34 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
                 for batch in self.batches.iter_mut().filter(|it| !it.reported) {
                     batch.reported = true;
                     let (ticket, error) = (batch.ticket, error.clone());
-                    (self.tell)(batch.shard, Outcome::Failed { ticket, error });
+                    let outcome = Outcome::Failed { ticket, error };
+                    (self.tell)(Told::Batch(batch.shard, outcome));
                 }
             }
         }
     }
 
+    /// Sees whether the store may grow, and tells of it if that has changed.
+    fn look(&mut self) {
+        let full = self.store.full();
+        if full.is_some() != self.full.is_some() {
+            (self.tell)(Told::Full(full.clone()));
+        }
+        let mut stats = self.shared.stats();
+        stats.failing = full.clone();
+        stats.store = self.store.stats();
+        drop(stats);
+        self.full = full;
+    }
+
     /// `before` operations had been written.
     fn committed(&mut self, took: Duration, before: u64) {
+        // Before publishers hear that they may go on.
+        self.look();
         let bytes: usize = self.batches.iter().map(|it| it.bytes).sum();
         let mut stats = self.shared.stats();
         stats.group_operations.record(self.group.len() as u64);
         stats.group_bytes.record(bytes as u64);
-        stats.failing = None;
-        stats.store = self.store.stats();
         if stats.store.written_operations > before {
             stats.commit_nanos.record(took.as_nanos() as u64);
             // A mean that forgets within some tens of commits.
@@ -425,7 +468,8 @@ impl<S: Store, T: Fn(u16, Outcome)> Work<S, T> {
         drop(stats);
         self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
         for batch in self.batches.drain(..) {
-            (self.tell)(batch.shard, Outcome::Committed(batch.ticket));
+            let outcome = Outcome::Committed(batch.ticket);
+            (self.tell)(Told::Batch(batch.shard, outcome));
         }
         self.group.clear();
     }
@@ -443,6 +487,7 @@ mod tests {
         memory: Memory,
         begun: mpsc::Sender<usize>,
         results: mpsc::Receiver<Result<(), StoreError>>,
+        is_full: Arc<Mutex<Option<StoreError>>>,
     }
 
     impl Store for Slow {
@@ -460,6 +505,10 @@ mod tests {
             self.memory.stats()
         }
 
+        fn full(&mut self) -> Option<StoreError> {
+            self.is_full.lock().expect("nobody panics").clone()
+        }
+
         fn compact(&mut self) -> Result<(), StoreError> {
             Ok(())
         }
@@ -470,25 +519,35 @@ mod tests {
         begun: mpsc::Receiver<usize>,
         results: mpsc::Sender<Result<(), StoreError>>,
         told: mpsc::Receiver<(u16, Outcome)>,
+        full: mpsc::Receiver<Option<StoreError>>,
+        is_full: Arc<Mutex<Option<StoreError>>>,
     }
 
     fn rig(config: WriterConfig) -> Rig {
         let (begun_sender, begun) = mpsc::channel();
         let (results, results_receiver) = mpsc::channel();
         let (teller, told) = mpsc::channel();
+        let (teller_of_full, full) = mpsc::channel();
+        let is_full = Arc::default();
         let store = Slow {
             memory: Memory::default(),
             begun: begun_sender,
             results: results_receiver,
+            is_full: Arc::clone(&is_full),
         };
-        let writer = Writer::spawn(store, config, move |shard, outcome| {
-            teller.send((shard, outcome)).expect("the test listens");
+        let writer = Writer::spawn(store, config, move |told| match told {
+            Told::Batch(shard, outcome) => {
+                teller.send((shard, outcome)).expect("the test listens");
+            }
+            Told::Full(why) => teller_of_full.send(why).expect("the test listens"),
         });
         Rig {
             writer: writer.expect("a thread"),
             begun,
             results,
             told,
+            full,
+            is_full,
         }
     }
 
@@ -562,6 +621,36 @@ mod tests {
             assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(ticket))));
         }
         assert_eq!(poster.waiting_bytes(), 0);
+        rig.writer.close();
+    }
+
+    #[test]
+    fn that_it_is_full_is_said_before_what_filled_it_is_safe_and_again_when_it_is_not() {
+        let config = WriterConfig {
+            retry: Duration::from_millis(1),
+            ..WriterConfig::default()
+        };
+        let rig = rig(config);
+        let poster = rig.writer.poster();
+        let full = StoreError::Full {
+            what: "the store",
+            needed: 1,
+        };
+        poster.post(0, 1, session(1), Duration::ZERO, true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        *rig.is_full.lock().expect("nobody panics") = Some(full.clone());
+        rig.results.send(Ok(())).expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(1))));
+        assert_eq!(rig.full.try_recv(), Ok(Some(full.clone())));
+        assert_eq!(poster.stats().failing, Some(full));
+        // Nothing is posted; that there is room shows all the same.
+        *rig.is_full.lock().expect("nobody panics") = None;
+        assert_eq!(rig.full.recv(), Ok(None));
+        poster.post(0, 2, session(2), Duration::ZERO, true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        rig.results.send(Ok(())).expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(2))));
+        assert_eq!(poster.stats().failing, None);
         rig.writer.close();
     }
 

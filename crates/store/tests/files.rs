@@ -18,6 +18,7 @@ use small::Small;
 const CONFIG: LogConfig = LogConfig {
     segment_bytes: 64 << 10,
     max_bytes: 1 << 30,
+    overdraft: 0,
 };
 
 const START: Start = Start { seed: 1, wall: 0 };

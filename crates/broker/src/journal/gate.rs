@@ -262,15 +262,27 @@ impl Hub {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        let troubled = journal.failed.is_some();
+        let was_failing = journal.is_failing();
         journal.commit(ticket, now);
+        let is_over = was_failing && journal.trouble().is_none();
         self.open_gate(now);
         self.go_on_moving(now);
         self.tell_kept_wishes();
-        if troubled {
+        if is_over {
             self.catch_up(now);
         }
         self.resume_waiters();
+    }
+
+    /// Whether there is room only for what was emitted already.
+    pub(crate) fn store_full(&mut self, full: bool, now: Nanos) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let was_full = std::mem::replace(&mut journal.full, full);
+        if was_full && journal.trouble().is_none() {
+            self.catch_up(now);
+        }
     }
 
     /// Lets go what waited for what is committed or needless now.

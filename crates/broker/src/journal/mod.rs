@@ -195,6 +195,8 @@ pub(crate) struct Journal {
     elsewhere: Vec<(u16, [u64; 2])>,
     /// Since a commit failed, until one succeeds.
     failed: Option<StoreTrouble>,
+    /// Whether the store has room only for what was emitted already.
+    full: bool,
     /// Topics whose retained message changed while nothing could be stored.
     stale_topics: HashSet<Box<str>, foldhash::fast::RandomState>,
     /// Slots of sessions that changed meanwhile.
@@ -223,6 +225,7 @@ impl Journal {
             waiters: Vec::new(),
             elsewhere: Vec::new(),
             failed: None,
+            full: false,
             stale_topics: HashSet::default(),
             stale_sessions: Vec::new(),
             offset: Offset(wall),
@@ -284,7 +287,7 @@ impl Journal {
 
     /// Why new messages and sessions cannot be stored now.
     pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
-        self.failed
+        self.failed.or(self.full.then_some(StoreTrouble::Full))
     }
 
     /// Whether commits fail at the moment.

@@ -123,7 +123,8 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
             return;
         };
-        if journal.trouble().is_some() {
+        // A full store has room for what takes the place of what it has.
+        if journal.is_failing() {
             journal.defer(session, slot);
             return;
         }
@@ -169,7 +170,14 @@ impl Hub {
         !session.durable || journal.is_committed(session.created)
     }
 
-    /// Why nothing can be stored at the moment.
+    /// Whether commits fail at the moment.
+    pub(crate) fn is_store_failing(&self) -> bool {
+        self.journal
+            .as_ref()
+            .is_some_and(|journal| journal.is_failing())
+    }
+
+    /// Why nothing new can be stored at the moment.
     pub(crate) fn store_trouble(&self) -> Option<StoreTrouble> {
         self.journal.as_ref()?.trouble()
     }
@@ -209,7 +217,8 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
             return;
         };
-        if journal.trouble().is_some() {
+        // There is one for each session, and no new session while the store is full.
+        if journal.is_failing() {
             journal.defer(session, slot);
         } else if let Some(will) = &session.will {
             journal.will(session.handle.number, will, due);

@@ -64,6 +64,14 @@ impl Shard {
         self.share_stats_soon(now);
     }
 
+    /// The store has room only for what was handed over already, and for what gives
+    /// room back, or has more again. While it has not, what would have to be stored is
+    /// refused, before anything is handed over.
+    pub fn store_full(&mut self, full: bool, now: Nanos) {
+        self.hub.store_full(full, now);
+        self.share_stats_soon(now);
+    }
+
     /// Bytes of operations that are not committed.
     pub fn uncommitted(&self) -> usize {
         let journal = self.hub.journal.as_ref();

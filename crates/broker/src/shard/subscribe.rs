@@ -231,12 +231,14 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
     let Some(session) = hub.sessions.get(session) else {
         return Err(ReasonCode::UnspecifiedError);
     };
+    let known = session.subscriptions.iter().any(|s| *s.filter == *filter);
+    // A full store has room for what takes the place of what it has.
     if session.durable
         && let Some(trouble) = hub.store_trouble()
+        && (!known || hub.is_store_failing())
     {
         return Err(trouble.reason());
     }
-    let known = session.subscriptions.iter().any(|s| *s.filter == *filter);
     if !known
         && (session.subscriptions.len() >= limits.max_subscriptions_per_session
             || hub.directory.subscriptions.load(Ordering::Relaxed) >= limits.max_subscriptions)

@@ -91,7 +91,10 @@ fn fault(world: &mut World, faults: Faults) {
         }
         4 if faults.stores => {
             let n = world.rng.below(world.sites.len() as u64) as usize;
-            world.sites[n].is_full = true;
+            match world.rng.chance(50) {
+                true => world.sites[n].is_full = true,
+                false => world.fill(n),
+            }
         }
         _ => {
             for edge in 0..world.edges.len() {

@@ -196,6 +196,8 @@ pub struct Site {
     store: Option<Memory>,
     /// It cannot write.
     pub is_full: bool,
+    /// It has room only for what is on its way.
+    is_short: bool,
     pub running: Option<Running>,
 }
 
@@ -229,6 +231,7 @@ impl Site {
             config: Arc::new(config),
             store: store.then(Memory::default),
             is_full: false,
+            is_short: false,
             running: None,
         }
     }
@@ -271,6 +274,7 @@ impl Site {
             if let Some(session) = restorer.finish() {
                 assert!(shard.restore(session, now));
             }
+            shard.store_full(self.is_short, now);
         }
         let mut node = Node::new(self.settings.clone(), now);
         for kept in shard.links() {
@@ -306,6 +310,18 @@ impl Site {
                 store.commit(batch).unwrap();
             }
         }
+    }
+
+    /// Whether there is room only for what is on its way; whether that is new.
+    pub fn set_short(&mut self, short: bool, now: Nanos) -> bool {
+        let changed = self.store.is_some() && self.is_short != short;
+        if changed {
+            self.is_short = short;
+            if let Some(running) = &mut self.running {
+                running.shard.store_full(short, now);
+            }
+        }
+        changed
     }
 
     /// Batches that are being written.

@@ -394,8 +394,18 @@ impl World {
         self.at(self.now + took, Event::Commit(n, instance));
     }
 
-    /// The store of a broker can write again.
+    /// The store of a broker has room only for what is on its way.
+    pub fn fill(&mut self, n: usize) {
+        self.sites[n].set_short(true, self.now);
+        self.settle(n);
+    }
+
+    /// The store of a broker can write again, and has room.
     pub fn make_room(&mut self, n: usize) {
+        if self.sites[n].set_short(false, self.now) {
+            self.mended = self.now;
+            self.settle(n);
+        }
         if std::mem::take(&mut self.sites[n].is_full) {
             self.mended = self.now;
             for _ in 0..self.sites[n].uncommitted() {

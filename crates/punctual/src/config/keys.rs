@@ -739,8 +739,8 @@ section! {
         group_bytes: Size = Size::mib(1), in Size::kib(4) => Size::gib(1), since "0.4", Restart;
         /// Largest size of what is stored. Past it, and when the disk is full,
         /// messages that would have to be stored are refused (reason 0x97, Quota
-        /// exceeded; before MQTT 5 the connection ends). The disk may take twice as
-        /// much for a while.
+        /// exceeded; before MQTT 5 the connection ends); what is on its way by then
+        /// is taken. The disk may take twice as much for a while.
         max_bytes: Size = Size::gib(8), in Size::mib(1) => MUCH, since "0.4", Restart;
     }
 }

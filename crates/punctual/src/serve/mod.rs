@@ -70,7 +70,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         std::iter::repeat_n(listener.address.transport, sockets)
     });
     let office = admission::Opening::open(&config, schemes)?;
-    let (keeper, store) = Keeper::open(&config)?.unzip();
+    let (keeper, store) = Keeper::open(&config, shards)?.unzip();
     let mesh = mesh::Opening::open(&config)?;
     let bridges = bridge::Opening::open(config.mesh.bridges.as_deref())?;
     let mut server = Server::start(ServerOptions {

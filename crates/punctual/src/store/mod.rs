@@ -16,7 +16,7 @@ use punctual_broker::{Operations, StoreTrouble, SysSource};
 use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
 use punctual_store::{
     Damage, Files, Log, LogConfig, Op, Outcome, Poster, Report, Start, Store as _, StoreError,
-    Writer, WriterConfig, WriterStats,
+    Told, Writer, WriterConfig, WriterStats,
 };
 
 use self::trouble::{Line, Trouble};
@@ -140,17 +140,24 @@ pub(crate) fn trouble_of(stats: &WriterStats) -> Option<String> {
 
 impl Keeper {
     /// Opens the store in the directory of the configuration, if there is one.
-    /// What it has is told when the server starts.
-    pub(crate) fn open(config: &Config) -> Result<Option<(Self, StoreOptions)>, Failure> {
+    /// What it has is told when the server starts, which has so many shards.
+    pub(crate) fn open(
+        config: &Config,
+        shards: u16,
+    ) -> Result<Option<(Self, StoreOptions)>, Failure> {
         let Some(place) = &config.server.data else {
             return Ok(None);
         };
         let keys = &config.store;
+        // What each shard may have on its way, twice that if it is urgent, before it knows.
+        let on_the_way = 2 * keys.group_bytes.0 * u64::from(shards);
+        let usual = LogConfig::default();
         let mut log = Log::open(
             Files::open(place).map_err(|error| wrong(place, &error))?,
             LogConfig {
                 max_bytes: keys.max_bytes.0,
-                ..LogConfig::default()
+                overdraft: usual.overdraft + on_the_way,
+                ..usual
             },
             start(),
         )
@@ -210,14 +217,26 @@ impl Keeper {
         let _ = self.0.found.set(Found::of(&report));
         let shared = Arc::downgrade(&self.0);
         let trouble = RefCell::new(Trouble::default());
-        let tell = move |shard, outcome| {
-            let line = match &outcome {
-                Outcome::Committed(_) => trouble.borrow_mut().committed(Instant::now()),
-                Outcome::Failed { error, .. } => trouble.borrow_mut().failed(error, Instant::now()),
+        let tell = move |told| {
+            let now = Instant::now();
+            let line = match &told {
+                Told::Batch(_, Outcome::Committed(_)) => trouble.borrow_mut().committed(now),
+                Told::Batch(_, Outcome::Failed { error, .. }) => {
+                    trouble.borrow_mut().failed(error, now)
+                }
+                Told::Full(why) => trouble.borrow_mut().full(why.as_ref(), now),
             };
             line.iter().for_each(Line::log);
-            if let Some(shared) = shared.upgrade() {
-                shared.handle.wait().store(shard, news(outcome));
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let handle = shared.handle.wait();
+            match told {
+                Told::Batch(shard, outcome) => handle.store(shard, news(outcome)),
+                Told::Full(why) => {
+                    let news = StoreNews::Full(why.is_some());
+                    (0..handle.shards() as u16).for_each(|shard| handle.store(shard, news));
+                }
             }
         };
         let writer = Writer::spawn(log, config, tell).map_err(|error| error.to_string())?;

@@ -1,8 +1,9 @@
-//! What is logged of a store that cannot be written: that it is so, every minute
-//! how much it concerns, and that it is over.
+//! What is logged of a store that cannot be written, or is full: that it is so, every
+//! minute how much it concerns, and that it is over.
 //!
 //! Invariant: however many batches fail, there is a line for each change and one
-//! for each [`EVERY`].
+//! for each [`EVERY`]. A store that is full takes what has been accepted before: that
+//! is no sign of room.
 
 use std::fmt::{self, Display};
 use std::time::{Duration, Instant};
@@ -14,7 +15,11 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// Whether the store can be written.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Option<Failing>);
+pub(super) struct Trouble {
+    failing: Option<Failing>,
+    /// Whether it is full.
+    full: bool,
+}
 
 #[derive(Debug)]
 struct Failing {
@@ -30,6 +35,8 @@ struct Failing {
 pub(super) enum Line {
     /// It cannot be written.
     Fails(StoreError),
+    /// It takes what has been accepted, and nothing else.
+    Full(StoreError),
     /// It still cannot.
     StillFails {
         why: StoreError,
@@ -43,12 +50,10 @@ pub(super) enum Line {
 impl Trouble {
     /// A batch failed at `now`.
     pub(super) fn failed(&mut self, error: &StoreError, now: Instant) -> Option<Line> {
-        let Some(failing) = &mut self.0 else {
-            self.0 = Some(Failing {
-                since: now,
-                said: now,
-                error: error.clone(),
+        let Some(failing) = &mut self.failing else {
+            self.failing = Some(Failing {
                 batches: 1,
+                ..Failing::new(error, now)
             });
             return Some(Line::Fails(error.clone()));
         };
@@ -69,9 +74,21 @@ impl Trouble {
         })
     }
 
+    /// Since `now` it is full, with a reason, or is not any more.
+    pub(super) fn full(&mut self, why: Option<&StoreError>, now: Instant) -> Option<Line> {
+        self.full = why.is_some();
+        match why {
+            None => self.committed(now),
+            Some(why) => {
+                self.failing.get_or_insert_with(|| Failing::new(why, now));
+                Some(Line::Full(why.clone()))
+            }
+        }
+    }
+
     /// A batch was committed at `now`.
     pub(super) fn committed(&mut self, now: Instant) -> Option<Line> {
-        let failing = self.0.take()?;
+        let failing = self.failing.take_if(|_| !self.full)?;
         Some(Line::Works {
             lasted: now.saturating_duration_since(failing.since),
             batches: failing.batches,
@@ -85,6 +102,17 @@ fn same_kind(one: &StoreError, other: &StoreError) -> bool {
         (StoreError::Full { what, .. }, StoreError::Full { what: it, .. }) => what == it,
         (StoreError::Io { kind, .. }, StoreError::Io { kind: it, .. }) => kind == it,
         _ => false,
+    }
+}
+
+impl Failing {
+    fn new(why: &StoreError, now: Instant) -> Self {
+        Self {
+            since: now,
+            said: now,
+            error: why.clone(),
+            batches: 0,
+        }
     }
 }
 
@@ -105,6 +133,10 @@ impl Display for Line {
                 f,
                 "the store cannot be written: {why}; it is tried again, and what has to be stored is refused"
             ),
+            Self::Full(why) => write!(
+                f,
+                "{why}: what has to be stored is refused, but what was accepted before, and what gives room back"
+            ),
             Self::StillFails {
                 why,
                 lasts,
@@ -114,11 +146,14 @@ impl Display for Line {
                 "the store still cannot be written after {} s: {why}; batches that failed: {batches}",
                 lasts.as_secs()
             ),
-            Self::Works { lasted, batches } => write!(
-                f,
-                "the store can be written again after {:.1} s; batches that failed: {batches}",
-                lasted.as_secs_f64()
-            ),
+            Self::Works { lasted, batches } => {
+                let lasted = lasted.as_secs_f64();
+                write!(f, "the store can be written again after {lasted:.1} s")?;
+                match batches {
+                    0 => Ok(()),
+                    batches => write!(f, "; batches that failed: {batches}"),
+                }
+            }
         }
     }
 }
@@ -167,5 +202,14 @@ mod tests {
         };
         assert_eq!(trouble.committed(now), Some(works));
         assert_eq!(trouble.committed(now), None);
+        // What is committed while it is full is no sign of room.
+        assert_eq!(trouble.full(Some(&full(9)), now), Some(Line::Full(full(9))));
+        assert_eq!(trouble.committed(now), None);
+        let later = now + Duration::from_secs(3);
+        let works = Line::Works {
+            lasted: Duration::from_secs(3),
+            batches: 0,
+        };
+        assert_eq!(trouble.full(None, later), Some(works));
     }
 }

@@ -43,15 +43,18 @@ pub(crate) struct Mortal {
 impl Mortal {
     /// Starts one that keeps its state in that directory.
     pub(crate) fn start_in(data: &Path) -> Self {
+        Self::start_with(data, "")
+    }
+
+    /// The same with more of a configuration.
+    pub(crate) fn start_with(data: &Path, more: &str) -> Self {
         // Free now; nobody else is given them before the broker binds them again.
         let probes = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         let [port, http] = probes.map(|probe| probe.local_addr().unwrap().port());
         let mut config = NamedTempFile::with_suffix(".toml").unwrap();
-        config
-            .write_all(
-                b"[server]\nsys_interval = \"1s\"\n[limits]\nmax_queued_bytes = \"256MiB\"\n",
-            )
-            .unwrap();
+        let usual = "[server]\nsys_interval = \"1s\"\n[limits]\nmax_queued_bytes = \"256MiB\"\n";
+        config.write_all(usual.as_bytes()).unwrap();
+        config.write_all(more.as_bytes()).unwrap();
         let mut mortal = Self {
             port,
             http,
@@ -128,7 +131,11 @@ impl Drop for Mortal {
 
 /// A client with a session that survives.
 pub(crate) fn client(port: u16, client_id: String) -> Client {
-    let mut properties = PropertyBuf::new();
+    client_of(port, client_id, PropertyBuf::new())
+}
+
+/// The same with other properties of CONNECT.
+pub(crate) fn client_of(port: u16, client_id: String, mut properties: PropertyBuf) -> Client {
     properties.push_number(PropertyId::SessionExpiryInterval, 3600);
     let options = Options {
         endpoint: Endpoint {

@@ -327,7 +327,7 @@ impl<M: Medium> Log<M> {
         if done_with < (segment / 4).max(live / 32) {
             return;
         }
-        while self.is_scarce(segment + segment / 2) {
+        while self.is_scarce(self.enough()) {
             match self.move_some() {
                 Ok(Moved::Until(_)) => {}
                 _ => break,

@@ -9,7 +9,9 @@
 //! [`Image`] that says for each thing in which segment it is.
 //!
 //! What needs room is refused unless one and a half segments are left beside it, in
-//! the last one, in reserve, and in a ballast (segment 0). What does not need room goes
+//! the last one, in reserve, and in a ballast (segment 0). From a quarter of a segment
+//! more on it is said that no more of it should come: by then some is on its way that was
+//! accepted, and must not stand before what gives back room. What does not need room goes
 //! on in these, and what nobody needs of the oldest segments is given back meanwhile, so
 //! that there is always one to move the next into. On a full disk a segment that is
 //! given back becomes the ballast: it stays the log's, whoever else wants room. What is
@@ -46,9 +48,11 @@ use crate::{Batch, Image, Medium, Op, Report, Store, StoreError, StoreStats, Wal
 pub struct LogConfig {
     /// Bytes of a segment; one that has to hold a larger commit is larger.
     pub segment_bytes: u64,
-    /// Bytes that may be kept. On the disk they take up to twice that and five
-    /// segments.
+    /// Bytes that may be kept before [`Store::full`] says so. On the disk they
+    /// take up to twice that and five segments.
     pub max_bytes: u64,
+    /// Bytes beyond that which are kept of what was on its way by then.
+    pub overdraft: u64,
 }
 
 impl Default for LogConfig {
@@ -56,6 +60,7 @@ impl Default for LogConfig {
         Self {
             segment_bytes: 32 << 20,
             max_bytes: 8 << 30,
+            overdraft: 8 << 20,
         }
     }
 }
@@ -148,7 +153,9 @@ pub struct Log<M> {
     reserve: Option<Reserve>,
     /// Becomes the reserve when no segment can be made.
     ballast: Option<Reserve>,
-    /// Why less is left than what needs room has to leave.
+    /// Whether as much is kept as may be.
+    bounded: bool,
+    /// Why less is left than should be for what needs room.
     short: Option<StoreError>,
     /// Since when everything is moved once on a full disk.
     round: Option<Round>,
@@ -192,6 +199,7 @@ impl<M: Medium> Log<M> {
             open: false,
             reserve: None,
             ballast: None,
+            bounded: false,
             short: None,
             round: None,
             hopeless: None,
@@ -294,23 +302,37 @@ impl<M: Medium> Log<M> {
     /// Whether a group may grow what is kept, and the disk what is used.
     fn admit(&mut self, added: u64, ops: &[Op<'_>], fates: &[Fate]) -> Result<(), StoreError> {
         let live = self.image.live_bytes();
-        if live + added <= self.config.max_bytes && self.short.is_none() {
+        let most = self.config.max_bytes.saturating_add(self.config.overdraft);
+        // What is written comes out of the room that has to be left.
+        let has_room =
+            self.short.is_none() || self.room() >= self.kept_free() + self.frame.end() as u64;
+        if live + added <= most && has_room {
             return Ok(());
         }
         // What it gives back is looked for only when that decides.
         let written = ops.iter().zip(fates).filter(|(_, fate)| fate.is_written());
         let removed = written.map(|(op, _)| self.image.replaced_by(op)).sum();
         let more = added.saturating_sub(removed);
-        if more > 0 && live + more > self.config.max_bytes {
+        if more > 0 && live + more > most {
             return Err(StoreError::Full {
                 what: "the store",
-                needed: live + more - self.config.max_bytes,
+                needed: live + more - most,
             });
         }
         match &self.short {
-            Some(short) if more > 0 => Err(short.clone()),
+            Some(short) if more > 0 && !has_room => Err(short.clone()),
             _ => Ok(()),
         }
+    }
+
+    /// Room for what does not need any: what grows leaves it.
+    fn kept_free(&self) -> u64 {
+        self.config.segment_bytes + self.config.segment_bytes / 2
+    }
+
+    /// The same and room for what has been accepted when there is no more than that.
+    fn enough(&self) -> u64 {
+        self.kept_free() + self.config.segment_bytes / 4
     }
 
     /// Bytes that can be written without another segment.
@@ -323,8 +345,7 @@ impl<M: Medium> Log<M> {
 
     /// Sees to it that enough is left for what needs room, and notes if it is not.
     fn provide(&mut self) {
-        let segment = self.config.segment_bytes;
-        let enough = segment + segment / 2;
+        let enough = self.enough();
         let made = match self.make_reserve() {
             // A log begins with one segment and one in reserve.
             Ok(()) if self.room() < enough && !self.segments.is_empty() => self.make_ballast(),
@@ -663,6 +684,26 @@ impl<M: Medium> Store for Log<M> {
         let others = [self.reserve, self.ballast].into_iter().flatten();
         stats.disk_bytes = sizes.sum::<u64>() + others.map(|it| it.size).sum::<u64>();
         stats
+    }
+
+    fn full(&mut self) -> Option<StoreError> {
+        if !self.segments.is_empty() {
+            if self.short.is_some() {
+                self.reclaim();
+            }
+            self.provide();
+        }
+        let (live, max) = (self.image.live_bytes(), self.config.max_bytes);
+        // Not said and taken back with each message.
+        let most = if self.bounded { max - max / 32 } else { max };
+        self.bounded = live > most;
+        if self.bounded {
+            return Some(StoreError::Full {
+                what: "the store",
+                needed: live - most,
+            });
+        }
+        self.short.clone()
     }
 
     fn compact(&mut self) -> Result<(), StoreError> {

@@ -13,6 +13,7 @@ use crate::script::{Progress, Script};
 const CONFIG: LogConfig = LogConfig {
     segment_bytes: 8 << 10,
     max_bytes: 1 << 30,
+    overdraft: 0,
 };
 
 fn start(seed: u64) -> Start {
@@ -414,6 +415,70 @@ fn a_bound_on_what_is_kept_holds_and_what_gives_back_passes() {
     group.push(&Op::SessionEnd { session: 2 });
     log.commit(&group).expect("room");
     assert!(session > 10 && log.stats().sessions == session - 2);
+}
+
+#[test]
+fn a_bound_is_said_before_it_refuses() {
+    let config = LogConfig {
+        max_bytes: 1000,
+        overdraft: 500,
+        ..CONFIG
+    };
+    let mut log = Log::open(Simulated::default(), config, start(7)).expect("a store");
+    let mut session = 0;
+    let mut grow = |log: &mut Log<Simulated>| {
+        session += 1;
+        let group: Batch = [session_op(session)].into_iter().collect();
+        log.commit(&group).map(|()| session)
+    };
+    let said = loop {
+        let last = grow(&mut log).expect("nothing is refused before it is said");
+        if log.full().is_some() {
+            break last;
+        }
+    };
+    assert!(log.stats().live_bytes > 1000);
+    let refused = loop {
+        match grow(&mut log) {
+            Ok(last) => assert!(log.full().is_some(), "{last}"),
+            Err(_) => break log.stats().sessions,
+        }
+    };
+    assert!(refused > said, "{refused} {said}");
+    // Highest numbers are counted, too, when they are written.
+    assert!(log.stats().live_bytes < 1600, "{}", log.stats().live_bytes);
+    let mut ended = 0;
+    while log.full().is_some() {
+        ended += 1;
+        log.commit(&end(ended)).expect("it gives back room");
+    }
+    assert!(log.stats().live_bytes <= 1000 - 1000 / 32);
+}
+
+#[test]
+fn a_full_disk_is_said_before_it_refuses_and_not_for_ever() {
+    let mut log = on_small_disk();
+    let mut sessions = 0;
+    let mut said = None;
+    loop {
+        sessions += 1;
+        let group: Batch = [session_op(sessions)].into_iter().collect();
+        if log.commit(&group).is_err() {
+            break;
+        }
+        if log.full().is_some() {
+            said.get_or_insert(sessions);
+        }
+    }
+    let said = said.expect("it was said");
+    assert!(said < sessions, "{said} {sessions}");
+    for session in 1..sessions {
+        log.commit(&end(session)).expect("it gives back room");
+    }
+    // Nobody has given the disk more room.
+    assert_eq!(log.full(), None);
+    let group: Batch = [session_op(sessions)].into_iter().collect();
+    log.commit(&group).expect("there is room");
 }
 
 #[test]

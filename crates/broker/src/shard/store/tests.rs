@@ -723,6 +723,41 @@ fn a_store_that_fails_refuses_nothing_that_is_needless() {
 }
 
 #[test]
+fn a_full_store_refuses_what_is_new_and_takes_what_goes_on() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::ExactlyOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    // It was accepted before the store said so.
+    publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
+    shard.store_full(true, NOW);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
+    assert_eq!(shard.stats().refused_store, 1);
+    let ops = commit(&mut shard, &mut store);
+    let entries = ops.iter().filter(|op| op.starts_with("Entry"));
+    assert_eq!(entries.count(), 1, "{ops:?}");
+    assert!(leaving(&mut shard, publisher).contains(&PacketType::PubRec));
+    // It goes all the way to its receiver.
+    commit(&mut shard, &mut store);
+    assert!(leaving(&mut shard, kept).contains(&PacketType::Publish));
+    let ack = |packet_id| Ack {
+        packet_id,
+        reason: ReasonCode::Success,
+        properties: Default::default(),
+    };
+    tell(&mut shard, kept, &Packet::PubRec(ack(1)));
+    commit(&mut shard, &mut store);
+    assert_eq!(leaving(&mut shard, kept), [PacketType::PubRel]);
+    // A commit is no sign of room.
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 3);
+    assert_eq!(shard.stats().refused_store, 2);
+    shard.store_full(false, NOW);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 4);
+    assert_eq!(shard.stats().refused_store, 2);
+    assert!(!commit(&mut shard, &mut store).is_empty());
+}
+
+#[test]
 fn what_stays_is_handed_over_before_the_end() {
     let (mut shard, mut store) = patient();
     subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
