@@ -494,6 +494,11 @@ impl Group {
         Some(())
     }
 
+    /// The flow under test is in it.
+    pub(crate) fn has_own(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// Its work may grow between candidates.
     pub(crate) fn is_line(&self) -> bool {
         self.shaping.is_some_and(|shaping| shaping.is_line())

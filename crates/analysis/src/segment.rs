@@ -82,6 +82,19 @@ pub(crate) struct Key {
     /// The last position that it goes along to; in one stage that of the
     /// segment, whatever it is.
     pub(crate) exit: usize,
+    /// It is the flow under test alone.
+    own: bool,
+}
+
+/// What is told apart of what comes over one link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Apart {
+    /// Nothing.
+    Nothing,
+    /// What leaves at different ports.
+    Leaving,
+    /// That, and the flow under test from all others.
+    Own,
 }
 
 impl Pool {
@@ -91,6 +104,13 @@ impl Pool {
 
     pub(crate) fn groups(&mut self) -> &mut [Group] {
         &mut self.groups[..self.keys.len()]
+    }
+
+    /// Whether the flow under test comes with frames of other kinds, so that
+    /// what the link brings is a line.
+    pub(crate) fn own_is_line(&self) -> bool {
+        let mut groups = self.groups[..self.keys.len()].iter();
+        groups.any(|group| group.has_own() && group.is_line())
     }
 
     /// The groups and their keys.
@@ -173,7 +193,8 @@ impl Segment<'_> {
         let due = self.by_deadline(scratch);
         let least = found.into_iter().chain(due).min();
         let limit = least.map_or(limit, |least| least.min(limit));
-        let in_stages = self.in_stages(scratch, limit).map(|worst| worst.response);
+        let in_stages = self.least_in_stages(scratch, limit);
+        let in_stages = in_stages.map(|(worst, _)| worst.response);
         least.into_iter().chain(in_stages).min()
     }
 
@@ -217,7 +238,7 @@ impl Segment<'_> {
     /// in `scratch`. If the bound is `limit` or more: `None`, or anything that
     /// is `limit` or more.
     fn worst(&self, scratch: &mut Scratch, limit: u64) -> Option<Found> {
-        let fixed = self.collect(scratch, false)?;
+        let fixed = self.collect(scratch, Apart::Nothing)?;
         let groups = scratch.same.groups().iter();
         let groups = groups.chain(scratch.higher.groups().iter());
         let present = groups.fold(fixed.constant, |sum, group| {
@@ -271,13 +292,14 @@ impl Segment<'_> {
         let cost = self.stage(self.to).cost;
         let found = self.worst(scratch, u64::MAX);
         let due = self.by_deadline(scratch);
-        let limit = found
-            .as_ref()
-            .map_or(u64::MAX, |found| found.worst.response);
-        if let Some(worst) = self
-            .in_stages(scratch, limit)
-            .filter(|w| w.response < limit)
+        let whole = found.as_ref().map(|found| found.worst.response);
+        let limit = whole.into_iter().chain(due).min().unwrap_or(u64::MAX);
+        if let Some((worst, apart)) = self
+            .least_in_stages(scratch, limit)
+            .filter(|(worst, _)| worst.response < limit)
         {
+            // Again, for its groups.
+            self.collect(scratch, apart)?;
             let course = self.stretches(scratch, worst.offset)?;
             return Some(self.parts(scratch, worst, |higher, key| match higher {
                 true => course.at(key.exit).window,
@@ -425,9 +447,9 @@ impl Segment<'_> {
 
     /// Gathers the streams that meet the frame, and the parts that are fixed.
     /// `None` if something has no limit, or the ports together have no time
-    /// left. `in_stages` keeps apart what leaves at different ports, and then it
-    /// is no matter what all take together.
-    pub(crate) fn collect(&self, scratch: &mut Scratch, in_stages: bool) -> Option<Fixed> {
+    /// left; where what leaves is told apart it is no matter what all take
+    /// together.
+    pub(crate) fn collect(&self, scratch: &mut Scratch, apart: Apart) -> Option<Fixed> {
         scratch.same.clear();
         scratch.higher.clear();
         scratch.fixed.clear();
@@ -454,14 +476,14 @@ impl Segment<'_> {
                 return None;
             }
             let advance = latest.saturating_sub(start).saturating_sub(fixed.least);
-            total += self.enter((position, in_stages), advance, own, scratch)?;
+            total += self.enter((position, apart), advance, own, scratch)?;
             scratch.fixed.push(fixed);
         }
         let groups = scratch.same.groups().iter_mut();
         for group in groups.chain(scratch.higher.groups()) {
             group.finish();
         }
-        (in_stages || total < FULL).then_some(fixed)
+        (apart != Apart::Nothing || total < FULL).then_some(fixed)
     }
 
     fn own(&self) -> Own {
@@ -508,7 +530,7 @@ impl Segment<'_> {
     /// ports they take.
     fn enter(
         &self,
-        (position, in_stages): (usize, bool),
+        (position, apart): (usize, Apart),
         advance: u64,
         own: Own,
         scratch: &mut Scratch,
@@ -537,7 +559,7 @@ impl Segment<'_> {
             let overtakes = self.overtakes(*id, position);
             let input = input.filter(|_| self.shaped);
             let exit = match (under_test, lower) {
-                _ if !in_stages => self.to,
+                _ if apart == Apart::Nothing => self.to,
                 (true, _) => self.to,
                 (_, true) => position,
                 _ => self.exit(*id, position),
@@ -546,6 +568,7 @@ impl Segment<'_> {
                 position,
                 input,
                 exit,
+                own: false,
             };
             let cost = match (under_test, lower) {
                 (true, _) => own.cost,
@@ -564,30 +587,34 @@ impl Segment<'_> {
                 false => load(message, class.period) * Load::from(class.count),
             };
             let parent = stage.parent.filter(|_| self.shaped);
+            let ahead = ahead.filter(|(link, _)| Some(*link) == input);
+            let ahead = ahead.map_or(Ahead::default(), |(_, ahead)| ahead);
             let others = class.count - u64::from(under_test);
             // Where its likes may overtake, a flow's own frames may not.
             for higher in [false, true] {
                 let own_too = under_test && !higher;
                 let flows = if higher == overtakes { others } else { 0 };
-                if flows == 0 && !own_too {
-                    continue;
-                }
-                let group = match higher {
-                    true => scratch.higher.group(key, 0, Ahead::default()),
-                    false => {
-                        let ahead = ahead.filter(|(link, _)| Some(*link) == input);
-                        let ahead = ahead.map_or(Ahead::default(), |(_, ahead)| ahead);
-                        scratch.same.group(key, advance, ahead)
-                    }
+                let (pool, advance, ahead) = match higher {
+                    true => (&mut scratch.higher, 0, Ahead::default()),
+                    false => (&mut scratch.same, advance, ahead),
                 };
-                if flows > 0 {
-                    let work = message.checked_mul(flows)?;
-                    group.add(Stream { work, ..stream });
-                }
-                if let Some(parent) = parent {
-                    group.add_kind(stage, parent, system.stages[parent].cost, cost);
+                let kind = parent.map(|parent| (parent, system.stages[parent].cost));
+                let alone = own_too && apart == Apart::Own;
+                if flows > 0 || own_too && !alone {
+                    let group = pool.group(key, advance, ahead);
+                    if flows > 0 {
+                        let work = message.checked_mul(flows)?;
+                        group.add(Stream { work, ..stream });
+                    }
+                    if let Some((parent, before)) = kind {
+                        group.add_kind(stage, parent, before, cost);
+                    }
                 }
                 if own_too {
+                    let group = pool.group(Key { own: alone, ..key }, advance, ahead);
+                    if let Some((parent, before)) = kind.filter(|_| alone) {
+                        group.add_kind(stage, parent, before, cost);
+                    }
                     let over = parent.map(|parent| self.over(*id, parent));
                     group.set_own(stream, cost, over);
                 }

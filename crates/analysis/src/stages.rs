@@ -9,7 +9,7 @@
 
 use crate::arrivals::Group;
 use crate::offsets::{ITERATIONS, RESOLUTION, busy_period};
-use crate::segment::{Fixed, Key, Pool, Scratch, Segment, Worst};
+use crate::segment::{Apart, Fixed, Key, Pool, Scratch, Segment, Worst};
 use crate::system::FULL;
 
 /// Intervals of offsets that are looked at between steps; a search that needs
@@ -27,15 +27,38 @@ pub(crate) struct Stretch {
 }
 
 impl Segment<'_> {
-    /// As [`bound`](Self::bound), port by port. `None` if there is none, or if
-    /// all that comes goes along to the end.
-    pub(crate) fn in_stages(&self, scratch: &mut Scratch, limit: u64) -> Option<Worst> {
-        if self.from == self.to {
-            return None;
+    /// As [`bound`](Self::bound), port by port: the lesser of what is found if
+    /// the flow under test comes with others, and if it comes alone, and which
+    /// it is. To be called with the groups of the segment in `scratch`.
+    pub(crate) fn least_in_stages(
+        &self,
+        scratch: &mut Scratch,
+        limit: u64,
+    ) -> Option<(Worst, Apart)> {
+        let mut least = None;
+        let mut limit = limit;
+        for apart in [Apart::Leaving, Apart::Own] {
+            let worth = match apart {
+                Apart::Own => scratch.same.own_is_line(),
+                _ => self.from < self.to,
+            };
+            let found = worth
+                .then(|| self.in_stages(scratch, limit, apart))
+                .flatten();
+            if let Some(worst) = found.filter(|worst| worst.response < limit) {
+                limit = worst.response;
+                least = Some((worst, apart));
+            }
         }
-        let fixed = self.collect(scratch, true)?;
+        least
+    }
+
+    /// The bound port by port. `None` if there is none, if it is `limit` or more, or if
+    /// all that comes goes along to the end and nothing is told apart.
+    fn in_stages(&self, scratch: &mut Scratch, limit: u64, apart: Apart) -> Option<Worst> {
+        let fixed = self.collect(scratch, apart)?;
         let all = scratch.same.keyed().chain(scratch.higher.keyed());
-        let (mut leaves, mut present) = (false, fixed.constant);
+        let (mut leaves, mut present) = (apart == Apart::Own, fixed.constant);
         for (key, group) in all {
             leaves |= key.exit < self.to;
             present = present.saturating_add(group.present());
