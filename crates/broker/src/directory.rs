@@ -16,6 +16,7 @@ use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
 use crate::retained::Retained;
 use crate::route::Matched;
+use crate::sequence::Number;
 use crate::session::Delivery;
 use crate::sys::SysSource;
 use crate::watch::{FlowSight, Watches};
@@ -73,6 +74,15 @@ impl SessionHandle {
         match self.link {
             true => Notes::understood(ids, self.understands()),
             false => ids,
+        }
+    }
+
+    /// The same of a number.
+    #[inline]
+    pub(crate) fn number_of(&self, number: Option<Number>) -> Option<Number> {
+        match self.link && self.understands() < Understands::Order {
+            true => number.map(Number::alone),
+            false => number,
         }
     }
 
@@ -233,6 +243,7 @@ impl Directory {
             origin,
             number: number.wrapping_add(1),
             again: false,
+            back: 0,
         })
     }
 
@@ -247,6 +258,7 @@ impl Directory {
             origin,
             number,
             again: false,
+            back: 0,
         };
         let own = (own, self.next_name.load(Ordering::Relaxed));
         let before = before.into_iter().map(|origin| (origin, u32::MAX));

@@ -62,9 +62,23 @@ pub struct MessageName {
     pub number: u32,
     /// Whether it was sent over another link before.
     pub again: bool,
+    /// By how much its number is higher than that of the message that came before it there on
+    /// its topic, with its QoS, and went the same ways; 0 if there was none or it is not known.
+    pub back: u16,
 }
 
 impl MessageName {
+    /// The message that came before it, if that is known; as one that is sent again, since what
+    /// is forgotten of it may have been here.
+    pub(crate) fn previous(self) -> Option<Self> {
+        (self.back > 0).then(|| Self {
+            number: self.number.wrapping_sub(u32::from(self.back)),
+            again: true,
+            back: 0,
+            ..self
+        })
+    }
+
     /// One number for origin and number; never 0.
     pub(crate) fn key(self) -> u64 {
         u64::from(self.origin.get()) << 32 | u64::from(self.number)
@@ -76,25 +90,37 @@ impl MessageName {
             origin: NonZeroU32::new((key >> 32) as u32)?,
             number: key as u32,
             again: false,
+            back: 0,
         })
     }
 
-    /// Text, and how long it is: digits of 6 bits each, the lowest first.
+    /// Text, and how long it is: digits of 6 bits each, the lowest first. What is between
+    /// the numbers says whether it is sent again, and follows the number before it, which
+    /// is nearly always so where one topic is busy; how far else it is back comes last.
     #[inline]
-    pub(crate) fn text(self) -> ([u8; 14], usize) {
-        let mut text = [0; 14];
+    pub(crate) fn text(self) -> ([u8; 18], usize) {
+        let mut text = [0; 18];
         let mut len = 0;
-        let mut put = |mut number: u32| {
+        let mut put = |mut number: u32, end: u8| {
             while number > 0 {
                 text[len] = DIGITS[(number & 63) as usize];
                 len += 1;
                 number >>= 6;
             }
-            text[len] = if self.again { b'!' } else { b'.' };
+            text[len] = end;
             len += 1;
         };
-        put(self.origin.get());
-        put(self.number);
+        let middle = match (self.again, self.back) {
+            (false, 1) => b',',
+            (false, _) => b'.',
+            (true, 1) => b';',
+            (true, _) => b'!',
+        };
+        put(self.origin.get(), middle);
+        put(self.number, b'.');
+        if self.back > 1 {
+            put(u32::from(self.back), b'.');
+        }
         (text, len - 1)
     }
 
@@ -102,7 +128,11 @@ impl MessageName {
     #[inline]
     pub(crate) fn text_len(self) -> usize {
         let digits = |number: u32| (u32::BITS - number.leading_zeros()).div_ceil(6) as usize;
-        digits(self.origin.get()) + 1 + digits(self.number)
+        let numbers = digits(self.origin.get()) + 1 + digits(self.number);
+        match self.back {
+            0 | 1 => numbers,
+            back => numbers + 1 + digits(back.into()),
+        }
     }
 
     /// Reads what [`Self::text`] wrote, and nothing else.
@@ -126,19 +156,28 @@ impl MessageName {
             (shift == 0 || last != 0).then_some((number, None))
         };
         let (origin, end) = read()?;
-        let again = match end? {
-            b'!' => true,
-            b'.' => false,
+        let (again, follows) = match end? {
+            b'!' => (true, false),
+            b'.' => (false, false),
+            b';' => (true, true),
+            b',' => (false, true),
             _ => return None,
         };
         let (number, end) = read()?;
-        if end.is_some() {
-            return None;
-        }
+        let back = match end {
+            None => u16::from(follows),
+            Some(b'.') if !follows => {
+                let (back, end) = read()?;
+                let back = u16::try_from(back).ok()?;
+                (back > 1 && end.is_none()).then_some(back)?
+            }
+            Some(_) => return None,
+        };
         Some(Self {
             origin: NonZeroU32::new(u32::try_from(origin).ok()?)?,
             number: u32::try_from(number).ok()?,
             again,
+            back,
         })
     }
 }
@@ -231,6 +270,8 @@ pub enum Understands {
     Notes,
     /// How far it is followed in what it states about its urgency, too.
     Rights,
+    /// Which message came before it, too.
+    Order,
 }
 
 impl Understands {
@@ -238,7 +279,8 @@ impl Understands {
         match byte {
             0 => Self::Names,
             1 => Self::Notes,
-            _ => Self::Rights,
+            2 => Self::Rights,
+            _ => Self::Order,
         }
     }
 }
@@ -500,6 +542,10 @@ pub trait Federation: Debug + Send + Sync {
         }
         is_new
     }
+    /// Whether that is known of a message, or may be so.
+    fn was_here(&self, _name: MessageName) -> bool {
+        true
+    }
     /// What messages were called that were taken in here before a restart.
     fn was_origin(&self, origin: NonZeroU32);
 }
@@ -531,8 +577,20 @@ pub(crate) struct LinkState {
     /// Publications of the neighbour that are not acknowledged because there is no
     /// room where they have to go; whole packets, in their order.
     pub(crate) parked: VecDeque<Box<[u8]>>,
+    /// The same of those before which another one is to come; in the order in which they came.
+    pub(crate) early: VecDeque<Early>,
     /// Retained messages that the neighbour has told it has, since it began to.
     pub(crate) has: Vec<u64>,
+}
+
+/// A publication of a neighbour that came before the one that was published before it.
+#[derive(Debug)]
+pub(crate) struct Early {
+    /// What it waits for,
+    pub(crate) previous: MessageName,
+    /// and how long at most.
+    pub(crate) until: Nanos,
+    pub(crate) packet: Box<[u8]>,
 }
 
 #[cfg(test)]
@@ -577,11 +635,17 @@ mod tests {
         }
 
         #[test]
-        fn names_are_read_as_written(origin in 1..=u32::MAX, number: u32, again: bool) {
+        fn names_are_read_as_written(
+            origin in 1..=u32::MAX,
+            number: u32,
+            again: bool,
+            back in prop_oneof![0..3u16, any::<u16>()],
+        ) {
             let name = MessageName {
                 origin: NonZeroU32::new(origin).unwrap(),
                 number,
                 again,
+                back,
             };
             let (text, len) = name.text();
             let text = std::str::from_utf8(&text[..len]).unwrap();
@@ -589,10 +653,12 @@ mod tests {
             prop_assert_eq!(name.text_len(), len);
             let longer = format!("{text}0");
             prop_assert_eq!(MessageName::parse(&longer), None);
+            let plain = MessageName { back: 0, ..name };
+            prop_assert_eq!(text.len() == plain.text().1, back < 2);
         }
 
         #[test]
-        fn other_text_is_refused_or_one_way_to_write_a_name(text in "[.!0-9A-Za-z_-]{0,14}") {
+        fn other_text_is_refused_or_one_way_to_write_a_name(text in "[.!,;0-9A-Za-z_-]{0,18}") {
             if let Some(name) = MessageName::parse(&text) {
                 let (again, len) = name.text();
                 prop_assert_eq!(&again[..len], text.as_bytes());

@@ -29,6 +29,7 @@ mod journal;
 pub mod lock;
 mod message;
 mod moves;
+mod order;
 mod passed;
 mod ready;
 mod retained;

@@ -62,6 +62,7 @@ mod tests {
             origin: NonZeroU32::MIN,
             number,
             again: true,
+            back: 0,
         }
     }
 

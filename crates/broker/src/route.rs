@@ -1,6 +1,7 @@
 //! Who receives a topic, ready to be used: the answer of the subscription
 //! index, split by shard, and each shard's cache of such answers.
 
+use std::cell::RefCell;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -13,6 +14,7 @@ use smallvec::SmallVec;
 use crate::directory::{Directory, SessionHandle};
 use crate::index::{Generation, Subscriber, generation_slot};
 use crate::journal::{self, Durability, DurabilityRule};
+use crate::order::Order;
 use crate::urgency::{self, UrgencyRule};
 
 /// One receiver of a message.
@@ -145,15 +147,36 @@ pub(crate) struct Route {
     pub(crate) rule: Option<Box<UrgencyRule>>,
     /// What is promised about its messages, if the topic decides that.
     pub(crate) durability: Option<Durability>,
+    /// As of when clients wanted what they want.
+    wishes: Generation,
+    /// The order of its messages in a mesh; `None` as long as there was none.
+    order: RefCell<Option<Box<Order>>>,
 }
 
 impl Route {
+    /// Whether clients get its messages, other than as members of shared subscriptions.
+    pub(crate) fn has_clients(&self) -> bool {
+        self.matched.targets().any(|target| !target.session.link)
+    }
+
+    /// What is known of the order of its messages.
+    #[inline]
+    pub(crate) fn order<R: Default>(&self, look: impl FnOnce(&Order) -> R) -> R {
+        self.order.borrow().as_deref().map(look).unwrap_or_default()
+    }
+
+    /// Changes that.
+    #[inline]
+    pub(crate) fn order_mut(&self, change: impl FnOnce(&mut Order)) {
+        change(self.order.borrow_mut().get_or_insert_default());
+    }
+
     pub(crate) fn topic(&self) -> &str {
         &self.topic
     }
 
     fn weight(&self) -> usize {
-        size_of::<Self>() + self.topic.len() + self.matched.weight()
+        size_of::<Self>() + size_of::<Order>() + self.topic.len() + self.matched.weight()
     }
 }
 
@@ -239,6 +262,13 @@ impl RouteCache {
             self.weight -= route.weight();
             route.generation = generation;
             route.matched = Arc::new(matched);
+            let wishes = directory.generations.wishes(route.slot);
+            if route.wishes != wishes {
+                route.wishes = wishes;
+                if let Some(order) = route.order.get_mut() {
+                    order.forget();
+                }
+            }
             self.weight += route.weight();
             if self.is_too_heavy() && self.routes.len() > 1 {
                 return None;
@@ -262,6 +292,7 @@ impl RouteCache {
             self.start_again();
         }
         let slot = generation_slot(topic);
+        let wishes = directory.generations.wishes(slot);
         let (generation, matched) = directory.lookup(topic, slot);
         let at = self.routes.len() as u32;
         let route = Route {
@@ -271,6 +302,8 @@ impl RouteCache {
             matched: Arc::new(matched),
             rule: urgency::of_topic(&self.rules, topic).map(|rule| Box::new(rule.clone())),
             durability: journal::of_topic(&self.durability, topic),
+            wishes,
+            order: RefCell::default(),
         };
         self.weight += route.weight();
         self.routes.push(route);

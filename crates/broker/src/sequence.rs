@@ -7,6 +7,7 @@
 //! topics; past the bound all begin again, with other sources, so that nothing
 //! counts as lost for that.
 
+use std::hash::{Hash, Hasher};
 use std::io::Write as _;
 use std::num::NonZeroU32;
 
@@ -29,6 +30,24 @@ pub(crate) struct Number {
     source: NonZeroU32,
     count: u32,
     kind: Kind,
+    back: Back,
+}
+
+/// [`MessageName::back`], which is no part of what a message is called: after a restart it is not
+/// known any more.
+#[derive(Debug, Clone, Copy)]
+struct Back(u16);
+
+impl PartialEq for Back {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Back {}
+
+impl Hash for Back {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// What a number is for.
@@ -46,6 +65,7 @@ impl From<MessageName> for Number {
             source: name.origin,
             count: name.number,
             kind: Kind::Name { again: name.again },
+            back: Back(name.back),
         }
     }
 }
@@ -69,6 +89,7 @@ impl Number {
             source,
             count,
             kind: Kind::Delivery,
+            back: Back(0),
         })
     }
 
@@ -92,6 +113,26 @@ impl Number {
         }
     }
 
+    /// A name, after that number of the same origin; 0 if that is not known.
+    pub(crate) fn after(self, last: u32) -> Self {
+        let back = self.count.wrapping_sub(last);
+        Self {
+            back: Back(match last {
+                0 => 0,
+                _ => u16::try_from(back).unwrap_or(0),
+            }),
+            ..self
+        }
+    }
+
+    /// Without saying what came before it.
+    pub(crate) fn alone(self) -> Self {
+        Self {
+            back: Back(0),
+            ..self
+        }
+    }
+
     /// Whether it names a message that was sent over another link before.
     pub(crate) fn is_again(self) -> bool {
         self.kind == Kind::Name { again: true }
@@ -111,6 +152,7 @@ impl Number {
             origin: self.source,
             number: self.count,
             again,
+            back: self.back.0,
         }
     }
 
@@ -185,6 +227,7 @@ impl Sequences {
             source,
             count: 0,
             kind: Kind::Delivery,
+            back: Back(0),
         }
     }
 
@@ -248,7 +291,7 @@ mod tests {
         #[test]
         fn the_property_is_one(source in 1..=u32::MAX, count: u32) {
             let source_number = NonZeroU32::new(source).unwrap();
-            let number = Number { source: source_number, count, kind: Kind::Delivery };
+            let number = Number { source: source_number, count, kind: Kind::Delivery, back: Back(0) };
             let mut bytes = Vec::new();
             number.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), number.encoded_len());

@@ -117,6 +117,8 @@ counters! {
     /// Messages from neighbour brokers that had to wait for room before they were
     /// acknowledged.
     publishes_parked,
+    /// Messages from neighbour brokers that had to wait for those published before them.
+    publishes_early,
     /// Dropped: the receiver is slow and its buffer full (QoS 0).
     dropped_slow_consumer,
     /// User properties that state an urgency and cannot be understood.

@@ -1017,3 +1017,58 @@ fn what_a_neighbour_wants_is_kept_when_it_is_committed() {
     again.commit();
     assert_eq!(again.shard.links()[0].behind, [""; 0]);
 }
+
+/// Who speaks an earlier version is not told what came before a message.
+#[test]
+fn what_came_before_a_message_is_told_to_who_understands_it() {
+    let mut pair = Pair::new();
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "t");
+    let limits = LinkLimits {
+        receive_maximum: 10,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    let peers = [("c", Understands::Rights), ("d", Understands::Order)];
+    // Taken in at the first, and passed on by the second.
+    let mut links = Vec::new();
+    for broker in [&mut pair.a, &mut pair.b] {
+        for (peer, understands) in peers {
+            links.push(broker.shard.open_link(meta(), peer, limits, NOW));
+            broker.shard.link_carry(peer, true, understands, NOW);
+            broker.shard.link_interest(peer, &["t".into()], &[]);
+        }
+    }
+    pair.a.shard.link_carry("b", true, Understands::Order, NOW);
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.carry();
+    let publisher = pair.a.client("publisher");
+    for (packet_id, text) in [(1, "first"), (2, "second")] {
+        pair.a.publish(publisher, "t", text, packet_id);
+        pair.carry();
+    }
+
+    let names = |mut bytes: &[u8]| {
+        let mut names = Vec::new();
+        while let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) {
+            if let Packet::Publish(publish) = Packet::decode(frame, Version::V5).unwrap()
+                && publish.topic == "t"
+            {
+                let (key, name) = publish.properties.iter().last().unwrap().pair();
+                assert_eq!(key, "@");
+                names.push(name.to_owned());
+            }
+            bytes = &bytes[frame.bytes.len()..];
+        }
+        names
+    };
+    let [at_a, at_b] = [&links[..2], &links[2..]];
+    for link in [pair.a.take(at_a[0]), pair.b.take(at_b[0])] {
+        assert_eq!(names(&link), ["1.1", "1.2"]);
+    }
+    for link in [pair.a.take(at_a[1]), pair.b.take(at_b[1])] {
+        assert_eq!(names(&link), ["1.1", "1,2"]);
+    }
+    let received = publications(&pair.b.take(subscriber));
+    assert_eq!(received, [("first".into(), 0), ("second".into(), 0)]);
+}

@@ -142,7 +142,7 @@ impl Broker {
             topic_aliases: 10,
         };
         let conn = self.0.open_link(meta(), "peer", limits, NOW);
-        self.0.link_carry("peer", true, Understands::Rights, NOW);
+        self.0.link_carry("peer", true, Understands::Order, NOW);
         self.0.link_interest("peer", wants, &[]);
         self.take(conn, &mut Vec::new());
         conn

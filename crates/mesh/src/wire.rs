@@ -23,7 +23,7 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=5;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=6;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
@@ -35,6 +35,9 @@ pub const SESSIONS: u8 = 4;
 /// From this version on a publication says how far it is followed in what it states, by the
 /// rights of its publisher where it was taken in.
 pub const RIGHTS: u8 = 5;
+/// From this version on a publication says which one came before it on its topic, where it was
+/// taken in.
+pub const ORDER: u8 = 6;
 /// Parts that filters are divided into when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.

@@ -56,6 +56,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) keeping: Keeping,
     /// What it is called in the mesh, once it has gone to or come from a neighbour.
     pub(crate) name: Option<Number>,
+    /// The number of what came before it, if it is given a name; 0 if nothing did.
+    pub(crate) follows: u32,
     /// It was here before, and goes to neighbours only.
     pub(crate) relayed: bool,
 }
@@ -76,6 +78,7 @@ impl Publication<'_> {
             message: Some(message.clone()),
             keeping: Keeping::NOT,
             name: None,
+            follows: 0,
             relayed: false,
         }
     }
@@ -114,7 +117,8 @@ impl Publication<'_> {
     /// Its name, or a new one.
     pub(crate) fn named(&mut self, directory: &Directory) -> Option<Number> {
         if self.name.is_none() {
-            self.name = directory.new_name().map(Number::from);
+            let name = directory.new_name().map(Number::from);
+            self.name = name.map(|name| name.after(self.follows));
         }
         self.name
     }
@@ -188,7 +192,11 @@ impl Hub {
             }
         }
         let number = match target.numbered {
-            true if session.link.is_some() => publication.named(&self.directory),
+            // What is urgent goes in an order of its own.
+            true if session.link.is_some() => match class.is_urgent() {
+                true => publication.named(&self.directory).map(Number::alone),
+                false => publication.named(&self.directory),
+            },
             true => {
                 let most = self.config.limits.max_numbered_topics;
                 session.number(publication.parts.topic, most)
@@ -494,7 +502,7 @@ impl Hub {
                 retain,
                 packet_id,
                 subscription_ids: target.ids(),
-                number,
+                number: session.handle.number_of(number),
                 alias: None,
             };
             if put_publish(conn, &mut self.pool, &publication.parts, form, class) {

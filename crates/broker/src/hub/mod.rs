@@ -76,6 +76,8 @@ pub(crate) struct Hub {
     pub(crate) stats_shared: bool,
     /// What waits on links is looked at again.
     pub(crate) unparking: bool,
+    /// And that does not wait any more for what came before it.
+    pub(crate) ripe: bool,
     /// What neighbours sent again and others got because of that.
     pub(crate) passed_on: PassedOn,
     /// What [`crate::Shard::link_keep`] was asked last, and the ticket that it waits for.

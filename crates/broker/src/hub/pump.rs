@@ -62,7 +62,7 @@ impl Hub {
                         retain: delivery.retain,
                         packet_id: entry.packet_id,
                         subscription_ids: session.handle.ids_of(delivery),
-                        number: delivery.number,
+                        number: session.handle.number_of(delivery.number),
                         alias: None,
                     };
                     let parts = delivery.message.parts(now);
@@ -339,7 +339,7 @@ fn send_delivery(
         retain: delivery.retain,
         packet_id,
         subscription_ids: session.handle.ids_of(&delivery),
-        number: delivery.number,
+        number: session.handle.number_of(delivery.number),
         alias: None,
     };
     let stats = &mut *parts.stats;

@@ -459,7 +459,7 @@ impl Hub {
             retain: delivery.retain,
             packet_id,
             subscription_ids: session.handle.ids_of(delivery),
-            number: delivery.number,
+            number: session.handle.number_of(delivery.number),
             alias: None,
         };
         let parts = delivery.message.parts(now);

@@ -42,6 +42,7 @@ pub(super) fn name_of(bytes: &[u8; NAME]) -> Option<MessageName> {
         origin: NonZeroU32::new(u32::from_le_bytes(*origin))?,
         number: u32::from_le_bytes(*number),
         again: false,
+        back: 0,
     })
 }
 
@@ -221,6 +222,7 @@ mod tests {
                         origin: NonZeroU32::MIN,
                         number,
                         again: false,
+                        back: 0,
                     });
                 }
                 log.emit(&mut journal, NonZeroU32::new(start).unwrap());

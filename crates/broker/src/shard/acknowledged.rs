@@ -13,6 +13,7 @@ use crate::federation::{MessageName, NAME_KEY};
 use crate::hub::{ConnId, Hub, Promise, Publication, State};
 use crate::journal::{Durability, Journal, Nature};
 use crate::message::Parts;
+use crate::order;
 use crate::session::Step;
 use crate::{Nanos, QueueFull};
 
@@ -125,7 +126,23 @@ impl Shard {
             message: None,
             keeping: hub.keeping(durability, true),
             name: None,
+            follows: 0,
             relayed: false,
+        };
+        let to_link = target.session.link;
+        let stream = match form.named || !to_link {
+            true => None,
+            false => order::stream(QoS::AtLeastOnce, Class::Normal, false),
+        };
+        if let Some(stream) = stream {
+            publication.follows = route.order(|order| order.last_given(stream));
+        }
+        // The key of what came last, while it is not noted what clients were given; or 0.
+        let mut heard = 0u64;
+        let hear = |key| {
+            if let (Some(name), false) = (MessageName::from_key(key), to_link) {
+                route.order_mut(|order| order.hear(name, QoS::AtLeastOnce));
+            }
         };
         // Nothing has to be looked up for such a message until it is acknowledged.
         let is_alone = durability == Durability::Batched
@@ -149,7 +166,13 @@ impl Shard {
             if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
                 let size = topic.len() + packet.payload.len();
                 // Nothing refuses it after this: what is noted is delivered.
+                let comes_next =
+                    name.back > 0 && name.key() == heard.wrapping_add(name.back.into());
+                if !comes_next {
+                    hear(std::mem::take(&mut heard));
+                }
                 if directory.is_own_will(name)
+                    || !comes_next && links::missing(hub, route, name, QoS::AtLeastOnce).is_some()
                     || links::must_wait(hub, from, matched, nature, size, durability)
                     || !federation.note_new(name)
                 {
@@ -173,6 +196,9 @@ impl Shard {
             if publication.promise == Promise::Refused {
                 break;
             }
+            if let (Some(_), Some(given)) = (stream, publication.name) {
+                publication.follows = given.parts().1;
+            }
             run.messages += 1;
             run.bytes += packet.len;
             payloads += packet.payload.len();
@@ -181,6 +207,7 @@ impl Shard {
             }
             let mut keeping = publication.keeping;
             if let Some(name) = packet.name {
+                heard = name.key();
                 if keeping.awaited {
                     directory.names().note(name);
                 }
@@ -207,6 +234,10 @@ impl Shard {
             publication.keeping = hub.keeping(durability, true);
             publication.keeping.alone = alone;
         }
+        if let (Some(stream), true) = (stream, publication.follows > 0) {
+            route.order_mut(|order| order.give(stream, publication.follows));
+        }
+        hear(heard);
         hub.stats.publishes_received_qos1 += run.messages;
         hub.stats.publish_bytes_received += payloads as u64;
         (run.messages > 0).then_some(run)

@@ -172,6 +172,7 @@ impl Shard {
             link.held = None;
             // The neighbour sends it again.
             link.parked.clear();
+            link.early.clear();
             if let (Some(federation), Some(peer)) =
                 (hub.directory.federation(), peer_of(&client_id))
             {

@@ -16,15 +16,15 @@ use super::{Fail, Next, Shard, replica};
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Stamp};
 use crate::federation::{
-    KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Packing, Relay,
-    Understands,
+    Early, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Packing,
+    Relay, Understands,
 };
 use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
 use crate::journal::{BEHIND, Durability, Journal, Keeping, Nature, Reception};
 use crate::message::Parts;
 use crate::room::Need;
-use crate::route::{Matched, Target};
+use crate::route::{Matched, Route, Target};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load};
 use crate::timers::Timer;
@@ -37,6 +37,9 @@ const PACKED: usize = 4 << 10;
 const MAX_PACKED: u32 = 128 << 10;
 /// After this it is looked again whether what waits has room.
 const PARKED: Nanos = Nanos::from_millis(2);
+/// The part of the time for which messages may be under way that one waits for another: few
+/// take longer, and where it waits it is under way itself.
+const PATIENCE: u64 = 4;
 /// How a neighbour's session gets what it gets: as it was published, and not what it
 /// has sent itself.
 pub(crate) const OPTIONS: SubscribeOptions = SubscribeOptions {
@@ -206,17 +209,37 @@ pub(super) fn must_wait(
         .any(|(shard, targets)| full(*shard) || targets.iter().any(waits))
 }
 
+/// Which message is to be waited for before clients here are given one that a neighbour has
+/// sent: the one before it, if that is likely to be under way.
+pub(super) fn missing(
+    hub: &Hub,
+    route: &Route,
+    name: MessageName,
+    qos: QoS,
+) -> Option<MessageName> {
+    if name.back == 0 || !route.has_clients() {
+        return None;
+    }
+    let previous = route.order(|order| order.missing(name, qos))?;
+    let federation = hub.directory.federation()?;
+    let waits = !federation.was_here(previous)
+        && federation.is_new(name, false)
+        && federation.relay().is_none();
+    waits.then_some(previous)
+}
+
 /// Keeps a publication of a neighbour until [`Shard::unpark`] finds that it need not
-/// wait any more.
+/// wait any more: for room, or for what came before it.
 pub(super) fn park(
     hub: &mut Hub,
     id: ConnId,
     topic: &[u8],
     raw: &RawPublish<'_>,
     (name, notes): (Option<MessageName>, &Notes),
+    previous: Option<MessageName>,
     now: Nanos,
 ) -> Result<Next, Fail> {
-    if hub.unparking {
+    if hub.unparking && previous.is_none() {
         return Ok(Next::Hold);
     }
     // The alias may mean another topic by then.
@@ -248,6 +271,8 @@ pub(super) fn park(
     let mut packet = Vec::new();
     let encoded = Packet::Publish(publish).encode(Version::V5, &mut packet);
     let most = usize::from(hub.config.limits.receive_maximum);
+    let federation = hub.directory.federation();
+    let patience = federation.map_or(Nanos(0), |it| Nanos(it.move_times().linger.0 / PATIENCE));
     let Some(conn) = hub.conns.get(id.slot) else {
         return Ok(Next::Closed);
     };
@@ -255,15 +280,32 @@ pub(super) fn park(
     let Some(link) = session.and_then(|session| session.link.as_mut()) else {
         return Ok(Next::Packet);
     };
-    if link.parked.len() >= most || encoded.is_err() {
+    let waiting = link.parked.len() + link.early.len();
+    if waiting >= most || encoded.is_err() {
         return Err(Fail::new(
             ReasonCode::ReceiveMaximumExceeded,
             "more messages that are not acknowledged than Receive Maximum",
         ));
     }
-    link.parked.push_back(packet.into());
-    hub.stats.publishes_parked += 1;
-    if link.parked.len() == 1 {
+    match previous {
+        None => {
+            link.parked.push_back(packet.into());
+            hub.stats.publishes_parked += 1;
+        }
+        Some(previous) => {
+            // What is waited for may come on this link, and needs room there.
+            if link.early.len() >= most / 2 {
+                link.early.iter_mut().for_each(|early| early.until = now);
+            }
+            link.early.push_back(Early {
+                previous,
+                until: now + patience,
+                packet: packet.into(),
+            });
+            hub.stats.publishes_early += 1;
+        }
+    }
+    if waiting == 0 && !hub.unparking {
         tell_waits(hub, id, true);
         let ConnId { slot, generation } = id;
         hub.timers
@@ -485,7 +527,7 @@ impl Shard {
         }
     }
 
-    /// Looks whether what a neighbour has sent has room now.
+    /// Looks whether what a neighbour has sent has room now, and what comes before it has come.
     pub(super) fn unpark(&mut self, id: ConnId, now: Nanos) {
         let Some(slot) = self.hub.conn(id).map(|conn| conn.session) else {
             return;
@@ -513,19 +555,70 @@ impl Shard {
             }
             packets.pop_front();
         }
+        let waits = !packets.is_empty();
+        if waits {
+            parked(&mut self.hub, packets);
+        }
+        if failed.is_none() {
+            failed = self.unpark_early(id, slot, now).err();
+        }
         self.hub.unparking = false;
         if let Some(fail) = failed {
             self.fail(id, &fail, now);
             return;
         }
-        if packets.is_empty() {
+        let session = self.hub.sessions.get(slot);
+        let link = session.and_then(|session| session.link.as_ref());
+        if !waits && link.is_none_or(|link| link.early.is_empty()) {
             tell_waits(&self.hub, id, false);
             return;
         }
-        parked(&mut self.hub, packets);
         let ConnId { slot, generation } = id;
         let timer = Timer::Parked { slot, generation };
         self.hub.timers.arm(now + PARKED, timer);
+    }
+
+    /// Takes what has waited for what came before it, if that is here now or was waited for
+    /// long enough.
+    fn unpark_early(&mut self, id: ConnId, session: u32, now: Nanos) -> Result<(), Fail> {
+        let early = |hub: &mut Hub| {
+            let session = hub.sessions.get_mut(session)?;
+            Some(std::mem::take(&mut session.link.as_mut()?.early))
+        };
+        let mut waiting = early(&mut self.hub).unwrap_or_default();
+        let mut at = 0;
+        let mut result = Ok(());
+        while let Some(next) = waiting.get(at) {
+            let is_ripe = next.until <= now;
+            let federation = self.hub.directory.federation();
+            if !is_ripe && !federation.is_some_and(|it| it.was_here(next.previous)) {
+                at += 1;
+                continue;
+            }
+            let Ok(Split::Frame(frame)) = split(&next.packet, u32::MAX) else {
+                break;
+            };
+            self.hub.ripe = is_ripe;
+            let taken = self.publish_packet(id, frame, now);
+            self.hub.ripe = false;
+            match taken {
+                Ok(Next::Hold) => break,
+                Ok(_) => {
+                    waiting.remove(at);
+                    // Others may have waited for it.
+                    at = 0;
+                }
+                Err(fail) => {
+                    result = Err(fail);
+                    break;
+                }
+            }
+        }
+        let session = self.hub.sessions.get_mut(session);
+        if let Some(link) = session.and_then(|session| session.link.as_mut()) {
+            link.early = waiting;
+        }
+        result
     }
 
     /// Puts a copy of what waits for one neighbour, or is in flight to it, into the
@@ -784,6 +877,7 @@ impl Hub {
             message: None,
             keeping: Keeping::NOT,
             name: Some(packed.name.into()),
+            follows: 0,
             relayed: false,
         };
         let ids = Notes::packed(packed.packing).ids();

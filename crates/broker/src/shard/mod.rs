@@ -200,6 +200,7 @@ impl Shard {
                 next_epoch: 0,
                 stats_shared: true,
                 unparking: false,
+                ripe: false,
                 passed_on: PassedOn::default(),
                 wishes: None,
                 unpacking: None,

@@ -21,6 +21,7 @@ use crate::federation::{Heed, LinkNews, MessageName, Notes, Packing};
 use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
+use crate::order;
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
 use crate::sequence::Number;
@@ -217,6 +218,16 @@ impl Shard {
         if is_link && raw.qos != QoS::AtMostOnce {
             let entry = routes.get(route);
             let matched = &entry.matched;
+            if let (Some(name), true) = (&mut name, hub.ripe) {
+                // Nobody else is to wait for it either.
+                name.back = 0;
+            }
+            if let Some(named) = name
+                && let Some(previous) = links::missing(hub, entry, named, raw.qos)
+            {
+                let wait = Some(previous);
+                return links::park(hub, id, topic_bytes, &raw, (name, &notes), wait, now);
+            }
             let durability = entry.durability.unwrap_or(durability);
             let nature = Nature {
                 qos: raw.qos,
@@ -229,7 +240,7 @@ impl Shard {
                 links::must_wait(hub, session_slot, matched, nature, size, durability)
             };
             if waits(matched) || raw.retain && waits(&replica::keepers(hub)) {
-                return links::park(hub, id, topic_bytes, &raw, (name, &notes), now);
+                return links::park(hub, id, topic_bytes, &raw, (name, &notes), None, now);
             }
         }
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
@@ -342,6 +353,12 @@ impl Shard {
         }
         let durability = routes.get(route).durability.unwrap_or(durability);
         let keeping = hub.keeping(durability, raw.retain || raw.qos != QoS::AtMostOnce);
+        let stream = match (name, hub.directory.federation()) {
+            (None, Some(_)) => order::stream(raw.qos, stamp.class(), interval.is_some()),
+            _ => None,
+        };
+        let last_given = |stream| routes.get(route).order(|order| order.last_given(stream));
+        let follows = stream.map_or(0, last_given);
         let mut publication = Publication {
             parts: Parts {
                 topic: topic_bytes,
@@ -363,6 +380,7 @@ impl Shard {
             message: None,
             keeping,
             name: name.map(Number::from),
+            follows,
             relayed,
         };
         // Held until the message is stored, so that who subscribes meanwhile on
@@ -443,6 +461,15 @@ impl Shard {
             retain(hub, retained, &mut publication, version);
         }
         drop(retained);
+        let entry = routes.get(route);
+        if let (Some(stream), Some(given)) = (stream, publication.name) {
+            entry.order_mut(|order| order.give(stream, given.parts().1));
+        }
+        if let (Some(name), false) = (name, relayed || raw.qos == QoS::AtMostOnce)
+            && entry.has_clients()
+        {
+            entry.order_mut(|order| order.hear(name, raw.qos));
+        }
         let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
         if let (Some(name), false, Some(federation)) =
             (name, relayed || upwards, hub.directory.federation())

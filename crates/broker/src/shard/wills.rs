@@ -320,6 +320,7 @@ mod tests {
                     origin: NonZeroU32::MIN,
                     number: 9,
                     again: false,
+                    back: 0,
                 }),
             };
             for heed in [Heed::All, Heed::UpTo(6)] {

@@ -74,6 +74,8 @@ pub struct Client {
     pub presents: Vec<bool>,
     /// Numbers in the order in which they came; a repetition of a packet is left out.
     pub received: Vec<u64>,
+    /// When each of them came.
+    pub times: Vec<Nanos>,
     /// What came because it subscribed: topics and numbers.
     pub retained: Vec<(String, u64)>,
     pub answers: Vec<(u64, Fate)>,
@@ -99,6 +101,7 @@ impl Client {
             parted: false,
             presents: Vec::new(),
             received: Vec::new(),
+            times: Vec::new(),
             retained: Vec::new(),
             answers: Vec::new(),
         }
@@ -198,10 +201,11 @@ impl Client {
         }));
     }
 
-    pub fn receive(&mut self, bytes: &[u8]) {
+    pub fn receive(&mut self, bytes: &[u8], now: Nanos) {
         self.decoder.buffer().extend_from_slice(bytes);
         while let Some(packet) = self.decoder.next_packet().unwrap() {
             self.handle(packet);
+            self.times.resize(self.received.len(), now);
         }
     }
 

@@ -72,7 +72,6 @@ fn all(few: u64, faults: Faults) {
     each_seed(few, |seed| run(seed, faults, &mut outcome, &mut moved));
     println!("{faults:?}: {outcome:?}, {moved} moved");
     assert!(outcome.delivered > 0 && moved > 0);
-    outcome.check_order(false);
 }
 
 #[test]
@@ -108,7 +107,7 @@ fn sessions_follow_while_brokers_are_killed() {
         stores: false,
         room: 10_000,
     };
-    all(8, faults);
+    all(16, faults);
 }
 
 /// Two brokers, a subscriber that is at the first, and a publisher at each.

@@ -13,7 +13,7 @@ use punctual_broker::{
     Understands,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{self, Arrival, NOTES, Open, RIGHTS, TOPIC};
+use punctual_mesh::wire::{self, Arrival, NOTES, ORDER, Open, RIGHTS, TOPIC, VERSIONS};
 use punctual_mesh::{BrokerId, LinkId, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -163,6 +163,7 @@ impl Federation for Seam {
             origin: NonZeroU32::new(name.origin).unwrap(),
             number: name.number,
             again: false,
+            back: 0,
         });
         names.collect()
     }
@@ -173,6 +174,10 @@ impl Federation for Seam {
 
     fn note(&self, name: MessageName) {
         self.seen.lock().unwrap().note(called(name));
+    }
+
+    fn was_here(&self, name: MessageName) -> bool {
+        !self.is_new(name, true)
     }
 
     fn was_origin(&self, origin: NonZeroU32) {
@@ -198,6 +203,8 @@ pub struct Site {
     pub is_full: bool,
     /// It has room only for what is on its way.
     is_short: bool,
+    /// The last version that it speaks with neighbours.
+    pub speaks: u8,
     pub running: Option<Running>,
 }
 
@@ -206,6 +213,7 @@ pub struct Running {
     pub directory: Arc<Directory>,
     pub node: Node,
     seam: Arc<Seam>,
+    speaks: u8,
     /// What the store is writing.
     uncommitted: VecDeque<(u64, Batch)>,
     links: BTreeMap<LinkId, (BrokerId, ConnId)>,
@@ -232,6 +240,7 @@ impl Site {
             store: store.then(Memory::default),
             is_full: false,
             is_short: false,
+            speaks: *VERSIONS.end(),
             running: None,
         }
     }
@@ -290,6 +299,7 @@ impl Site {
             directory,
             node,
             seam,
+            speaks: self.speaks,
             uncommitted: VecDeque::new(),
             links: BTreeMap::new(),
             conns: BTreeMap::new(),
@@ -346,6 +356,19 @@ impl Site {
 }
 
 impl Running {
+    /// What it says first on a connection.
+    pub fn open(&self, dialled: bool) -> Open {
+        self.understood(self.node.open(dialled))
+    }
+
+    fn understood(&self, open: Open) -> Open {
+        let (first, last) = open.versions;
+        Open {
+            versions: (first, last.min(self.speaks)),
+            ..open
+        }
+    }
+
     /// A connection to a neighbour is open, and it has said who it is.
     pub fn dialled(&mut self, peer: Open, nonce: u128, now: Nanos) -> ConnId {
         let limits = LinkLimits {
@@ -399,7 +422,7 @@ impl Running {
                     let Ok(wire::Message::Open(open)) = wire::Message::decode(&bytes) else {
                         panic!("not who it is, but {bytes:?}");
                     };
-                    let answer = wire::Message::Open(self.node.open(false)).encode();
+                    let answer = wire::Message::Open(self.open(false)).encode();
                     self.shard.link_send(conn, TOPIC, &answer);
                     self.link_up(conn, &open, now);
                 }
@@ -425,7 +448,7 @@ impl Running {
     }
 
     fn link_up(&mut self, conn: ConnId, open: &Open, now: Nanos) {
-        match self.node.link_up(open, 1.0, now) {
+        match self.node.link_up(&self.understood(open.clone()), 1.0, now) {
             Ok(link) => {
                 if let Some((_, old)) = self.links.insert(link, (open.id.clone(), conn)) {
                     self.conns.remove(&old.number());
@@ -626,7 +649,8 @@ impl Running {
 /// What a neighbour understands of a message, by the version that both speak.
 fn understands(version: u8) -> Understands {
     match version {
-        RIGHTS.. => Understands::Rights,
+        ORDER.. => Understands::Order,
+        RIGHTS => Understands::Rights,
         NOTES.. => Understands::Notes,
         _ => Understands::Names,
     }

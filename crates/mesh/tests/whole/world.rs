@@ -215,7 +215,7 @@ impl World {
         match self.pipes[pipe].ends[to] {
             End::Client(client) => {
                 let bytes = std::mem::take(&mut self.pipes[pipe].inbox[to]);
-                self.clients[client].receive(&bytes);
+                self.clients[client].receive(&bytes, now);
                 self.flush(client);
             }
             End::Accepting(n) => {
@@ -267,7 +267,7 @@ impl World {
         if cut || self.sites[ends[1]].running.is_none() {
             return;
         }
-        let open = Message::Open(running.node.open(true)).encode();
+        let open = Message::Open(running.open(true)).encode();
         let mut bytes = Vec::new();
         let mut properties = PropertyBuf::new();
         properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);

@@ -22,7 +22,7 @@ use punctual_broker::{
 };
 use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{
-    self, Arrival, Message, NOTES, Open, RIGHTS, SeekSession, TOPIC, Testament, Traced,
+    self, Arrival, Message, NOTES, ORDER, Open, RIGHTS, SeekSession, TOPIC, Testament, Traced,
 };
 use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
 use punctual_net::{Clock, Handle, Server, TlsConnector};
@@ -1038,7 +1038,8 @@ fn tell(event: &Event) {
 /// What a neighbour understands of a message, by the version that both speak.
 fn understands(version: u8) -> Understands {
     match version {
-        RIGHTS.. => Understands::Rights,
+        ORDER.. => Understands::Order,
+        RIGHTS => Understands::Rights,
         NOTES.. => Understands::Notes,
         _ => Understands::Names,
     }

@@ -248,6 +248,7 @@ impl Federation for Seam {
                 origin: NonZeroU32::new(name.origin)?,
                 number: name.number,
                 again: false,
+                back: 0,
             })
         });
         names.collect()
@@ -273,6 +274,10 @@ impl Federation for Seam {
         let verdict = passed.judge(called(name), name.again);
         passed.note(called(name));
         verdict != Verdict::Seen
+    }
+
+    fn was_here(&self, name: MessageName) -> bool {
+        !self.is_new(name, true)
     }
 
     fn note(&self, name: MessageName) {

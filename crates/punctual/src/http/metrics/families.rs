@@ -79,6 +79,12 @@ const FAMILIES: &[Family] = &[
         One("publishes_parked"),
     ),
     family(
+        "punctual_mesh_messages_early_total",
+        Counter,
+        "PUBLISH packets from neighbour brokers that waited for those published before them.",
+        One("publishes_early"),
+    ),
+    family(
         "punctual_mesh_sessions_moved_total",
         Counter,
         "Sessions that came from other brokers of the mesh, and went there, with their clients.",

@@ -1,0 +1,162 @@
+//! The order of one topic's messages in a mesh: which came last before each that is taken in
+//! here and goes to neighbours, and which clients here were given last of those that others
+//! took in.
+//!
+//! A message says in its name which one came before it, of the same origin and with the same
+//! QoS. When the mesh heals, the two may go different ways. If a broker hands on to clients
+//! what came before, as far as it knows, and has not had the one in between, that one is
+//! under way, and the newer one waits for it ([`crate::shard`]). Nothing is known of the past
+//! where clients have begun to subscribe: nothing waits then.
+//! Urgent messages have no part in this, they go in an order of their own; nor have those
+//! that expire, which may end anywhere on their way.
+
+use punctual_codec::QoS;
+
+use crate::egress::Class;
+use crate::federation::MessageName;
+
+/// Streams of other brokers that are known; of more, those heard last.
+const STREAMS: usize = 16;
+
+/// What is known of one topic.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// The last numbers that were given here to messages for neighbours; 0 for none.
+    given: [u32; 4],
+    heard: [Option<Heard>; STREAMS],
+    /// The one in `heard` that is forgotten next.
+    next: u8,
+}
+
+/// The last message of a stream.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    origin: u32,
+    number: u32,
+    qos: QoS,
+}
+
+/// Which stream of those taken in here; `None` if it has no order.
+pub(crate) fn stream(qos: QoS, class: Class, fleeting: bool) -> Option<usize> {
+    let class = match class {
+        Class::Normal => 0,
+        Class::Bulk => 2,
+        Class::RealTime | Class::Priority => return None,
+    };
+    match qos {
+        _ if fleeting => None,
+        QoS::AtMostOnce => None,
+        QoS::AtLeastOnce => Some(class),
+        QoS::ExactlyOnce => Some(class + 1),
+    }
+}
+
+impl Order {
+    /// The number of the last message of a stream that was taken in here and went to
+    /// neighbours; 0 for none.
+    pub(crate) fn last_given(&self, stream: usize) -> u32 {
+        self.given[stream]
+    }
+
+    /// A message was taken in here and went to neighbours.
+    pub(crate) fn give(&mut self, stream: usize, number: u32) {
+        self.given[stream] = number;
+    }
+
+    /// What comes before a message, unless that is what clients were given last; `None` if
+    /// nothing is to be waited for.
+    #[inline]
+    pub(crate) fn missing(&self, name: MessageName, qos: QoS) -> Option<MessageName> {
+        let previous = name.previous()?;
+        let mut heard = self.heard.iter().flatten();
+        let last = heard.find(|heard| heard.is(name, qos))?;
+        (last.number != previous.number).then_some(previous)
+    }
+
+    /// Clients are given a message.
+    #[inline]
+    pub(crate) fn hear(&mut self, name: MessageName, qos: QoS) {
+        let mut heard = self.heard.iter_mut().flatten();
+        if let Some(known) = heard.find(|heard| heard.is(name, qos)) {
+            known.number = name.number;
+            return;
+        }
+        self.heard[usize::from(self.next)] = Some(Heard {
+            origin: name.origin.get(),
+            number: name.number,
+            qos,
+        });
+        self.next = (self.next + 1) % STREAMS as u8;
+    }
+
+    /// Clients want more than before: what of the past they would have been given is not
+    /// known.
+    pub(crate) fn forget(&mut self) {
+        self.heard = [None; STREAMS];
+    }
+}
+
+impl Heard {
+    fn is(&self, name: MessageName, qos: QoS) -> bool {
+        self.origin == name.origin.get() && self.qos == qos
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    const QOS: QoS = QoS::ExactlyOnce;
+
+    fn name(origin: u32, number: u32, back: u16) -> MessageName {
+        MessageName {
+            origin: NonZeroU32::new(origin).unwrap(),
+            number,
+            again: false,
+            back,
+        }
+    }
+
+    #[test]
+    fn what_is_between_two_messages_of_a_stream_is_missing() {
+        let mut order = Order::default();
+        assert_eq!(order.missing(name(1, 5, 3), QOS), None, "no past is known");
+        order.hear(name(1, 5, 3), QOS);
+        assert_eq!(order.missing(name(1, 9, 4), QOS), None);
+        let missing = MessageName {
+            again: true,
+            ..name(1, 7, 0)
+        };
+        assert_eq!(order.missing(name(1, 9, 2), QOS), Some(missing));
+        assert_eq!(order.missing(name(1, 9, 0), QOS), None, "it does not say");
+        for (origin, qos) in [(2, QOS), (1, QoS::AtLeastOnce)] {
+            assert_eq!(order.missing(name(origin, 9, 2), qos), None);
+        }
+        order.forget();
+        assert_eq!(order.missing(name(1, 9, 2), QOS), None);
+    }
+
+    #[test]
+    fn the_streams_that_were_heard_last_are_known() {
+        let mut order = Order::default();
+        let most = STREAMS as u32;
+        (1..=most + 1).for_each(|origin| order.hear(name(origin, 1, 0), QOS));
+        let is_known = |origin: &u32| order.missing(name(*origin, 3, 1), QOS).is_some();
+        let known: Vec<u32> = (1..=most + 1).filter(is_known).collect();
+        assert_eq!(known, (2..=most + 1).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn what_is_urgent_or_ends_on_its_way_has_no_order() {
+        let streams = [Class::Normal, Class::Bulk].map(|class| {
+            [QoS::AtLeastOnce, QoS::ExactlyOnce].map(|qos| stream(qos, class, false).unwrap())
+        });
+        assert_eq!(streams.concat(), [0, 1, 2, 3]);
+        assert_eq!(stream(QoS::AtMostOnce, Class::Normal, false), None);
+        assert_eq!(stream(QOS, Class::Normal, true), None);
+        assert_eq!(stream(QOS, Class::RealTime, false), None);
+        assert_eq!(stream(QOS, Class::Priority, false), None);
+    }
+}
