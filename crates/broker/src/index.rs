@@ -124,9 +124,6 @@ pub(crate) struct Generation {
 pub(crate) struct Generations {
     wildcard: AtomicU32,
     literal: [AtomicU32; GENERATIONS],
-    /// Of them, those that clients have added.
-    wishes: [AtomicU32; GENERATIONS],
-    wildcard_wishes: AtomicU32,
 }
 
 impl Default for Generations {
@@ -134,8 +131,6 @@ impl Default for Generations {
         Self {
             wildcard: AtomicU32::new(0),
             literal: [const { AtomicU32::new(0) }; GENERATIONS],
-            wishes: [const { AtomicU32::new(0) }; GENERATIONS],
-            wildcard_wishes: AtomicU32::new(0),
         }
     }
 }
@@ -161,22 +156,6 @@ impl Generations {
         } else {
             self.literal[usize::from(generation_slot(filter))].fetch_add(1, Ordering::AcqRel);
         }
-    }
-
-    /// Changes when clients want more than before.
-    pub(crate) fn wishes(&self, slot: u8) -> Generation {
-        Generation {
-            wildcard: self.wildcard_wishes.load(Ordering::Acquire),
-            literal: self.wishes[usize::from(slot)].load(Ordering::Acquire),
-        }
-    }
-
-    fn wish(&self, filter: &str) {
-        let count = match filter.starts_with(['+', '#']) {
-            true => &self.wildcard_wishes,
-            false => &self.wishes[usize::from(generation_slot(filter))],
-        };
-        count.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Makes every cached answer doubtful.
@@ -235,7 +214,6 @@ impl Index {
                 &mut groups[at].members
             }
         };
-        let of_client = !subscriber.session.link;
         let existing = members
             .iter_mut()
             .find(|s| Arc::ptr_eq(&s.session, &subscriber.session));
@@ -252,10 +230,6 @@ impl Index {
                 true
             }
         };
-        // Whoever sees the first of these sees the other, too.
-        if new && of_client {
-            generations.wish(plain);
-        }
         generations.bump(plain);
         new
     }

@@ -2,6 +2,7 @@
 //! index, split by shard, and each shard's cache of such answers.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -147,10 +148,17 @@ pub(crate) struct Route {
     pub(crate) rule: Option<Box<UrgencyRule>>,
     /// What is promised about its messages, if the topic decides that.
     pub(crate) durability: Option<Durability>,
-    /// As of when clients wanted what they want.
-    wishes: Generation,
     /// The order of its messages in a mesh; `None` as long as there was none.
     order: RefCell<Option<Box<Order>>>,
+}
+
+/// Whether clients get a topic's messages that did not before.
+fn gains_clients(before: &Matched, now: &Matched) -> bool {
+    let clients = |matched: &Matched| -> HashSet<u64, RandomState> {
+        let clients = matched.targets().filter(|target| !target.session.link);
+        clients.map(|target| target.session.number).collect()
+    };
+    !clients(now).is_subset(&clients(before))
 }
 
 impl Route {
@@ -261,14 +269,12 @@ impl RouteCache {
             let (generation, matched) = directory.lookup(&route.topic, route.slot);
             self.weight -= route.weight();
             route.generation = generation;
-            route.matched = Arc::new(matched);
-            let wishes = directory.generations.wishes(route.slot);
-            if route.wishes != wishes {
-                route.wishes = wishes;
-                if let Some(order) = route.order.get_mut() {
-                    order.forget();
-                }
+            if let Some(order) = route.order.get_mut()
+                && gains_clients(&route.matched, &matched)
+            {
+                order.forget();
             }
+            route.matched = Arc::new(matched);
             self.weight += route.weight();
             if self.is_too_heavy() && self.routes.len() > 1 {
                 return None;
@@ -292,7 +298,6 @@ impl RouteCache {
             self.start_again();
         }
         let slot = generation_slot(topic);
-        let wishes = directory.generations.wishes(slot);
         let (generation, matched) = directory.lookup(topic, slot);
         let at = self.routes.len() as u32;
         let route = Route {
@@ -302,7 +307,6 @@ impl RouteCache {
             matched: Arc::new(matched),
             rule: urgency::of_topic(&self.rules, topic).map(|rule| Box::new(rule.clone())),
             durability: journal::of_topic(&self.durability, topic),
-            wishes,
             order: RefCell::default(),
         };
         self.weight += route.weight();

@@ -87,6 +87,12 @@ impl Federation for Notes {
         self.names.lock().unwrap().push(name);
     }
 
+    fn was_here(&self, name: MessageName) -> bool {
+        let names = self.names.lock().unwrap();
+        let same = |other: &MessageName| (other.origin, other.number) == (name.origin, name.number);
+        names.iter().any(same)
+    }
+
     fn was_origin(&self, _: NonZeroU32) {}
 }
 
@@ -1071,4 +1077,49 @@ fn what_came_before_a_message_is_told_to_who_understands_it() {
     }
     let received = publications(&pair.b.take(subscriber));
     assert_eq!(received, [("first".into(), 0), ("second".into(), 0)]);
+}
+
+/// What others begin to subscribe to says nothing about what clients had of a topic.
+#[test]
+fn what_comes_early_waits_unless_somebody_else_gets_it() {
+    let mut broker = Broker::new(2);
+    let subscriber = broker.client("subscriber");
+    subscribe(&mut broker, subscriber, "t/a");
+    let limits = LinkLimits {
+        receive_maximum: 10,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    let link = broker.shard.open_link(meta(), "c", limits, NOW);
+    broker.shard.link_carry("c", true, Understands::Order, NOW);
+    let mut packet_id = 0;
+    let mut come = |broker: &mut Broker, name: &str| {
+        packet_id += 1;
+        let mut properties = PropertyBuf::new();
+        properties.push_user("@", name).unwrap();
+        let publish = Publish {
+            properties: properties.as_properties(),
+            ..publish("t/a", name, packet_id)
+        };
+        broker.give(link, Packet::Publish(publish));
+    };
+    let got = |broker: &mut Broker| -> Vec<String> {
+        let got = publications(&broker.take(subscriber)).into_iter();
+        got.map(|(payload, _)| payload).collect()
+    };
+    come(&mut broker, "1.5");
+    let other = broker.client("other");
+    for filter in ["t/b", "+/c", "u"] {
+        subscribe(&mut broker, other, filter);
+    }
+    // The sixth is missing.
+    come(&mut broker, "1,7");
+    assert_eq!(got(&mut broker), ["1.5"]);
+    come(&mut broker, "1,6");
+    broker.shard.tick(NOW + Nanos::from_millis(2));
+    assert_eq!(got(&mut broker), ["1,6", "1,7"]);
+    // Of who has just come it is not known what it has had.
+    subscribe(&mut broker, other, "t/+");
+    come(&mut broker, "1,9");
+    assert_eq!(got(&mut broker), ["1,9"]);
 }

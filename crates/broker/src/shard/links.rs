@@ -40,6 +40,9 @@ const PARKED: Nanos = Nanos::from_millis(2);
 /// The part of the time for which messages may be under way that one waits for another: few
 /// take longer, and where it waits it is under way itself.
 const PATIENCE: u64 = 4;
+/// Publications of a neighbour that wait for others, at most: each is looked at every
+/// [`PARKED`].
+const MOST_EARLY: usize = 512;
 /// How a neighbour's session gets what it gets: as it was published, and not what it
 /// has sent itself.
 pub(crate) const OPTIONS: SubscribeOptions = SubscribeOptions {
@@ -217,7 +220,10 @@ pub(super) fn missing(
     name: MessageName,
     qos: QoS,
 ) -> Option<MessageName> {
-    if name.back == 0 || !route.has_clients() {
+    // What is urgent by a rule of this broker waits for nothing, either.
+    let rule = route.rule.as_ref();
+    let is_urgent = rule.is_some_and(|rule| rule.urgency.class().is_urgent());
+    if name.back == 0 || is_urgent || most_early(hub) == 0 || !route.has_clients() {
         return None;
     }
     let previous = route.order(|order| order.missing(name, qos))?;
@@ -226,6 +232,12 @@ pub(super) fn missing(
         && federation.is_new(name, false)
         && federation.relay().is_none();
     waits.then_some(previous)
+}
+
+/// How many publications of one neighbour may wait for others: those may come on the same
+/// link, and need room there.
+fn most_early(hub: &Hub) -> usize {
+    MOST_EARLY.min(usize::from(hub.config.limits.receive_maximum) / 2)
 }
 
 /// Keeps a publication of a neighbour until [`Shard::unpark`] finds that it need not
@@ -271,6 +283,7 @@ pub(super) fn park(
     let mut packet = Vec::new();
     let encoded = Packet::Publish(publish).encode(Version::V5, &mut packet);
     let most = usize::from(hub.config.limits.receive_maximum);
+    let most_early = most_early(hub);
     let federation = hub.directory.federation();
     let patience = federation.map_or(Nanos(0), |it| Nanos(it.move_times().linger.0 / PATIENCE));
     let Some(conn) = hub.conns.get(id.slot) else {
@@ -293,8 +306,7 @@ pub(super) fn park(
             hub.stats.publishes_parked += 1;
         }
         Some(previous) => {
-            // What is waited for may come on this link, and needs room there.
-            if link.early.len() >= most / 2 {
+            if link.early.len() >= most_early {
                 link.early.iter_mut().for_each(|early| early.until = now);
             }
             link.early.push_back(Early {
@@ -586,9 +598,17 @@ impl Shard {
             Some(std::mem::take(&mut session.link.as_mut()?.early))
         };
         let mut waiting = early(&mut self.hub).unwrap_or_default();
-        let mut at = 0;
+        // Each may have waited for one before or behind it.
+        let (mut at, mut taken_some) = (0, false);
         let mut result = Ok(());
-        while let Some(next) = waiting.get(at) {
+        loop {
+            let Some(next) = waiting.get(at) else {
+                if !std::mem::take(&mut taken_some) {
+                    break;
+                }
+                at = 0;
+                continue;
+            };
             let is_ripe = next.until <= now;
             let federation = self.hub.directory.federation();
             if !is_ripe && !federation.is_some_and(|it| it.was_here(next.previous)) {
@@ -605,8 +625,7 @@ impl Shard {
                 Ok(Next::Hold) => break,
                 Ok(_) => {
                     waiting.remove(at);
-                    // Others may have waited for it.
-                    at = 0;
+                    taken_some = true;
                 }
                 Err(fail) => {
                     result = Err(fail);
