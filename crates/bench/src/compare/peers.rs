@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// One broker. In `arguments` and `config` stand placeholders: `{port}`, `{port5}` (the second
 /// port, for brokers that want version 5 elsewhere or serve something else there), `{config}`
-/// (path of the configuration), and those of [`Setup::further`].
+/// (path of the configuration), `{directory}` (where that is), and those of [`Setup::further`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
@@ -35,6 +35,8 @@ pub(crate) struct Peer {
     pub(crate) arguments: &'static [&'static str],
     /// File name and text of its configuration.
     pub(crate) config: Option<(&'static str, &'static str)>,
+    /// Further files that it reads, in the same directory or below it.
+    pub(crate) files: &'static [(&'static str, &'static str)],
     pub(crate) version_argument: &'static str,
     pub(crate) v5_on_second_port: bool,
     pub(crate) most_qos: u8,
@@ -58,6 +60,7 @@ pub(crate) const PEERS: [Peer; 6] = [
         program: "",
         arguments: &["floor", "--listen", "127.0.0.1:{port}"],
         config: None,
+        files: &[],
         version_argument: "--version",
         v5_on_second_port: false,
         most_qos: 1,
@@ -76,6 +79,7 @@ pub(crate) const PEERS: [Peer; 6] = [
             "off",
         ],
         config: None,
+        files: &[],
         version_argument: "--version",
         v5_on_second_port: false,
         most_qos: 2,
@@ -96,6 +100,7 @@ pub(crate) const PEERS: [Peer; 6] = [
             "2",
         ],
         config: None,
+        files: &[],
         version_argument: "--version",
         v5_on_second_port: false,
         most_qos: 2,
@@ -119,6 +124,7 @@ pub(crate) const PEERS: [Peer; 6] = [
              log_dest stderr\n\
              log_type error\n",
         )),
+        files: &[],
         version_argument: "-h",
         v5_on_second_port: false,
         most_qos: 2,
@@ -158,6 +164,7 @@ pub(crate) const PEERS: [Peer; 6] = [
              max_inflight_count = 1000\n\
              dynamic_filters = true\n",
         )),
+        files: &[],
         version_argument: "--version",
         v5_on_second_port: true,
         most_qos: 2,
@@ -170,6 +177,7 @@ pub(crate) const PEERS: [Peer; 6] = [
         program: "mochi",
         arguments: &["-listen", "127.0.0.1:{port}"],
         config: None,
+        files: &[],
         version_argument: "-version",
         v5_on_second_port: false,
         most_qos: 2,
@@ -291,10 +299,14 @@ impl Found {
                 .replace("{port}", &port.to_string())
                 .replace("{port5}", &port5.to_string())
                 .replace("{config}", &config.to_string_lossy())
+                .replace("{directory}", &setup.directory.to_string_lossy())
         };
-        if let Some((_, template)) = self.peer.config {
-            fs::write(&config, fill(template))
-                .map_err(Error::io(format!("cannot write {}", config.display())))?;
+        for (file, template) in self.peer.config.iter().chain(self.peer.files) {
+            let path = setup.directory.join(file);
+            path.parent()
+                .map_or(Ok(()), fs::create_dir_all)
+                .and_then(|()| fs::write(&path, fill(template)))
+                .map_err(Error::io(format!("cannot write {}", path.display())))?;
         }
         let log_path = setup.directory.join(format!("{name}.log"));
         let log = fs::File::create(&log_path)

@@ -57,7 +57,7 @@ pub struct DurabilityArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     experiments: Vec<Experiment>,
     /// Levels and peers: no-store, none, batched, sync, mosquitto, mosquitto-default,
-    /// mosquitto-autosave [default: all whose program is found]
+    /// mosquitto-autosave, rmqtt-sessions [default: all whose program is found]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     systems: Vec<String>,
     /// Only cases of the throughput and the sweep whose title contains this; repeatable

@@ -63,6 +63,7 @@ macro_rules! punctual {
                     "\"\n{store}"
                 ),
             )),
+            files: &[],
             version_argument: "--version",
             v5_on_second_port: false,
             most_qos: 2,
@@ -93,6 +94,7 @@ macro_rules! mosquitto {
                     $own
                 ),
             )),
+            files: &[],
             version_argument: "-h",
             v5_on_second_port: false,
             most_qos: 2,
@@ -102,8 +104,46 @@ macro_rules! mosquitto {
     };
 }
 
+/// RMQTT's broker with its plugin for sessions, which needs a file and a directory of its own.
+const RMQTT: Peer = Peer {
+    name: "rmqtt-sessions",
+    variable: "RMQTTD_BIN",
+    program: "rmqttd",
+    arguments: &["-f", "{config}"],
+    config: Some((
+        "durability-rmqtt.toml",
+        "node.id = 1\n\
+         rpc.server_addr = \"127.0.0.1:{port5}\"\n\
+         log.to = \"console\"\n\
+         log.level = \"error\"\n\
+         plugins.dir = \"{directory}/durability-rmqtt/\"\n\
+         plugins.default_startups = [\"rmqtt-session-storage\"]\n\
+         listener.tcp.external.addr = \"127.0.0.1:{port}\"\n\
+         listener.tcp.external.allow_anonymous = true\n\
+         listener.tcp.external.nodelay = true\n\
+         listener.tcp.external.min_keepalive = 0\n\
+         listener.tcp.external.allow_zero_keepalive = true\n\
+         listener.tcp.external.max_inflight = 1000\n\
+         listener.tcp.external.max_mqueue_len = 1000000\n\
+         listener.tcp.external.mqueue_rate_limit = \"4000000000,1s\"\n\
+         listener.tcp.external.message_expiry_interval = \"0s\"\n\
+         listener.tcp.external.message_retry_interval = \"0s\"\n",
+    )),
+    files: &[(
+        "durability-rmqtt/rmqtt-session-storage.toml",
+        "storage.type = \"sled\"\n\
+         storage.sled.path = \"{data}/sessions\"\n\
+         storage.sled.cache_capacity = \"1G\"\n",
+    )],
+    version_argument: "--version",
+    v5_on_second_port: false,
+    most_qos: 2,
+    all_cores: false,
+    note: Some("plugin rmqtt-session-storage with sled"),
+};
+
 /// All of them, in the order of the tables.
-pub(super) const SYSTEMS: [Peer; 7] = [
+pub(super) const SYSTEMS: [Peer; 8] = [
     Peer {
         config: Some(("durability-no-store.toml", "{common}")),
         ..punctual!("no-store", "none", Some("started without a directory"))
@@ -131,6 +171,7 @@ pub(super) const SYSTEMS: [Peer; 7] = [
          autosave_on_changes true\nautosave_interval 1\n",
         Some("autosave_on_changes true, autosave_interval 1")
     ),
+    RMQTT,
 ];
 
 /// A system whose program was found.
