@@ -264,11 +264,10 @@ impl Hub {
         };
         let was_failing = journal.is_failing();
         journal.commit(ticket, now);
-        let is_over = was_failing && journal.trouble().is_none();
         self.open_gate(now);
         self.go_on_moving(now);
         self.tell_kept_wishes();
-        if is_over {
+        if was_failing {
             self.catch_up(now);
         }
         self.resume_waiters();

@@ -315,10 +315,11 @@ impl Hub {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        let (sessions, topics) = (
-            std::mem::take(&mut journal.stale_sessions),
-            std::mem::take(&mut journal.stale_topics),
-        );
+        let sessions = std::mem::take(&mut journal.stale_sessions);
+        // A full store has no room for what is retained.
+        let has_room = journal.trouble().is_none();
+        let topics = has_room.then(|| std::mem::take(&mut journal.stale_topics));
+        let topics = topics.unwrap_or_default();
         for slot in sessions {
             if let Some(session) = self.sessions.get_mut(slot)
                 && std::mem::take(&mut session.stale)

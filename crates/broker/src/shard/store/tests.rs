@@ -758,6 +758,23 @@ fn a_full_store_refuses_what_is_new_and_takes_what_goes_on() {
 }
 
 #[test]
+fn sessions_are_caught_up_with_when_commits_succeed_though_the_store_is_full() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    let handed = shard.take_operations(NOW).unwrap();
+    shard.store_failed(StoreTrouble::Full, NOW);
+    shard.closed(kept, "lost", NOW);
+    assert!(shard.take_operations(NOW).is_none());
+    shard.store_full(true, NOW);
+    store.commit(&handed.batch).unwrap();
+    shard.committed(handed.ticket, NOW);
+    let ops = commit(&mut shard, &mut store);
+    assert!(ops.iter().any(|op| op.starts_with("Session(")), "{ops:?}");
+}
+
+#[test]
 fn what_stays_is_handed_over_before_the_end() {
     let (mut shard, mut store) = patient();
     subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
