@@ -61,7 +61,8 @@ pub trait StoreDesk: Send + Sync {
 /// What survives the process.
 pub struct StoreOptions {
     /// Tells what is stored to whom it is given; called once, before any client
-    /// is served. From its return on, what is posted to `desk` is kept.
+    /// is served, and says whether there is room only for what does not need any.
+    /// From its return on, what is posted to `desk` is kept.
     pub recover: Recover,
     /// Keeps what happens from then on.
     pub desk: Arc<dyn StoreDesk>,
@@ -70,7 +71,7 @@ pub struct StoreOptions {
 }
 
 /// See [`StoreOptions::recover`].
-pub type Recover = Box<dyn FnOnce(&mut dyn FnMut(&Op<'_>)) -> Result<(), String>>;
+pub type Recover = Box<dyn FnOnce(&mut dyn FnMut(&Op<'_>)) -> Result<bool, String>>;
 
 /// A listener to open.
 #[derive(Debug, Clone)]
@@ -627,8 +628,12 @@ fn restore(
             tracing::error!("the store has two sessions of one client: one is left out");
         }
     };
-    recover(&mut |op| restorer.take(op).into_iter().for_each(&mut place))?;
+    let full = recover(&mut |op| restorer.take(op).into_iter().for_each(&mut place))?;
     restorer.finish().into_iter().for_each(&mut place);
+    // Before anybody can publish.
+    for shard in shards {
+        shard.store_full(full, now);
+    }
     Ok(())
 }
 

@@ -190,14 +190,14 @@ impl Keeper {
         Ok(Some((keeper, options)))
     }
 
-    /// Tells what is stored, and starts to write.
+    /// Tells what is stored, and starts to write; whether the store is full.
     fn recover(
         &self,
         place: &Path,
         mut log: Log<Files>,
         config: WriterConfig,
         tell: &mut dyn FnMut(&Op<'_>),
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let report = log
             .recover(&mut |op| tell(&op))
             .map_err(|error| format!("server.data = {place:?}: {error}"))?;
@@ -215,6 +215,7 @@ impl Keeper {
             tracing::error!("{}: {} more", place.display(), report.more_damages);
         }
         let _ = self.0.found.set(Found::of(&report));
+        let full = log.full().is_some();
         let shared = Arc::downgrade(&self.0);
         let trouble = RefCell::new(Trouble::default());
         let tell = move |told| {
@@ -242,7 +243,7 @@ impl Keeper {
         let writer = Writer::spawn(log, config, tell).map_err(|error| error.to_string())?;
         let _ = self.0.poster.set(writer.poster());
         *self.0.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(writer);
-        Ok(())
+        Ok(full)
     }
 
     /// Shards are told what becomes of what they hand over from now on.
