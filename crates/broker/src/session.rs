@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use hashbrown::{HashMap, HashTable};
 use punctual_codec::{QoS, SubscribeOptions};
+use punctual_store::Wall;
 
 use crate::admission::Flows;
 use crate::directory::SessionHandle;
@@ -706,6 +707,8 @@ pub(crate) struct Will {
     pub(crate) delay: u32,
     /// What it is called in the mesh.
     pub(crate) name: Option<MessageName>,
+    /// When it is to be published, once its client is gone.
+    pub(crate) due: Option<Nanos>,
 }
 
 /// What is known of a QoS 2 message until its PUBREL comes.
@@ -750,6 +753,8 @@ pub(crate) struct Session {
     pub(crate) created: u64,
     /// The store does not know what it is now.
     pub(crate) stale: bool,
+    /// Since when it has no connection, as that is stored.
+    pub(crate) detached: Option<Wall>,
     /// What is promised about what its client publishes.
     pub(crate) durability: Durability,
     /// Flows that its client publishes.
@@ -796,6 +801,7 @@ impl Session {
             durable: false,
             created: 0,
             stale: false,
+            detached: None,
             durability: Durability::None,
             flows: None,
             sequences: None,

@@ -53,8 +53,9 @@ pub enum StoreNews {
     Committed(u64),
     /// Some could not be committed; it is tried again.
     Failed(StoreTrouble),
-    /// Whether there is room only for what was handed over already.
-    Full(bool),
+    /// Why there is room only for what was handed over already, or `None` when there is
+    /// more.
+    Full(Option<StoreTrouble>),
 }
 
 /// Work for a shard's thread.

@@ -13,7 +13,8 @@ use mio::{Poll, Waker};
 use punctual_broker::lock::{lock, read, write};
 use punctual_broker::{
     AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
-    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard, SysSource,
+    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
+    StoreTrouble, SysSource,
 };
 use punctual_codec::ReasonCode;
 use punctual_store::Op;
@@ -61,7 +62,7 @@ pub trait StoreDesk: Send + Sync {
 /// What survives the process.
 pub struct StoreOptions {
     /// Tells what is stored to whom it is given; called once, before any client
-    /// is served, and says whether there is room only for what does not need any.
+    /// is served, and says why there is room only for what does not need any, if that is so.
     /// From its return on, what is posted to `desk` is kept.
     pub recover: Recover,
     /// Keeps what happens from then on.
@@ -71,7 +72,7 @@ pub struct StoreOptions {
 }
 
 /// See [`StoreOptions::recover`].
-pub type Recover = Box<dyn FnOnce(&mut dyn FnMut(&Op<'_>)) -> Result<bool, String>>;
+pub type Recover = Box<dyn FnOnce(&mut dyn FnMut(&Op<'_>)) -> Result<Option<StoreTrouble>, String>>;
 
 /// A listener to open.
 #[derive(Debug, Clone)]

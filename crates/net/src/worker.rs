@@ -494,7 +494,7 @@ impl Worker {
             Mail::Call(call) => call(&mut self.shard, now),
             Mail::Stored(StoreNews::Committed(ticket)) => self.shard.committed(ticket, now),
             Mail::Stored(StoreNews::Failed(trouble)) => self.shard.store_failed(trouble, now),
-            Mail::Stored(StoreNews::Full(full)) => self.shard.store_full(full, now),
+            Mail::Stored(StoreNews::Full(why)) => self.shard.store_full(why, now),
             Mail::Udp(mail) => self.udp_mail(state, mail, now),
             Mail::Quic(mail) => self.quic_mail(state, mail, now),
             Mail::ShutDown(ending) => {

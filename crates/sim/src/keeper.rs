@@ -47,8 +47,8 @@ pub(crate) struct Keeper {
     starts: u64,
     /// Those of `waiting` that were told so.
     told: usize,
-    /// Whether shards were told that it is full.
-    full: bool,
+    /// Why shards were told that it is full.
+    full: Option<StoreTrouble>,
     /// When the last news for each shard arrives.
     pub(crate) last: Vec<Nanos>,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Keeper {
 pub(crate) enum News {
     Committed(u64),
     Failed(StoreTrouble),
-    Full(bool),
+    Full(Option<StoreTrouble>),
 }
 
 /// How a commit ended.
@@ -82,7 +82,7 @@ impl Keeper {
             power: None,
             starts: 0,
             told: 0,
-            full: false,
+            full: None,
             last: vec![Nanos(0); usize::from(shards)],
         }
     }
@@ -147,10 +147,7 @@ impl Keeper {
             }
             Err(error) => error,
         };
-        let trouble = match error {
-            StoreError::Full { .. } => StoreTrouble::Full,
-            _ => StoreTrouble::Failed,
-        };
+        let trouble = StoreTrouble::from(&error);
         let news = self
             .waiting
             .range(self.told.min(self.running)..self.running);
@@ -162,19 +159,19 @@ impl Keeper {
 
     /// Sees whether the store may grow; who is to be told if that has changed.
     pub(crate) fn look(&mut self) -> Vec<(u16, News)> {
-        let full = self.store().full().is_some();
+        let full = self.store().full().as_ref().map(StoreTrouble::from);
         self.see(full)
     }
 
-    fn see(&mut self, full: bool) -> Vec<(u16, News)> {
+    fn see(&mut self, full: Option<StoreTrouble>) -> Vec<(u16, News)> {
         let changed = std::mem::replace(&mut self.full, full) != full;
         let shards = (0..self.last.len() as u16).filter(|_| changed);
         shards.map(|shard| (shard, News::Full(full))).collect()
     }
 
-    /// Commits what is being committed, with the disk as it is; whether the store is
+    /// Commits what is being committed, with the disk as it is; why the store is
     /// full then.
-    fn commit(&mut self, rng: &mut Rng) -> Result<bool, StoreError> {
+    fn commit(&mut self, rng: &mut Rng) -> Result<Option<StoreTrouble>, StoreError> {
         let mut batch = Batch::new();
         for it in self.waiting.range(..self.running) {
             batch.append(&it.operations.batch);
@@ -186,7 +183,7 @@ impl Keeper {
         let store = self.store();
         store.medium_mut().fail_after = fail_after;
         let committed = store.commit(&batch);
-        let committed = committed.map(|()| store.full().is_some());
+        let committed = committed.map(|()| store.full().as_ref().map(StoreTrouble::from));
         let left = std::mem::take(&mut store.medium_mut().fail_after);
         if let (Some(power), Some(before), Some(left)) = (power, fail_after, left) {
             self.power = Some(power - (before - left));
@@ -204,7 +201,7 @@ impl Keeper {
         }
         self.power = power;
         self.waiting.clear();
-        (self.running, self.told, self.full) = (0, 0, false);
+        (self.running, self.told, self.full) = (0, 0, None);
         self.last.fill(Nanos(0));
         let Some(store) = self.store.take() else {
             return;

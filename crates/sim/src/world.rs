@@ -609,7 +609,7 @@ impl World {
                 match news {
                     News::Committed(ticket) => shard.committed(ticket, now),
                     News::Failed(trouble) => shard.store_failed(trouble, now),
-                    News::Full(full) => shard.store_full(full, now),
+                    News::Full(why) => shard.store_full(why, now),
                 }
                 self.settle(to);
             }

@@ -69,7 +69,8 @@ pub enum Told {
     /// To a shard, what became of a batch.
     Batch(u16, Outcome),
     /// To all, that nothing that makes the store grow should be posted any more, and
-    /// why; or that it may be again. What was posted before is told of as ever.
+    /// why, and again when that is of another kind; or that it may be again. What was
+    /// posted before is told of as ever.
     Full(Option<StoreError>),
 }
 
@@ -191,12 +192,14 @@ struct Posted {
 impl<S: Store + Send + 'static> Writer<S> {
     /// Starts the thread. `tell` is called by it, once for each batch that was
     /// committed and once for each that failed before, and when the store has become
-    /// [full](Store::full), or is not any more.
+    /// [full](Store::full), or is not any more: as against `full`, which is what the
+    /// store said of that to those who are told.
     ///
     /// # Errors
     /// There can be no other thread.
     pub fn spawn(
         store: S,
+        full: Option<StoreError>,
         config: WriterConfig,
         tell: impl Fn(Told) + Send + 'static,
     ) -> io::Result<Self> {
@@ -207,6 +210,7 @@ impl<S: Store + Send + 'static> Writer<S> {
             bytes: AtomicUsize::new(0),
             stats: Mutex::new(WriterStats {
                 store: store.stats(),
+                failing: full.clone(),
                 ..WriterStats::default()
             }),
         });
@@ -217,7 +221,7 @@ impl<S: Store + Send + 'static> Writer<S> {
             batches: Vec::new(),
             group: Batch::new(),
             usual: config.group_delay,
-            full: None,
+            full,
         };
         let thread = thread::Builder::new().name("store".into()).spawn(move || {
             // Bulk that keeps the disk busy must not keep the processor from those
@@ -436,13 +440,16 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
     /// Sees whether the store may grow, and tells of it if that has changed.
     fn look(&mut self) {
         let full = self.store.full();
-        if full.is_some() != self.full.is_some() {
-            (self.tell)(Told::Full(full.clone()));
-        }
+        // How much is missing, and of which segment, changes all the time.
+        let kind = |why: &Option<StoreError>| why.as_ref().map(std::mem::discriminant);
+        let is_news = kind(&full) != kind(&self.full);
         let mut stats = self.shared.stats();
         stats.failing = full.clone();
         stats.store = self.store.stats();
         drop(stats);
+        if is_news {
+            (self.tell)(Told::Full(full.clone()));
+        }
         self.full = full;
     }
 
@@ -524,6 +531,11 @@ mod tests {
     }
 
     fn rig(config: WriterConfig) -> Rig {
+        rig_with(config, None)
+    }
+
+    /// Where everyone knows that the store was full, for that reason.
+    fn rig_with(config: WriterConfig, was_full: Option<StoreError>) -> Rig {
         let (begun_sender, begun) = mpsc::channel();
         let (results, results_receiver) = mpsc::channel();
         let (teller, told) = mpsc::channel();
@@ -535,7 +547,7 @@ mod tests {
             results: results_receiver,
             is_full: Arc::clone(&is_full),
         };
-        let writer = Writer::spawn(store, config, move |told| match told {
+        let writer = Writer::spawn(store, was_full, config, move |told| match told {
             Told::Batch(shard, outcome) => {
                 teller.send((shard, outcome)).expect("the test listens");
             }
@@ -643,14 +655,43 @@ mod tests {
         assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(1))));
         assert_eq!(rig.full.try_recv(), Ok(Some(full.clone())));
         assert_eq!(poster.stats().failing, Some(full));
-        // Nothing is posted; that there is room shows all the same.
-        *rig.is_full.lock().expect("nobody panics") = None;
-        assert_eq!(rig.full.recv(), Ok(None));
+        // Another amount is no news, another reason is.
+        let more = StoreError::Full {
+            what: "the store",
+            needed: 2,
+        };
+        *rig.is_full.lock().expect("nobody panics") = Some(more);
         poster.post(0, 2, session(2), Duration::ZERO, true);
         assert_eq!(rig.begun.recv(), Ok(1));
         rig.results.send(Ok(())).expect("the writer goes on");
         assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(2))));
+        let broken = StoreError::Io {
+            what: "segment 2 cannot be made".into(),
+            kind: io::ErrorKind::Other,
+            message: "broken".into(),
+        };
+        *rig.is_full.lock().expect("nobody panics") = Some(broken.clone());
+        assert_eq!(rig.full.recv(), Ok(Some(broken)));
+        // Nothing is posted; that there is room shows all the same.
+        *rig.is_full.lock().expect("nobody panics") = None;
+        assert_eq!(rig.full.recv(), Ok(None));
+        poster.post(0, 3, session(3), Duration::ZERO, true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        rig.results.send(Ok(())).expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(3))));
         assert_eq!(poster.stats().failing, None);
+        rig.writer.close();
+    }
+
+    #[test]
+    fn that_it_is_full_no_more_is_said_to_who_heard_so_before_the_start() {
+        let full = StoreError::Full {
+            what: "the store",
+            needed: 1,
+        };
+        let rig = rig_with(WriterConfig::default(), Some(full));
+        assert_eq!(rig.full.recv(), Ok(None));
+        assert_eq!(rig.writer.poster().stats().failing, None);
         rig.writer.close();
     }
 

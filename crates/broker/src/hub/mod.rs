@@ -300,17 +300,19 @@ impl Hub {
     /// delay otherwise.
     pub(crate) fn will_of(&mut self, session_slot: u32, now: Nanos) -> Option<Box<Will>> {
         let session = self.sessions.get_mut(session_slot)?;
-        let delay = session.will.as_ref()?.delay.min(session.expiry);
+        let will = session.will.as_mut()?;
+        let delay = will.delay.min(session.expiry);
         if delay == 0 {
             return self.take_will(session_slot);
         }
+        let due = now + Nanos::from_secs(u64::from(delay));
+        will.due = Some(due);
         let timer = Timer::Will {
             slot: session_slot,
             epoch: session.epoch,
         };
-        let due = now + Nanos::from_secs(u64::from(delay));
         self.timers.arm(due, timer);
-        self.store_will(session_slot, Some(due));
+        self.store_will(session_slot);
         // The session may end earlier than was told.
         self.tell_will(session_slot);
         None

@@ -273,13 +273,13 @@ impl Hub {
         self.resume_waiters();
     }
 
-    /// Whether there is room only for what was emitted already.
-    pub(crate) fn store_full(&mut self, full: bool, now: Nanos) {
+    /// Why there is room only for what was emitted already, or that there is more.
+    pub(crate) fn store_full(&mut self, full: Option<StoreTrouble>, now: Nanos) {
         let Some(journal) = &mut self.journal else {
             return;
         };
         let was_full = std::mem::replace(&mut journal.full, full);
-        if was_full && journal.trouble().is_none() {
+        if was_full.is_some() && journal.trouble().is_none() {
             self.catch_up(now);
         }
     }

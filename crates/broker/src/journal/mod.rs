@@ -45,7 +45,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashSet;
 use punctual_codec::QoS;
-use punctual_store::{Batch, Op};
+use punctual_store::{Batch, Op, StoreError};
 
 use crate::Nanos;
 use crate::hub::ConnId;
@@ -136,6 +136,15 @@ pub enum StoreTrouble {
     Failed,
 }
 
+impl From<&StoreError> for StoreTrouble {
+    fn from(error: &StoreError) -> Self {
+        match error {
+            StoreError::Full { .. } => Self::Full,
+            _ => Self::Failed,
+        }
+    }
+}
+
 impl StoreTrouble {
     /// For a reason string.
     pub(crate) fn why(self) -> &'static str {
@@ -195,8 +204,8 @@ pub(crate) struct Journal {
     elsewhere: Vec<(u16, [u64; 2])>,
     /// Since a commit failed, until one succeeds.
     failed: Option<StoreTrouble>,
-    /// Whether the store has room only for what was emitted already.
-    full: bool,
+    /// Why the store has room only for what was emitted already, if it has no more.
+    full: Option<StoreTrouble>,
     /// Topics whose retained message changed while nothing could be stored.
     stale_topics: HashSet<Box<str>, foldhash::fast::RandomState>,
     /// Slots of sessions that changed meanwhile.
@@ -225,7 +234,7 @@ impl Journal {
             waiters: Vec::new(),
             elsewhere: Vec::new(),
             failed: None,
-            full: false,
+            full: None,
             stale_topics: HashSet::default(),
             stale_sessions: Vec::new(),
             offset: Offset(wall),
@@ -287,7 +296,7 @@ impl Journal {
 
     /// Why new messages and sessions cannot be stored now.
     pub(crate) fn trouble(&self) -> Option<StoreTrouble> {
-        self.failed.or(self.full.then_some(StoreTrouble::Full))
+        self.failed.or(self.full)
     }
 
     /// Whether commits fail at the moment.

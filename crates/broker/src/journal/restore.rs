@@ -214,6 +214,7 @@ impl Restorer {
                     message,
                     delay,
                     name,
+                    due: None,
                 };
                 own.will = Some((restored, will.due));
             }
@@ -354,7 +355,7 @@ impl Hub {
         let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
             return false;
         };
-        let was_connected = restored.detached.is_none();
+        let detached = restored.detached;
         let is_left = restored.had.left || restored.had.elsewhere;
         let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
             return false;
@@ -363,8 +364,9 @@ impl Hub {
         if let Some(session) = self.sessions.get_mut(slot) {
             // Whether its client has heard of it is not stored.
             session.unheard = in_mesh && !session.handle.link && session.is_blank();
+            session.detached = detached;
         }
-        if was_connected {
+        if detached.is_none() {
             self.store_session(slot, now);
         }
         if self.sessions.get(slot).is_some_and(|it| it.had.is_some()) {
@@ -560,15 +562,16 @@ impl Hub {
         let wait = federation.map_or(Nanos(0), |federation| federation.will_wait());
         let delay = Nanos::from_secs(u64::from(will.delay.min(session.expiry)));
         will.name = will.name.or_else(|| self.directory.will_name());
+        let at = due.map_or(now + delay, |due| offset.nanos(due));
+        will.due = Some(at);
         session.will = Some(Box::new(will));
         let timer = Timer::Will {
             slot,
             epoch: session.epoch,
         };
-        let at = due.map_or(now + delay, |due| offset.nanos(due));
         self.timers.arm(at.max(now + wait), timer);
         if due.is_none() {
-            self.store_will(slot, Some(at));
+            self.store_will(slot);
         }
         self.tell_will(slot);
     }

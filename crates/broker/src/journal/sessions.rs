@@ -26,14 +26,14 @@ pub(crate) const BEHIND: &str = "$mesh/behind";
 pub(super) const BETWEEN: &str = "/";
 
 impl Journal {
-    fn session(&mut self, session: &Session, version: Version, detached: Option<Nanos>) {
+    fn session(&mut self, session: &Session, version: Version) {
         self.emit(&Op::Session(SessionOp {
             session: session.handle.number,
             client_id: &session.handle.client_id,
             user: session.username.as_deref(),
             version: if version.is_v5() { 5 } else { 4 },
             expiry: session.expiry,
-            detached: detached.map(|at| self.offset.wall(at)),
+            detached: session.detached,
             next_packet_id: session.window.next_id(),
         }));
     }
@@ -90,14 +90,14 @@ impl Journal {
         }
     }
 
-    fn will(&mut self, session: u64, will: &Will, due: Option<Nanos>) {
+    fn will(&mut self, session: u64, will: &Will) {
         let message = &will.message;
         // An interval until it is published.
         let interval = (message.expires < Nanos::MAX).then(|| message.expires.as_secs() as u32);
         self.emit(&Op::Will(WillOp {
             session,
             delay: will.delay,
-            due: due.map(|at| self.offset.wall(at)),
+            due: will.due.map(|at| self.offset.wall(at)),
             expiry: interval,
             content: Content {
                 topic: message.topic(),
@@ -123,6 +123,11 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
             return;
         };
+        // Not when it can be stored: its expiry counts from when it was left.
+        session.detached = match session.conn {
+            Some(_) => None,
+            None => Some(session.detached.unwrap_or(journal.offset.wall(now))),
+        };
         // A full store has room for what takes the place of what it has.
         if journal.is_failing() {
             journal.defer(session, slot);
@@ -130,8 +135,7 @@ impl Hub {
         }
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
         let version = conn.map_or(Version::V5, |conn| conn.version);
-        let detached = session.conn.is_none().then_some(now);
-        journal.session(session, version, detached);
+        journal.session(session, version);
     }
 
     /// Emits what CONNECT has changed of a session. CONNACK, and all that follows,
@@ -149,7 +153,7 @@ impl Hub {
             session.created = journal.latest();
         }
         match has_will {
-            true => self.store_will(slot, None),
+            true => self.store_will(slot),
             false if !new => self.store_no_will(slot),
             false => {}
         }
@@ -210,7 +214,7 @@ impl Hub {
     }
 
     /// Emits what a session is to leave behind, and when if that is known.
-    pub(crate) fn store_will(&mut self, slot: u32, due: Option<Nanos>) {
+    pub(crate) fn store_will(&mut self, slot: u32) {
         let Some(journal) = &mut self.journal else {
             return;
         };
@@ -221,7 +225,7 @@ impl Hub {
         if journal.is_failing() {
             journal.defer(session, slot);
         } else if let Some(will) = &session.will {
-            journal.will(session.handle.number, will, due);
+            journal.will(session.handle.number, will);
         }
     }
 
@@ -327,7 +331,7 @@ impl Hub {
                 let has_will = session.will.is_some();
                 self.store_session(slot, now);
                 match has_will {
-                    true => self.store_will(slot, None),
+                    true => self.store_will(slot),
                     false => self.store_no_will(slot),
                 }
             }

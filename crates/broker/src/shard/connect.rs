@@ -897,6 +897,7 @@ fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, R
     Ok(crate::session::Will {
         message,
         name: None,
+        due: None,
         delay: will
             .properties
             .number(PropertyId::WillDelayInterval)

@@ -65,10 +65,11 @@ impl Shard {
     }
 
     /// The store has room only for what was handed over already, and for what gives
-    /// room back, or has more again. While it has not, what would have to be stored is
-    /// refused, before anything is handed over.
-    pub fn store_full(&mut self, full: bool, now: Nanos) {
-        self.hub.store_full(full, now);
+    /// room back, for that reason: it is full, or cannot be made larger. With `None` it
+    /// has more again. While it has not, what would have to be stored is refused with
+    /// that reason, before anything is handed over.
+    pub fn store_full(&mut self, why: Option<StoreTrouble>, now: Nanos) {
+        self.hub.store_full(why, now);
         self.share_stats_soon(now);
     }
 

@@ -169,7 +169,7 @@ impl Shard {
         if let (Some(_), Some(will)) = (session.conn, &mut session.will) {
             will.name = name;
             hub.tell_will(slot);
-            hub.store_will(slot, None);
+            hub.store_will(slot);
         } else if !same {
             hub.take_will(slot);
             hub.store_no_will(slot);
@@ -289,6 +289,7 @@ fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
         message,
         delay: 0,
         name: Some(name),
+        due: None,
     };
     may_publish(None, topic).then_some((will, heed))
 }
@@ -322,6 +323,7 @@ mod tests {
                     again: false,
                     back: 0,
                 }),
+                due: None,
             };
             for heed in [Heed::All, Heed::UpTo(6)] {
                 let (_, told) = told_will(&packet(&will, heed).unwrap()).unwrap();

@@ -283,7 +283,7 @@ impl Site {
             if let Some(session) = restorer.finish() {
                 assert!(shard.restore(session, now));
             }
-            shard.store_full(self.is_short, now);
+            shard.store_full(self.is_short.then_some(StoreTrouble::Full), now);
         }
         let mut node = Node::new(self.settings.clone(), now);
         for kept in shard.links() {
@@ -328,7 +328,8 @@ impl Site {
         if changed {
             self.is_short = short;
             if let Some(running) = &mut self.running {
-                running.shard.store_full(short, now);
+                let why = short.then_some(StoreTrouble::Full);
+                running.shard.store_full(why, now);
             }
         }
         changed

@@ -190,14 +190,14 @@ impl Keeper {
         Ok(Some((keeper, options)))
     }
 
-    /// Tells what is stored, and starts to write; whether the store is full.
+    /// Tells what is stored, and starts to write; why the store is full, if it is.
     fn recover(
         &self,
         place: &Path,
         mut log: Log<Files>,
         config: WriterConfig,
         tell: &mut dyn FnMut(&Op<'_>),
-    ) -> Result<bool, String> {
+    ) -> Result<Option<StoreTrouble>, String> {
         let report = log
             .recover(&mut |op| tell(&op))
             .map_err(|error| format!("server.data = {place:?}: {error}"))?;
@@ -215,9 +215,13 @@ impl Keeper {
             tracing::error!("{}: {} more", place.display(), report.more_damages);
         }
         let _ = self.0.found.set(Found::of(&report));
-        let full = log.full().is_some();
+        let full = log.full();
+        let why = full.as_ref().map(StoreTrouble::from);
         let shared = Arc::downgrade(&self.0);
-        let trouble = RefCell::new(Trouble::default());
+        let mut trouble = Trouble::default();
+        let line = trouble.full(full.as_ref(), Instant::now());
+        line.iter().for_each(Line::log);
+        let trouble = RefCell::new(trouble);
         let tell = move |told| {
             let now = Instant::now();
             let line = match &told {
@@ -235,15 +239,15 @@ impl Keeper {
             match told {
                 Told::Batch(shard, outcome) => handle.store(shard, news(outcome)),
                 Told::Full(why) => {
-                    let news = StoreNews::Full(why.is_some());
+                    let news = StoreNews::Full(why.as_ref().map(StoreTrouble::from));
                     (0..handle.shards() as u16).for_each(|shard| handle.store(shard, news));
                 }
             }
         };
-        let writer = Writer::spawn(log, config, tell).map_err(|error| error.to_string())?;
+        let writer = Writer::spawn(log, full, config, tell).map_err(|error| error.to_string())?;
         let _ = self.0.poster.set(writer.poster());
         *self.0.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(writer);
-        Ok(full)
+        Ok(why)
     }
 
     /// Shards are told what becomes of what they hand over from now on.
@@ -278,11 +282,7 @@ impl Keeper {
 fn news(outcome: Outcome) -> StoreNews {
     match outcome {
         Outcome::Committed(ticket) => StoreNews::Committed(ticket),
-        Outcome::Failed {
-            error: StoreError::Full { .. },
-            ..
-        } => StoreNews::Failed(StoreTrouble::Full),
-        Outcome::Failed { .. } => StoreNews::Failed(StoreTrouble::Failed),
+        Outcome::Failed { error, .. } => StoreNews::Failed((&error).into()),
     }
 }
 

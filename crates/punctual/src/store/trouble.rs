@@ -80,7 +80,8 @@ impl Trouble {
         match why {
             None => self.committed(now),
             Some(why) => {
-                self.failing.get_or_insert_with(|| Failing::new(why, now));
+                let failing = self.failing.get_or_insert_with(|| Failing::new(why, now));
+                failing.error = why.clone();
                 Some(Line::Full(why.clone()))
             }
         }

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use punctual_codec::{
-    Ack, Connect, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode, Split,
-    Subscribe, SubscribeOptions, Version, Will, split,
+    Ack, Connect, Frame, Packet, PacketType, PropertyBuf, PropertyId, Publish, QoS, ReasonCode,
+    Split, Subscribe, SubscribeOptions, Version, Will, split,
 };
 use punctual_store::{Memory, Op, Store as _};
 
@@ -37,6 +37,23 @@ fn shard_of(change: impl FnOnce(&mut Config)) -> Shard {
 
 /// The kinds of the packets that leave to a connection now.
 fn leaving(shard: &mut Shard, id: ConnId) -> Vec<PacketType> {
+    let bytes = written(shard, id);
+    frames(&bytes).map(|frame| frame.kind).collect()
+}
+
+/// The packets in what leaves to a connection.
+fn frames(mut rest: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    std::iter::from_fn(move || match split(rest, u32::MAX) {
+        Ok(Split::Frame(frame)) => {
+            rest = &rest[frame.bytes.len()..];
+            Some(frame)
+        }
+        _ => None,
+    })
+}
+
+/// What leaves to a connection now.
+fn written(shard: &mut Shard, id: ConnId) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
         let mut slices = [IoSlice::new(&[]); 8];
@@ -51,13 +68,7 @@ fn leaving(shard: &mut Shard, id: ConnId) -> Vec<PacketType> {
         let sent = bytes.len() - before;
         shard.sent(id, sent, NOW);
     }
-    let mut kinds = Vec::new();
-    let mut rest = &bytes[..];
-    while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
-        kinds.push(frame.kind);
-        rest = &rest[frame.bytes.len()..];
-    }
-    kinds
+    bytes
 }
 
 fn tell(shard: &mut Shard, id: ConnId, packet: &Packet<'_>) {
@@ -730,7 +741,7 @@ fn a_full_store_refuses_what_is_new_and_takes_what_goes_on() {
     leaving(&mut shard, publisher);
     // It was accepted before the store said so.
     publish(&mut shard, publisher, QoS::ExactlyOnce, 1);
-    shard.store_full(true, NOW);
+    shard.store_full(Some(StoreTrouble::Full), NOW);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
     assert_eq!(shard.stats().refused_store, 1);
     let ops = commit(&mut shard, &mut store);
@@ -751,7 +762,7 @@ fn a_full_store_refuses_what_is_new_and_takes_what_goes_on() {
     // A commit is no sign of room.
     publish(&mut shard, publisher, QoS::AtLeastOnce, 3);
     assert_eq!(shard.stats().refused_store, 2);
-    shard.store_full(false, NOW);
+    shard.store_full(None, NOW);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 4);
     assert_eq!(shard.stats().refused_store, 2);
     assert!(!commit(&mut shard, &mut store).is_empty());
@@ -767,11 +778,74 @@ fn sessions_are_caught_up_with_when_commits_succeed_though_the_store_is_full() {
     shard.store_failed(StoreTrouble::Full, NOW);
     shard.closed(kept, "lost", NOW);
     assert!(shard.take_operations(NOW).is_none());
-    shard.store_full(true, NOW);
+    shard.store_full(Some(StoreTrouble::Full), NOW);
     store.commit(&handed.batch).unwrap();
     shard.committed(handed.ticket, NOW);
     let ops = commit(&mut shard, &mut store);
     assert!(ops.iter().any(|op| op.starts_with("Session(")), "{ops:?}");
+}
+
+#[test]
+fn a_store_that_cannot_be_made_larger_is_not_said_to_be_full() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let publisher = connect(&mut shard, "publisher", 0);
+    leaving(&mut shard, publisher);
+    for (why, reason) in [
+        (StoreTrouble::Full, ReasonCode::QuotaExceeded),
+        (
+            StoreTrouble::Failed,
+            ReasonCode::ImplementationSpecificError,
+        ),
+    ] {
+        shard.store_full(Some(why), NOW);
+        publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+        let bytes = written(&mut shard, publisher);
+        let packets = frames(&bytes).map(|frame| Packet::decode(frame, Version::V5).unwrap());
+        let reasons = packets.map(|packet| match packet {
+            Packet::PubAck(ack) => ack.reason,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(reasons.collect::<Vec<_>>(), [reason]);
+    }
+}
+
+#[test]
+fn who_leaves_while_commits_fail_has_left_then() {
+    let (mut shard, mut store) = (shard(), Memory::default());
+    subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
+    let mut delay = PropertyBuf::new();
+    delay.push_number(PropertyId::WillDelayInterval, 30);
+    let will = Will {
+        topic: "gone",
+        payload: b"x",
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        properties: delay.as_properties(),
+    };
+    let mortal = connect_with(&mut shard, "mortal", None, 100, Some(will));
+    commit(&mut shard, &mut store);
+    let publisher = connect(&mut shard, "publisher", 0);
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
+    let failed = shard.take_operations(NOW).unwrap();
+    shard.store_failed(StoreTrouble::Full, NOW);
+    let second = |seconds| NOW + Nanos::from_secs(seconds);
+    shard.closed(mortal, "lost", second(1));
+    assert!(shard.take_operations(second(1)).is_none());
+    store.commit(&failed.batch).unwrap();
+    shard.committed(failed.ticket, second(20));
+    let operations = shard.take_operations(second(20)).unwrap();
+    store.commit(&operations.batch).unwrap();
+    let wall = |at: Nanos| Some(WALL + at.0);
+    let mut seen = (None, None);
+    store
+        .recover(&mut |op: Op<'_>| match op {
+            Op::Session(it) if it.client_id == "mortal" => seen.0 = it.detached,
+            Op::Will(it) => seen.1 = it.due,
+            _ => {}
+        })
+        .unwrap();
+    assert_eq!(seen, (wall(second(1)), wall(second(31))));
 }
 
 #[test]
