@@ -4,6 +4,7 @@
 //! Invariant: what a shard hands over reaches the writer in its order, and news
 //! come back in that order; nothing on a shard's thread waits for the disk.
 
+pub(crate) mod imported;
 mod trouble;
 
 use std::cell::RefCell;
@@ -152,8 +153,15 @@ impl Keeper {
         // What each shard may have on its way, twice that if it is urgent, before it knows.
         let on_the_way = 2 * keys.group_bytes.0 * u64::from(shards);
         let usual = LogConfig::default();
+        let files = Files::open(place).map_err(|error| wrong(place, &error))?;
+        if imported::finish(place).map_err(|error| format!("server.data = {place:?}: {error}"))? {
+            tracing::info!(
+                "{}: an import that was stopped is complete now",
+                place.display()
+            );
+        }
         let mut log = Log::open(
-            Files::open(place).map_err(|error| wrong(place, &error))?,
+            files,
             LogConfig {
                 max_bytes: keys.max_bytes.0,
                 overdraft: usual.overdraft + on_the_way,

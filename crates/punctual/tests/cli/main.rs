@@ -11,6 +11,7 @@ mod config;
 mod controller;
 mod durability;
 mod emulate;
+mod killed;
 mod passwd;
 mod plan;
 mod priomqtt;

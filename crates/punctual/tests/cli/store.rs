@@ -13,18 +13,18 @@ use super::run;
 const SEGMENT: &str = "0000000001.segment";
 
 /// A copy of a directory beside this file, to be written to.
-fn copy(name: &str) -> TempDir {
+pub(crate) fn copy(name: &str) -> TempDir {
     let copy = tempdir().unwrap();
     fs::copy(fixture(name).join(SEGMENT), copy.path().join(SEGMENT)).unwrap();
     copy
 }
 
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
     tests.join(name)
 }
 
-fn store(command: &str, place: &Path) -> super::Run {
+pub(crate) fn store(command: &str, place: &Path) -> super::Run {
     run(["store".as_ref(), command.as_ref(), place.as_os_str()])
 }
 

@@ -7,8 +7,6 @@
 
 mod lines;
 
-use std::cmp::Reverse;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -21,9 +19,8 @@ use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 use self::lines::Line;
 use super::{Failure, print};
 use crate::admission::{FLOWS, Kept};
+use crate::store::imported::{self, UNFINISHED};
 
-/// Where `import` makes a store, in the directory that gets it.
-const UNFINISHED: &str = "import";
 /// Operations of a commit of `import`.
 const GROUP: usize = 10_000;
 
@@ -66,11 +63,21 @@ pub(super) fn run(command: Command) -> Result<(), Failure> {
 
 /// Opens a store to read it.
 fn read(directory: &Path) -> Result<Log<Files>, Failure> {
+    if imported::is_left(directory) {
+        own(directory)?;
+    }
     let mut files = Files::read_only(directory)?;
     if files.list()?.is_empty() {
         return Err(nothing(directory));
     }
     open(files)
+}
+
+/// The files of a store, for nobody else; with what an import that was stopped has left.
+fn own(directory: &Path) -> Result<Files, Failure> {
+    let files = Files::open(directory)?;
+    imported::finish(directory)?;
+    Ok(files)
 }
 
 /// Opens a store to write to it.
@@ -203,20 +210,21 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
         let opened = opened.map_err(|error| format!("{}: {error}", file.display()))?;
         Box::new(BufReader::new(opened))
     };
-    let mut files = Files::open(directory)?;
+    let was_stopped = imported::is_left(directory);
+    let mut files = own(directory)?;
     if !files.list()?.is_empty() {
-        return Err(format!(
-            "{} has a store already; name a new directory",
-            directory.display()
-        )
-        .into());
+        let which = match was_stopped {
+            true => "the store of an import that was stopped, which is complete now",
+            false => "a store already",
+        };
+        return Err(format!("{} has {which}; name a new directory", directory.display()).into());
     }
     // What is made there is no store before all of it is: also if this ends now.
     let unfinished = directory.join(UNFINISHED);
     clear(&unfinished)?;
     let filled = fill(&unfinished, file, lines).and_then(|text| {
         leave_flows(&unfinished, directory)?;
-        publish(&unfinished, directory)?;
+        imported::publish(directory)?;
         Ok(text)
     });
     let cleared = clear(&unfinished);
@@ -246,27 +254,6 @@ fn clear(place: &Path) -> Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-/// Moves a store to its directory: first the flows, which are no store, and then the
-/// segments, the last first: without the first a store is damaged.
-fn publish(from: &Path, to: &Path) -> Result<(), String> {
-    let failed = |error| format!("{} cannot be filled: {error}", to.display());
-    let entries = fs::read_dir(from).and_then(|entries| {
-        let names = entries.map(|entry| Ok(entry?.file_name()));
-        names.collect::<io::Result<Vec<_>>>()
-    });
-    let mut names = entries.map_err(failed)?;
-    let is_segment = |name: &OsString| Path::new(name).extension() == Some("segment".as_ref());
-    names.retain(|name| is_segment(name) || name == FLOWS);
-    names.sort_unstable_by_key(|name| Reverse((name == FLOWS, name.clone())));
-    let directory = File::open(to).map_err(failed)?;
-    for name in names {
-        fs::rename(from.join(&name), to.join(&name))
-            .and_then(|()| directory.sync_all())
-            .map_err(failed)?;
-    }
-    Ok(())
 }
 
 /// Makes a store of lines; says how much it is.
@@ -322,10 +309,10 @@ fn fill(directory: &Path, file: &Path, lines: Box<dyn BufRead>) -> Result<String
 }
 
 fn compact(directory: &Path) -> Result<(), Failure> {
-    if Files::read_only(directory)?.list()?.is_empty() {
+    if !imported::is_left(directory) && Files::read_only(directory)?.list()?.is_empty() {
         return Err(nothing(directory));
     }
-    let mut log = open(Files::open(directory)?)?;
+    let mut log = open(own(directory)?)?;
     let (damages, more) = (log.report().damages.clone(), log.report().more_damages);
     let before = log.stats().disk_bytes;
     // A copy in the present format has nothing that is done with.
