@@ -54,7 +54,7 @@ impl Shard {
             && hub.conn(conn).is_none()
         {
             // Who does not wait any more finds it there the next time.
-            self.forget_awaiting(&client);
+            self.forget_awaiting(&client, now);
             return;
         }
         let session = hub.session_named(client_id);
@@ -207,7 +207,7 @@ impl Shard {
 
     /// Another connection of a client that waits takes its place.
     pub(super) fn end_awaiting(&mut self, client: &Arc<str>, now: Nanos) {
-        if let Some(conn) = self.forget_awaiting(client)
+        if let Some(conn) = self.forget_awaiting(client, now)
             && self.hub.conn(conn).is_some()
         {
             self.hub.stats.sessions_taken_over += 1;
@@ -215,11 +215,12 @@ impl Shard {
         }
     }
 
-    fn forget_awaiting(&mut self, client: &Arc<str>) -> Option<ConnId> {
+    fn forget_awaiting(&mut self, client: &Arc<str>, now: Nanos) -> Option<ConnId> {
         let hub = &mut self.hub;
         let waits = hub.moves.awaiting.remove(client)?;
         hub.moves.errands.remove(&waits.timer);
         hub.give_up_reserved(client);
+        hub.follow_who_is_gone(client, now);
         Some(waits.conn)
     }
 
@@ -245,6 +246,7 @@ impl Shard {
             }
         }
         self.hub.give_up_reserved(client);
+        self.hub.follow_who_is_gone(client, now);
     }
 
     /// The client has connected to another broker, later: what was asked for here is not
@@ -256,7 +258,7 @@ impl Shard {
         let client: Arc<str> = client_id.into();
         let waits = self.hub.moves.awaiting.get(&client);
         if waits.is_some_and(|waits| waits.number < at)
-            && let Some(conn) = self.forget_awaiting(&client)
+            && let Some(conn) = self.forget_awaiting(&client, now)
             && self.hub.conn(conn).is_some()
         {
             self.end_connection(conn.slot, "connected to another broker", false, now);
@@ -841,6 +843,16 @@ impl Hub {
         }
         self.store_elsewhere(slot, true);
         self.note_orphan(slot, now);
+    }
+
+    /// A session that came for a client that waited goes after it if it does not wait any more and
+    /// was not let in.
+    fn follow_who_is_gone(&mut self, client: &str, now: Nanos) {
+        if let Some(slot) = self.session_named(client)
+            && self.sessions.get(slot).is_some_and(Session::is_orphan)
+        {
+            self.follow_client(slot, now);
+        }
     }
 
     /// Sees to it that a session goes where its client is.

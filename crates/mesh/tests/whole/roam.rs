@@ -33,11 +33,14 @@ fn roam(world: &mut World, client: usize) {
 }
 
 fn run(seed: u64, faults: Faults, outcome: &mut Outcome, moved: &mut u64) {
-    let mut world = world(seed, faults);
-    populate(&mut world);
+    run_in(&mut world(seed, faults), seed, faults, outcome, moved);
+}
+
+fn run_in(world: &mut World, seed: u64, faults: Faults, outcome: &mut Outcome, moved: &mut u64) {
+    populate(world);
     let all = world.clients.len() as u64;
-    let publishers = publishers(&world);
-    live(&mut world, faults, (40, 20, 200), |world| {
+    let publishers = publishers(world);
+    live(world, faults, (40, 20, 200), |world| {
         publish_any(world, &publishers);
         // With brokers that are killed, from where all is well: a client that finds another
         // session while its own is not reached has two, and what it knows of one is not true
@@ -54,9 +57,9 @@ fn run(seed: u64, faults: Faults, outcome: &mut Outcome, moved: &mut u64) {
         let stats = site.running.as_mut().unwrap().shard.stats();
         *moved += stats.sessions_moved_in;
     }
-    check(seed, &world, true, outcome);
+    check(seed, world, true, outcome);
     for client in world.clients.iter().filter(|client| client.lasts) {
-        let has = |n: &usize| holds(&world, *n, &client.name);
+        let has = |n: &usize| holds(world, *n, &client.name);
         let at: Vec<usize> = (0..world.sites.len()).filter(has).collect();
         assert_eq!(at, [client.home], "seed {seed}: where {} is", client.name);
     }
@@ -96,6 +99,23 @@ fn sessions_follow_while_links_fail() {
         room: 10_000,
     };
     all(8, faults);
+}
+
+/// With this seed a session comes to a broker where its client waited for it, and which that client
+/// has left since.
+#[test]
+fn sessions_follow_who_does_not_wait_any_more() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: true,
+        stores: false,
+        room: 10_000,
+    };
+    let seed = 566;
+    let mut world = world(seed, faults);
+    world.window = 64;
+    run_in(&mut world, seed, faults, &mut Outcome::default(), &mut 0);
 }
 
 #[test]

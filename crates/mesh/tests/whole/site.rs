@@ -371,9 +371,9 @@ impl Running {
     }
 
     /// A connection to a neighbour is open, and it has said who it is.
-    pub fn dialled(&mut self, peer: Open, nonce: u128, now: Nanos) -> ConnId {
+    pub fn dialled(&mut self, peer: Open, window: u16, nonce: u128, now: Nanos) -> ConnId {
         let limits = LinkLimits {
-            receive_maximum: 16,
+            receive_maximum: window,
             max_packet: 1 << 20,
             topic_aliases: 4,
         };

@@ -71,6 +71,8 @@ pub struct World {
     serial: u64,
     /// Longest time that the stores take.
     pub commit: Nanos,
+    /// Messages in flight between two brokers.
+    pub window: u16,
     /// When something last came back.
     mended: Nanos,
 }
@@ -101,6 +103,7 @@ impl World {
             what: HashMap::new(),
             serial: 0,
             commit: Nanos::from_millis(3),
+            window: 16,
             mended: Nanos(0),
         };
         for site in 0..n {
@@ -271,7 +274,7 @@ impl World {
         let mut bytes = Vec::new();
         let mut properties = PropertyBuf::new();
         properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
-        properties.push_number(PropertyId::ReceiveMaximum, 16);
+        properties.push_number(PropertyId::ReceiveMaximum, self.window.into());
         let connect = Packet::Connect(Connect {
             version: Version::V5,
             clean_start: false,
@@ -333,7 +336,7 @@ impl World {
                 let Some(running) = &mut self.sites[n].running else {
                     return;
                 };
-                let conn = running.dialled(open, nonce, now);
+                let conn = running.dialled(open, self.window, nonce, now);
                 self.pipes[pipe].ends[to] = End::Site(n, conn);
                 self.conns.insert((n, conn.number()), (pipe, to));
                 self.settle(n);
