@@ -68,6 +68,9 @@ pub struct MessageName {
 }
 
 impl MessageName {
+    /// Bytes that [`Self::put_text`] needs at most, with what it writes behind it.
+    pub(crate) const LONGEST: usize = 18;
+
     /// The message that came before it, if that is known; as one that is sent again, since what
     /// is forgotten of it may have been here.
     pub(crate) fn previous(self) -> Option<Self> {
@@ -94,12 +97,11 @@ impl MessageName {
         })
     }
 
-    /// Text, and how long it is: digits of 6 bits each, the lowest first. What is between
+    /// Writes a text, and says how long it is: digits of 6 bits each, the lowest first. What is between
     /// the numbers says whether it is sent again, and follows the number before it, which
     /// is nearly always so where one topic is busy; how far else it is back comes last.
     #[inline]
-    pub(crate) fn text(self) -> ([u8; 18], usize) {
-        let mut text = [0; 18];
+    pub(crate) fn put_text(self, text: &mut [u8; Self::LONGEST]) -> usize {
         let mut len = 0;
         let mut put = |mut number: u32, end: u8| {
             while number > 0 {
@@ -121,7 +123,7 @@ impl MessageName {
         if self.back > 1 {
             put(u32::from(self.back), b'.');
         }
-        (text, len - 1)
+        len - 1
     }
 
     /// How long the text is.
@@ -135,7 +137,7 @@ impl MessageName {
         }
     }
 
-    /// Reads what [`Self::text`] wrote, and nothing else.
+    /// Reads what [`Self::put_text`] wrote, and nothing else.
     #[inline]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut bytes = text.bytes();
@@ -647,20 +649,22 @@ mod tests {
                 again,
                 back,
             };
-            let (text, len) = name.text();
+            let mut text = [0; MessageName::LONGEST];
+            let len = name.put_text(&mut text);
             let text = std::str::from_utf8(&text[..len]).unwrap();
             prop_assert_eq!(MessageName::parse(text), Some(name));
             prop_assert_eq!(name.text_len(), len);
             let longer = format!("{text}0");
             prop_assert_eq!(MessageName::parse(&longer), None);
             let plain = MessageName { back: 0, ..name };
-            prop_assert_eq!(text.len() == plain.text().1, back < 2);
+            prop_assert_eq!(text.len() == plain.text_len(), back < 2);
         }
 
         #[test]
         fn other_text_is_refused_or_one_way_to_write_a_name(text in "[.!,;0-9A-Za-z_-]{0,18}") {
             if let Some(name) = MessageName::parse(&text) {
-                let (again, len) = name.text();
+                let mut again = [0; MessageName::LONGEST];
+                let len = name.put_text(&mut again);
                 prop_assert_eq!(&again[..len], text.as_bytes());
             }
         }

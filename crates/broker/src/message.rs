@@ -202,6 +202,7 @@ impl Message {
     }
 
     /// Makes another message of it, for which there is room.
+    #[inline]
     fn fill(&mut self, pieces: Pieces<'_>, traits: Traits) {
         match self.apart.as_deref_mut() {
             Some(Apart::Own(bytes)) => {
@@ -384,9 +385,12 @@ fn length(pieces: Pieces<'_>) -> usize {
 /// Puts them one after the other; there has to be room.
 fn put_pieces(pieces: Pieces<'_>, mut room: &mut [u8]) {
     for piece in pieces {
-        let (at, rest) = room.split_at_mut(piece.len());
-        at.copy_from_slice(piece);
-        room = rest;
+        // Most have no properties.
+        if !piece.is_empty() {
+            let (at, rest) = room.split_at_mut(piece.len());
+            at.copy_from_slice(piece);
+            room = rest;
+        }
     }
 }
 
@@ -396,6 +400,8 @@ fn put_pieces(pieces: Pieces<'_>, mut room: &mut [u8]) {
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     list: VecDeque<Arc<Message>>,
+    /// Given back by who was the only one to have them.
+    free: Vec<Arc<Message>>,
     /// Messages that are made before the first is looked at again.
     pause: u32,
     /// Length of the last such pause; 0 since one could be used again.
@@ -403,6 +409,29 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
+    /// Copies a publication for one receiver, who may [give it back](Self::give_back).
+    #[inline]
+    pub(crate) fn make_for_one(&mut self, parts: &Parts<'_>, traits: Traits) -> Arc<Message> {
+        let pieces = parts.pieces();
+        if parts.payload.len() < MOST_WITHIN
+            && let Some(mut arc) = self.free.pop()
+            && let Some(message) = Arc::get_mut(&mut arc)
+            && message.has_room_for(length(pieces))
+        {
+            message.fill(pieces, traits);
+            return arc;
+        }
+        Message::from_parts(parts, traits)
+    }
+
+    /// Takes a message that may be used again.
+    #[inline]
+    pub(crate) fn give_back(&mut self, message: Arc<Message>) {
+        if Arc::strong_count(&message) == 1 && self.free.len() < REUSED && message.apart.is_none() {
+            self.free.push(message);
+        }
+    }
+
     /// Copies a publication that is being routed.
     pub(crate) fn make(&mut self, parts: &Parts<'_>, traits: Traits) -> Arc<Message> {
         if self.pause > 0 {

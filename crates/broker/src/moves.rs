@@ -268,7 +268,7 @@ pub(crate) struct Leaving {
 
 /// A packet identifier of a session that ends, of a message with QoS 2 that its client may
 /// have.
-pub(crate) type TakenUp = (u16, Option<Box<Delivery>>);
+pub(crate) type TakenUp = (u16, Option<Delivery>);
 
 /// A session, or what is left of one, on its way here.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 
 use std::hash::{Hash, Hasher};
 use std::io::Write as _;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use hashbrown::HashMap;
 use punctual_codec::PropertyId;
@@ -24,103 +24,119 @@ const LONGEST: usize = 19;
 /// Bytes of the longest key and value.
 const LONGEST_PAIR: usize = DELIVERY_KEY.len() + LONGEST;
 
+/// Where the text of a name begins in its user property.
+const NAME_AT: usize = 5 + NAME_KEY.len();
+/// The user property of a name, without its length and text.
+const NAME_PAIR: [u8; NAME_AT + MessageName::LONGEST] = {
+    let mut bytes = [0; NAME_AT + MessageName::LONGEST];
+    bytes[0] = PropertyId::UserProperty as u8;
+    bytes[2] = NAME_KEY.len() as u8;
+    let mut at = 0;
+    while at < NAME_KEY.len() {
+        bytes[3 + at] = NAME_KEY.as_bytes()[at];
+        at += 1;
+    }
+    bytes
+};
+
 /// The number of one message to one session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+///
+/// It is passed on right after it was made: what is written at once is read at once,
+/// since the processor waits where a read covers several writes.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Number {
-    source: NonZeroU32,
-    count: u32,
-    kind: Kind,
-    back: Back,
+    /// Source, and count below it.
+    key: NonZeroU64,
+    /// What it is for, and below that [`MessageName::back`], which is no part of what a message
+    /// is called: after a restart it is not known any more.
+    rest: u32,
 }
 
-/// [`MessageName::back`], which is no part of what a message is called: after a restart it is not
-/// known any more.
-#[derive(Debug, Clone, Copy)]
-struct Back(u16);
+/// It names the message, to a neighbour broker. Without that it counts what a subscriber is sent.
+const NAME: u32 = 1 << 16;
+/// The neighbour may have had the message from another one.
+const AGAIN: u32 = 1 << 17;
+/// Where [`MessageName::back`] is.
+const BACK: u32 = NAME - 1;
 
-impl PartialEq for Back {
-    fn eq(&self, _: &Self) -> bool {
-        true
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key && self.rest & !BACK == other.rest & !BACK
     }
 }
 
-impl Eq for Back {}
+impl Eq for Number {}
 
-impl Hash for Back {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
-}
-
-/// What a number is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
-    /// Counts what a subscriber is sent.
-    Delivery,
-    /// Names the message, to a neighbour broker.
-    Name { again: bool },
+impl Hash for Number {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.key, self.rest & !BACK).hash(state);
+    }
 }
 
 impl From<MessageName> for Number {
     fn from(name: MessageName) -> Self {
+        let again = if name.again { AGAIN } else { 0 };
         Self {
-            source: name.origin,
-            count: name.number,
-            kind: Kind::Name { again: name.again },
-            back: Back(name.back),
+            key: key(name.origin, name.number),
+            rest: NAME | again | u32::from(name.back),
         }
     }
+}
+
+fn key(source: NonZeroU32, count: u32) -> NonZeroU64 {
+    let key = u64::from(source.get()) << 32 | u64::from(count);
+    // The source is not 0.
+    NonZeroU64::new(key).unwrap_or(NonZeroU64::MIN)
 }
 
 impl Number {
     /// Source and count.
     pub(crate) fn parts(self) -> (u32, u32) {
-        (self.source.get(), self.count)
+        ((self.key.get() >> 32) as u32, self.key.get() as u32)
     }
 
     /// The name as [`MessageName::key`], if it is one.
     pub(crate) fn name_key(self) -> Option<u64> {
-        let named = matches!(self.kind, Kind::Name { .. });
-        named.then(|| u64::from(self.source.get()) << 32 | u64::from(self.count))
+        (self.rest & NAME != 0).then_some(self.key.get())
     }
 
     /// The inverse of [`Self::parts`].
     pub(crate) fn from_parts((source, count): (u32, u32)) -> Option<Self> {
-        let source = NonZeroU32::new(source)?;
-        Some(Self {
-            source,
-            count,
-            kind: Kind::Delivery,
-            back: Back(0),
-        })
+        let key = key(NonZeroU32::new(source)?, count);
+        Some(Self { key, rest: 0 })
     }
 
     /// What is stored for a neighbour is a name. It may have been a copy from another
     /// link, and counts as one.
     pub(crate) fn as_name(self) -> Self {
         Self {
-            kind: Kind::Name { again: true },
+            rest: self.rest | NAME | AGAIN,
             ..self
         }
     }
 
+    /// The next of the same source, unless this is the last.
+    fn following(self) -> Option<Self> {
+        let (_, count) = self.parts();
+        count.checked_add(1)?;
+        let key = self.key.checked_add(1)?;
+        Some(Self { key, ..self })
+    }
+
     /// The same message, sent over another link than before.
     pub(crate) fn again(self) -> Self {
-        Self {
-            kind: match self.kind {
-                Kind::Name { .. } => Kind::Name { again: true },
-                Kind::Delivery => Kind::Delivery,
-            },
-            ..self
+        match self.rest & NAME {
+            0 => self,
+            _ => self.as_name(),
         }
     }
 
     /// A name, after that number of the same origin; 0 if that is not known.
     pub(crate) fn after(self, last: u32) -> Self {
-        let back = self.count.wrapping_sub(last);
+        let back = (self.key.get() as u32).wrapping_sub(last);
+        let back = if last == 0 || back > BACK { 0 } else { back };
         Self {
-            back: Back(match last {
-                0 => 0,
-                _ => u16::try_from(back).unwrap_or(0),
-            }),
+            rest: self.rest & !BACK | back,
             ..self
         }
     }
@@ -128,57 +144,60 @@ impl Number {
     /// Without saying what came before it.
     pub(crate) fn alone(self) -> Self {
         Self {
-            back: Back(0),
+            rest: self.rest & !BACK,
             ..self
         }
     }
 
     /// Whether it names a message that was sent over another link before.
     pub(crate) fn is_again(self) -> bool {
-        self.kind == Kind::Name { again: true }
+        self.rest & AGAIN != 0
     }
 
     fn value(self) -> ([u8; LONGEST], usize) {
         let mut value = [0; LONGEST];
         let mut left = &mut value[..];
         // There is room for the longest.
-        let _ = write!(left, "{:08x}/{}", self.source, self.count);
+        let (source, count) = self.parts();
+        let _ = write!(left, "{source:08x}/{count}");
         let len = LONGEST - left.len();
         (value, len)
     }
 
-    fn name(self, again: bool) -> MessageName {
-        MessageName {
-            origin: self.source,
-            number: self.count,
-            again,
-            back: self.back.0,
-        }
+    /// What it says if it is a name.
+    fn name(self) -> Option<MessageName> {
+        let name = MessageName::from_key(self.name_key()?)?;
+        Some(MessageName {
+            again: self.is_again(),
+            back: (self.rest & BACK) as u16,
+            ..name
+        })
     }
 
     /// Bytes of the user property.
     #[inline]
     pub(crate) fn encoded_len(self) -> usize {
-        let (key, value) = match self.kind {
-            Kind::Delivery => (DELIVERY_KEY.len(), self.value().1),
-            Kind::Name { again } => (NAME_KEY.len(), self.name(again).text_len()),
-        };
-        1 + 2 + key + 2 + value
+        match self.name() {
+            Some(name) => NAME_AT + name.text_len(),
+            None => 1 + 2 + DELIVERY_KEY.len() + 2 + self.value().1,
+        }
     }
 
     /// Appends the user property.
     #[inline]
     pub(crate) fn encode(self, out: &mut Vec<u8>) {
-        match self.kind {
-            Kind::Delivery => {
-                let (value, len) = self.value();
-                put_pair(DELIVERY_KEY, &value[..len], out);
-            }
-            Kind::Name { again } => {
-                let (text, len) = self.name(again).text();
-                put_pair(NAME_KEY, &text[..len], out);
-            }
+        let Some(name) = self.name() else {
+            let (value, len) = self.value();
+            return put_pair(DELIVERY_KEY, &value[..len], out);
+        };
+        let mut len = 0;
+        let start = out.len();
+        out.extend_from_slice(&NAME_PAIR);
+        if let Some((before, text)) = out[start..].split_last_chunk_mut() {
+            len = name.put_text(text);
+            before[NAME_AT - 1] = len as u8;
         }
+        out.truncate(start + NAME_AT + len);
     }
 }
 
@@ -224,10 +243,8 @@ impl Sequences {
             NonZeroU32::MIN
         });
         Number {
-            source,
-            count: 0,
-            kind: Kind::Delivery,
-            back: Back(0),
+            key: key(source, 0),
+            rest: 0,
         }
     }
 
@@ -236,8 +253,8 @@ impl Sequences {
     pub(crate) fn next(&mut self, topic: &[u8], most: usize) -> Number {
         if let Some(next) = self.topics.get_mut(topic) {
             let number = *next;
-            if let Some(count) = number.count.checked_add(1) {
-                next.count = count;
+            if let Some(following) = number.following() {
+                *next = following;
                 return number;
             }
         } else {
@@ -248,8 +265,8 @@ impl Sequences {
             self.bytes += topic.len();
         }
         let number = self.begin();
-        let next = Number { count: 1, ..number };
-        self.topics.insert(topic.into(), next);
+        self.topics
+            .insert(topic.into(), number.following().unwrap_or(number));
         number
     }
 
@@ -278,11 +295,11 @@ mod tests {
             seed in any::<u32>(),
         ) {
             let mut sequences = Sequences::new(seed);
-            let mut seen: Map<NonZeroU32, (u8, u32)> = Map::new();
+            let mut seen: Map<u32, (u8, u32)> = Map::new();
             for topic in topics {
                 let number = sequences.next(&[topic], most);
-                let next = seen.entry(number.source).or_insert((topic, 0));
-                prop_assert_eq!(*next, (topic, number.count));
+                let next = seen.entry(number.parts().0).or_insert((topic, 0));
+                prop_assert_eq!(*next, (topic, number.parts().1));
                 next.1 += 1;
                 prop_assert!(sequences.topics.len() <= most);
             }
@@ -290,8 +307,7 @@ mod tests {
 
         #[test]
         fn the_property_is_one(source in 1..=u32::MAX, count: u32) {
-            let source_number = NonZeroU32::new(source).unwrap();
-            let number = Number { source: source_number, count, kind: Kind::Delivery, back: Back(0) };
+            let number = Number::from_parts((source, count)).unwrap();
             let mut bytes = Vec::new();
             number.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), number.encoded_len());
@@ -318,13 +334,13 @@ mod tests {
         let second = sequences.next(b"t", 4);
         sequences.take_back(b"t", second);
         assert_eq!(sequences.next(b"t", 4), second);
-        assert_eq!((first.count, second.count), (0, 1));
+        assert_eq!((first.parts().1, second.parts().1), (0, 1));
         // After the last number comes another source, and none is 0.
         if let Some(next) = sequences.topics.get_mut(&b"t"[..]) {
-            next.count = u32::MAX;
+            *next = Number::from_parts((next.parts().0, u32::MAX)).unwrap();
         }
         let again = sequences.next(b"t", 4);
-        assert_eq!((again.count, again.source.get()), (0, 1));
-        assert_eq!(sequences.next(b"t", 4).count, 1);
+        assert_eq!(again.parts(), (1, 0));
+        assert_eq!(sequences.next(b"t", 4).parts(), (1, 1));
     }
 }

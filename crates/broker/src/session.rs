@@ -51,29 +51,41 @@ pub(crate) enum Step {
     Done,
 }
 
-/// A message in flight. Its content is kept only for sessions that can be
-/// resumed, since nothing else could ever re-send it, and apart: a window may
-/// have thousands of entries, and most sessions end with their connection.
-#[derive(Debug)]
-pub(crate) struct Inflight {
+/// A message in flight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inflight<'a> {
     pub(crate) packet_id: u16,
     pub(crate) step: Step,
-    pub(crate) delivery: Option<Box<Delivery>>,
+    pub(crate) delivery: Option<&'a Delivery>,
 }
 
-impl Inflight {
+impl Inflight<'_> {
     /// Number of the entry in the store; 0 for none.
     #[inline]
     pub(crate) fn entry(&self) -> u64 {
-        self.delivery.as_ref().map_or(0, |delivery| delivery.entry)
+        self.delivery.map_or(0, |delivery| delivery.entry)
     }
 }
+
+/// What a window has of a message beside its content.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    packet_id: u16,
+    step: Step,
+}
+
+/// Contents that an empty window has room for at most.
+const ROOM: usize = 64;
 
 /// Messages in flight, in the order of their packet identifiers, which are
 /// consecutive; an identifier is therefore found by subtraction.
 #[derive(Debug)]
 pub(crate) struct Window {
-    entries: VecDeque<Inflight>,
+    entries: VecDeque<Slot>,
+    /// Content of the first of them: it is kept only for sessions that can be
+    /// resumed, since nothing else could ever re-send it, and apart: a window may
+    /// have thousands of entries, and most sessions end with their connection.
+    kept: VecDeque<Option<Delivery>>,
     next_id: u16,
     /// Entries not `Done`.
     open: u32,
@@ -87,6 +99,7 @@ impl Default for Window {
     fn default() -> Self {
         Self {
             entries: VecDeque::new(),
+            kept: VecDeque::new(),
             next_id: 1,
             open: 0,
             sent: 0,
@@ -119,7 +132,7 @@ impl Window {
 
     /// Opens an entry and returns its packet identifier.
     #[inline]
-    pub(crate) fn push(&mut self, qos: QoS, delivery: Option<Box<Delivery>>) -> u16 {
+    pub(crate) fn push(&mut self, qos: QoS) -> u16 {
         let packet_id = self.next_id;
         self.next_id = if packet_id == u16::MAX {
             1
@@ -131,36 +144,48 @@ impl Window {
         } else {
             Step::Ack
         };
-        self.entries.push_back(Inflight {
-            packet_id,
-            step,
-            delivery,
-        });
+        self.entries.push_back(Slot { packet_id, step });
         self.open += 1;
         self.sent += 1;
         self.sent_open += 1;
         packet_id
     }
 
+    /// That is the content of the message that was put in last.
+    #[inline]
+    pub(crate) fn keep(&mut self, delivery: Delivery) {
+        if self.kept.len() + 1 != self.entries.len() {
+            self.keep_none();
+        }
+        self.kept.push_back(Some(delivery));
+    }
+
+    /// Nothing is kept of what was put in before the last.
+    #[cold]
+    fn keep_none(&mut self) {
+        let before = self.entries.len().saturating_sub(1);
+        self.kept.resize_with(before, || None);
+    }
+
     /// The message that was put in last has that number in the store.
     pub(crate) fn name_last(&mut self, entry: u64) {
-        let last = self.entries.back_mut();
-        if let Some(delivery) = last.and_then(|last| last.delivery.as_mut()) {
+        if self.kept.len() == self.entries.len()
+            && let Some(Some(delivery)) = self.kept.back_mut()
+        {
             delivery.entry = entry;
         }
     }
 
+    /// The place of the message with that identifier, if it was sent.
     #[inline]
-    fn find(&mut self, packet_id: u16) -> Option<&mut Inflight> {
+    fn find(&self, packet_id: u16) -> Option<usize> {
         let first = self.entries.front()?.packet_id;
         let at = match packet_id.checked_sub(first) {
             Some(at) => usize::from(at),
             None => usize::from(packet_id) + PACKET_IDS as usize - usize::from(first),
         };
-        let sent = self.sent;
-        self.entries
-            .get_mut(at)
-            .filter(|entry| at < sent && entry.packet_id == packet_id)
+        let slot = self.entries.get(at)?;
+        (at < self.sent && slot.packet_id == packet_id).then_some(at)
     }
 
     /// Takes the step from `from` to `to` for an identifier; `Done` frees it.
@@ -168,29 +193,41 @@ impl Window {
     /// message with that identifier waits for that step.
     #[inline]
     pub(crate) fn advance(&mut self, packet_id: u16, from: Step, to: Step) -> Option<u64> {
-        match self.find(packet_id) {
-            Some(inflight) if inflight.step == from => {
-                let entry = inflight.entry();
-                inflight.step = to;
-                // Until it is done, what is stored is known by its number.
-                if to == Step::Done || entry == 0 {
-                    inflight.delivery = None;
-                }
-                if to == Step::Done {
-                    self.open -= 1;
-                    self.sent_open -= 1;
-                    self.forget_done();
-                }
-                Some(entry)
+        self.advance_with(packet_id, from, to, drop)
+    }
+
+    /// The same; `done` gets what is not needed any more.
+    #[inline]
+    pub(crate) fn advance_with(
+        &mut self,
+        packet_id: u16,
+        from: Step,
+        to: Step,
+        done: impl FnOnce(Delivery),
+    ) -> Option<u64> {
+        let at = self.find(packet_id)?;
+        let slot = self.entries.get_mut(at).filter(|slot| slot.step == from)?;
+        slot.step = to;
+        let mut entry = 0;
+        if let Some(kept) = self.kept.get_mut(at) {
+            entry = kept.as_ref().map_or(0, |delivery| delivery.entry);
+            // Until it is done, what is stored is known by its number.
+            if let Some(delivery) = kept.take_if(|_| to == Step::Done || entry == 0) {
+                done(delivery);
             }
-            _ => None,
         }
+        if to == Step::Done {
+            self.open -= 1;
+            self.sent_open -= 1;
+            self.forget_done();
+        }
+        Some(entry)
     }
 
     /// The message with that identifier that was sent, or is about to be, on the
     /// current connection.
-    pub(crate) fn in_flight(&mut self, packet_id: u16) -> Option<&Inflight> {
-        self.find(packet_id).map(|inflight| &*inflight)
+    pub(crate) fn in_flight(&self, packet_id: u16) -> Option<Inflight<'_>> {
+        self.at(self.find(packet_id)?)
     }
 
     /// The identifier that the next message gets.
@@ -201,23 +238,24 @@ impl Window {
     /// What was in flight before a restart, to be sent again: in the order of
     /// the identifiers, up to the one before `next_id`. Those in between are
     /// done.
-    pub(crate) fn restore(next_id: u16, mut inflight: Vec<Inflight>) -> Self {
+    pub(crate) fn restore(next_id: u16, mut inflight: Vec<(u16, Step, Delivery)>) -> Self {
         let next_id = next_id.max(1);
         // How long ago it was given; all are different.
         let age = |id: u16| (u32::from(next_id) + PACKET_IDS - 1 - u32::from(id)) % PACKET_IDS;
-        inflight.sort_by_key(|inflight| std::cmp::Reverse(age(inflight.packet_id)));
+        inflight.sort_by_key(|(packet_id, ..)| std::cmp::Reverse(age(*packet_id)));
         let open = inflight.len() as u32;
-        let mut entries = VecDeque::new();
+        let (mut entries, mut kept) = (VecDeque::new(), VecDeque::new());
         let mut inflight = inflight.into_iter().peekable();
-        if let Some(first) = inflight.peek() {
-            let mut packet_id = first.packet_id;
+        if let Some((first, ..)) = inflight.peek() {
+            let mut packet_id = *first;
             while packet_id != next_id || entries.is_empty() {
-                let own = inflight.next_if(|inflight| inflight.packet_id == packet_id);
-                entries.push_back(own.unwrap_or(Inflight {
-                    packet_id,
-                    step: Step::Done,
-                    delivery: None,
-                }));
+                let own = inflight.next_if(|(id, ..)| *id == packet_id);
+                let (step, delivery) = match own {
+                    Some((_, step, delivery)) => (step, Some(delivery)),
+                    None => (Step::Done, None),
+                };
+                entries.push_back(Slot { packet_id, step });
+                kept.push_back(delivery);
                 packet_id = if packet_id == u16::MAX {
                     1
                 } else {
@@ -227,6 +265,7 @@ impl Window {
         }
         Self {
             entries,
+            kept,
             next_id,
             open,
             sent: 0,
@@ -241,7 +280,7 @@ impl Window {
     pub(crate) fn take_up(
         &mut self,
         packet_id: u16,
-        delivery: Option<Box<Delivery>>,
+        delivery: Option<Delivery>,
         listens: bool,
     ) -> Option<bool> {
         let mut first = self.entries.front().map_or(self.next_id, |it| it.packet_id);
@@ -250,66 +289,87 @@ impl Window {
         if at >= self.entries.len() {
             while first != packet_id {
                 first = if first == 1 { u16::MAX } else { first - 1 };
-                self.entries.push_front(Inflight {
+                let step = Step::Done;
+                self.entries.push_front(Slot {
                     packet_id: first,
-                    step: Step::Done,
-                    delivery: None,
+                    step,
                 });
+                self.kept.push_front(None);
                 self.sent += usize::from(listens);
             }
             at = 0;
         }
-        let entry = self.entries.get_mut(at)?;
-        if entry.step != Step::Done {
+        let slot = self.entries.get_mut(at)?;
+        if slot.step != Step::Done {
             return None;
         }
-        (entry.step, entry.delivery) = (Step::Comp, delivery);
+        slot.step = Step::Comp;
+        if self.kept.len() <= at {
+            self.kept.resize_with(at + 1, || None);
+        }
+        if let Some(kept) = self.kept.get_mut(at) {
+            *kept = delivery;
+        }
         self.open += 1;
         self.sent_open += u32::from(at < self.sent);
         Some(at < self.sent)
     }
 
     /// The message at that place, the oldest at 0.
-    pub(crate) fn at(&self, place: usize) -> Option<&Inflight> {
-        self.entries.get(place)
+    pub(crate) fn at(&self, place: usize) -> Option<Inflight<'_>> {
+        let slot = *self.entries.get(place)?;
+        Some(self.with_content(place, slot))
+    }
+
+    fn with_content(&self, place: usize, slot: Slot) -> Inflight<'_> {
+        Inflight {
+            packet_id: slot.packet_id,
+            step: slot.step,
+            delivery: self.kept.get(place).and_then(Option::as_ref),
+        }
+    }
+
+    /// All, the oldest first.
+    fn iter(&self) -> impl Iterator<Item = Inflight<'_>> {
+        let slots = self.entries.iter().enumerate();
+        slots.map(|(at, slot)| self.with_content(at, *slot))
     }
 
     /// All that are known.
     pub(crate) fn deliveries_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
-        let entries = self.entries.iter_mut();
-        entries.filter_map(|entry| entry.delivery.as_deref_mut())
+        self.kept.iter_mut().flatten()
     }
 
     /// What is not completely acknowledged, the oldest first.
-    pub(crate) fn unfinished(&self) -> impl Iterator<Item = &Inflight> {
-        let open = |entry: &&Inflight| entry.step != Step::Done;
-        self.entries.iter().filter(open)
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = Inflight<'_>> {
+        self.iter().filter(|it| it.step != Step::Done)
     }
 
     /// What was sent and may not have arrived, the oldest first.
     pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &Delivery> {
-        let unsure = |entry: &&Inflight| matches!(entry.step, Step::Ack | Step::Rec);
-        self.entries
-            .iter()
-            .filter(unsure)
-            .filter_map(|entry| entry.delivery.as_deref())
+        self.unacknowledged_from(0)
+    }
+
+    fn unacknowledged_from(&self, place: usize) -> impl Iterator<Item = &Delivery> {
+        let unsure = |it: &Inflight<'_>| matches!(it.step, Step::Ack | Step::Rec);
+        let all = self.iter().skip(place).filter(unsure);
+        all.filter_map(|it| it.delivery)
     }
 
     /// What is to be sent again on the current connection, the oldest first.
     pub(crate) fn unsent(&self) -> impl Iterator<Item = &Delivery> {
-        let unsure = |entry: &&Inflight| matches!(entry.step, Step::Ack | Step::Rec);
-        let unsent = self.entries.iter().skip(self.sent).filter(unsure);
-        unsent.filter_map(|entry| entry.delivery.as_deref())
+        self.unacknowledged_from(self.sent)
     }
 
     /// Takes for done what was sent and may not have arrived; returns the numbers of
     /// the entries in the store.
     pub(crate) fn give_up(&mut self) -> Vec<u64> {
         let mut given_up = Vec::new();
-        for (at, entry) in self.entries.iter_mut().enumerate() {
-            if matches!(entry.step, Step::Ack | Step::Rec) {
-                given_up.push(entry.entry());
-                (entry.step, entry.delivery) = (Step::Done, None);
+        for (at, slot) in self.entries.iter_mut().enumerate() {
+            if matches!(slot.step, Step::Ack | Step::Rec) {
+                let delivery = self.kept.get_mut(at).and_then(Option::take);
+                given_up.push(delivery.map_or(0, |delivery| delivery.entry));
+                slot.step = Step::Done;
                 self.open -= 1;
                 self.sent_open -= u32::from(at < self.sent);
             }
@@ -320,7 +380,7 @@ impl Window {
 
     /// Takes everything for done; returns the numbers of the entries in the store.
     pub(crate) fn clear(&mut self) -> Vec<u64> {
-        let open = self.unfinished().map(Inflight::entry).collect();
+        let open = self.unfinished().map(|it| it.entry()).collect();
         *self = Self {
             next_id: self.next_id,
             ..Self::default()
@@ -330,12 +390,15 @@ impl Window {
 
     #[inline]
     fn forget_done(&mut self) {
-        while let Some(Inflight {
+        while let Some(Slot {
             step: Step::Done, ..
         }) = self.entries.front()
         {
             self.entries.pop_front();
             self.sent = self.sent.saturating_sub(1);
+            if self.kept.pop_front().is_some() && self.kept.is_empty() {
+                self.kept.shrink_to(ROOM);
+            }
         }
     }
 
@@ -347,7 +410,7 @@ impl Window {
 
     /// The next entry to send again on a new connection, while the entries
     /// already sent leave room below `max`.
-    pub(crate) fn next_resend(&mut self, max: u16) -> Option<&Inflight> {
+    pub(crate) fn next_resend(&mut self, max: u16) -> Option<Inflight<'_>> {
         while self
             .entries
             .get(self.sent)
@@ -360,7 +423,7 @@ impl Window {
         }
         self.sent += 1;
         self.sent_open += 1;
-        self.entries.get(self.sent - 1)
+        self.at(self.sent - 1)
     }
 
     /// Whether entries wait to be sent again.
@@ -918,14 +981,70 @@ fn name(sessions: &Slab<Session>, slot: u32) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use punctual_codec::Properties;
+
     use super::*;
+
+    /// With that number in the store.
+    fn delivery(entry: u64) -> Delivery {
+        let (qos, none) = (QoS::ExactlyOnce, Properties::EMPTY);
+        Delivery {
+            message: Message::new(b"t", none, &[], qos, false, Nanos(0), 1),
+            subscription_ids: None,
+            qos,
+            retain: false,
+            number: None,
+            entry,
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_window_has_the_content_of_what_is_kept(
+            // A message that is kept or not, or the end of one that is open.
+            steps in proptest::collection::vec(
+                (proptest::bool::ANY, proptest::option::of(0..8_usize)),
+                0..300,
+            ),
+        ) {
+            let mut window = Window::default();
+            let mut model: Vec<(u16, u64)> = Vec::new();
+            for (at, (kept, done)) in steps.into_iter().enumerate() {
+                match done {
+                    Some(place) if !model.is_empty() => {
+                        let (id, entry) = model.remove(place % model.len());
+                        let advanced = window.advance(id, Step::Ack, Step::Done);
+                        proptest::prop_assert_eq!(advanced, Some(entry));
+                        proptest::prop_assert_eq!(window.advance(id, Step::Ack, Step::Done), None);
+                    }
+                    _ => {
+                        let entry = if kept { at as u64 + 1 } else { 0 };
+                        let id = window.push(QoS::AtLeastOnce);
+                        if kept {
+                            window.keep(delivery(0));
+                            window.name_last(entry);
+                        }
+                        model.push((id, entry));
+                    }
+                }
+                let open: Vec<_> = window.unfinished().map(|it| (it.packet_id, it.entry())).collect();
+                proptest::prop_assert_eq!(&open, &model);
+                for (id, entry) in &model {
+                    let found = window.in_flight(*id).map(|it| it.entry());
+                    proptest::prop_assert_eq!(found, Some(*entry));
+                }
+                let kept = model.iter().filter(|(_, entry)| *entry > 0).count();
+                proptest::prop_assert_eq!(window.unacknowledged().count(), kept);
+            }
+        }
+    }
 
     #[test]
     fn window_wraps_and_finds_identifiers() {
         let mut window = Window::default();
         let mut open = VecDeque::new();
         for _ in 0..200_000 {
-            open.push_back(window.push(QoS::AtLeastOnce, None));
+            open.push_back(window.push(QoS::AtLeastOnce));
             if open.len() > 10 {
                 // The third is acknowledged before the first.
                 let id = open.remove(2).unwrap();
@@ -943,9 +1062,7 @@ mod tests {
     #[test]
     fn resends_in_order_within_the_window() {
         let mut window = Window::default();
-        let ids: Vec<u16> = (0..5)
-            .map(|_| window.push(QoS::ExactlyOnce, None))
-            .collect();
+        let ids: Vec<u16> = (0..5).map(|_| window.push(QoS::ExactlyOnce)).collect();
         assert!(window.advance(ids[1], Step::Rec, Step::Comp).is_some());
         assert!(window.advance(ids[2], Step::Rec, Step::Comp).is_some());
         assert!(window.advance(ids[2], Step::Comp, Step::Done).is_some());
@@ -969,7 +1086,7 @@ mod tests {
         for (listens, taken) in [(true, [7, 3]), (false, [3, 7]), (true, [65_535, 1])] {
             let mut window = Window::default();
             window.begin_at(5);
-            assert_eq!(window.push(QoS::ExactlyOnce, None), 5);
+            assert_eq!(window.push(QoS::ExactlyOnce), 5);
             if !listens {
                 window.rewind();
             }
@@ -987,7 +1104,7 @@ mod tests {
             assert_eq!(again.len(), if listens { 0 } else { 3 }, "{again:?}");
             let mut given = Vec::new();
             while window.has_room(u16::MAX) {
-                let id = window.push(QoS::AtLeastOnce, None);
+                let id = window.push(QoS::AtLeastOnce);
                 assert!(window.advance(id, Step::Ack, Step::Done).is_some());
                 given.push(id);
             }
@@ -1002,11 +1119,7 @@ mod tests {
 
     #[test]
     fn a_restored_window_goes_on_where_it_was() {
-        let inflight = |packet_id, step| Inflight {
-            packet_id,
-            step,
-            delivery: None,
-        };
+        let inflight = |packet_id, step| (packet_id, step, delivery(u64::from(packet_id)));
         // The identifiers wrap, and one in between is done.
         let kept = vec![
             inflight(2, Step::Ack),
@@ -1029,12 +1142,12 @@ mod tests {
             ]
         );
         assert!(window.has_room(10));
-        assert_eq!(window.push(QoS::AtLeastOnce, None), 3);
-        assert_eq!(window.advance(2, Step::Ack, Step::Done), Some(0));
+        assert_eq!(window.push(QoS::AtLeastOnce), 3);
+        assert_eq!(window.advance(2, Step::Ack, Step::Done), Some(2));
         assert_eq!(window.advance(1, Step::Ack, Step::Done), None);
         // Nothing in flight: only the identifiers go on.
         let mut window = Window::restore(7, Vec::new());
         assert!(window.has_room(1) && !window.is_rewound());
-        assert_eq!(window.push(QoS::AtLeastOnce, None), 7);
+        assert_eq!(window.push(QoS::AtLeastOnce), 7);
     }
 }

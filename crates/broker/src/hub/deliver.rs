@@ -60,6 +60,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) follows: u32,
     /// It was here before, and goes to neighbours only.
     pub(crate) relayed: bool,
+    /// One session is all that gets it: nobody asks for the message after that one.
+    pub(crate) sole: bool,
 }
 
 impl Publication<'_> {
@@ -80,38 +82,43 @@ impl Publication<'_> {
             name: None,
             follows: 0,
             relayed: false,
+            sole: false,
         }
     }
 
     pub(crate) fn message(&mut self, messages: &mut Messages) -> Arc<Message> {
-        let Self {
-            parts,
-            qos,
-            retain,
-            publisher,
-            expires,
-            stamp,
-            watch,
-            message,
-            keeping,
-            name,
-            ..
-        } = self;
-        message
-            .get_or_insert_with(|| {
-                let traits = Traits {
-                    qos: *qos,
-                    retain: *retain,
-                    expires: *expires,
-                    publisher: *publisher,
-                    stamp: *stamp,
-                    watch: watch.clone(),
-                    stored: keeping.message,
-                    name: name.and_then(Number::name_key).unwrap_or(0),
-                };
-                messages.make(parts, traits)
-            })
-            .clone()
+        if let Some(message) = &self.message {
+            return message.clone();
+        }
+        let message = messages.make(&self.parts, self.traits());
+        self.message.insert(message).clone()
+    }
+
+    /// The same for the session that keeps it last.
+    #[inline]
+    fn last_message(&mut self, messages: &mut Messages) -> Arc<Message> {
+        match (self.sole, self.message.take()) {
+            (true, Some(message)) => message,
+            (true, None) => messages.make_for_one(&self.parts, self.traits()),
+            (false, message) => {
+                self.message = message;
+                self.message(messages)
+            }
+        }
+    }
+
+    #[inline]
+    fn traits(&self) -> Traits {
+        Traits {
+            qos: self.qos,
+            retain: self.retain,
+            expires: self.expires,
+            publisher: self.publisher,
+            stamp: self.stamp,
+            watch: self.watch.clone(),
+            stored: self.keeping.message,
+            name: self.name.and_then(Number::name_key).unwrap_or(0),
+        }
     }
 
     /// Its name, or a new one.
@@ -323,6 +330,7 @@ impl Hub {
             stamp: Stamp::PLAIN,
             watch: None,
             message: None,
+            sole: false,
             keeping: Keeping {
                 // With another stamp it is another message for the store.
                 written: false,
@@ -473,18 +481,17 @@ impl Hub {
             if !is_said {
                 entry = Journal::keep(journal, directory, publication, session, reception);
             }
-            let delivery = match session.is_transient() {
-                true => None,
-                false => Some(Box::new(Delivery {
-                    message: publication.message(&mut self.messages),
+            let packet_id = session.window.push(qos);
+            if !session.is_transient() {
+                session.window.keep(Delivery {
+                    message: publication.last_message(&mut self.messages),
                     subscription_ids: target.subscription_ids.clone(),
                     qos,
                     retain,
                     number,
                     entry,
-                })),
-            };
-            let packet_id = session.window.push(qos, delivery);
+                });
+            }
             let flight = Flight {
                 entry,
                 packet_id,
@@ -553,8 +560,10 @@ impl Hub {
                 number,
                 entry,
             };
-            let kept = (!session.is_transient()).then(|| Box::new(delivery.clone()));
-            let packet_id = session.window.push(qos, kept);
+            let packet_id = session.window.push(qos);
+            if !session.is_transient() {
+                session.window.keep(delivery.clone());
+            }
             self.stats.inflight_messages += 1;
             let class = publication.stamp.class();
             let flight = Flight {

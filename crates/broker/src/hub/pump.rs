@@ -53,7 +53,7 @@ impl Hub {
             }
             sent = true;
             self.stats.packets_sent += 1;
-            match (&entry.delivery, entry.step) {
+            match (entry.delivery, entry.step) {
                 (Some(delivery), Step::Ack | Step::Rec) => {
                     let form = Form {
                         v5: conn.version.is_v5(),
@@ -293,8 +293,11 @@ fn send_delivery(
         QoS::AtMostOnce => 0,
         _ => {
             parts.stats.inflight_messages += 1;
-            let kept = (!session.is_transient()).then(|| Box::new(delivery.clone()));
-            session.window.push(qos, kept)
+            let packet_id = session.window.push(qos);
+            if !session.is_transient() {
+                session.window.keep(delivery.clone());
+            }
+            packet_id
         }
     };
     let flight = Flight {

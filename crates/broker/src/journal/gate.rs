@@ -444,7 +444,7 @@ impl Hub {
             // Held with its PUBREL, which was to be sent again.
             return self.send_ack(slot, PacketType::PubRel, packet_id, ReasonCode::Success);
         }
-        let (Some(delivery), Step::Rec) = (&inflight.delivery, inflight.step) else {
+        let (Some(delivery), Step::Rec) = (inflight.delivery, inflight.step) else {
             return;
         };
         if class.is_urgent() {

@@ -117,8 +117,8 @@ pub(crate) fn put_taken_up(out: &mut Vec<u8>, packet_id: u16) {
 }
 
 /// Appends a message in flight.
-pub(crate) fn put_inflight(out: &mut Vec<u8>, inflight: &Inflight, offset: Offset) {
-    let entry = match &inflight.delivery {
+pub(crate) fn put_inflight(out: &mut Vec<u8>, inflight: Inflight<'_>, offset: Offset) {
+    let entry = match inflight.delivery {
         Some(delivery) if inflight.step != Step::Comp => {
             put_delivery(out, delivery, offset);
             delivery.entry
@@ -407,7 +407,7 @@ impl Hub {
         }
         let number = session.handle.number;
         for inflight in session.window.unfinished() {
-            let Some(delivery) = &inflight.delivery else {
+            let Some(delivery) = inflight.delivery else {
                 continue;
             };
             let step = inflight.step == Step::Comp;
@@ -479,7 +479,7 @@ impl Hub {
             };
             let released = sent.is_some_and(|(_, step)| step);
             if let Some((packet_id, _)) = sent.filter(|_| delivery.qos == QoS::ExactlyOnce) {
-                taken_up.push((packet_id, Some(Box::new(delivery.clone()))));
+                taken_up.push((packet_id, Some(delivery.clone())));
             }
             if !had.note_moved(keys)
                 || released
@@ -544,7 +544,7 @@ impl Hub {
             };
             let delivery = delivery.filter(|_| entry > 0);
             let stored = delivery.is_some();
-            let delivery = delivery.map(|delivery| Box::new(Delivery { entry, ..*delivery }));
+            let delivery = delivery.map(|delivery| Delivery { entry, ..delivery });
             let conn = session.conn;
             let Some(tell) = session.window.take_up(packet_id, delivery, conn.is_some()) else {
                 continue;

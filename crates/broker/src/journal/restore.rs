@@ -21,7 +21,7 @@ use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
 use crate::sequence::{Number, Sequences};
 use crate::session::{
-    Delivery, Inflight, Received, Replay, Replays, Session, Step, Subscription, Will, Window,
+    Delivery, Received, Replay, Replays, Session, Step, Subscription, Will, Window,
 };
 use crate::shard::{peer_of, subscriber};
 use crate::timers::Timer;
@@ -439,11 +439,7 @@ impl Hub {
                 Some((packet_id, true)) => (packet_id, Step::Comp),
                 Some((packet_id, false)) => (packet_id, first_step(delivery.qos)),
             };
-            inflight.push(Inflight {
-                packet_id,
-                step,
-                delivery: Some(Box::new(delivery)),
-            });
+            inflight.push((packet_id, step, delivery));
         }
         self.stats.inflight_messages += inflight.len() as u64;
         session.window = Window::restore(restored.next_packet_id, inflight);

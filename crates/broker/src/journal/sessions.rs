@@ -8,7 +8,7 @@ use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
 use super::{After, Journal, StoreTrouble, names};
 use crate::Nanos;
 use crate::hub::Hub;
-use crate::session::{Inflight, Session, Subscription, Will};
+use crate::session::{Session, Subscription, Will};
 use crate::shard::OPTIONS;
 
 /// Bits of the first byte of what is stored of a subscription beside its
@@ -202,7 +202,7 @@ impl Hub {
                 let leaving = session.leaving.iter().flat_map(|it| &it.kept);
                 let waiting = session.queue.iter().chain(leaving);
                 let waiting = waiting.map(|delivery| delivery.entry);
-                let in_flight = session.window.unfinished().map(Inflight::entry);
+                let in_flight = session.window.unfinished().map(|it| it.entry());
                 for entry in waiting.chain(in_flight) {
                     if journal.kept.is_foreign(entry) {
                         journal.dropped(number, entry);

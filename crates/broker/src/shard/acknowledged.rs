@@ -14,7 +14,7 @@ use crate::hub::{ConnId, Hub, Promise, Publication, State};
 use crate::journal::{Durability, Journal, Nature};
 use crate::message::Parts;
 use crate::order;
-use crate::session::Step;
+use crate::session::{Delivery, Step};
 use crate::{Nanos, QueueFull};
 
 /// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.
@@ -128,6 +128,7 @@ impl Shard {
             name: None,
             follows: 0,
             relayed: false,
+            sole: true,
         };
         let to_link = target.session.link;
         let stream = match form.named || !to_link {
@@ -151,6 +152,7 @@ impl Shard {
             && !form.named;
         let alone = is_alone.then_some(id);
         publication.keeping.alone = alone;
+        let is_stored = hub.journal.is_some();
         let max = hub.config.limits.max_packet_size as usize;
         let mut run = Run {
             messages: 0,
@@ -205,24 +207,33 @@ impl Shard {
             if let Some(receiver) = receiver.filter(|_| !form.named) {
                 hub.wait_for(id, receiver);
             }
-            let mut keeping = publication.keeping;
             if let Some(name) = packet.name {
                 heard = name.key();
+            }
+            let reason = ReasonCode::Success;
+            if is_stored {
+                let keeping = &mut publication.keeping;
+                if let Some(name) = packet.name {
+                    if keeping.awaited {
+                        directory.names().note(name);
+                    }
+                    // Its name has to survive, too.
+                    keeping.firm = true;
+                }
                 if keeping.awaited {
-                    directory.names().note(name);
+                    hub.pace(id, Class::Normal);
                 }
-                // Its name has to survive, too.
-                keeping.firm = true;
-            }
-            if keeping.awaited {
-                hub.pace(id, Class::Normal);
-            }
-            match keeping.light {
-                0 => {
-                    let (after, reason) = (hub.after(&keeping), ReasonCode::Success);
-                    hub.answer(id.slot, PacketType::PubAck, packet.id, reason, after);
+                match publication.keeping.light {
+                    0 => {
+                        let after = hub.after(&publication.keeping);
+                        hub.answer(id.slot, PacketType::PubAck, packet.id, reason, after);
+                    }
+                    entry => hub.hold_light(id.slot, packet.id, entry),
                 }
-                entry => hub.hold_light(id.slot, packet.id, entry),
+                publication.keeping = hub.keeping(durability, true);
+                publication.keeping.alone = alone;
+            } else {
+                hub.answer(id.slot, PacketType::PubAck, packet.id, reason, None);
             }
             run.next = pause_or_go_on(hub, id);
             if run.next != Next::Packet {
@@ -231,8 +242,6 @@ impl Shard {
             publication.promise = promise;
             publication.message = None;
             publication.name = None;
-            publication.keeping = hub.keeping(durability, true);
-            publication.keeping.alone = alone;
         }
         if let (Some(stream), true) = (stream, publication.follows > 0) {
             route.order_mut(|order| order.give(stream, publication.follows));
@@ -274,7 +283,10 @@ impl Shard {
             count += 1;
             // An unknown identifier is ignored: it may be a late answer to
             // something an earlier connection sent.
-            if let Some(entry) = session.window.advance(packet_id, Step::Ack, Step::Done) {
+            let messages = &mut hub.messages;
+            let give_back = |it: Delivery| messages.give_back(it.message);
+            let window = &mut session.window;
+            if let Some(entry) = window.advance_with(packet_id, Step::Ack, Step::Done, give_back) {
                 Journal::done(&mut hub.journal, session, entry);
                 done += 1;
             }

@@ -898,6 +898,7 @@ impl Hub {
             name: Some(packed.name.into()),
             follows: 0,
             relayed: false,
+            sole: false,
         };
         let ids = Notes::packed(packed.packing).ids();
         for neighbour in neighbours {

@@ -723,9 +723,9 @@ impl Shard {
         let Some(session) = hub.sessions.get(slot) else {
             return Default::default();
         };
-        let exactly = |it: &&Inflight| matches!(it.step, Step::Rec | Step::Comp);
+        let exactly = |it: &Inflight<'_>| matches!(it.step, Step::Rec | Step::Comp);
         let taken_up = session.window.unfinished().filter(exactly);
-        let taken_up = taken_up.map(|it| (it.packet_id, it.delivery.clone()));
+        let taken_up = taken_up.map(|it| (it.packet_id, it.delivery.cloned()));
         let taken_up = taken_up.collect();
         let waiting = session.window.unacknowledged().chain(session.queue.iter());
         let waiting = waiting.cloned().collect();

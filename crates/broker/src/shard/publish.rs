@@ -382,6 +382,7 @@ impl Shard {
             name: name.map(Number::from),
             follows,
             relayed,
+            sole: false,
         };
         // Held until the message is stored, so that who subscribes meanwhile on
         // another shard is either found as a receiver or finds it retained.
