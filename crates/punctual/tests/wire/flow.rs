@@ -209,3 +209,69 @@ fn v311_subscribers_get_messages_ahead_of_their_acknowledgements() {
         subscriber.expect(&topic, number.to_string());
     }
 }
+
+/// After kill -9, too, no more than the Receive Maximum of the new connection are sent: what was
+/// under way in its order, with the identifiers that it had, and then what waited.
+#[test]
+fn what_was_under_way_at_a_kill_fills_the_window_first() {
+    for maximum in [3, 2] {
+        let data = tempfile::tempdir().unwrap();
+        let config = format!("[server]\ndata = {:?}\n", data.path());
+        let Some(broker) = Broker::with_config(&config) else {
+            return;
+        };
+        let connect = |maximum| {
+            let maximum = Props::new().two(id::RECEIVE_MAXIMUM, maximum);
+            let connect = Connect::new(V5, "lasting").props(maximum);
+            connect.lasting(300).resume()
+        };
+        let (mut conn, _) = Conn::connect_to(&broker, &connect(3));
+        conn.subscribe("t", 2);
+        let (mut publisher, _) = Conn::connect_to(&broker, &Connect::new(V5, "publisher"));
+        for (count, qos) in [1, 2, 1, 2, 1, 1].into_iter().enumerate() {
+            publisher.publish("t", count.to_string(), qos);
+        }
+        let before = [0, 1, 2].map(|count| conn.expect("t", count.to_string()));
+        conn.send(ack(first::PUBREC, before[1].id));
+        conn.ack(first::PUBREL, before[1].id);
+        // It counts until PUBCOMP.
+        conn.ping();
+        // SIGKILL.
+        drop(broker);
+        let broker = Broker::with_config(&config).unwrap();
+        let (mut conn, connack) = Conn::connect_to(&broker, &connect(maximum));
+        assert!(connack.session_present);
+        let again = |conn: &mut Conn, count: usize| {
+            let message = conn.expect("t", count.to_string());
+            let (id, dup) = (message.id, message.dup);
+            assert_eq!((id, dup), (before[count].id, true), "{count}");
+        };
+        // Acknowledgements do not wait behind messages.
+        conn.ack(first::PUBREL, before[1].id);
+        again(&mut conn, 0);
+        if maximum == 2 {
+            conn.ping();
+            conn.send(ack(first::PUBACK, before[0].id));
+        }
+        again(&mut conn, 2);
+        conn.ping();
+        let done = match maximum {
+            2 => first::PUBCOMP,
+            _ => first::PUBACK,
+        };
+        let place = usize::from(maximum == 2);
+        conn.send(ack(done, before[place].id));
+        let next = conn.expect("t", "3");
+        assert!(!next.dup && before.iter().all(|before| before.id != next.id));
+        conn.ping();
+        conn.send(ack(first::PUBREC, next.id));
+        conn.ack(first::PUBREL, next.id);
+        conn.ping();
+        conn.send(ack(first::PUBCOMP, next.id));
+        let next = conn.expect("t", "4");
+        conn.ping();
+        conn.acknowledge(&next);
+        conn.expect("t", "5");
+        conn.ping();
+    }
+}
