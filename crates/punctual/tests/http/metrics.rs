@@ -126,6 +126,73 @@ fn metrics_can_be_read_and_count() {
 }
 
 #[test]
+fn what_is_stored_is_counted() {
+    let data = tempfile::tempdir().unwrap();
+    let broker = Broker::with_arguments(&["--data", data.path().to_str().unwrap()]);
+    let mut kept = Mqtt::connect(&broker, "kept", 100);
+    kept.subscribe("t/#");
+    kept.disconnect();
+    let mut publisher = Mqtt::connect(&broker, "p", 0);
+    publisher.retain("t/a", b"12345");
+    // What was acknowledged is safe, and was counted before.
+    publisher.retain("t/b", b"12345");
+    let metrics = parse(&broker.get("/metrics").body);
+    let store = broker.get("/api/v1/store").ok();
+    let same = [
+        ("failing", None, 0.0),
+        ("damages", Some("damages"), 0.0),
+        ("failures_total", Some("failures"), 0.0),
+        ("sessions", Some("sessions"), 1.0),
+        ("entries", Some("entries"), 2.0),
+        ("retained_messages", Some("retained"), 2.0),
+        ("pauses_total", None, 0.0),
+    ];
+    for (name, field, value) in same {
+        let found = metrics[&format!("punctual_store_{name}")];
+        assert_eq!(found, value, "{name}");
+        if let Some(field) = field {
+            assert_eq!(store[field].as_f64(), Some(value), "{field}");
+        }
+    }
+    assert!(store["failing"].is_null() && store["damaged"] == serde_json::json!([]));
+    assert_eq!(store["messages"], 2);
+    for name in ["live_bytes", "disk_bytes", "written_bytes"] {
+        assert!(store[name].as_u64() > Some(0), "{name}");
+    }
+    for name in ["live_bytes", "disk_bytes", "written_bytes_total"] {
+        assert!(metrics[&format!("punctual_store_{name}")] > 0.0, "{name}");
+    }
+    assert!(store["moved_bytes"].is_number());
+    assert!(metrics.contains_key("punctual_store_moved_bytes_total"));
+    for name in ["waiting_bytes", "waiting_seconds"] {
+        assert!(metrics.contains_key(&format!("punctual_store_{name}")));
+        assert!(store[name].is_number(), "{name}");
+    }
+    for name in ["commit_seconds", "wait_seconds", "group_bytes"] {
+        let count = metrics[&format!("punctual_store_{name}_count")];
+        assert!(count >= 1.0, "{name}");
+        assert!(
+            metrics[&format!("punctual_store_{name}_sum")] > 0.0,
+            "{name}"
+        );
+    }
+    for name in ["commit_seconds", "wait_seconds"] {
+        assert!(store[name]["p99"].as_f64() > Some(0.0), "{name}");
+    }
+    assert!(store["commits"].as_u64() > Some(0));
+    assert!(store["operations"].as_u64() >= store["written_operations"].as_u64());
+    // Without one there is nothing to tell.
+    let without = Broker::start();
+    assert!(
+        !without
+            .get("/metrics")
+            .body
+            .contains("punctual_store_live_bytes")
+    );
+    assert_eq!(without.get("/api/v1/store").status, 409);
+}
+
+#[test]
 fn the_same_numbers_are_there_as_json() {
     let broker = Broker::start();
     let mut client = Mqtt::connect(&broker, "a", 0);
