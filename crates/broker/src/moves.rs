@@ -15,6 +15,10 @@
 //! would leave its identifier there and no message, or the message there, and its
 //! publisher would send it again as a new one.
 //!
+//! What comes to the new broker by itself, and says in its name that it comes after something that
+//! had not come to the old one, waits in the session until a round has brought that ([`Ahead`]), for
+//! a part of the time for which messages may be under way: two ways would change the order.
+//!
 //! Who has got a new session because the other broker was not reached in time gets what waits
 //! there when it is, but nothing else of that session: its client was told that it has none.
 //!
@@ -50,6 +54,8 @@ const MAX_HAD: usize = 1 << 12;
 
 /// Names of what had passed elsewhere that are remembered.
 const MAX_PASSED: usize = 1 << 14;
+/// Messages of a session that wait for those before them, at most.
+pub(crate) const MOST_AHEAD: usize = 256;
 
 /// A broker that has something of a client's session, see [`crate::Shard::found`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +89,12 @@ impl MoveTimes {
     };
     /// After which a broker is asked again whose parts do not come any more.
     pub(crate) const SILENCE: Nanos = Nanos::from_secs(1);
+
+    /// How long a message waits for the one before it: few are under way for longer than a part of
+    /// the time for which they may be, and where one waits it is under way itself.
+    pub(crate) fn patience(self) -> Nanos {
+        Nanos(self.linger.0 / 4)
+    }
 }
 
 /// What cores write to each other. Numbers are fixed, the highest byte last.
@@ -343,6 +355,14 @@ pub(crate) struct Had {
     passed: HashSet<u64, foldhash::fast::RandomState>,
     /// The last numbers in names that were given there, by origins.
     given: HashMap<u32, u32, foldhash::fast::RandomState>,
+    /// The highest numbers of what had passed or was given there, by origins: what is above them
+    /// and has not come is still there, or on its way.
+    reached: HashMap<u32, u32, foldhash::fast::RandomState>,
+    /// What came here by itself before something that precedes it; `None` unless that may still
+    /// come from where the session was.
+    pub(crate) ahead: Option<VecDeque<Ahead>>,
+    /// The errand that looks after it; 0 for none.
+    pub(crate) timer: u64,
     pub(crate) until: Nanos,
     /// What of it is stored, for a session that survives.
     pub(crate) log: Option<Box<HadLog>>,
@@ -381,6 +401,16 @@ impl Had {
         !known
     }
 
+    /// What is to come before a message, if that has neither come nor passed where the session
+    /// was.
+    pub(crate) fn lacks(&self, previous: u64) -> bool {
+        let origin = (previous >> 32) as u32;
+        let last = self.reached.get(&origin);
+        let comes = last.is_some_and(|last| previous as u32 > *last) && !self.has(previous);
+        let mut ahead = self.ahead.iter().flatten();
+        comes || ahead.any(|it| it.delivery.message.name == previous)
+    }
+
     /// Whether it had something of that name.
     pub(crate) fn has(&self, name: u64) -> bool {
         name != 0 && self.keys.contains(&name)
@@ -412,10 +442,37 @@ impl Had {
             log.note(Kind::Given, known.given.iter().copied());
         }
         for name in &known.given {
-            let last = self.given.entry((name >> 32) as u32).or_default();
-            *last = (name & u64::from(u32::MAX)).max(u64::from(*last)) as u32;
+            raise(&mut self.given, *name);
+        }
+        for name in known.passed.iter().chain(&known.given) {
+            raise(&mut self.reached, *name);
         }
     }
+}
+
+/// Notes the number of a name, if it is the highest of its origin.
+fn raise(last: &mut HashMap<u32, u32, foldhash::fast::RandomState>, name: u64) {
+    let last = last.entry((name >> 32) as u32).or_default();
+    *last = (name as u32).max(*last);
+}
+
+/// The last name of each origin.
+pub(crate) fn last_of_each(names: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+    let mut last = HashMap::default();
+    names.for_each(|name| raise(&mut last, name));
+    let both = |(origin, number)| u64::from(origin) << 32 | u64::from(number);
+    last.into_iter().map(both)
+}
+
+/// A message that waits for what comes before it.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    /// The name of that.
+    pub(crate) previous: u64,
+    /// When it does not wait any more.
+    pub(crate) until: Nanos,
+    pub(crate) since: Nanos,
+    pub(crate) delivery: Delivery,
 }
 
 /// What looks after something at a time.
@@ -428,6 +485,11 @@ pub(crate) enum Errand {
     },
     Coming(Way),
     Had {
+        slot: u32,
+        session: u64,
+    },
+    /// Messages of a session that wait for others.
+    Ahead {
         slot: u32,
         session: u64,
     },
@@ -539,5 +601,25 @@ mod tests {
             !had.note_moved([2, 0]),
             "what came from there is not forgotten"
         );
+    }
+
+    #[test]
+    fn what_had_not_passed_where_a_session_was_is_to_come() {
+        let (one, other, third) = (1 << 32, 2 << 32, 3 << 32);
+        let mut had = Had::default();
+        had.learn(&Known {
+            had: Vec::new(),
+            passed: last_of_each([one | 5, other | 2, one | 7].into_iter()).collect(),
+            given: vec![third | 4],
+        });
+        let lacks = |had: &Had, names: &[u64]| -> Vec<bool> {
+            names.iter().map(|name| had.lacks(*name)).collect()
+        };
+        let names = [one | 6, one | 8, other | 3, third | 4, third | 5];
+        assert_eq!(lacks(&had, &names), [false, true, true, false, true]);
+        assert!(!had.lacks(4 << 32 | 1), "nothing is known of that origin");
+        had.note_moved([one | 8, 0]);
+        assert!(had.note(other | 3, true));
+        assert_eq!(lacks(&had, &names), [false, false, false, false, true]);
     }
 }

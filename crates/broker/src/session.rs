@@ -603,6 +603,16 @@ impl Queue {
         Some((queued.since, queued.delivery))
     }
 
+    /// Takes back what was put in last, if it has that name and is not urgent.
+    pub(crate) fn take_back(&mut self, name: u64) -> Option<Delivery> {
+        let waiting = self.0.as_mut()?;
+        let is_it = |queued: &mut Queued| queued.delivery.message.name == name;
+        let normal = waiting.normal.pop_back_if(is_it);
+        let delivery = normal.or_else(|| waiting.bulk.pop_back_if(is_it))?.delivery;
+        self.forget(&delivery);
+        Some(delivery)
+    }
+
     /// Removes the oldest of the least urgent messages, if it is not more
     /// urgent than one with `rank` that needs the room.
     pub(crate) fn give_up(&mut self, rank: Rank) -> Option<Delivery> {

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkNews, MessageName, MoveTimes,
-    Nanos, Operations, Scope, Shard,
+    Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, MessageName,
+    MoveTimes, Nanos, Operations, Scope, Shard, Understands,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -25,6 +25,10 @@ struct Post {
     origin: u32,
     clock: AtomicU64,
     letters: Mutex<Vec<(String, Arc<[u8]>)>>,
+    /// The last name that came from neighbours.
+    passed: Mutex<Option<MessageName>>,
+    /// A message is under way.
+    linger: Nanos,
 }
 
 impl Post {
@@ -64,11 +68,16 @@ impl Federation for Post {
     fn move_times(&self) -> MoveTimes {
         MoveTimes {
             wait: Nanos::from_secs(5),
-            linger: Nanos::from_millis(1),
+            linger: self.linger,
             heal: Nanos::from_secs(5),
         }
     }
-    fn note(&self, _: MessageName) {}
+    fn passed(&self) -> Vec<MessageName> {
+        self.passed.lock().unwrap().into_iter().collect()
+    }
+    fn note(&self, name: MessageName) {
+        *self.passed.lock().unwrap() = Some(name);
+    }
     fn was_origin(&self, _: NonZeroU32) {}
 }
 
@@ -78,16 +87,24 @@ struct Broker {
     now: Nanos,
     /// Of the last PUBLISH that left.
     packet_id: u16,
+    /// What those had in them that left since this was looked at last.
+    payloads: Vec<String>,
 }
 
 impl Broker {
     fn new(name: &'static str, origin: u32, clock: u64, shards: u16) -> Self {
+        Self::with(name, origin, clock, shards, Nanos::from_millis(1))
+    }
+
+    fn with(name: &'static str, origin: u32, clock: u64, shards: u16, linger: Nanos) -> Self {
         let directory = Directory::new(shards);
         let post = Arc::new(Post {
             name,
             origin,
             clock: AtomicU64::new(clock),
             letters: Mutex::default(),
+            passed: Mutex::default(),
+            linger,
         });
         directory.set_federation(post.clone());
         let now = Nanos::from_secs(1);
@@ -102,6 +119,7 @@ impl Broker {
             post,
             now,
             packet_id: 0,
+            payloads: Vec::new(),
         }
     }
 
@@ -157,6 +175,8 @@ impl Broker {
             kinds.push(frame.kind);
             if let Ok(Packet::Publish(publish)) = Packet::decode(frame, Version::V5) {
                 self.packet_id = publish.packet_id;
+                let payload = String::from_utf8_lossy(publish.payload);
+                self.payloads.push(payload.into_owned());
             }
             rest = &rest[length..];
         }
@@ -218,6 +238,48 @@ impl Broker {
             payload: b"x",
         };
         self.give(conn, Packet::Publish(publish));
+    }
+
+    /// A neighbour that understands all.
+    fn neighbour(&mut self) -> (usize, ConnId) {
+        let meta = ConnMeta {
+            allow_anonymous: true,
+            ..ConnMeta::default()
+        };
+        let limits = LinkLimits {
+            receive_maximum: 100,
+            max_packet: 1 << 20,
+            topic_aliases: 0,
+        };
+        let link = self.shards[0].open_link(meta, "c", limits, self.now);
+        self.shards[0].link_carry("c", true, Understands::Order, self.now);
+        (0, link)
+    }
+
+    /// A message of that name comes from a neighbour, with its name as content.
+    fn named(&mut self, link: (usize, ConnId), name: &str, expiry: Option<u32>) {
+        let mut properties = PropertyBuf::new();
+        if let Some(expiry) = expiry {
+            properties.push_number(PropertyId::MessageExpiryInterval, expiry);
+        }
+        properties.push_user("@", name).unwrap();
+        self.packet_id += 1;
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic: "t",
+            packet_id: self.packet_id,
+            properties: properties.as_properties(),
+            payload: name.as_bytes(),
+        };
+        self.give(link, Packet::Publish(publish));
+    }
+
+    /// The contents of what is sent on a connection.
+    fn payloads(&mut self, conn: (usize, ConnId)) -> Vec<String> {
+        self.take(conn);
+        std::mem::take(&mut self.payloads)
     }
 
     fn letters(&self) -> Vec<(String, Arc<[u8]>)> {
@@ -370,4 +432,57 @@ fn the_end_of_a_move_waits_for_nothing_that_is_not_stored_after_all() {
     assert_eq!(answer.len(), 1);
     a.read("b", answer);
     assert!(a.shards[0].client("leaves").is_none());
+}
+
+/// What comes to a session at its new broker waits for what came before it to the old one, with any
+/// QoS, for half a second at most; what expires does not.
+#[test]
+fn what_comes_to_a_session_on_two_ways_comes_in_order() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let linger = Nanos::from_secs(2);
+        let mut a = Broker::with("a", 1, 1000, 1, linger);
+        let mut b = Broker::with("b", 2, 2000, 1, linger);
+        let moves = a.newcomer(0, "moves");
+        a.subscribe(moves, qos);
+        let (at_a, at_b) = (a.neighbour(), b.neighbour());
+        a.named(at_a, "7.5", None);
+        a.commit();
+        let there = come(&mut a, &mut b, "moves");
+        carry(&mut a, &mut b);
+        b.commit();
+        assert_eq!(b.payloads(there), ["7.5"]);
+        // The sixth goes to the old broker, and has not come from there.
+        b.named(at_b, "7,7", None);
+        b.named(at_b, "7,8", None);
+        b.named(at_b, "7.9", Some(100));
+        b.named(at_b, "8,3", None);
+        assert_eq!(b.payloads(there), ["7.9", "8,3"]);
+        a.named(at_a, "7,6", None);
+        a.commit();
+        a.pass(Nanos::from_millis(100));
+        let round = a.letters();
+        assert_eq!(round.len(), 1);
+        b.read("a", round);
+        b.commit();
+        assert_eq!(b.payloads(there), ["7,6", "7,7", "7,8"]);
+        // Nor has the tenth.
+        b.named(at_b, "7,B", None);
+        b.pass(Nanos::from_millis(450));
+        assert!(b.payloads(there).is_empty());
+        b.pass(Nanos::from_millis(50));
+        b.commit();
+        assert_eq!(b.payloads(there), ["7,B"]);
+        // The move ends, and with it all waiting.
+        b.named(at_b, "7,D", None);
+        assert!(b.payloads(there).is_empty());
+        for _ in 0..10 {
+            carry(&mut a, &mut b);
+            a.pass(Nanos::from_secs(1));
+            a.commit();
+        }
+        assert!(a.shards[0].client("moves").is_none());
+        assert_eq!(b.payloads(there), ["7,D"]);
+        b.named(at_b, "7,F", None);
+        assert_eq!(b.payloads(there), ["7,F"]);
+    }
 }

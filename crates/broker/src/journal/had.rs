@@ -256,6 +256,7 @@ impl Hub {
 
     /// What a session has had is not needed any more; returns it.
     pub(crate) fn take_had(&mut self, slot: u32) -> Option<Box<Had>> {
+        self.end_ahead(slot);
         let session = self.sessions.get_mut(slot)?;
         let mut had = session.had.take()?;
         if let (Some(log), Some(journal)) = (had.log.take(), &mut self.journal) {

@@ -522,6 +522,7 @@ impl Hub {
             .fetch_add(load.bytes, Ordering::Relaxed);
         self.had_more(slot);
         self.take_up(slot, taken_up);
+        self.release_ahead(slot, now);
         self.pump(slot, now);
         count
     }

@@ -188,6 +188,7 @@ impl Hub {
 
     /// Emits that a session has ended, or does not survive any more.
     pub(crate) fn store_session_end(&mut self, slot: u32) {
+        self.end_ahead(slot);
         let Some(journal) = &mut self.journal else {
             return;
         };

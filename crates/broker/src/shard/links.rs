@@ -37,9 +37,6 @@ const PACKED: usize = 4 << 10;
 const MAX_PACKED: u32 = 128 << 10;
 /// After this it is looked again whether what waits has room.
 const PARKED: Nanos = Nanos::from_millis(2);
-/// The part of the time for which messages may be under way that one waits for another: few
-/// take longer, and where it waits it is under way itself.
-const PATIENCE: u64 = 4;
 /// Publications of a neighbour that wait for others, at most: each is looked at every
 /// [`PARKED`].
 const MOST_EARLY: usize = 512;
@@ -284,8 +281,7 @@ pub(super) fn park(
     let encoded = Packet::Publish(publish).encode(Version::V5, &mut packet);
     let most = usize::from(hub.config.limits.receive_maximum);
     let most_early = most_early(hub);
-    let federation = hub.directory.federation();
-    let patience = federation.map_or(Nanos(0), |it| Nanos(it.move_times().linger.0 / PATIENCE));
+    let patience = hub.move_times().patience();
     let Some(conn) = hub.conns.get(id.slot) else {
         return Ok(Next::Closed);
     };

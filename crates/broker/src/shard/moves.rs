@@ -1,6 +1,7 @@
 //! How sessions go to other brokers of a mesh and come from there, see [`crate::moves`].
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use punctual_codec::{Connect, QoS, ReasonCode, topic};
@@ -16,7 +17,7 @@ use crate::journal::{
 };
 use crate::moves::{
     Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE, MoveTimes, ORPHANED,
-    PART, PATIENCE, TRIES, TakenUp, WINDOW, Way,
+    PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, last_of_each,
 };
 use crate::session::{Delivery, Inflight, Load, Queue, Session, Step, Subscription};
 use crate::timers::Timer;
@@ -697,6 +698,7 @@ impl Shard {
         if let Some(session) = self.hub.sessions.get_mut(slot) {
             let known = session.had.get_or_insert_default();
             known.learn(&had.known());
+            known.ahead = Some(VecDeque::new());
         }
         self.hub.had_more(slot);
         if !self.hub.moves.awaiting.contains_key(client) {
@@ -717,6 +719,7 @@ impl Shard {
     pub(super) fn leave_behind(&mut self, slot: u32, now: Nanos) -> (Vec<Delivery>, Vec<TakenUp>) {
         self.stop_leaving(slot, now);
         let hub = &mut self.hub;
+        hub.end_ahead(slot);
         if hub.take_will(slot).is_some() {
             hub.store_no_will(slot);
         }
@@ -770,6 +773,7 @@ impl Shard {
             }
             Errand::Coming(way) => hub.look_after_coming(&way, now),
             Errand::Had { slot, session } => hub.forget_had(id, slot, session, now),
+            Errand::Ahead { slot, session } => hub.ahead_is_due(id, slot, session, now),
             Errand::Orphan { slot, session } => hub.look_after_orphan(id, slot, session, now),
         }
     }
@@ -1016,6 +1020,95 @@ impl Hub {
             self.write(&way, &Letter::Got { stream, next });
             if let Some(slot) = self.session_named(&way.0) {
                 self.watch_had(slot, now);
+                if !self.is_coming(&way.0) {
+                    self.end_ahead(slot);
+                    self.pump(slot, now);
+                }
+            }
+        }
+    }
+
+    /// Whether something of a client's session may still come.
+    fn is_coming(&self, client: &Arc<str>) -> bool {
+        let mut ways = self.moves.ways_of(client).into_iter();
+        ways.any(|way| self.moves.coming.get(&way).is_some_and(|it| !it.complete))
+    }
+
+    /// Puts what waits for others, and need not after `now` any more or does not lack them any more,
+    /// among what waits for the client.
+    pub(crate) fn release_ahead(&mut self, slot: u32, now: Nanos) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let Some(had) = &mut session.had else {
+            return;
+        };
+        let Some(ahead) = had.ahead.as_mut().filter(|ahead| !ahead.is_empty()) else {
+            return;
+        };
+        for waits in std::mem::take(ahead) {
+            if waits.until > now && had.lacks(waits.previous) {
+                had.ahead.get_or_insert_default().push_back(waits);
+            } else {
+                session.queue.push(waits.delivery, waits.since);
+            }
+        }
+        session.share_queue_len();
+    }
+
+    /// Nothing of a session waits for others any more.
+    pub(crate) fn end_ahead(&mut self, slot: u32) {
+        self.release_ahead(slot, Nanos::MAX);
+        let session = self.sessions.get_mut(slot);
+        if let Some(had) = session.and_then(|session| session.had.as_mut()) {
+            had.ahead = None;
+        }
+    }
+
+    /// Sends a session what waited for what it has got.
+    pub(crate) fn go_on_ahead(&mut self, slot: u32, now: Nanos) {
+        self.release_ahead(slot, now);
+        self.pump(slot, now);
+    }
+
+    /// Sees to it that nothing of a session waits for others longer than it may.
+    pub(crate) fn look_after_ahead(&mut self, slot: u32, until: Nanos) {
+        let Some(session) = self.sessions.get(slot) else {
+            return;
+        };
+        if session.had.as_ref().is_none_or(|had| had.timer != 0) {
+            return;
+        }
+        let session = session.handle.number;
+        let timer = self.new_errand(until, Errand::Ahead { slot, session });
+        let session = self.sessions.get_mut(slot);
+        if let Some(had) = session.and_then(|session| session.had.as_mut()) {
+            had.timer = timer;
+        }
+    }
+
+    fn ahead_is_due(&mut self, errand: u64, slot: u32, number: u64, now: Nanos) {
+        let is_it = |session: &Session| {
+            let timer = session.had.as_ref().map(|had| had.timer);
+            session.handle.number == number && timer == Some(errand)
+        };
+        if !self.sessions.get(slot).is_some_and(is_it) {
+            self.moves.errands.remove(&errand);
+            return;
+        }
+        self.go_on_ahead(slot, now);
+        let session = self.sessions.get_mut(slot);
+        let Some(had) = session.and_then(|session| session.had.as_mut()) else {
+            return;
+        };
+        match had.ahead.as_ref().and_then(|ahead| ahead.front()) {
+            Some(next) => {
+                let until = next.until;
+                self.put_off(errand, until);
+            }
+            None => {
+                had.timer = 0;
+                self.moves.errands.remove(&errand);
             }
         }
     }
@@ -1075,6 +1168,7 @@ impl Hub {
             self.put_off(errand, now + heal);
         } else {
             let _ = self.take_had(slot);
+            self.pump(slot, now);
             self.moves.errands.remove(&errand);
             ways.iter().for_each(|way| self.forget_coming(way));
         }
@@ -1097,6 +1191,7 @@ impl Hub {
         let Some(federation) = directory.federation() else {
             return;
         };
+        self.end_ahead(slot);
         // Timers of before are void: it neither expires nor is swept while it leaves.
         let epoch = self.epoch();
         let stream = federation.clock().max(self.moves.stream + 1);
@@ -1126,7 +1221,8 @@ impl Hub {
         session.window.deliveries_mut().for_each(name);
         let kept = take_all(&mut session.queue, name);
         session.share_queue_len();
-        let exactly = |it: &Subscription| it.options.qos == QoS::ExactlyOnce;
+        let best = session.subscriptions.iter().map(|it| it.options.qos).max();
+        let best = best.unwrap_or(QoS::AtMostOnce);
         let mut bytes = Vec::new();
         put_session(&mut bytes, session);
         let had = session.had.as_ref();
@@ -1134,9 +1230,13 @@ impl Hub {
         if session.handed {
             // What it has had is where it went, and perhaps nowhere else.
             known = Known::default();
-        } else if session.subscriptions.iter().any(exactly) {
-            let last = federation.passed();
-            known.passed.extend(last.into_iter().map(|name| name.key()));
+        } else if best > QoS::AtMostOnce {
+            let passed = federation.passed().into_iter().map(|name| name.key());
+            match best {
+                QoS::ExactlyOnce => known.passed.extend(passed),
+                // What is behind these may still come, and is to come before what is behind it.
+                _ => known.passed.extend(last_of_each(passed)),
+            }
             known
                 .given
                 .extend(directory.last_names().into_iter().map(MessageName::key));
@@ -1154,7 +1254,7 @@ impl Hub {
             kept,
             next: (0, 0),
             bytes,
-            parts: std::collections::VecDeque::new(),
+            parts: VecDeque::new(),
             first: 0,
             cut: false,
             again: now + PATIENCE,

@@ -68,6 +68,9 @@ pub struct Client {
     /// How much it had received each time when it was given a new session, or came to one while
     /// not all brokers reached each other: there may be another then.
     pub begins: Vec<usize>,
+    /// The same when it was first told that its session is not there, and given another one: what
+    /// waits in the one that it had may still come.
+    pub anew: Option<usize>,
     /// Not all brokers reach each other as it connects.
     pub parted: bool,
     /// Whether it was given a session that there was, each time it connected.
@@ -98,6 +101,7 @@ impl Client {
             sent: BTreeMap::new(),
             unreleased: BTreeSet::new(),
             begins: Vec::new(),
+            anew: None,
             parted: false,
             presents: Vec::new(),
             received: Vec::new(),
@@ -225,6 +229,9 @@ impl Client {
                 self.presents.push(session_present);
                 if !session_present || self.parted {
                     self.begins.push(self.received.len());
+                }
+                if !session_present && self.presents.len() > 1 {
+                    self.anew.get_or_insert(self.received.len());
                 }
                 if !session_present {
                     self.unreleased.clear();

@@ -232,6 +232,9 @@ struct Outcome {
     late: [u64; 3],
     /// Of these, after newer ones that did not wait for them.
     hasty: u64,
+    /// Of those that are late, what came after a newer one in a session that is not the first one of
+    /// its client.
+    anew: u64,
     refused: u64,
 }
 
@@ -263,8 +266,8 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
         };
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
         // What came of each stream, and when, for the first time.
-        let mut streams: BTreeMap<Stream<'_>, Vec<(u64, Nanos)>> = BTreeMap::new();
-        for (number, at) in client.received.iter().zip(&client.times) {
+        let mut streams: BTreeMap<Stream<'_>, Vec<(u64, Nanos, usize)>> = BTreeMap::new();
+        for (place, (number, at)) in client.received.iter().zip(&client.times).enumerate() {
             let message = &world.published[number];
             let count = counts.entry(*number).or_default();
             *count += 1;
@@ -274,14 +277,15 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
             let stream = (message.publisher, message.topic, message.qos);
             let before = streams.entry(stream).or_default();
             // Only the first that comes too early waits; with that what is missing is given up.
-            if let Some((newer, came)) = before.iter().find(|(other, _)| other > number) {
+            if let Some((newer, came, first)) = before.iter().find(|(other, ..)| other > number) {
                 outcome.late[usize::from(message.qos as u8)] += 1;
                 let took = *came - world.published[newer].sent;
                 // With QoS 0 none waits.
                 let waits = message.qos > QoS::AtMostOnce;
                 outcome.hasty += u64::from(waits && took < PATIENCE);
+                outcome.anew += u64::from(client.anew.is_some_and(|anew| anew <= *first));
             }
-            before.push((*number, *at));
+            before.push((*number, *at, place));
         }
         // In one session, that is; who is given a new one is not known any more.
         let mut most: BTreeMap<u64, usize> = BTreeMap::new();

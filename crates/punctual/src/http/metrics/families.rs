@@ -81,7 +81,8 @@ const FAMILIES: &[Family] = &[
     family(
         "punctual_mesh_messages_early_total",
         Counter,
-        "PUBLISH packets from neighbour brokers that waited for those published before them.",
+        "Messages that waited for those published before them: PUBLISH packets from neighbour \
+         brokers, and what came to sessions from elsewhere than the rest of them.",
         One("publishes_early"),
     ),
     family(
