@@ -1,7 +1,8 @@
 //! The data path does not allocate: once a shard has been used for a while, a
-//! message costs no call of the allocator, whether it goes out with QoS 0 or
-//! with QoS 1 to sessions that end with their connection. Only the public
-//! interface is driven, as a shell does it, time and timers included.
+//! message costs no call of the allocator, whether it goes out with QoS 0, with
+//! QoS 1 to sessions that end with their connection, or with QoS 1 to one session
+//! that outlives it and acknowledges. Only the public interface is driven, as a
+//! shell does it, time and timers included.
 //!
 //! Allocations are counted by thread, so that tests do not see each other.
 
@@ -101,6 +102,8 @@ struct Case {
     publisher_alias: bool,
     /// Whether receivers take aliases.
     receiver_aliases: bool,
+    /// Whether sessions of receivers outlive their connections.
+    sessions_last: bool,
     subscription_id: bool,
 }
 
@@ -116,6 +119,7 @@ const PLAIN: Case = Case {
     enqueue: Enqueue::PerReceiver,
     publisher_alias: false,
     receiver_aliases: false,
+    sessions_last: false,
     subscription_id: false,
 };
 
@@ -290,6 +294,9 @@ fn steady_state_allocations(case: &Case) -> u64 {
     if case.receiver_aliases {
         wishes.push_number(PropertyId::TopicAliasMaximum, 10);
     }
+    if case.sessions_last {
+        wishes.push_number(PropertyId::SessionExpiryInterval, 60);
+    }
     for number in 0..case.receivers {
         let name = format!("receiver-{number}");
         let id = shell.connect(&connect(case.receivers_version, &name, &wishes));
@@ -399,6 +406,26 @@ fn qos_0_to_many_does_not_allocate() {
         };
         check(&[many, Case { batch: 20, ..many }]);
     }
+}
+
+/// What is kept until it is acknowledged is kept where what was acknowledged was.
+#[test]
+fn qos_1_to_one_session_that_lasts_does_not_allocate() {
+    let one = Case {
+        qos: QoS::AtLeastOnce,
+        sessions_last: true,
+        ..PLAIN
+    };
+    check(&[
+        one,
+        Case { batch: 50, ..one },
+        Case {
+            batch: 50,
+            receiver_aliases: true,
+            subscription_id: true,
+            ..one
+        },
+    ]);
 }
 
 /// Messages with a priority are sorted, not just appended.

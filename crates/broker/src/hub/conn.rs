@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use punctual_codec::Version;
 
+use super::aliases::Aliases;
 use super::{ConnId, ConnMeta};
 use crate::Nanos;
 use crate::access::Permissions;
@@ -14,9 +14,6 @@ use crate::journal::{Durability, HeldAnswers};
 use punctual_model::Requirements;
 
 use crate::urgency::UrgencyRights;
-
-/// Topic aliases the broker has defined to a client.
-pub(crate) type AliasMap = HashMap<Box<[u8]>, u16, foldhash::fast::RandomState>;
 
 /// How far a connection is.
 #[derive(Debug)]
@@ -114,7 +111,8 @@ pub(crate) struct Conn {
 #[derive(Debug, Default)]
 pub(crate) struct Extra {
     pub(crate) aliases_in: Vec<Box<[u8]>>,
-    pub(crate) aliases_out: AliasMap,
+    /// Those that the broker has defined.
+    pub(crate) aliases_out: Aliases,
     /// Publishers that wait for this receiver.
     pub(crate) waiters: Vec<ConnId>,
     /// Enhanced authentication method in use.

@@ -825,13 +825,13 @@ pub(crate) fn put_publish(
     if conn.alias_max > 0 {
         let aliases = &mut conn.extra.get_or_insert_default().aliases_out;
         match aliases.get(parts.topic) {
-            Some(alias) => form.alias = Some((*alias, true)),
+            Some(alias) => form.alias = Some((alias, true)),
             None if aliases.len() < usize::from(conn.alias_max) => {
                 let alias = aliases.len() as u16 + 1;
                 form.alias = Some((alias, false));
                 let sent = parts.put(&form, conn.max_packet, conn.out.plain(), pool);
                 if sent {
-                    aliases.insert(parts.topic.into(), alias);
+                    aliases.insert(parts.topic);
                 }
                 return sent;
             }

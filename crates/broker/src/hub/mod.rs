@@ -1,6 +1,7 @@
 //! Connections, sessions and delivery of one shard: everything that needs no
 //! routing decision. [`crate::Shard`] adds routing and the packets' meaning.
 
+mod aliases;
 mod api;
 mod conn;
 mod deliver;
