@@ -432,6 +432,50 @@ fn what_comes_again_is_not_acknowledged_before_it_is_safe() {
 }
 
 #[test]
+fn acknowledgements_to_a_neighbour_wait_shortly_for_company() {
+    fn leaving(b: &mut Broker) -> Vec<ConnId> {
+        let mut dirty = Vec::new();
+        b.shard.take_dirty(&mut dirty);
+        dirty
+    }
+    let mut config = Config::default();
+    config.limits.receive_maximum = 12;
+    let mut pair = Pair::of(Broker::with(2, config));
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "t");
+    let sent: Vec<_> = (1..=5)
+        .map(|n| crossing(&mut pair, &n.to_string(), n))
+        .collect();
+    let (b, at_b) = (&mut pair.b, pair.at_b);
+    b.shard.tick(NOW);
+    leaving(b);
+    b.shard.receive(at_b, &sent[0], NOW);
+    assert_eq!(leaving(b), [subscriber], "who is sent the message goes first");
+    let due = b.shard.next_timeout().unwrap();
+    assert!(due > NOW && due < NOW + Nanos::from_millis(1), "{due:?}");
+    b.shard.tick(due);
+    assert_eq!(leaving(b), [at_b]);
+    assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck]);
+
+    // With whatever goes there.
+    b.shard.receive(at_b, &sent[1], NOW);
+    b.shard.link_send(at_b, "$mesh/link", b"news");
+    assert!(leaving(b).contains(&at_b));
+    assert_eq!(
+        kinds(&b.take(at_b)),
+        [PacketType::PubAck, PacketType::Publish]
+    );
+
+    // Or when a quarter of the 12 messages that may be under way wait for them.
+    for packet in &sent[2..] {
+        assert!(!leaving(b).contains(&at_b));
+        b.shard.receive(at_b, packet, NOW);
+    }
+    assert!(leaving(b).contains(&at_b));
+    assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck; 3]);
+}
+
+#[test]
 fn a_neighbour_is_not_refused_what_cannot_be_stored_now() {
     let mut pair = Pair::of(Broker::stored(2));
     let subscriber = pair.b.durable("subscriber", "t");

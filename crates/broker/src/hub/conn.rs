@@ -98,6 +98,8 @@ pub(crate) struct Conn {
     pub(crate) unheard: bool,
     /// A neighbour broker is at the other end.
     pub(crate) link: bool,
+    /// A timer looks after acknowledgements to it that wait for company.
+    pub(crate) answers_armed: bool,
     pub(crate) alias_max: u16,
     pub(crate) out: Egress,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,

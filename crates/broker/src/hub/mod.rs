@@ -35,6 +35,13 @@ const OUTBOX: usize = 8192;
 /// Bytes of them.
 const OUTBOX_BYTES: usize = 1 << 20;
 
+/// For so long acknowledgements to a neighbour wait for company: longer than the message
+/// takes over a few brokers, shorter than a commit and than any client notices.
+const LATE: Nanos = Nanos(250_000);
+/// Bytes of them that do not wait; also as many as a quarter of what a neighbour may
+/// have in flight takes, at four bytes each.
+const TOGETHER: usize = 4 << 10;
+
 /// Messages on their way to one other shard.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -172,6 +179,41 @@ impl Hub {
             Self::mark_dirty(conn, slot, &mut self.dirty);
         }
     }
+
+    /// Appends the acknowledgement of a neighbour's message, which waits up to
+    /// [`LATE`] for what else goes there. No client waits for it, and whoever is sent
+    /// the message meanwhile, here or behind this broker, may need the processor.
+    #[inline]
+    pub(crate) fn answer_link(&mut self, slot: u32, packet_id: u16, reason: ReasonCode) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let ack = Ack::new(packet_id, reason);
+        let version = conn.version;
+        conn.out.control(&mut self.pool, |buffer| {
+            let _ = ack.encode(PacketType::PubAck, version, buffer);
+        });
+        self.stats.packets_sent += 1;
+        if conn.out.backlog() >= TOGETHER.min(self.config.limits.receive_maximum.into()) {
+            Self::mark_dirty(conn, slot, &mut self.dirty);
+        } else if !conn.answers_armed && !conn.dirty {
+            conn.answers_armed = true;
+            let generation = conn.generation;
+            let timer = Timer::Answers { slot, generation };
+            self.timers.arm(conn.last_received + LATE, timer);
+        }
+    }
+
+    /// Lets acknowledgements to a neighbour go.
+    pub(crate) fn send_answers(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(id.slot).filter(|conn| conn.generation == id.generation) {
+            conn.answers_armed = false;
+            if conn.out.backlog() > 0 {
+                Self::mark_dirty(conn, id.slot, &mut self.dirty);
+            }
+        }
+    }
+
     /// Whether no more should be posted to another shard now.
     pub(crate) fn is_outbox_full(&self, shard: u16) -> bool {
         let outbox = &self.outboxes[usize::from(shard)];

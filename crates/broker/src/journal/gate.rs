@@ -102,7 +102,10 @@ impl Hub {
             };
             return self.hold(slot, after, answer);
         }
-        self.send_ack(slot, kind, packet_id, reason);
+        match (kind, self.conns.get(slot)) {
+            (PacketType::PubAck, Some(conn)) if conn.link => self.answer_link(slot, packet_id, reason),
+            _ => self.send_ack(slot, kind, packet_id, reason),
+        }
     }
 
     /// The same for a packet with properties; `about` is its kind, its

@@ -263,6 +263,7 @@ impl Shard {
             unheard: false,
             sends_urgent: false,
             link: false,
+            answers_armed: false,
             alias_max: 0,
             out: Egress::default(),
             permissions: None,
@@ -959,6 +960,7 @@ impl Shard {
             Timer::KeepAlive { slot, generation }
             | Timer::Pause { slot, generation }
             | Timer::Parked { slot, generation }
+            | Timer::Answers { slot, generation }
             | Timer::Shape { slot, generation } => {
                 conns.get(slot).is_some_and(|c| c.generation == generation)
             }
@@ -1022,6 +1024,9 @@ impl Shard {
             }
             Timer::Parked { slot, generation } => {
                 self.unpark(ConnId { slot, generation }, now);
+            }
+            Timer::Answers { slot, generation } => {
+                self.hub.send_answers(ConnId { slot, generation });
             }
             Timer::Errand { id } => self.run_errand(id, now),
             Timer::Sys => self.publish_sys(now),
