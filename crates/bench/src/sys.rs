@@ -150,14 +150,21 @@ pub(crate) fn raise_file_limit() -> io::Result<u64> {
 pub(crate) fn prepare_child(command: &mut Command, core: Option<usize>, fifo: u8) {
     let most = libc::CPU_SETSIZE as usize - 1;
     let cores = core.map_or(0..=most, |core| core..=core);
+    ends_with_thread(command);
     let prepare = move || {
-        // SAFETY: PR_SET_PDEATHSIG takes one integer and touches no memory.
-        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
         pin_to(cores.clone())?;
         set_fifo(fifo)?;
         raise_file_limit().map(drop)
     };
     // SAFETY: between fork and exec only system calls are made; nothing allocates or locks.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Makes `command` end when the calling thread does, killed or not.
+pub(crate) fn ends_with_thread(command: &mut Command) {
+    // SAFETY: PR_SET_PDEATHSIG takes one integer and touches no memory.
+    let prepare = || check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) });
+    // SAFETY: between fork and exec only a system call is made; nothing allocates or locks.
     unsafe { command.pre_exec(prepare) };
 }
 

@@ -450,7 +450,11 @@ fn acknowledgements_to_a_neighbour_wait_shortly_for_company() {
     b.shard.tick(NOW);
     leaving(b);
     b.shard.receive(at_b, &sent[0], NOW);
-    assert_eq!(leaving(b), [subscriber], "who is sent the message goes first");
+    assert_eq!(
+        leaving(b),
+        [subscriber],
+        "who is sent the message goes first"
+    );
     let due = b.shard.next_timeout().unwrap();
     assert!(due > NOW && due < NOW + Nanos::from_millis(1), "{due:?}");
     b.shard.tick(due);

@@ -171,6 +171,7 @@ impl Brokers {
             .stdout(Stdio::null())
             .stderr(log);
         self.spaces[at].place(&mut command);
+        sys::ends_with_thread(&mut command);
         let process = Process::spawn(&mut command);
         let context = || format!("cannot start {command:?}");
         self.processes[at] = Some(process.map_err(Error::io(context()))?);

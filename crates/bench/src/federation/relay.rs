@@ -1,7 +1,7 @@
 //! What brokers are compared with: a thread in each of their namespaces that reads from one
 //! connection and writes to the next, on the same cables.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
@@ -80,9 +80,20 @@ impl Relays {
     }
 
     /// Waits until they have ended, which they do one after the other once nothing leads into
-    /// the first any more.
+    /// the first any more, and the last has given away what they still had.
     pub(super) fn end(self) -> Result<()> {
         drop(self.into);
+        loop {
+            match sys::discard(&self.out, BUFFER) {
+                Ok(0) => break,
+                Err(error)
+                    if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+                {
+                    return Err(Error::io("cannot relay")(error));
+                }
+                _ => {}
+            }
+        }
         let panicked = |_| std::io::Error::other("a thread panicked");
         for thread in self.threads {
             let ended = thread.join().map_err(panicked).flatten();

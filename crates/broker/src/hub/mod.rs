@@ -206,7 +206,11 @@ impl Hub {
 
     /// Lets acknowledgements to a neighbour go.
     pub(crate) fn send_answers(&mut self, id: ConnId) {
-        if let Some(conn) = self.conns.get_mut(id.slot).filter(|conn| conn.generation == id.generation) {
+        if let Some(conn) = self
+            .conns
+            .get_mut(id.slot)
+            .filter(|conn| conn.generation == id.generation)
+        {
             conn.answers_armed = false;
             if conn.out.backlog() > 0 {
                 Self::mark_dirty(conn, id.slot, &mut self.dirty);

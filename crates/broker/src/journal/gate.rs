@@ -103,7 +103,9 @@ impl Hub {
             return self.hold(slot, after, answer);
         }
         match (kind, self.conns.get(slot)) {
-            (PacketType::PubAck, Some(conn)) if conn.link => self.answer_link(slot, packet_id, reason),
+            (PacketType::PubAck, Some(conn)) if conn.link => {
+                self.answer_link(slot, packet_id, reason)
+            }
             _ => self.send_ack(slot, kind, packet_id, reason),
         }
     }
