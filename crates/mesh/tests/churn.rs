@@ -101,6 +101,84 @@ fn large_meshes_become_one_tree() {
     );
 }
 
+/// Five brokers with connections to spare.
+fn five(rng: &mut Rng, hello: Nanos) -> World {
+    let capacities: Vec<u64> = (0..5).map(|_| rng.below(4) as u64).collect();
+    let edges = graph(rng, 5, 6);
+    let mut world = World::new(&capacities, edges, |settings| settings.tree.hello = hello);
+    world.run_for(20);
+    world.settle(Nanos::from_secs(60));
+    // Ways are measured.
+    world.run(world.now + Nanos(hello.0 * 20));
+    world
+}
+
+/// Whether a connection over an edge carries messages.
+fn carries(world: &World, edge: usize) -> bool {
+    let [a, b] = world.edges[edge].ends;
+    let mut held = world.held().into_iter();
+    held.any(|ends| ends == (a, b) || ends == (b, a))
+}
+
+/// Whether brokers reach each other only by an edge.
+fn is_needed(world: &mut World, edge: usize) -> bool {
+    world.edges[edge].cut = true;
+    let parts = world.components().len();
+    world.mend(edge);
+    parts > 1
+}
+
+#[test]
+fn a_silent_link_is_replaced_within_three_hellos() {
+    let mut shares = Vec::new();
+    for seed in seeds(40) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed ^ 0x51E);
+        let hello = Nanos::from_millis([50, 200, 2000][seed as usize % 3]);
+        let mut world = five(&mut rng, hello);
+        for edge in 0..world.edges.len() {
+            if !carries(&world, edge) || is_needed(&mut world, edge) {
+                continue;
+            }
+            // At any moment between two hellos.
+            let pause = rng.below(hello.0 as usize) as u64;
+            world.run(world.now + Nanos(pause));
+            world.cut(edge, true);
+            let start = world.now;
+            while carries(&world, edge) || !world.settled().unwrap() {
+                world.run_for(1);
+                let took = world.now - start;
+                assert!(took.0 <= hello.0 * 3, "{took:?}, with {hello:?}");
+            }
+            shares.push((world.now - start).0 * 100 / hello.0);
+            world.mend(edge);
+            world.run(world.now + Nanos(hello.0 * 40));
+            world.settle(Nanos::from_secs(60));
+        }
+    }
+    shares.sort_unstable();
+    println!("hundredths of a hello: {shares:?}");
+    assert!(shares.len() > 10);
+}
+
+#[test]
+fn the_loss_of_the_root_takes_100_milliseconds() {
+    let mut times = Vec::new();
+    for seed in seeds(60) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed ^ 0x5007);
+        let mut world = five(&mut rng, Nanos::from_secs(2));
+        let root = world.brokers.iter().position(|broker| {
+            let status = broker.node.as_ref().unwrap().status();
+            status.root.id == status.id
+        });
+        world.crash(root.unwrap());
+        times.push(world.settle(Nanos::from_millis(100)).0 / 1_000_000);
+    }
+    times.sort_unstable();
+    println!("milliseconds: {times:?}");
+}
+
 #[test]
 fn messages_arrive_once() {
     let (mut repeated, mut late, mut got) = (0, 0, 0);

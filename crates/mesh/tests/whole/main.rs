@@ -424,6 +424,20 @@ fn nothing_is_lost_with_stores_that_fill_up() {
     all(8, faults);
 }
 
+/// Queues of neighbours are full while links fail: what comes for them is held, and publishers are
+/// refused.
+#[test]
+fn nothing_is_lost_with_little_room() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: false,
+        stores: false,
+        room: 20,
+    };
+    all(8, faults);
+}
+
 /// With these seeds a link carries at one end alone for a moment, and the other end hears
 /// what the neighbour wants.
 #[test]
