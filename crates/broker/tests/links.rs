@@ -396,7 +396,8 @@ fn a_copy_for_another_neighbour_is_recognised() {
     let got = publications(&pair.b.take(subscriber));
     assert_eq!(got, [("one".to_owned(), 0), ("two".to_owned(), 0)]);
     assert!(pair.b.notes.names.lock().unwrap()[1].again);
-    pair.a.shard.link_forget("c", NOW);
+    // Both waited for it alone, one of them in flight.
+    assert_eq!(pair.a.shard.link_forget("c", NOW), 2);
     assert!(pair.a.shard.client("$mesh/c").is_none());
 }
 
@@ -506,6 +507,75 @@ fn a_neighbour_is_not_refused_what_cannot_be_stored_now() {
     b.commit();
     assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck]);
     assert_eq!(b.shard.stats().refused_store, 0);
+}
+
+/// Where a neighbour's queue is full, what comes from another for it is not acknowledged, and
+/// nothing is lost.
+#[test]
+fn what_has_no_room_in_a_neighbours_queue_waits() {
+    let mut config = Config::default();
+    config.limits.max_queued_messages = 1;
+    let mut pair = Pair::of(Broker::with(2, config));
+    let c = pair.b.neighbour("$mesh/c");
+    pair.b.shard.link_interest("c", &["t".into()], &[]);
+    let sent = [("one", 1), ("two", 2), ("three", 3)]
+        .map(|(payload, number)| crossing(&mut pair, payload, number));
+    let (b, at_b) = (&mut pair.b, pair.at_b);
+    for (sent, answers) in sent.iter().zip([1, 0, 0]) {
+        b.shard.receive(at_b, sent, NOW);
+        assert_eq!(kinds(&b.take(at_b)), vec![PacketType::PubAck; answers]);
+    }
+    assert_eq!(b.shard.stats().publishes_parked, 2);
+    let last = |b: &Broker| b.notes.news.lock().unwrap().last().cloned();
+    assert_eq!(last(b).as_deref(), Some("a waits"));
+    b.shard.link_carry("c", true, Understands::Names, NOW);
+    b.shard.tick(NOW + Nanos::from_secs(1));
+    let came = publications(&b.take(c)).into_iter().map(|(text, _)| text);
+    assert_eq!(came.collect::<Vec<_>>(), ["one", "two", "three"]);
+    assert_eq!(last(b).as_deref(), Some("a waits no more"));
+    assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck; 2]);
+}
+
+#[test]
+fn a_topic_that_comes_again_crosses_as_an_alias() {
+    let mut pair = Pair::new();
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "a/topic");
+    pair.a.shard.link_interest("b", &["a/topic".into()], &[]);
+    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    let publisher = pair.a.client("publisher");
+    for number in 1..=5 {
+        pair.a.publish(publisher, "a/topic", "x", number);
+        let sent = pair.a.take(pair.at_a);
+        let has_topic = sent.windows(7).any(|part| part == b"a/topic");
+        // The first time there is no telling that it will.
+        assert!(!has_topic || number <= 2, "{number}");
+        pair.b.shard.receive(pair.at_b, &sent, NOW);
+        pair.carry();
+    }
+    assert_eq!(publications(&pair.b.take(subscriber)).len(), 5);
+}
+
+/// Between brokers, too, and whatever waits.
+#[test]
+fn what_is_urgent_overtakes_others_on_a_link() {
+    let mut pair = Pair::new();
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    let publisher = pair.a.client("publisher");
+    for (payload, number) in [("bulk 1", 1), ("bulk 2", 2), ("bulk 3", 3)] {
+        pair.a.publish(publisher, "t", payload, number);
+    }
+    let mut properties = PropertyBuf::new();
+    properties.push_user("priority", "0").unwrap();
+    let urgent = Publish {
+        properties: properties.as_properties(),
+        ..publish("t", "urgent", 4)
+    };
+    pair.a.give(publisher, Packet::Publish(urgent));
+    let sent = publications(&pair.a.take(pair.at_a));
+    let texts: Vec<&str> = sent.iter().map(|(text, _)| &**text).collect();
+    assert_eq!(texts, ["urgent", "bulk 1", "bulk 2", "bulk 3"]);
 }
 
 #[test]

@@ -10,12 +10,19 @@ mod broker;
 mod talk;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::process::{Command, Output};
 use std::time::Instant;
 
 use broker::{Broker, PATIENCE};
 use punctual_client::{
     Client, Config, Error, Event, Message, PropertyBuf, PropertyId, QoS, ReasonCode,
 };
+use punctual_mesh::tree::Advert;
+use punctual_mesh::wire::{self, Hello, Open};
+use punctual_mesh::{BrokerId, Rank, Strategy};
+use punctual_model::Nanos;
 use serde_json::Value;
 use talk::{payloads, publish, received, subscribed};
 use tempfile::{NamedTempFile, TempDir};
@@ -154,6 +161,12 @@ fn three_brokers_are_one_and_survive_the_root() {
     }
     assert_eq!(payloads(&mut at_c, 3), ["0", "1", "2"]);
     assert_eq!(payloads(&mut at_b, 3), ["0", "1", "2"]);
+    // Messages are known by their names: equal ones are two.
+    for _ in 0..2 {
+        publish(&mut publisher, "t/1", "equal", QoS::ExactlyOnce);
+    }
+    assert_eq!(payloads(&mut at_c, 2), ["equal"; 2]);
+    assert_eq!(payloads(&mut at_b, 2), ["equal"; 2]);
     // Where the tree is not what it was when the others told, it is by now.
     c.until("a child of a", |status| status["parent"] == "a");
 
@@ -265,6 +278,7 @@ fn topics_below_sys_tell_of_the_federation() {
         ("parent", "a"),
         ("attached", "1"),
         ("hops", "1"),
+        ("brokers", "2"),
         ("links/a/state", "parent"),
         ("wills", "0"),
     ];
@@ -761,13 +775,215 @@ fn what_is_no_broker_is_refused() {
     }
 }
 
+/// Runs `punctual mesh` with a broker.
+fn command(member: &Member, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .arg("mesh")
+        .args(words)
+        .args(["--broker", &member.broker.http.to_string()])
+        .output()
+        .unwrap()
+}
+
+/// What it prints when all is well.
+#[track_caller]
+fn printed(member: &Member, words: &[&str]) -> String {
+    let output = command(member, words);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn operators_see_the_mesh_and_change_it() {
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::start("b", "", &[]);
+    let address = a.broker.tcp.to_string();
+    assert_eq!(printed(&b, &["add", &address]), "");
+    b.until("a child of a", |status| status["parent"] == "a");
+    let _at_a = subscriber(&a, "at-a", "t/+");
+    b.wants("a");
+    let status = printed(&b, &["status"]);
+    assert!(status.starts_with("b (child of a), capacity "), "{status}");
+    assert!(status.contains("\nroot a, "), "{status}");
+    assert!(
+        status.contains("  a                    parent "),
+        "{status}"
+    );
+    let end = format!("\n2 brokers in the tree: a, b\nconnects to: {address}\n");
+    assert!(status.ends_with(&end), "{status}");
+    let json: Value = serde_json::from_str(&printed(&b, &["status", "--json"])).unwrap();
+    assert_eq!(json["root"], "a");
+    let way = printed(&b, &["trace", "t/1"]);
+    assert!(way.contains(" a: subscribed, "), "{way}");
+    let nobody = printed(&b, &["trace", "u"]);
+    assert!(nobody.contains("nobody has subscribed to it"), "{nobody}");
+    assert_eq!(printed(&b, &["remove", &address]), "");
+    b.attached("b");
+    let again = command(&b, &["remove", &address]);
+    assert_eq!(again.status.code(), Some(1));
+    let why = String::from_utf8(again.stderr).unwrap();
+    assert!(why.contains("no such neighbour is kept connected"), "{why}");
+    let nobody = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["mesh", "status", "--broker", "127.0.0.1:1"])
+        .output()
+        .unwrap();
+    let why = String::from_utf8(nobody.stderr).unwrap();
+    assert!(why.contains("server.http with --broker"), "{why}");
+}
+
+#[test]
+fn a_neighbour_needs_the_right_password_and_the_role() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let users = file("users", "");
+    for user in ["partner", "guest"] {
+        let words = ["passwd", "-b", &users, user, "secret"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        assert!(command.args(words).output().unwrap().status.success());
+    }
+    let acl = file("acl", "user partner\nbroker\nuser guest\ntopic #\n");
+    let keys = format!("[auth]\npassword_file = {users:?}\nacl_file = {acl:?}");
+    let a = Member::start("a", &keys, &[]);
+    let [right, wrong] = ["secret", "guessed"].map(|text| file(text, &format!("{text}\n")));
+    let keys =
+        |user: &str, password: &str| format!("user = \"{user}\"\npassword_file = {password:?}");
+    let refused = |id: &str, user: &str, password: &str, why: &str| {
+        let member = Member::start(id, &keys(user, password), &[&a]);
+        let said = member.broker.logged("is not connected: it refused: ");
+        assert!(said.contains(why), "{said}");
+    };
+    refused("b", "partner", &wrong, "authentication failed");
+    refused(
+        "c",
+        "guest",
+        &right,
+        "not allowed to connect as a neighbour broker",
+    );
+    let d = Member::start("d", &keys("partner", &right), &[&a]);
+    d.attached("a");
+}
+
+/// A neighbour that calls itself root, and never takes a child.
+#[test]
+fn who_waits_for_its_parent_is_not_ready() {
+    let config = NamedTempFile::with_suffix(".toml").unwrap();
+    let text = "[mesh]\nenabled = true\nid = \"a\"\nhello = \"1m\"\n";
+    std::fs::write(config.path(), text).unwrap();
+    let broker = Broker::with_arguments(&["--config", config.path().to_str().unwrap()]);
+    let a = Member {
+        broker,
+        _config: config,
+    };
+    assert_eq!(a.broker.get("/readyz").status, 200);
+    let mut silent = a.client("$mesh/silent");
+    let id = BrokerId::new("silent").unwrap();
+    let open = Open {
+        versions: (*wire::VERSIONS.start(), *wire::VERSIONS.end()),
+        id: id.clone(),
+        instance: 1,
+        strategy: Strategy::SubscriptionTable,
+        dialled: true,
+    };
+    let advert = Advert {
+        number: 1,
+        root: Rank {
+            capacity: u64::MAX,
+            id,
+        },
+        epoch: 1,
+        cost: 0,
+        hops: 0,
+        age: Nanos(0),
+        asks: 0,
+        answered: 0,
+        held: false,
+        seek: None,
+    };
+    let hello = Hello {
+        advert,
+        sent: 0,
+        echo: None,
+    };
+    for message in [wire::Message::Open(open), wire::Message::Hello(hello)] {
+        let message = Message::new(wire::TOPIC, message.encode());
+        silent.publish(&message.qos(QoS::AtMostOnce)).unwrap();
+    }
+    a.until("waiting for its parent", |status| {
+        status["root"] == "silent" && status["attached"] == false
+    });
+    let why = a.broker.get("/readyz").refused(503);
+    assert!(
+        why.to_string().contains("not attached to the tree"),
+        "{why}"
+    );
+    drop(silent);
+    a.attached("a");
+    assert_eq!(a.broker.get("/readyz").status, 200);
+}
+
+#[test]
+fn what_is_given_up_is_told_of() {
+    let a = Member::start("a", "heal = \"1s\"", &[]);
+    let b = Member::start("b", "", &[&a]);
+    b.attached("a");
+    // Who reaches nobody gives up nobody.
+    let c = Member::start("c", "", &[&a]);
+    c.attached("a");
+    let _subscriber = subscriber(&b, "at-b", "t");
+    a.wants("b");
+    kill(b);
+    publish(&mut a.client("publisher"), "t", "x", QoS::AtLeastOnce);
+    let said = a.broker.logged("mesh: b is given up, ");
+    let wanted = "away for longer than mesh.heal: 1 messages that waited for it are dropped";
+    assert_eq!(said, wanted);
+}
+
+/// One accepts connections and says nothing, the other is a broker of another kind.
+#[test]
+fn who_says_nothing_of_a_mesh_is_told_of() {
+    let a = Member::start("a", "", &[]);
+    for (answer, why) in [
+        (&[][..], "it does not answer within 5 s"),
+        (
+            &[0x20, 3, 0, 0, 0][..],
+            "for a broker of another kind there are bridges",
+        ),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        assert_eq!(add(&a, &address).status, 204);
+        let (mut connection, _) = listener.accept().unwrap();
+        connection.write_all(answer).unwrap();
+        a.until("a reason", |status| {
+            let said = status["unconnected"][&address].as_str();
+            said.is_some_and(|said| said.contains(why))
+        });
+    }
+}
+
 #[test]
 fn by_the_root_everybody_hears_once() {
-    const BY_ROOT: &str = "strategy = \"root-relay\"";
-    let a = Member::start("a", &format!("gamma = 1000000\n{BY_ROOT}"), &[]);
-    let b = Member::start("b", BY_ROOT, &[&a]);
-    let c = Member::start("c", BY_ROOT, &[&b]);
-    let d = Member::start("d", BY_ROOT, &[&a]);
+    // a has what c published from b; b from c, and from a; c from the publisher, and from b.
+    everybody_hears_once("root-relay", [1, 2, 2, 1]);
+}
+
+#[test]
+fn by_flooding_everybody_hears_once() {
+    everybody_hears_once("flooding", [1; 4]);
+}
+
+/// `came`: how often brokers get what a client of the third one publishes, and nobody wants.
+#[track_caller]
+fn everybody_hears_once(strategy: &str, came: [u64; 4]) {
+    let strategy = format!("strategy = {strategy:?}");
+    let a = Member::start("a", &format!("gamma = 1000000\n{strategy}"), &[]);
+    let b = Member::start("b", &strategy, &[&a]);
+    let c = Member::start("c", &strategy, &[&b]);
+    let d = Member::start("d", &strategy, &[&a]);
     let members = [&a, &b, &c, &d];
     for member in members {
         member.attached("a");
@@ -804,7 +1020,7 @@ fn by_the_root_everybody_hears_once() {
         let expected = (0..4).flat_map(|i| [format!("{i} at least"), format!("{i} once")]);
         assert_eq!(all, expected.collect::<Vec<_>>());
     }
-    // Nobody wants this, and it goes up to the root and down to everybody.
+    // Nobody wants this, and it goes to everybody.
     let passed = |member: &Member| {
         let metrics = member.broker.get("/metrics").body;
         let line = metrics
@@ -818,8 +1034,7 @@ fn by_the_root_everybody_hears_once() {
     };
     let before = members.map(passed);
     publish(&mut publishers[2], "unwanted", "x", QoS::AtLeastOnce);
-    // a has it from b; b from c, and from a; c from the publisher, and from b.
-    for ((member, before), more) in members.iter().zip(before).zip([1, 2, 2, 1]) {
+    for ((member, before), more) in members.iter().zip(before).zip(came) {
         let start = Instant::now();
         while passed(member) < before + more {
             assert!(

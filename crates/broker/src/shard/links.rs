@@ -703,18 +703,19 @@ impl Shard {
     }
 
     /// Nothing is kept for a neighbour any more, and nothing goes to it until it
-    /// wants something again.
-    pub fn link_forget(&mut self, peer: &str, now: Nanos) {
+    /// wants something again. Says how many messages waited for it alone.
+    pub fn link_forget(&mut self, peer: &str, now: Nanos) -> usize {
         let Some(slot) = self.link_session(peer) else {
-            return;
+            return 0;
         };
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get_mut(slot) else {
-            return;
+            return 0;
         };
+        let waited = session.window.unacknowledged().count() + session.queue.iter().count();
         if session.conn.is_none() {
             self.end_session(slot, now);
-            return;
+            return waited;
         }
         if let Some(link) = &mut session.link {
             let filters = std::mem::take(&mut link.filters);
@@ -730,6 +731,7 @@ impl Shard {
             hub.store_members(slot, BEHIND, &[]);
         }
         hub.stats.dropped_session_ended += hub.give_up_queue(slot);
+        waited
     }
 
     /// Sends a message of the federation to a neighbour, before all that waits.

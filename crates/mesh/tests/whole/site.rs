@@ -517,7 +517,9 @@ impl Running {
                     self.shard.link_behind(&peer, &filter, &brokers);
                 }
             }
-            Order::Forget(peer) => self.shard.link_forget(peer.as_str(), now),
+            Order::Forget(peer) => {
+                self.shard.link_forget(peer.as_str(), now);
+            }
             Order::Arrived(arrivals) => {
                 for Arrival { client, at, clean } in arrivals {
                     self.seam.arrived.fetch_max(at, Ordering::Relaxed);

@@ -116,7 +116,12 @@ impl Target {
             .next()
             .ok_or_else(wrong)?;
         let answer = exchange(address, method, path, body.unwrap_or_default());
-        let answer = answer.map_err(|error| format!("http://{broker}{path}: {error}"))?;
+        let answer = answer.map_err(|error| {
+            format!(
+                "http://{broker}{path}: {error}; name the host and port of a running broker's \
+                 server.http with --broker"
+            )
+        })?;
         let (head, body) = answer
             .split_once("\r\n\r\n")
             .filter(|(head, _)| head.starts_with("HTTP/"))
@@ -195,6 +200,9 @@ fn describe(status: &Value) -> String {
         let names = value.as_array().into_iter().flatten();
         names.map(text).collect::<Vec<_>>().join(", ")
     };
+    let brokers = &status["brokers"];
+    let count = brokers.as_array().map_or(0, Vec::len);
+    let _ = writeln!(out, "{count} brokers in the tree: {}", list(brokers));
     let _ = writeln!(out, "connects to: {}", list(&status["neighbours"]));
     for (address, why) in status["unconnected"].as_object().into_iter().flatten() {
         let _ = writeln!(out, "  {address} is not connected: {}", text(why));
@@ -255,7 +263,7 @@ mod tests {
             "id": "b", "parent": "a", "attached": true, "capacity": 5, "strategy": "flooding",
             "root": "a", "cost_us": 1800, "hops": 1, "epoch": 9, "filters": 2, "advertised": 3,
             "links": [{"peer": "a", "state": "parent", "rtt_us": 120.5, "filters": 1}],
-            "neighbours": ["a:1883"], "unconnected": {"x:1": "no route"}, "healing": ["c"], "sessions_in": 2, "sessions_out": 0,
+            "brokers": ["a", "b"], "neighbours": ["a:1883"], "unconnected": {"x:1": "no route"}, "healing": ["c"], "sessions_in": 2, "sessions_out": 0,
         });
         let text = describe(&status);
         assert!(text.starts_with("b (child of a), capacity 5, flooding\nroot a, 1.80 ms over 1"));
@@ -263,7 +271,7 @@ mod tests {
             text.contains("a                    parent   rtt 0.12 ms"),
             "{text}"
         );
-        let end = "connects to: a:1883\n  x:1 is not connected: no route\nsessions that followed their clients: 2 here, 0 to others\n\
+        let end = "2 brokers in the tree: a, b\nconnects to: a:1883\n  x:1 is not connected: no route\nsessions that followed their clients: 2 here, 0 to others\n\
                    messages wait for: c\n";
         assert!(text.ends_with(end), "{text}");
         let answers = json!([{"broker": "c", "subscribed": true, "path": [["b", 200], ["a", 1800], ["c", 0]]}]);

@@ -795,7 +795,8 @@ section! {
         /// By how many per cent another way to the root has to be shorter to be
         /// taken.
         hysteresis: u8 = 25, in 0 => 90, since "0.4", Restart;
-        /// How long messages for a neighbour that was lost are kept for another way.
+        /// How long messages for a neighbour that was lost are kept for another way, or
+        /// until it is back: longer than its host takes to boot, if they matter.
         heal: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;
         /// How long a broker is lost before others publish the wills of its clients,
         /// unless these have connected elsewhere. A longer delay of a will counts.

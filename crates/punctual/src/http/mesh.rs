@@ -34,6 +34,8 @@ pub(super) struct Overview {
     /// Whether the parent has accepted this broker, or it is root.
     attached: bool,
     links: Vec<Link>,
+    /// All of the tree, this one among them.
+    brokers: Vec<String>,
     /// Topic filters that somebody wants.
     filters: usize,
     /// Changes of filters told to neighbours.
@@ -116,6 +118,7 @@ pub(super) async fn status(
         parent: status.parent.map(|id| id.to_string()),
         attached: status.attached,
         links: links.collect(),
+        brokers: overview.brokers,
         filters: status.filters,
         advertised: status.advertised,
         shared: status

@@ -26,6 +26,9 @@ use crate::config::Neighbour;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts, at first and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// Of one that speaks MQTT and says nothing of a mesh.
+const NO_BROKER_OF_A_MESH: &str = "it is no broker of a mesh, or mesh.enabled is not set there; for a broker \
+                                   of another kind there are bridges (mesh.bridges)";
 /// In front of the reason that the other broker gives.
 const REFUSED: &str = "it refused: ";
 /// Bytes of the largest packet before the link is one.
@@ -254,16 +257,24 @@ fn connect(neighbour: &Neighbour, introduction: &Introduction) -> Result<Connect
                     let reason = farewell.reason.name();
                     return Err(format!("{REFUSED}{}", why.unwrap_or(reason)));
                 }
-                _ => return Err("it is no broker of a mesh".into()),
+                _ => return Err(NO_BROKER_OF_A_MESH.into()),
             }
             bytes.drain(..length);
         }
         if Instant::now() > end || bytes.len() > FIRST_PACKETS as usize {
-            return Err("it does not say that it is a broker of a mesh".into());
+            return Err(NO_BROKER_OF_A_MESH.into());
         }
-        match stream.read(&mut buffer).map_err(text)? {
-            0 => return Err("it closed the connection".into()),
-            n => bytes.extend_from_slice(&buffer[..n]),
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err("it closed the connection".into()),
+            Ok(n) => bytes.extend_from_slice(&buffer[..n]),
+            // As long as PATIENCE.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(match limits {
+                    Some(_) => NO_BROKER_OF_A_MESH.into(),
+                    None => format!("it does not answer within {} s", PATIENCE.as_secs()),
+                });
+            }
+            Err(error) => return Err(error.to_string()),
         }
     }
 }

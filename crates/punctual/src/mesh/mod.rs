@@ -8,6 +8,7 @@
 mod dial;
 mod kept;
 mod machine;
+mod reached;
 mod seam;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +31,7 @@ use tokio::sync::oneshot;
 
 use self::dial::{Dialled, Dialler, Introduction};
 use self::kept::Kept;
+use self::reached::Reached;
 use self::seam::Seam;
 use crate::cli::Failure;
 use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
@@ -125,6 +127,8 @@ pub(crate) enum NotAdded {
 pub(crate) struct Overview {
     /// The broker in the mesh.
     pub(crate) status: Status,
+    /// Brokers of the tree, this one among them.
+    pub(crate) brokers: Vec<String>,
     /// Neighbours that are to be connected.
     pub(crate) neighbours: Vec<String>,
     /// Those of them that are not, and why.
@@ -234,6 +238,7 @@ impl Opening {
             kept: Kept::default(),
             refused: HashMap::new(),
             starts: HashMap::new(),
+            reached: Reached::default(),
             told_at: None,
         };
         for neighbour in self.neighbours.iter().chain(self.kept.neighbours()) {
@@ -398,6 +403,7 @@ struct Keeper {
     refused: HashMap<BrokerId, String>,
     /// The last two starts of each neighbour.
     starts: HashMap<BrokerId, Starts>,
+    reached: Reached,
     /// When the shards were told last how things stand.
     told_at: Option<Instant>,
 }
@@ -426,6 +432,7 @@ impl Keeper {
             }
             self.act();
             self.end_traces();
+            self.tell_reached();
             self.tell_shards();
         }
     }
@@ -693,6 +700,7 @@ impl Keeper {
                 let stats = self.directory.stats();
                 let _ = reply.send(Overview {
                     status: self.node.status(),
+                    brokers: self.brokers(),
                     neighbours: self.diallers.keys().cloned().collect(),
                     unconnected: self.unconnected(),
                     moved: (stats.sessions_moved_in, stats.sessions_moved_out),
@@ -753,13 +761,33 @@ impl Keeper {
             .call(0, move |shard, now| shard.link_close(conn, &why, now));
     }
 
+    /// All that make up the tree, by names.
+    fn brokers(&self) -> Vec<String> {
+        let own = &self.introduction.open.id;
+        let mut all: Vec<&BrokerId> = self.reached.brokers().iter().chain([own]).collect();
+        all.sort_unstable();
+        all.into_iter().map(ToString::to_string).collect()
+    }
+
+    /// The log says when the mesh has fallen apart, and when its parts are one again.
+    fn tell_reached(&mut self) {
+        let [gone, came] = self.reached.news(self.clock.now());
+        if let Some(gone) = gone {
+            tracing::warn!("mesh: {gone}");
+        }
+        if let Some(came) = came {
+            tracing::info!("mesh: {came}");
+        }
+    }
+
     /// Tells the shards how things stand, for `$SYS` topics: after events, and now and then.
     fn tell_shards(&mut self) {
         if self.told_at.is_some_and(|told| told.elapsed() < SYS) {
             return;
         }
         self.told_at = Some(Instant::now());
-        self.seam.set_topics(topics(&self.node.status()));
+        let brokers = self.reached.brokers().len() + 1;
+        self.seam.set_topics(topics(&self.node.status(), brokers));
     }
 
     /// Tells the shards the way to the root. While a new parent has not accepted, they
@@ -848,6 +876,7 @@ impl Keeper {
     /// neighbour and what it is sent from then on leave no gap.
     fn act(&mut self) {
         let mut orders: Vec<Order> = Vec::new();
+        let now = self.clock.now();
         self.seam.set_can_seek(self.node.can_seek());
         for output in self.node.take_outputs() {
             let peer = |link: LinkId| self.node.peer(link).map(|id| id.as_str().to_owned());
@@ -874,6 +903,7 @@ impl Keeper {
                     carries,
                     version,
                 } => {
+                    self.reached.carry(link, carries, now);
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, now| {
                             shard.link_carry(&peer, carries, understands(version), now);
@@ -888,6 +918,7 @@ impl Keeper {
                     }
                 }
                 Output::Leads { link, brokers } => {
+                    self.reached.lead(link, &brokers, now);
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, _| {
                             let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
@@ -925,7 +956,13 @@ impl Keeper {
                     }
                 }
                 Output::Forget(peer) => orders.push(Box::new(move |shard, now| {
-                    shard.link_forget(peer.as_str(), now);
+                    let waited = shard.link_forget(peer.as_str(), now);
+                    if waited > 0 {
+                        tracing::warn!(
+                            "mesh: {peer} is given up, away for longer than mesh.heal: {waited} messages \
+                             that waited for it are dropped"
+                        );
+                    }
                 })),
                 Output::Arrived(arrivals) => self.arrived_elsewhere(arrivals),
                 Output::Will { will, own } => self.at_home(will, move |shard, will, now| {
@@ -975,7 +1012,7 @@ impl Keeper {
 }
 
 /// What `$SYS/federation/...` says.
-fn topics(status: &Status) -> Vec<(String, String)> {
+fn topics(status: &Status, brokers: usize) -> Vec<(String, String)> {
     let mut topics = Vec::new();
     let mut add = |name: &str, value: String| {
         topics.push((format!("$SYS/federation/{name}"), value));
@@ -988,6 +1025,7 @@ fn topics(status: &Status) -> Vec<(String, String)> {
     add("parent", parent.unwrap_or_else(|| "-".into()));
     add("attached", u8::from(status.attached).to_string());
     add("hops", status.hops.to_string());
+    add("brokers", brokers.to_string());
     add("cost", status.cost.to_string());
     add("filters", status.filters.to_string());
     add("advertised", status.advertised.to_string());

@@ -151,11 +151,20 @@ fn halves_go_on_and_become_one_again() {
     assert_eq!(payloads(&mut at_b, 1), ["one"]);
     assert_eq!(payloads(&mut at_d, 1), ["one"]);
 
+    for member in [a, d] {
+        member.broker.as_ref().unwrap().logged("; brokers: 4");
+    }
     mesh.plug(1, 2, false);
     mesh.have_root(&[2, 3], "c");
     mesh.have_root(&[0, 1], "a");
     let said = c.broker.as_ref().unwrap().logged("mesh: root a lost (");
     assert_eq!(said, "the link to the parent is down), electing: c");
+    // Both halves say who is away, also the one that keeps its root.
+    for (member, others) in [(a, "c, d"), (d, "a, b")] {
+        let broker = member.broker.as_ref().unwrap();
+        let said = broker.logged("mesh: not reached any more: ");
+        assert_eq!(said, format!("{others}; brokers in this part: 2"));
+    }
     publish(&mut from_a, "t", "left");
     publish(&mut from_c, "t", "right");
     assert_eq!(payloads(&mut at_b, 1), ["left"]);
@@ -167,6 +176,9 @@ fn halves_go_on_and_become_one_again() {
         .as_ref()
         .unwrap()
         .logged("mesh: new root a instead of c: ");
+    for member in [a, d] {
+        member.broker.as_ref().unwrap().logged("; brokers: 4");
+    }
     b.wants("c");
     c.wants("b");
     // What waited for the other half comes now, unless it was given up meanwhile.

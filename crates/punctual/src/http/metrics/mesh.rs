@@ -27,6 +27,12 @@ pub(super) fn text(overview: &Overview) -> String {
         "Cost of the way to the root.",
         status.cost as f64 / 1e6,
     );
+    out.one(
+        "punctual_mesh_brokers",
+        Gauge,
+        "Brokers that the tree joins, this one among them.",
+        overview.brokers.len(),
+    );
     out.family(
         "punctual_mesh_links",
         Gauge,
