@@ -104,7 +104,7 @@ impl Hub {
         }
         match (kind, self.conns.get(slot)) {
             (PacketType::PubAck, Some(conn)) if conn.link => {
-                self.answer_link(slot, packet_id, reason)
+                self.answer_link(slot, packet_id, reason);
             }
             _ => self.send_ack(slot, kind, packet_id, reason),
         }
