@@ -373,11 +373,10 @@ impl World {
         self.authenticator = Some(authenticator);
     }
 
-    /// Does something to a shard as its shell would, outputs included.
-    pub fn with_shard<T>(&mut self, shard: u16, call: impl FnOnce(&mut Shard, Nanos) -> T) -> T {
-        let result = call(&mut self.shards[usize::from(shard)], self.now);
-        self.settle(shard);
-        result
+    /// Does something to a shard that the desk was not asked for: after what it has
+    /// answered so far.
+    pub fn call(&mut self, shard: u16, call: ShardCall) {
+        self.schedule(self.now + DECISION, Happening::Call(shard, call));
     }
 
     /// Opens a connection to a random shard.
@@ -560,6 +559,11 @@ impl World {
             self.happen(next.what);
         }
         true
+    }
+
+    /// Whether nothing is under way: no bytes, no mail and no answer.
+    pub fn is_quiet(&self) -> bool {
+        self.queue.is_empty()
     }
 
     /// Lets everything happen until a time.

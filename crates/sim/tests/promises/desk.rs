@@ -173,18 +173,13 @@ pub(crate) fn decide(
 }
 
 /// A change on its way to a shard.
-fn call_of(shared: &Shared, change: Change) -> ShardCall {
+pub(crate) fn call_of(shared: &Shared, change: Change) -> ShardCall {
     let shared = shared.clone();
     ShardCall::new(move |shard, now| apply(&shared, change, shard, now))
 }
 
 /// Tells a shard of a change.
-pub(crate) fn apply(
-    shared: &Shared,
-    change: Change,
-    shard: &mut Shard,
-    now: punctual_broker::Nanos,
-) {
+fn apply(shared: &Shared, change: Change, shard: &mut Shard, now: punctual_broker::Nanos) {
     match change {
         Change::Flow {
             client,

@@ -15,7 +15,7 @@ use punctual_model::wire::Transport;
 use punctual_model::{Answer, Status};
 use punctual_sim::{LinkId, LinkProfile, Rng, World};
 
-use crate::desk::{Office, Shared, apply, as_carried, decide};
+use crate::desk::{Office, Shared, as_carried, call_of, decide};
 
 const MS: u64 = 1_000_000;
 /// Clients that do anything, and such that send what they declared.
@@ -237,9 +237,8 @@ impl Story {
         let changes = self.office.borrow_mut().manager.take_changes();
         for change in changes {
             for shard in 0..self.shards {
-                let (office, change) = (self.office.clone(), change.clone());
-                self.world
-                    .with_shard(shard, |shard, now| apply(&office, change, shard, now));
+                let call = call_of(&self.office, change.clone());
+                self.world.call(shard, call);
             }
         }
     }
@@ -667,8 +666,14 @@ impl Story {
     /// What the manager and the broker know of flows is the same, and who sends
     /// what was declared has not been policed.
     fn agree(&mut self) {
-        // What is under way arrives, answers included.
+        // What is under way arrives, answers included. Others go on sending
+        // meanwhile, and what they ask has not been answered at any fixed time.
         self.pass(Nanos(3 * MS));
+        let latest = self.world.now() + Nanos(100 * MS);
+        while !self.world.is_quiet() {
+            assert!(self.world.now() < latest, "something is always under way");
+            self.pass(Nanos(MS / 20));
+        }
         let views = self.views();
         let office = Rc::clone(&self.office);
         let office = office.borrow();
@@ -732,6 +737,7 @@ impl Story {
                 flows += 1;
                 let status = flow.answer.as_ref().and_then(|answer| answer.status);
                 let id = format!("{topic}@{}", peer.id);
+                assert!(status.is_some(), "{id} is never answered: {flow:?}");
                 if status == Some(Status::Admitted) {
                     assert!(
                         office.manager.view(&id).is_some(),
@@ -761,6 +767,13 @@ impl Story {
     fn end(&mut self) {
         for n in 0..self.peers.len() {
             self.peers[n].steady = None;
+        }
+        // Who is held to a period has sent everything by then.
+        self.pass(Nanos(3_000 * MS));
+        for n in 0..self.peers.len() {
+            let peer = &self.peers[n];
+            let waiting = peer.link.is_some() && !peer.waiting.is_empty();
+            assert!(!waiting, "{} waits for {:?}", peer.id, peer.waiting);
             self.disconnect(n, Some(0));
         }
         self.pass(Nanos(6_000 * MS));
@@ -770,6 +783,7 @@ impl Story {
             self.office.borrow_mut().manager.remove(&view.id);
         }
         self.conclude();
+        self.pass(Nanos(MS));
         let office = self.office.borrow();
         assert_eq!((office.manager.len(), office.manager.wishes()), (0, 0));
         assert_eq!(office.manager.state().clients, []);
