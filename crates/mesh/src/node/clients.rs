@@ -8,18 +8,41 @@ use std::collections::BTreeSet;
 
 use punctual_model::Nanos;
 
-use super::{Event, Node, Output};
+use super::{Event, Node, Output, Settings};
 use crate::id::LinkId;
 use crate::table::parts;
-use crate::wills::{GUARDS, Told, Whose};
+use crate::wills::{GUARDS, Told, Whose, Wills};
 use crate::wire::{Arrival, CLIENTS, Left, MAX_MESSAGE, Message, Testament};
+
+/// What is known of clients, here and elsewhere, and is to be told.
+#[derive(Debug)]
+pub(super) struct Clients {
+    pub(super) wills: Wills,
+    /// Clients of which neighbours are to be told, and which neighbour has told of them.
+    arrivals: Vec<(Option<LinkId>, Arrival)>,
+}
+
+impl Clients {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let Settings {
+            will_wait,
+            linger,
+            max_will_bytes,
+            ..
+        } = *settings;
+        Self {
+            wills: Wills::new(will_wait, linger, max_will_bytes),
+            arrivals: Vec::new(),
+        }
+    }
+}
 
 impl Node {
     /// A client has connected to this broker; with what it leaves behind, see
     /// [`Self::set_will`].
     pub fn arrived(&mut self, arrival: Arrival, now: Nanos) {
-        self.wills.arrived(&arrival);
-        self.arrivals.push((None, arrival));
+        self.clients.wills.arrived(&arrival);
+        self.clients.arrivals.push((None, arrival));
         self.settle(now);
     }
 
@@ -27,30 +50,35 @@ impl Node {
     /// others publish if this broker is lost.
     pub fn set_will(&mut self, client: &str, will: Option<Testament>, now: Nanos) {
         let fits = |will: &Testament| will.size() < MAX_MESSAGE / 2;
-        self.wills.set(client, will.filter(fits));
+        self.clients.wills.set(client, will.filter(fits));
         self.settle(now);
     }
 
     /// A neighbour tells of clients that have connected elsewhere.
     pub(super) fn heard_arrivals(&mut self, from: LinkId, arrivals: Vec<Arrival>) {
         for arrival in &arrivals {
-            self.wills.arrived(arrival);
+            self.clients.wills.arrived(arrival);
         }
         let to_tell = arrivals.iter().cloned();
-        self.arrivals
+        self.clients
+            .arrivals
             .extend(to_tell.map(|arrival| (Some(from), arrival)));
-        self.outputs.push_back(Output::Arrived(arrivals));
+        self.outputs.push(Output::Arrived(arrivals));
     }
 
     /// A neighbour tells what its clients leave behind.
     pub(super) fn heard_wills(&mut self, from: LinkId, told: Told, now: Nanos) {
-        let Some(link) = self.links.get(&from) else {
+        let Some(link) = self.links.get(from) else {
             return;
         };
         let (peer, instance) = (link.peer.clone(), link.instance);
-        if self.wills.heard((peer.clone(), instance), told, now) {
+        if self
+            .clients
+            .wills
+            .heard((peer.clone(), instance), told, now)
+        {
             let event = Event::WillsFull(peer);
-            self.outputs.push_back(Output::Event(event));
+            self.outputs.log(event);
         }
     }
 
@@ -62,28 +90,28 @@ impl Node {
             match links.into_iter().find(|link| *link != from) {
                 Some(link) => self.send_left(link, left),
                 // It is not there any more; where it is will be known.
-                None => self.wills.inherit(left, now),
+                None => self.clients.wills.inherit(left, now),
             }
             return;
         }
         let same = left.instance == self.settings.instance;
         if !left.published.is_empty() {
             let wills = left.published.clone();
-            self.outputs.push_back(Output::Published { wills, same });
+            self.outputs.push(Output::Published { wills, same });
         }
         if !left.moved.is_empty() {
             let moved = left.moved.clone();
-            self.outputs.push_back(Output::Arrived(moved));
+            self.outputs.push(Output::Arrived(moved));
         }
         if !same {
             let published = Vec::new();
-            self.wills.inherit(Left { published, ..left }, now);
+            self.clients.wills.inherit(Left { published, ..left }, now);
         }
     }
 
     /// In messages of bounded size; also to a neighbour to which the link does not carry yet.
     fn send_left(&mut self, to: LinkId, left: Left) {
-        let link = self.links.get(&to);
+        let link = self.links.get(to);
         if link.is_none_or(|link| link.version < CLIENTS) {
             return;
         }
@@ -107,51 +135,43 @@ impl Node {
         };
         // Who has moved is known before what is left is looked at.
         for moved in in_batches(moved, arrival_size) {
-            self.send(to, &part(Vec::new(), Vec::new(), moved));
+            self.outputs.send(to, &part(Vec::new(), Vec::new(), moved));
         }
         for published in in_batches(published, Testament::size) {
-            self.send(to, &part(Vec::new(), published, Vec::new()));
+            self.outputs
+                .send(to, &part(Vec::new(), published, Vec::new()));
         }
         for wills in in_batches(wills, Testament::size) {
-            self.send(to, &part(wills, Vec::new(), Vec::new()));
+            self.outputs.send(to, &part(wills, Vec::new(), Vec::new()));
         }
-    }
-
-    fn speaks_of_clients(&self, link: LinkId) -> bool {
-        let link = self.links.get(&link);
-        link.is_some_and(|link| link.version >= CLIENTS && link.edge.carries())
     }
 
     /// Who is to keep the wills of this broker's clients: the parent first.
     fn guards(&self) -> Vec<LinkId> {
         let parent = self.tree.parent().map(|(link, _)| link);
-        let others = self.links.keys().copied();
+        let others = self.links.speaking(CLIENTS);
         let others = others.filter(|link| Some(*link) != parent);
-        let all = parent.into_iter().chain(others);
-        all.filter(|link| self.speaks_of_clients(*link))
-            .take(GUARDS)
-            .collect()
+        let parent = parent.filter(|link| self.links.speaks(*link, CLIENTS));
+        parent.into_iter().chain(others).take(GUARDS).collect()
     }
 
     pub(super) fn has_news_of_clients(&self) -> bool {
-        !self.arrivals.is_empty() || self.wills.has_changes(&self.guards())
+        !self.clients.arrivals.is_empty() || self.clients.wills.has_changes(&self.guards())
     }
 
     /// Tells neighbours what there is to be told of clients.
     pub(super) fn tell_of_clients(&mut self) {
-        let arrivals = std::mem::take(&mut self.arrivals);
-        let links = self.links.keys().copied();
-        let links: Vec<LinkId> = links.filter(|link| self.speaks_of_clients(*link)).collect();
-        for link in links {
+        let arrivals = std::mem::take(&mut self.clients.arrivals);
+        for link in self.links.speaking(CLIENTS) {
             let others = arrivals.iter().filter(|(from, _)| *from != Some(link));
             let others: Vec<Arrival> = others.map(|(_, arrival)| arrival.clone()).collect();
             for batch in in_batches(others, arrival_size) {
-                self.send(link, &Message::Arrived(batch));
+                self.outputs.send(link, &Message::Arrived(batch));
             }
         }
         let guards = self.guards();
-        for told in self.wills.changes(guards) {
-            if self.speaks_of_clients(told.link) {
+        for told in self.clients.wills.changes(guards) {
+            if self.links.speaks(told.link, CLIENTS) {
                 self.send_wills(told);
             }
         }
@@ -173,22 +193,21 @@ impl Node {
                 add,
                 remove,
             };
-            self.send(link, &message);
+            self.outputs.send(link, &message);
         }
     }
 
     /// Sees which brokers that have left something here are lost, and which are back.
     pub(super) fn look_after_wards(&mut self, now: Nanos) {
-        let others = self.wills.wards();
+        let others = self.clients.wills.wards();
         let others = others.filter(|(id, _)| *id != self.settings.id);
         for ward in others.cloned().collect::<Vec<Whose>>() {
-            let link = self.numbers.get(&ward.0).copied();
-            let link = link.and_then(|link| Some((link, self.links.get(&link)?)));
-            let near = link.filter(|(_, link)| link.edge.carries());
+            let near = self.links.to(&ward.0);
+            let near = near.filter(|(_, link)| link.edge.carries());
             if let Some((link, up)) = near {
                 let left = match ward.1 == up.instance {
-                    true => self.wills.found(&ward, now),
-                    false => self.wills.give_back(&ward, now),
+                    true => self.clients.wills.found(&ward, now),
+                    false => self.clients.wills.give_back(&ward, now),
                 };
                 if let Some(left) = left {
                     self.send_left(link, left);
@@ -198,20 +217,20 @@ impl Node {
             let (links, _) = self.reach.where_are(&BTreeSet::from([ward.0.clone()]));
             match links.first() {
                 Some(link) => {
-                    if let Some(left) = self.wills.give_back(&ward, now) {
+                    if let Some(left) = self.clients.wills.give_back(&ward, now) {
                         self.send_left(*link, left);
                     }
                 }
-                None => self.wills.lose(&ward, now),
+                None => self.clients.wills.lose(&ward, now),
             }
         }
     }
 
     /// Publishes what lost brokers have left.
     pub(super) fn publish_wills(&mut self, now: Nanos) {
-        for (whose, will) in self.wills.due(now) {
+        for (whose, will) in self.clients.wills.due(now) {
             let own = whose == self.settings.id;
-            self.outputs.push_back(Output::Will { will, own });
+            self.outputs.push(Output::Will { will, own });
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use punctual_model::Nanos;
 
+use super::keeping::Keeping;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::wire::{Found, Holder, Letter, Message, SESSIONS, SeekSession};
@@ -61,12 +62,26 @@ impl Seeks {
     pub(super) fn has_letters(&self) -> bool {
         !self.letters.is_empty()
     }
+
+    /// A letter that came over a link waits until so many wishes are kept.
+    fn put_off(&mut self, wished: u64, from: LinkId, letter: Letter) {
+        if self.letters.len() < MAX_LETTERS {
+            self.letters.push_back((wished, from, letter));
+        }
+    }
+
+    /// A letter that does not wait any more, and where it came from.
+    fn next_letter(&mut self, keeping: &Keeping) -> Option<(LinkId, Letter)> {
+        let is_kept = |(wished, ..): &mut (u64, LinkId, Letter)| keeping.is_kept(*wished);
+        let (_, from, letter) = self.letters.pop_front_if(is_kept)?;
+        Some((from, letter))
+    }
 }
 
 impl Node {
     /// Whether somebody could be asked for sessions.
     pub fn can_seek(&self) -> bool {
-        self.links.keys().any(|link| self.moves_sessions(*link))
+        self.links.speaking(SESSIONS).next().is_some()
     }
 
     /// Asks all other brokers for the session of a client; [`Output::Found`] is the answer,
@@ -126,15 +141,12 @@ impl Node {
             let Letter {
                 from, client, body, ..
             } = letter;
-            self.outputs
-                .push_back(Output::Letter { from, client, body });
+            self.outputs.push(Output::Letter { from, client, body });
             return;
         }
         match from {
-            Some(link) if self.kept < self.wished || self.seeks.has_letters() => {
-                if self.seeks.letters.len() < MAX_LETTERS {
-                    self.seeks.letters.push_back((self.wished, link, letter));
-                }
+            Some(link) if !self.keeping.is_all_kept() || self.seeks.has_letters() => {
+                self.seeks.put_off(self.keeping.wished(), link, letter);
             }
             _ => self.send_letter(from, letter, now),
         }
@@ -142,12 +154,7 @@ impl Node {
 
     /// Passes on letters that wait for nothing any more.
     pub(super) fn pass_letters(&mut self, now: Nanos) {
-        let kept = self.kept;
-        let letters = |node: &mut Self| {
-            let letters = &mut node.seeks.letters;
-            letters.pop_front_if(|(number, ..)| *number <= kept)
-        };
-        while let Some((_, from, letter)) = letters(self) {
+        while let Some((from, letter)) = self.seeks.next_letter(&self.keeping) {
             self.send_letter(Some(from), letter, now);
         }
     }
@@ -155,16 +162,11 @@ impl Node {
     fn send_letter(&mut self, from: Option<LinkId>, letter: Letter, now: Nanos) {
         let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);
-        if let Some(link) = links.find(|link| self.moves_sessions(*link)) {
+        if let Some(link) = links.find(|link| self.links.speaks(*link, SESSIONS)) {
             // Who hears that a session is safe here knows what is wanted for it.
             self.tell_filters(now);
-            self.send(link, &Message::Letter(letter));
+            self.outputs.send(link, &Message::Letter(letter));
         }
-    }
-
-    fn moves_sessions(&self, link: LinkId) -> bool {
-        let link = self.links.get(&link);
-        link.is_some_and(|link| link.version >= SESSIONS && link.edge.carries())
     }
 
     fn ask(&mut self, from: Option<LinkId>, seek: SeekSession, now: Nanos) {
@@ -174,8 +176,8 @@ impl Node {
             self.tell_found(from, key, client, holders);
             return;
         }
-        let links = self.links.keys().copied();
-        let others = links.filter(|link| Some(*link) != from && self.moves_sessions(*link));
+        let links = self.links.speaking(SESSIONS);
+        let others = links.filter(|link| Some(*link) != from);
         let open: BTreeSet<LinkId> = others.collect();
         // Who is asked further away answers earlier, so that no answer comes too late.
         let further = SeekSession {
@@ -183,7 +185,7 @@ impl Node {
             ..seek.clone()
         };
         for link in &open {
-            self.send(*link, &Message::Seek(further.clone()));
+            self.outputs.send(*link, &Message::Seek(further.clone()));
         }
         let asked = Asked {
             client: seek.client.clone(),
@@ -196,7 +198,7 @@ impl Node {
         let wait = Nanos::from_millis(u64::from(seek.wait)).min(self.settings.session_wait);
         self.seeks.ends.insert((now + wait, key.clone()));
         if from.is_some() {
-            self.outputs.push_back(Output::Sought(seek));
+            self.outputs.push(Output::Sought(seek));
         }
         self.answer_if_done(key);
     }
@@ -227,7 +229,7 @@ impl Node {
     /// Nobody answers over links that do not carry any more.
     fn forget_lost_answers(&mut self) {
         let links = &self.links;
-        let carries = |link: &LinkId| links.get(link).is_some_and(|link| link.edge.carries());
+        let carries = |link: &LinkId| links.get(*link).is_some_and(|link| link.edge.carries());
         let mut done = Vec::new();
         for (key, asked) in &mut self.seeks.asked {
             asked.open.retain(carries);
@@ -246,12 +248,12 @@ impl Node {
         holders: Vec<Holder>,
     ) {
         match to {
-            None => self.outputs.push_back(Output::Found {
+            None => self.outputs.push(Output::Found {
                 number,
                 client,
                 holders,
             }),
-            Some(link) if self.moves_sessions(link) => self.send(
+            Some(link) if self.links.speaks(link, SESSIONS) => self.outputs.send(
                 link,
                 &Message::Found(Found {
                     by,
@@ -279,7 +281,7 @@ impl Node {
         for came in present.difference(&seeks.present) {
             let away = seeks.away.remove(came).unwrap_or(Nanos(0));
             let broker = came.clone();
-            self.outputs.push_back(Output::Came { broker, away });
+            self.outputs.push(Output::Came { broker, away });
         }
         seeks.present = present;
         while seeks.away.len() > MAX_AWAY {

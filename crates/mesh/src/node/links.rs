@@ -1,0 +1,278 @@
+//! Connections to neighbours that are up, and the numbers by which neighbours are known.
+//!
+//! A neighbour keeps its number as long as something is kept for it, connected or not; two never
+//! have the same. Between two brokers there is one link: of connections that both have opened, that
+//! of the lower name stays.
+
+use std::collections::BTreeMap;
+
+use punctual_model::Nanos;
+
+use super::Settings;
+use crate::id::{BrokerId, LinkId};
+use crate::rtt::{self, Rtt};
+use crate::strategy::Strategy;
+use crate::tree::{Advert, Edge};
+use crate::wire::{Hello, Open, VERSIONS};
+
+/// What a link is taken to cost before it was measured.
+const UNMEASURED: Nanos = Nanos::from_millis(10);
+
+/// Why a connection does not become a link.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No common version.
+    #[error("speaks versions {} to {} of the mesh, this broker {} to {}", .0.0, .0.1, VERSIONS.start(), VERSIONS.end())]
+    Version((u8, u8)),
+    /// It has this broker's name, or is this broker.
+    #[error("has the same name as this broker: give each its own (mesh.id)")]
+    Name,
+    /// It forwards otherwise.
+    #[error(
+        "forwards by {theirs}, this broker by {ours}: all of a mesh need the same (mesh.strategy)"
+    )]
+    Strategy {
+        /// The neighbour's.
+        theirs: Strategy,
+        /// This broker's.
+        ours: Strategy,
+    },
+    /// There is another connection between the two.
+    #[error("is connected already")]
+    Parallel,
+    /// All link numbers are in use.
+    #[error("would be one neighbour too many: {} are allowed", LinkId::MAX)]
+    Full,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) peer: BrokerId,
+    pub(super) instance: u64,
+    pub(super) dialled: bool,
+    /// The highest that both ends speak.
+    pub(super) version: u8,
+    pub(super) edge: Edge,
+    weight: f64,
+    rtt: Rtt,
+    /// The neighbour's clock in its last hello, and when that came.
+    echo: Option<(u64, Nanos)>,
+    /// Publications that came over it wait at this broker.
+    waits: bool,
+}
+
+impl Link {
+    pub(super) fn new(peer: &Open, weight: f64) -> Self {
+        Self {
+            peer: peer.id.clone(),
+            instance: peer.instance,
+            dialled: !peer.dialled,
+            version: peer.versions.1.min(*VERSIONS.end()),
+            edge: Edge::Spare,
+            weight,
+            rtt: Rtt::default(),
+            echo: None,
+            waits: false,
+        }
+    }
+
+    /// What it costs, with `hop` for the broker at its end.
+    pub(super) fn cost(&self, hop: Nanos) -> u64 {
+        let rtt = self.rtt.used().unwrap_or(UNMEASURED);
+        rtt::cost(rtt, self.weight, hop)
+    }
+
+    /// Smoothed round-trip time.
+    pub(super) fn rtt(&self) -> Option<Nanos> {
+        self.rtt.smoothed()
+    }
+
+    /// Takes in when the neighbour said something; says whether the cost may be another.
+    pub(super) fn heard(&mut self, hello: &Hello, hysteresis: u32, now: Nanos) -> bool {
+        self.echo = Some((hello.sent, now));
+        let Some((sent, ago)) = hello.echo else {
+            return false;
+        };
+        let rtt = (now.0 / 1000).checked_sub(sent.saturating_add(ago));
+        rtt.is_some_and(|rtt| self.rtt.sample(Nanos(rtt * 1000), hysteresis))
+    }
+
+    /// What is said to the neighbour next.
+    pub(super) fn hello(&self, advert: Advert, now: Nanos) -> Hello {
+        let echo = self.echo.map(|(sent, at)| (sent, (now - at).0 / 1000));
+        let sent = now.0 / 1000;
+        Hello { advert, sent, echo }
+    }
+}
+
+/// All links of a broker.
+#[derive(Debug)]
+pub(super) struct Links {
+    up: BTreeMap<LinkId, Link>,
+    /// Numbers given to neighbours; kept while something is kept for them.
+    numbers: BTreeMap<BrokerId, LinkId>,
+    /// How long a publication may be under way.
+    linger: Nanos,
+    /// When the last publication from a neighbour that had to wait here went on.
+    went_on: Nanos,
+}
+
+impl Links {
+    pub(super) fn new(linger: Nanos, now: Nanos) -> Self {
+        Self {
+            up: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            linger,
+            went_on: now,
+        }
+    }
+
+    /// Whether a connection may become a link, and which: in the place of the one that is up with
+    /// that number, if there is one.
+    pub(super) fn admit(&self, peer: &Open, settings: &Settings) -> Result<LinkId, Refusal> {
+        if peer.versions.0 > *VERSIONS.end() || peer.versions.1 < *VERSIONS.start() {
+            return Err(Refusal::Version(peer.versions));
+        }
+        if peer.id == settings.id {
+            return Err(Refusal::Name);
+        }
+        if peer.strategy != settings.strategy {
+            return Err(Refusal::Strategy {
+                theirs: peer.strategy,
+                ours: settings.strategy,
+            });
+        }
+        let dialled = !peer.dialled;
+        let link = self.number_for(&peer.id).ok_or(Refusal::Full)?;
+        if let Some(old) = self.up.get(&link) {
+            // If both opened one, that of the lower name stays. A second one from
+            // the same side, or after a restart, says that the first is dead.
+            let lower_dialled = (settings.id < peer.id) == dialled;
+            let same = old.instance == peer.instance && old.dialled != dialled;
+            if same && !lower_dialled {
+                return Err(Refusal::Parallel);
+            }
+        }
+        Ok(link)
+    }
+
+    /// The number of a neighbour, or a free one.
+    fn number_for(&self, peer: &BrokerId) -> Option<LinkId> {
+        if let Some(link) = self.numbers.get(peer) {
+            return Some(*link);
+        }
+        let used = |link: &LinkId| self.numbers.values().any(|other| other == link);
+        (0..LinkId::MAX).map(LinkId).find(|link| !used(link))
+    }
+
+    /// The connection with that number is up.
+    pub(super) fn insert(&mut self, number: LinkId, link: Link) {
+        self.numbers.insert(link.peer.clone(), number);
+        self.up.insert(number, link);
+    }
+
+    /// Gives a number to a neighbour that was there before a restart, unless it is connected or
+    /// there is none.
+    pub(super) fn recall(&mut self, peer: &BrokerId) -> Option<LinkId> {
+        let link = self.number_for(peer);
+        let link = link.filter(|link| !self.up.contains_key(link))?;
+        self.numbers.insert(peer.clone(), link);
+        Some(link)
+    }
+
+    /// The connection of a link is gone. Its neighbour keeps the number.
+    pub(super) fn remove(&mut self, link: LinkId) {
+        self.up.remove(&link);
+    }
+
+    /// Lets a number be used again; returns whose it was.
+    pub(super) fn release(&mut self, link: LinkId) -> Option<BrokerId> {
+        let peer = self.peer(link).cloned()?;
+        self.numbers.remove(&peer);
+        Some(peer)
+    }
+
+    pub(super) fn get(&self, link: LinkId) -> Option<&Link> {
+        self.up.get(&link)
+    }
+
+    pub(super) fn get_mut(&mut self, link: LinkId) -> Option<&mut Link> {
+        self.up.get_mut(&link)
+    }
+
+    pub(super) fn is_up(&self, link: LinkId) -> bool {
+        self.up.contains_key(&link)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (LinkId, &Link)> {
+        self.up.iter().map(|(id, link)| (*id, link))
+    }
+
+    /// Whose number that is, connected or not.
+    pub(super) fn peer(&self, link: LinkId) -> Option<&BrokerId> {
+        let up = self.up.get(&link).map(|link| &link.peer);
+        up.or_else(|| {
+            let mut numbers = self.numbers.iter();
+            let (peer, _) = numbers.find(|(_, other)| **other == link)?;
+            Some(peer)
+        })
+    }
+
+    /// The link to a neighbour that is connected.
+    pub(super) fn to(&self, peer: &BrokerId) -> Option<(LinkId, &Link)> {
+        let link = self.numbers.get(peer)?;
+        Some((*link, self.up.get(link)?))
+    }
+
+    /// Scales the round-trip time to a neighbour otherwise; returns the link, if that changes it.
+    pub(super) fn weigh(&mut self, peer: &BrokerId, weight: f64) -> Option<(LinkId, &Link)> {
+        let id = *self.numbers.get(peer)?;
+        let link = self.up.get_mut(&id)?;
+        if link.weight == weight {
+            return None;
+        }
+        link.weight = weight;
+        Some((id, link))
+    }
+
+    /// Whether messages go over any link.
+    pub(super) fn any_carries(&self) -> bool {
+        self.up.values().any(|link| link.edge.carries())
+    }
+
+    /// Whether messages of that version go over a link.
+    pub(super) fn speaks(&self, link: LinkId, version: u8) -> bool {
+        let link = self.up.get(&link);
+        link.is_some_and(|link| link.version >= version && link.edge.carries())
+    }
+
+    /// Links over which messages of that version go.
+    pub(super) fn speaking(&self, version: u8) -> impl Iterator<Item = LinkId> {
+        let links = self.up.keys().copied();
+        links.filter(move |link| self.speaks(*link, version))
+    }
+
+    /// Publications that came over a link wait at this broker, or do not any more.
+    pub(super) fn set_waits(&mut self, link: LinkId, waits: bool, now: Nanos) {
+        if let Some(link) = self.up.get_mut(&link) {
+            if link.waits && !waits {
+                self.went_on = now;
+            }
+            link.waits = waits;
+        }
+    }
+
+    /// Nothing waits any more that came over a link, which is about to be removed.
+    pub(super) fn end_waits(&mut self, link: LinkId, now: Nanos) {
+        if self.up.get(&link).is_some_and(|link| link.waits) {
+            self.went_on = now;
+        }
+    }
+
+    /// When something that lingers since then need not any more; not as long as publications of
+    /// neighbours wait at this broker.
+    pub(super) fn linger_ends(&self, since: Nanos) -> Option<Nanos> {
+        let waits = self.up.values().any(|link| link.waits);
+        (!waits).then_some(since.max(self.went_on) + self.linger)
+    }
+}

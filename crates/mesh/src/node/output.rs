@@ -1,0 +1,184 @@
+//! What a node asks its shell to do, and tells it: in order, as nothing here touches the world.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use punctual_model::Nanos;
+
+use crate::id::{BrokerId, LinkId, Rank};
+use crate::tree::{Edge, Why};
+use crate::wire::{Arrival, Holder, Message, SeekSession, Testament, Traced};
+
+/// What a node asks its shell to do, or tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send the bytes to the neighbour, on [`crate::wire::TOPIC`].
+    Send(LinkId, Vec<u8>),
+    /// Close the connection of a link; it is down already.
+    Close(LinkId, String),
+    /// From now on messages go over the link, or are kept for it.
+    Carry {
+        /// Which.
+        link: LinkId,
+        /// Whether they go.
+        carries: bool,
+        /// What its ends speak, see [`crate::wire::VERSIONS`].
+        version: u8,
+    },
+    /// The neighbour wants these as well, and those not any more.
+    Interest {
+        /// Which.
+        link: LinkId,
+        /// Topic filters.
+        add: Vec<Box<str>>,
+        /// Topic filters.
+        remove: Vec<Box<str>>,
+    },
+    /// Brokers that a link leads to, its neighbour among them, instead of those before; for
+    /// [`crate::Node::remember`].
+    Leads {
+        /// Which.
+        link: LinkId,
+        /// Those.
+        brokers: Vec<BrokerId>,
+    },
+    /// When all of [`Output::Interest`] and [`Output::Leads`] so far is kept over a restart, if
+    /// anything is, [`crate::Node::kept`] is to be called with that number.
+    Keep(u64),
+    /// Brokers are behind a link that were not before.
+    Reached,
+    /// Put what is kept for one neighbour into the queue of another.
+    Copy {
+        /// What is kept for this one,
+        from: BrokerId,
+        /// goes to this one,
+        to: BrokerId,
+        /// and is not kept any more.
+        moves: bool,
+    },
+    /// Nothing is kept any more for a neighbour whose link does not carry, and it
+    /// wants nothing.
+    Forget(BrokerId),
+    /// Other brokers where a shared subscription has members, instead of those before.
+    Members {
+        /// Its filter.
+        filter: Box<str>,
+        /// Those that are reached, if any is.
+        brokers: Vec<BrokerId>,
+    },
+    /// Other brokers behind a link where a shared subscription has members, instead of those
+    /// before; for [`crate::Node::remember`].
+    Behind {
+        /// Which.
+        link: LinkId,
+        /// Its filter.
+        filter: Box<str>,
+        /// Those, if there are any.
+        brokers: Vec<BrokerId>,
+    },
+    /// These clients have connected to other brokers: whoever has connected here before with
+    /// the same identifier has been taken over.
+    Arrived(Vec<Arrival>),
+    /// Publish a will, unless its client is connected here.
+    Will {
+        /// What to publish.
+        will: Testament,
+        /// Whether it is of this broker's clients before it started again, and not of
+        /// another one that is lost.
+        own: bool,
+    },
+    /// Others have published wills of clients of this broker.
+    Published {
+        /// Those.
+        wills: Vec<Testament>,
+        /// Whether this broker ran meanwhile: what these clients leave behind next is
+        /// another message.
+        same: bool,
+    },
+    /// See whether the session of a client is here, and say so with [`crate::Node::sought`].
+    Sought(SeekSession),
+    /// The answer to [`crate::Node::seek`].
+    Found {
+        /// Which question.
+        number: u64,
+        /// Client identifier.
+        client: Box<str>,
+        /// Who has something of the session.
+        holders: Vec<Holder>,
+    },
+    /// What another broker's core has written about a session, see [`crate::Node::letter`].
+    Letter {
+        /// Whose.
+        from: BrokerId,
+        /// Client identifier.
+        client: Box<str>,
+        /// As it was written.
+        body: Arc<[u8]>,
+    },
+    /// A broker is reached that was not.
+    Came {
+        /// Which.
+        broker: BrokerId,
+        /// Since when it may not have been, unnoticed for a while; 0 if it never was.
+        away: Nanos,
+    },
+    /// An answer to [`crate::Node::trace`].
+    Traced(Traced),
+    /// Something for the log.
+    Event(Event),
+}
+
+/// Something worth a line in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A link to a neighbour is up.
+    LinkUp(BrokerId),
+    /// A link is down.
+    LinkDown(BrokerId, String),
+    /// Another root.
+    Root {
+        /// Before.
+        old: Rank,
+        /// Now.
+        new: Rank,
+        /// Cause.
+        why: Why,
+    },
+    /// Another parent.
+    Parent {
+        /// `None` for the root.
+        parent: Option<BrokerId>,
+        /// Cost of the way to the root in microseconds.
+        cost: u64,
+        /// Cause.
+        why: Why,
+    },
+    /// Messages over this link begin or end.
+    Edge(BrokerId, Edge),
+    /// A neighbour's subscriptions do not fit; it is sent everything.
+    TableFull(BrokerId),
+    /// The wills of a neighbour's clients do not fit; some are not kept.
+    WillsFull(BrokerId),
+}
+
+/// Outputs that the shell has not taken.
+#[derive(Debug, Default)]
+pub(super) struct Outputs(VecDeque<Output>);
+
+impl Outputs {
+    pub(super) fn push(&mut self, output: Output) {
+        self.0.push_back(output);
+    }
+
+    pub(super) fn send(&mut self, link: LinkId, message: &Message) {
+        self.push(Output::Send(link, message.encode()));
+    }
+
+    pub(super) fn log(&mut self, event: Event) {
+        self.push(Output::Event(event));
+    }
+
+    pub(super) fn take(&mut self) -> VecDeque<Output> {
+        std::mem::take(&mut self.0)
+    }
+}

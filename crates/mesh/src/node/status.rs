@@ -1,0 +1,115 @@
+//! How a broker of the mesh stands, for operators.
+
+use std::collections::BTreeMap;
+
+use punctual_model::Nanos;
+
+use super::Node;
+use crate::id::{BrokerId, LinkId, Rank};
+use crate::strategy::Strategy;
+use crate::tree::Edge;
+
+/// What [`crate::Node::status`] says of a link.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkStatus {
+    /// Its number.
+    pub link: LinkId,
+    /// The neighbour.
+    pub peer: BrokerId,
+    /// Whether this broker opened the connection.
+    pub dialled: bool,
+    /// What it is used for.
+    pub edge: Edge,
+    /// Smoothed round-trip time.
+    pub rtt: Option<Nanos>,
+    /// Cost in microseconds.
+    pub cost: u64,
+    /// Root that the neighbour offers, and its cost there.
+    pub offer: Option<(BrokerId, u64)>,
+    /// Filters it wants.
+    pub filters: usize,
+}
+
+/// State of a broker in the mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    /// Its name.
+    pub id: BrokerId,
+    /// Its capacity.
+    pub capacity: u64,
+    /// How it forwards.
+    pub strategy: Strategy,
+    /// The root.
+    pub root: Rank,
+    /// The root's epoch.
+    pub epoch: u64,
+    /// Cost of the way to the root in microseconds.
+    pub cost: u64,
+    /// Links of it.
+    pub hops: u16,
+    /// The parent, if there is one.
+    pub parent: Option<BrokerId>,
+    /// Whether it is root or its parent has accepted it.
+    pub attached: bool,
+    /// Links that are up.
+    pub links: Vec<LinkStatus>,
+    /// Filters in the table.
+    pub filters: usize,
+    /// Changes told to neighbours so far.
+    pub advertised: u64,
+    /// Other brokers with members of shared subscriptions, by their filters.
+    pub shared: BTreeMap<Box<str>, Vec<BrokerId>>,
+    /// Neighbours that messages are kept for.
+    pub healing: Vec<BrokerId>,
+    /// Clients here whose wills others publish if this broker is lost.
+    pub wills: usize,
+    /// Wills that are kept here for other brokers.
+    pub wills_kept: usize,
+}
+
+impl Node {
+    /// How things stand.
+    pub fn status(&self) -> Status {
+        let (cost, hops) = self.tree.way();
+        let parent = self
+            .tree
+            .parent()
+            .and_then(|(link, _)| self.peer(link).cloned());
+        let links = self.links.iter().map(|(id, link)| {
+            let (cost, offer) = self.tree.offer(id).unwrap_or_default();
+            LinkStatus {
+                link: id,
+                peer: link.peer.clone(),
+                dialled: link.dialled,
+                edge: link.edge,
+                rtt: link.rtt(),
+                cost,
+                offer: offer.map(|(root, cost)| (root.id.clone(), cost)),
+                filters: self.filters.table.count_wanted_by(id),
+            }
+        });
+        let (wills, wills_kept) = self.clients.wills.counts();
+        Status {
+            wills,
+            wills_kept,
+            id: self.settings.id.clone(),
+            capacity: self.settings.capacity,
+            strategy: self.settings.strategy,
+            root: self.tree.root().clone(),
+            epoch: self.tree.epoch(),
+            cost,
+            hops,
+            parent,
+            attached: self.tree.is_attached(),
+            links: links.collect(),
+            filters: self.filters.table.len(),
+            advertised: self.filters.table.advertised(),
+            shared: self.members.elsewhere().clone(),
+            healing: self
+                .lost
+                .links()
+                .filter_map(|link| self.peer(link).cloned())
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Which way a topic takes: a trace goes where its messages would go, and each broker that it
+//! reaches answers to who asked, over the way on which it came. Nothing is kept of either.
+
+use punctual_model::Nanos;
+
+use super::{Node, Output};
+use crate::id::LinkId;
+use crate::wire::{MAX_TRACE, Message, Trace, Traced};
+
+impl Node {
+    /// Follows a topic to everybody who would receive it; answers come as
+    /// [`Output::Traced`] with the number returned.
+    pub fn trace(&mut self, topic: &str, now: Nanos) -> u64 {
+        self.traces += 1;
+        let trace = Trace {
+            origin: self.settings.id.clone(),
+            number: self.traces,
+            topic: topic.into(),
+            path: Vec::new(),
+        };
+        self.follow(None, trace);
+        self.settle(now);
+        self.traces
+    }
+
+    /// Reports to who traces, and passes the trace on.
+    pub(super) fn follow(&mut self, from: Option<LinkId>, mut trace: Trace) {
+        let id = self.settings.id.clone();
+        if trace.path.len() >= MAX_TRACE - 1 || trace.path.iter().any(|(passed, _)| *passed == id) {
+            return;
+        }
+        let (subscribed, links) = self.filters.table.receivers(&trace.topic);
+        let mut path = trace.path.clone();
+        path.push((id.clone(), 0));
+        let traced = Traced {
+            number: trace.number,
+            left: path.len() as u8 - 1,
+            path,
+            subscribed,
+        };
+        self.traced(traced);
+        trace.path.push((id.clone(), 0));
+        for link in links {
+            let Some(next) = self.links.get(link).filter(|link| link.edge.carries()) else {
+                continue;
+            };
+            if Some(link) == from {
+                continue;
+            }
+            if let Some((_, micros)) = trace.path.last_mut() {
+                *micros = next.rtt().map_or(0, |rtt| rtt.0 / 1000);
+            }
+            self.outputs.send(link, &Message::Trace(trace.clone()));
+        }
+    }
+
+    /// Passes an answer back to who asked.
+    pub(super) fn traced(&mut self, mut traced: Traced) {
+        let at = usize::from(traced.left);
+        if traced
+            .path
+            .get(at)
+            .is_none_or(|(id, _)| *id != self.settings.id)
+        {
+            return;
+        }
+        let Some(before) = at.checked_sub(1) else {
+            self.outputs.push(Output::Traced(traced));
+            return;
+        };
+        traced.left -= 1;
+        let next = traced.path.get(before);
+        if let Some((next, _)) = next.and_then(|(id, _)| self.links.to(id)) {
+            self.outputs.send(next, &Message::Traced(traced));
+        }
+    }
+}
