@@ -100,7 +100,8 @@ pub(crate) struct Office {
 struct Shared {
     desk: Mutex<Desk>,
     kept: Option<Kept>,
-    /// What could not be written, to be tried again.
+    /// What could not be written, to be tried again. Held from a decision until
+    /// everyone is told of it, for that is to be in the order of the decisions.
     unwritten: Mutex<Option<State>>,
     counter: Box<dyn Counter>,
     transports: Vec<Transport>,
@@ -330,7 +331,8 @@ impl Office {
             (Some(_), Desk::Own(manager)) => manager.changed_state(),
             _ => None,
         };
-        // Taken with the desk, so that no older state is written over a newer one.
+        // Taken with the desk, so that no older state is written over a newer one, and
+        // that nobody is told last of what was decided before.
         let unwritten = self.shared.unwritten.lock();
         let mut unwritten = unwritten.unwrap_or_else(PoisonError::into_inner);
         drop(desk);
@@ -343,7 +345,6 @@ impl Office {
                 Some(Ok(())) | None => *unwritten = None,
             }
         }
-        drop(unwritten);
         // Before the answers: who has connected goes on when it has its flows.
         for change in changes {
             self.shared.counter.tell(change);
@@ -351,6 +352,7 @@ impl Office {
         for letter in letters {
             self.shared.counter.answer(self, letter);
         }
+        drop(unwritten);
     }
 
     /// What carries the packets of whoever has connected to that listener.
@@ -386,5 +388,70 @@ fn carrier(scheme: Scheme) -> Transport {
         Scheme::Wss => Transport::SecureWebSocket,
         Scheme::Udp => Transport::Udp,
         Scheme::Quic => Transport::Quic,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use punctual_broker::{Ask, Asker};
+    use punctual_model::Status;
+
+    use super::*;
+
+    /// Sends what becomes of each question, and whether another decision could be
+    /// told before.
+    struct Notes(Sender<(Option<Status>, bool)>);
+
+    impl Counter for Notes {
+        fn answer(&self, office: &Office, letter: Letter) {
+            let Reply::Flow { decision, .. } = letter.reply else {
+                return;
+            };
+            let free = office.shared.unwritten.try_lock().is_ok();
+            let _ = self.0.send((decision.answer.status, free));
+        }
+
+        fn tell(&self, _: Change) {}
+    }
+
+    /// Else a flow that is removed over the API while its publisher's answer is under
+    /// way would be carried as admitted from then on.
+    #[test]
+    fn nobody_is_told_of_a_decision_before_the_one_that_was_made_before() {
+        let mut config = Config::default();
+        config.admission.enabled = true;
+        let Ok(Some(opening)) = Opening::open(&config, std::iter::empty()) else {
+            panic!("there is an office")
+        };
+        let desk = opening.desk();
+        let (notes, answers) = mpsc::channel();
+        let Ok((office, thread)) = opening.start(Notes(notes)) else {
+            panic!("it opens")
+        };
+        let asker = Asker {
+            client_id: "p".into(),
+            session: 1,
+            username: None,
+            peer: Some(([10, 0, 0, 1], 1).into()),
+            local: None,
+            listener: None,
+            quota: Default::default(),
+        };
+        let ask = Ask::Publish {
+            topic: "t".into(),
+            requirements: "deadline=50ms, period=100ms".parse().unwrap(),
+            payload: 20,
+            properties: 0,
+            qos: punctual_codec::QoS::AtLeastOnce,
+        };
+        desk.ask(0, AdmissionRequest { asker, ask });
+        let (status, free) = answers.recv().unwrap();
+        assert_eq!(status, Some(Status::Admitted));
+        assert!(!free, "another decision can be told before");
+        assert_eq!(office.change(|manager| manager.remove("t@p")), Some(true));
+        drop(desk);
+        thread.join().unwrap();
     }
 }
