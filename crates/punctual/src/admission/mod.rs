@@ -393,8 +393,6 @@ fn carrier(scheme: Scheme) -> Transport {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use punctual_broker::{Ask, Asker};
     use punctual_model::Status;
 
@@ -426,7 +424,7 @@ mod tests {
             panic!("there is an office")
         };
         let desk = opening.desk();
-        let (notes, answers) = mpsc::channel();
+        let (notes, answers) = channel();
         let Ok((office, thread)) = opening.start(Notes(notes)) else {
             panic!("it opens")
         };
