@@ -1,7 +1,7 @@
 //! What brokers are compared with: a thread in each of their namespaces that reads from one
 //! connection and writes to the next, on the same cables.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
@@ -19,7 +19,7 @@ const BUFFER: usize = 256 << 10;
 pub(super) struct Relays {
     pub(super) into: TcpStream,
     pub(super) out: TcpStream,
-    threads: Vec<JoinHandle<std::io::Result<()>>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Relays {
@@ -52,13 +52,13 @@ impl Relays {
             };
             let space = brokers.space(at).clone();
             let core = cores.get(index).copied();
-            threads.push(thread::spawn(move || -> std::io::Result<()> {
+            threads.push(thread::spawn(move || -> io::Result<()> {
                 if let Some(core) = core {
                     sys::pin_to_core(core)?;
                 }
                 let mut to = space
                     .enter(|| TcpStream::connect(next))
-                    .map_err(std::io::Error::other)??;
+                    .map_err(io::Error::other)??;
                 to.set_nodelay(true)?;
                 let (mut from, _) = listener.accept()?;
                 let mut bytes = vec![0; BUFFER];
@@ -81,20 +81,14 @@ impl Relays {
 
     /// Waits until they have ended, which they do one after the other once nothing leads into
     /// the first any more, and the last has given away what they still had.
-    pub(super) fn end(self) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         drop(self.into);
-        loop {
-            match sys::discard(&self.out, BUFFER) {
-                Ok(0) => break,
-                Err(error)
-                    if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
-                {
-                    return Err(Error::io("cannot relay")(error));
-                }
-                _ => {}
-            }
-        }
-        let panicked = |_| std::io::Error::other("a thread panicked");
+        // Whoever has read from it may not have waited for long.
+        let drained = self.out.set_read_timeout(None);
+        drained
+            .and_then(|()| io::copy(&mut self.out, &mut io::sink()))
+            .map_err(Error::io("cannot relay"))?;
+        let panicked = |_| io::Error::other("a thread panicked");
         for thread in self.threads {
             let ended = thread.join().map_err(panicked).flatten();
             ended.map_err(Error::io("cannot relay"))?;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use punctual_codec::Version;
+use punctual_codec::{Ack, PacketType, ReasonCode, Version};
 
 use super::aliases::Aliases;
 use super::{ConnId, ConnMeta};
 use crate::Nanos;
 use crate::access::Permissions;
 use crate::admission::SubscriptionDecision;
-use crate::egress::{Class, Egress, Encoding};
+use crate::egress::{Class, Egress, Encoding, Pool};
 use crate::journal::{Durability, HeldAnswers};
 use punctual_model::Requirements;
 
@@ -143,6 +143,21 @@ impl Conn {
             v5: self.v5(),
             max_packet: self.max_packet,
         }
+    }
+
+    /// Appends an acknowledgement. One without properties always fits.
+    #[inline]
+    pub(super) fn put_ack(
+        &mut self,
+        pool: &mut Pool,
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        let (ack, version) = (Ack::new(packet_id, reason), self.version);
+        self.out.control(pool, |buffer| {
+            let _ = ack.encode(kind, version, buffer);
+        });
     }
 
     /// Of the connection in that slot.

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use punctual_codec::{Ack, Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
+use punctual_codec::{Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
 use crate::directory::Directory;
 use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
@@ -169,32 +169,31 @@ impl Hub {
         reason: ReasonCode,
     ) {
         if let Some(conn) = self.conns.get_mut(slot) {
-            let ack = Ack::new(packet_id, reason);
-            // An acknowledgement without properties always fits.
-            let version = conn.version;
-            conn.out.control(&mut self.pool, |buffer| {
-                let _ = ack.encode(kind, version, buffer);
-            });
+            conn.put_ack(&mut self.pool, kind, packet_id, reason);
             self.stats.packets_sent += 1;
             Self::mark_dirty(conn, slot, &mut self.dirty);
         }
     }
 
-    /// Appends the acknowledgement of a neighbour's message, which waits up to
-    /// [`LATE`] for what else goes there. No client waits for it, and whoever is sent
-    /// the message meanwhile, here or behind this broker, may need the processor.
+    /// The same, but that a PUBACK for a neighbour waits up to [`LATE`] for what else
+    /// goes there. No client waits for it, and whoever is sent the message meanwhile,
+    /// here or behind this broker, may need the processor.
     #[inline]
-    pub(crate) fn answer_link(&mut self, slot: u32, packet_id: u16, reason: ReasonCode) {
+    pub(crate) fn send_ack_late(
+        &mut self,
+        slot: u32,
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
         let Some(conn) = self.conns.get_mut(slot) else {
             return;
         };
-        let ack = Ack::new(packet_id, reason);
-        let version = conn.version;
-        conn.out.control(&mut self.pool, |buffer| {
-            let _ = ack.encode(PacketType::PubAck, version, buffer);
-        });
+        conn.put_ack(&mut self.pool, kind, packet_id, reason);
         self.stats.packets_sent += 1;
-        if conn.out.backlog() >= TOGETHER.min(self.config.limits.receive_maximum.into()) {
+        let together = TOGETHER.min(self.config.limits.receive_maximum.into());
+        let waits = conn.link && kind == PacketType::PubAck && conn.out.backlog() < together;
+        if !waits {
             Self::mark_dirty(conn, slot, &mut self.dirty);
         } else if !conn.answers_armed && !conn.dirty {
             conn.answers_armed = true;
@@ -203,7 +202,6 @@ impl Hub {
             self.timers.arm(conn.last_received + LATE, timer);
         }
     }
-
     /// Lets acknowledgements to a neighbour go.
     pub(crate) fn send_answers(&mut self, id: ConnId) {
         if let Some(conn) = self

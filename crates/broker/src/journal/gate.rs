@@ -84,7 +84,8 @@ impl Journal {
 
 impl Hub {
     /// Sends an acknowledgement when what it waits for is over, and after those of its
-    /// kind that wait already; at once with `None` and none that waits.
+    /// kind that wait already; with `None` and none that waits like
+    /// [`Self::send_ack_late`].
     #[inline]
     pub(crate) fn answer(
         &mut self,
@@ -102,12 +103,7 @@ impl Hub {
             };
             return self.hold(slot, after, answer);
         }
-        match (kind, self.conns.get(slot)) {
-            (PacketType::PubAck, Some(conn)) if conn.link => {
-                self.answer_link(slot, packet_id, reason);
-            }
-            _ => self.send_ack(slot, kind, packet_id, reason),
-        }
+        self.send_ack_late(slot, kind, packet_id, reason);
     }
 
     /// The same for a packet with properties; `about` is its kind, its

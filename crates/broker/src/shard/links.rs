@@ -712,7 +712,7 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(slot) else {
             return 0;
         };
-        let waited = session.window.unacknowledged().count() + session.queue.iter().count();
+        let waited = session.window.unacknowledged().count() + session.queue.len();
         if session.conn.is_none() {
             self.end_session(slot, now);
             return waited;

@@ -8,7 +8,6 @@ use punctual_model::Nanos;
 
 use super::Node;
 use crate::id::LinkId;
-use crate::reach::Told;
 use crate::strategy::Strategy;
 use crate::table::parts;
 use crate::wire::{Member, Message};
@@ -78,13 +77,7 @@ impl Node {
             }
         }
         for told in self.members.changes() {
-            let Told {
-                link,
-                all,
-                add,
-                remove,
-            } = told;
-            self.send_members(link, all, add, remove);
+            self.send_members(told.link, told.all, told.add, told.remove);
         }
         self.tell_of_clients();
     }
@@ -103,13 +96,9 @@ impl Node {
     pub(super) fn tell_reach(&mut self, now: Nanos) {
         self.tell_filters(now);
         for told in self.reach.changes() {
-            let Told {
-                link,
-                all,
-                add,
-                remove,
-            } = told;
-            self.outputs.send(link, &Message::Here { all, add, remove });
+            let (all, add, remove) = (told.all, told.add, told.remove);
+            let message = Message::Here { all, add, remove };
+            self.outputs.send(told.link, &message);
         }
         self.pass_on(now);
     }
