@@ -147,7 +147,7 @@ counters! {
     dropped_too_large,
     /// Dropped: QoS 0 for a session that is not connected.
     dropped_offline,
-    /// Dropped: waiting in a session that ended.
+    /// Dropped: waiting in a session that ended, or for a neighbour that is given up.
     dropped_session_ended,
     /// Refused: nothing can be stored now.
     refused_store,

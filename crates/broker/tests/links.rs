@@ -399,6 +399,37 @@ fn a_copy_for_another_neighbour_is_recognised() {
     // Both waited for it alone, one of them in flight.
     assert_eq!(pair.a.shard.link_forget("c", NOW), 2);
     assert!(pair.a.shard.client("$mesh/c").is_none());
+    assert_eq!(pair.a.shard.stats().dropped(), 2);
+}
+
+/// What is in flight to it counts as what waits, whether there is a connection or not.
+#[test]
+fn what_a_neighbour_that_is_given_up_does_not_get_is_counted_once() {
+    let limits = LinkLimits {
+        receive_maximum: 2,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    for connected in [false, true] {
+        let mut broker = Broker::new(1);
+        let link = broker.shard.open_link(meta(), "b", limits, NOW);
+        broker.shard.link_interest("b", &["t".into()], &[]);
+        broker.shard.link_carry("b", true, Understands::Names, NOW);
+        let publisher = broker.client("publisher");
+        for packet_id in 1..=3 {
+            broker.publish(publisher, "t", "x", packet_id);
+        }
+        assert_eq!(publications(&broker.take(link)).len(), 2);
+        broker.shard.link_carry("b", false, Understands::Names, NOW);
+        if !connected {
+            broker.shard.closed(link, "lost", NOW);
+        }
+        assert_eq!(broker.shard.link_forget("b", NOW), 3);
+        let stats = broker.shard.stats();
+        assert_eq!((stats.dropped(), stats.inflight_messages), (3, 0));
+        assert_eq!(broker.shard.link_forget("b", NOW), 0);
+        assert_eq!(broker.shard.stats().dropped(), 3);
+    }
 }
 
 /// A message of a neighbour whose subscriber's session survives, as it was sent.

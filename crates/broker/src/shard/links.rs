@@ -703,19 +703,22 @@ impl Shard {
     }
 
     /// Nothing is kept for a neighbour any more, and nothing goes to it until it
-    /// wants something again. Says how many messages waited for it alone.
-    pub fn link_forget(&mut self, peer: &str, now: Nanos) -> usize {
+    /// wants something again. Says how many messages waited for it alone, or were in
+    /// flight; they are counted as dropped.
+    pub fn link_forget(&mut self, peer: &str, now: Nanos) -> u64 {
         let Some(slot) = self.link_session(peer) else {
             return 0;
         };
         let hub = &mut self.hub;
+        let in_flight = hub.give_up_window(slot);
+        hub.stats.dropped_session_ended += in_flight;
         let Some(session) = hub.sessions.get_mut(slot) else {
             return 0;
         };
-        let waited = session.window.unacknowledged().count() + session.queue.len();
         if session.conn.is_none() {
+            let queued = session.queue.len() as u64;
             self.end_session(slot, now);
-            return waited;
+            return in_flight + queued;
         }
         if let Some(link) = &mut session.link {
             let filters = std::mem::take(&mut link.filters);
@@ -730,8 +733,9 @@ impl Shard {
             }
             hub.store_members(slot, BEHIND, &[]);
         }
-        hub.stats.dropped_session_ended += hub.give_up_queue(slot);
-        waited
+        let queued = hub.give_up_queue(slot);
+        hub.stats.dropped_session_ended += queued;
+        in_flight + queued
     }
 
     /// Sends a message of the federation to a neighbour, before all that waits.
@@ -914,14 +918,17 @@ impl Hub {
         }
     }
 
-    /// Forgets what a session's client was sent and has not taken.
-    fn give_up_window(&mut self, slot: u32) {
-        if let Some(session) = self.sessions.get_mut(slot) {
-            for entry in session.window.give_up() {
-                Journal::done(&mut self.journal, session, entry);
-                self.stats.inflight_messages -= 1;
-            }
+    /// Forgets what a session's client was sent and has not taken; returns how many messages.
+    fn give_up_window(&mut self, slot: u32) -> u64 {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return 0;
+        };
+        let given_up = session.window.give_up();
+        for entry in &given_up {
+            Journal::done(&mut self.journal, session, *entry);
+            self.stats.inflight_messages -= 1;
         }
+        given_up.len() as u64
     }
 
     /// Forgets what waits for a session; returns how many messages.
