@@ -632,6 +632,41 @@ fn a_neighbour_that_is_added_lasts_if_a_file_is_named() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
 }
 
+/// Added and removed until the next start all the same; asked again once it can be written, for good.
+#[test]
+fn a_file_of_neighbours_that_cannot_be_written_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let keeping = directory.path().join("keeping");
+    let file = keeping.join("neighbours");
+    let keys = format!("neighbours_file = \"{}\"", file.display());
+    std::fs::create_dir(&keeping).unwrap();
+    let a = Member::start("a", &keys, &[]);
+    let address = "127.0.0.1:1";
+    let path = format!("/api/v1/mesh/neighbours/{address}");
+    let neighbours = || a.status()["neighbours"].as_array().unwrap().len();
+    let kept = || std::fs::read_to_string(&file).unwrap();
+    let lose = || std::fs::remove_dir_all(&keeping).unwrap();
+    let restore = || std::fs::create_dir(&keeping).unwrap();
+    let told = |answer: broker::Answer| {
+        let why = answer.refused(503)["error"].to_string();
+        assert!(why.contains("mesh.neighbours_file = "), "{why}");
+    };
+    lose();
+    told(add(&a, address));
+    assert_eq!(neighbours(), 1);
+    restore();
+    assert_eq!(add(&a, address).status, 204);
+    assert_eq!(kept(), format!("{address}\n"));
+    lose();
+    told(a.broker.delete(&path));
+    assert_eq!(neighbours(), 0);
+    told(a.broker.delete(&path));
+    restore();
+    assert_eq!(a.broker.delete(&path).status, 204);
+    assert_eq!(kept(), "");
+    a.broker.delete(&path).refused(404);
+}
+
 #[test]
 fn neighbours_come_and_go_at_run_time() {
     let a = Member::start("a", "", &[]);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::App;
 use super::error::ApiError;
 use super::query::{Name, Query};
-use crate::mesh::{Asker, NotAdded};
+use crate::mesh::{Asker, NotAdded, NotRemoved};
 
 /// State of the broker in the mesh. Times are in microseconds.
 #[derive(Debug, Serialize)]
@@ -146,6 +146,9 @@ struct Wanted {
     neighbour: String,
 }
 
+/// What to do about a file of neighbours that cannot be written.
+const WRITABLE: &str = "let the broker write that file, and ask again";
+
 /// Bytes of a body that cannot be read which an error repeats.
 const SHOWN: usize = 200;
 
@@ -176,6 +179,10 @@ pub(super) async fn add(
             ),
             "set mesh.ca_file and start the broker again",
         )),
+        Err(NotAdded::NotKept(why)) => Err(ApiError::unavailable(
+            format!("it is connected until the next start, but cannot be kept: {why}"),
+            WRITABLE,
+        )),
         Err(NotAdded::Failed(error)) => Err(ApiError::unavailable(error, "try again")),
     }
 }
@@ -189,12 +196,16 @@ pub(super) async fn remove(
     Query::new(&uri).finish()?;
     let asker = asker(&app)?;
     match asker.remove(address.clone()).await.ok_or_else(ended)? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(ApiError::not_found(
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(NotRemoved::Unknown) => Err(ApiError::not_found(
             "address",
             &address,
             "no such neighbour is kept connected",
             "GET /api/v1/mesh has those that are, in neighbours",
+        )),
+        Err(NotRemoved::StillKept(why)) => Err(ApiError::unavailable(
+            format!("it is given up, but comes back at the next start: {why}"),
+            WRITABLE,
         )),
     }
 }

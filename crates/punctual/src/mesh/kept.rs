@@ -21,7 +21,7 @@ impl Kept {
         let Some(file) = file else {
             return Ok(Self::default());
         };
-        let wrong = |why: String| format!("mesh.neighbours_file = {}: {why}", file.display());
+        let wrong = |why: String| wrong(file, &why);
         let text = match fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
@@ -49,19 +49,19 @@ impl Kept {
     }
 
     /// Keeps one, in place of one with the same address.
-    pub(super) fn add(&mut self, neighbour: Neighbour) -> io::Result<()> {
+    pub(super) fn add(&mut self, neighbour: Neighbour) -> Result<(), String> {
         let mut neighbours = self.without(&neighbour.address);
         neighbours.push(neighbour);
         self.write(neighbours)
     }
 
-    /// Forgets one, if it is kept.
-    pub(super) fn remove(&mut self, address: &str) -> io::Result<()> {
+    /// Forgets one; says whether it was kept.
+    pub(super) fn remove(&mut self, address: &str) -> Result<bool, String> {
         let neighbours = self.without(address);
-        match self.neighbours.len() == neighbours.len() {
-            true => Ok(()),
-            false => self.write(neighbours),
+        if self.neighbours.len() == neighbours.len() {
+            return Ok(false);
         }
+        self.write(neighbours).map(|()| true)
     }
 
     fn without(&self, address: &str) -> Vec<Neighbour> {
@@ -71,13 +71,17 @@ impl Kept {
     }
 
     /// Keeps these, if they can be written.
-    fn write(&mut self, neighbours: Vec<Neighbour>) -> io::Result<()> {
+    fn write(&mut self, neighbours: Vec<Neighbour>) -> Result<(), String> {
         if let Some(file) = &self.file {
-            write(file, &neighbours)?;
+            write(file, &neighbours).map_err(|error| wrong(file, &error.to_string()))?;
         }
         self.neighbours = neighbours;
         Ok(())
     }
+}
+
+fn wrong(file: &Path, why: &str) -> String {
+    format!("mesh.neighbours_file = {}: {why}", file.display())
 }
 
 fn write(file: &Path, neighbours: &[Neighbour]) -> io::Result<()> {
@@ -107,8 +111,8 @@ mod tests {
         let again = Kept::read(Some(&file)).unwrap();
         let wanted = ["tls://b:8883", "a:1883 weight=0.5"].map(neighbour);
         assert_eq!(again.neighbours(), wanted);
-        kept.remove("tls://b:8883").unwrap();
-        kept.remove("nobody:1").unwrap();
+        assert_eq!(kept.remove("tls://b:8883"), Ok(true));
+        assert_eq!(kept.remove("nobody:1"), Ok(false));
         assert_eq!(Kept::read(Some(&file)).unwrap().neighbours().len(), 1);
         fs::write(&file, "a\n").unwrap();
         let error = Kept::read(Some(&file)).unwrap_err().to_string();
@@ -129,8 +133,17 @@ mod tests {
         fs::create_dir(&gone).unwrap();
         let mut kept = Kept::read(Some(&file)).unwrap();
         fs::remove_dir(&gone).unwrap();
-        kept.add("a:1".parse().unwrap()).unwrap_err();
+        let error = kept.add("a:1".parse().unwrap()).unwrap_err();
+        assert!(error.starts_with("mesh.neighbours_file = "), "{error}");
         assert!(kept.neighbours().is_empty());
+        // What could not be taken out of it is there the next time.
+        fs::create_dir(&gone).unwrap();
+        kept.add("a:1".parse().unwrap()).unwrap();
+        fs::remove_dir_all(&gone).unwrap();
+        kept.remove("a:1").unwrap_err();
+        fs::create_dir(&gone).unwrap();
+        assert_eq!(kept.remove("a:1"), Ok(true));
+        assert!(Kept::read(Some(&file)).unwrap().neighbours().is_empty());
     }
 
     #[test]

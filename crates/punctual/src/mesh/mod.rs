@@ -109,7 +109,7 @@ enum Input {
 enum Ask {
     Status(oneshot::Sender<Overview>),
     Add(Neighbour, oneshot::Sender<Result<(), NotAdded>>),
-    Remove(String, oneshot::Sender<bool>),
+    Remove(String, oneshot::Sender<Result<(), NotRemoved>>),
     Trace(String, oneshot::Sender<Vec<Traced>>),
 }
 
@@ -118,8 +118,19 @@ enum Ask {
 pub(crate) enum NotAdded {
     /// It is to be connected by TLS, and no authority is named.
     NoAuthority,
+    /// It is connected, but is not in `mesh.neighbours_file`, and why.
+    NotKept(String),
     /// Something that may be well the next time.
     Failed(String),
+}
+
+/// Why a neighbour is not given up, or not for good.
+#[derive(Debug)]
+pub(crate) enum NotRemoved {
+    /// There is none of that address.
+    Unknown,
+    /// It is given up, but is still in `mesh.neighbours_file`, and why.
+    StillKept(String),
 }
 
 /// How things stand.
@@ -340,8 +351,8 @@ impl Asker {
         answer.await.ok()
     }
 
-    /// Gives a neighbour up; says whether there was one of that address.
-    pub(crate) async fn remove(&self, address: String) -> Option<bool> {
+    /// Gives a neighbour up.
+    pub(crate) async fn remove(&self, address: String) -> Option<Result<(), NotRemoved>> {
         let (reply, answer) = oneshot::channel();
         self.keeper
             .send(Input::Ask(Ask::Remove(address, reply)))
@@ -711,18 +722,20 @@ impl Keeper {
                     let _ = reply.send(Err(NotAdded::NoAuthority));
                     return;
                 }
-                let added = self.add(&neighbour).map_err(|error| error.to_string());
-                let kept = added.and_then(|()| {
-                    let wrong = |error| format!("it is connected, but cannot be kept: {error}");
-                    self.kept.add(neighbour).map_err(wrong)
-                });
-                let _ = reply.send(kept.map_err(NotAdded::Failed));
+                let added = self.add(&neighbour);
+                let added = added.map_err(|error| NotAdded::Failed(error.to_string()));
+                let keep = |()| self.kept.add(neighbour).map_err(NotAdded::NotKept);
+                let _ = reply.send(added.and_then(keep));
             }
             Ask::Remove(address, reply) => {
-                if let Err(error) = self.kept.remove(&address) {
-                    tracing::warn!("mesh: {address} comes back at the next start: {error}");
-                }
-                let _ = reply.send(self.remove(&address));
+                let was_connected = self.remove(&address);
+                let removed = match self.kept.remove(&address) {
+                    // Also one that could not be taken out of the file the last time.
+                    Ok(was_kept) if was_connected || was_kept => Ok(()),
+                    Ok(_) => Err(NotRemoved::Unknown),
+                    Err(error) => Err(NotRemoved::StillKept(error)),
+                };
+                let _ = reply.send(removed);
             }
             Ask::Trace(topic, reply) => {
                 let number = self.node.trace(&topic, now);
