@@ -1,6 +1,6 @@
 //! Bridges to a Mosquitto at the edge of a mesh: topics go over with their prefixes, once, and
 //! circles end. Skipped, with the reason printed, where no mosquitto is installed, unless
-//! PUNCTUAL_REQUIRE_NETNS is set.
+//! PUNCTUAL_REQUIRE_MOSQUITTO is set.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
@@ -47,7 +47,7 @@ impl Mosquitto {
             .stderr(Stdio::null())
             .spawn();
         let Ok(process) = process else {
-            punctual_testbed::skip("PUNCTUAL_REQUIRE_NETNS", "mosquitto is not installed");
+            punctual_testbed::skip("PUNCTUAL_REQUIRE_MOSQUITTO", "mosquitto is not installed");
             return None;
         };
         let start = Instant::now();
