@@ -23,7 +23,7 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=6;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=7;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
@@ -44,6 +44,8 @@ pub const BUCKETS: usize = 64;
 pub const MAX_MESSAGE: usize = 1 << 20;
 /// Links of the longest way that a trace follows.
 pub const MAX_TRACE: usize = 255;
+/// From this version on the answer to a trace says how many it was passed on to.
+pub const TRACES: u8 = 7;
 
 /// One message between two brokers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,6 +174,18 @@ pub struct Traced {
     pub left: u8,
     /// Whether its own clients have subscribed to the topic.
     pub subscribed: bool,
+    /// To how many brokers who answers has passed the trace on, as [`TRACES`] tells.
+    pub next: Option<u8>,
+}
+
+impl Traced {
+    /// Whether these are all answers to a trace that there will be: of each broker to which one of
+    /// them says that it was passed on. That is not known where one of them does not say that.
+    pub fn are_all(answers: &[Self]) -> bool {
+        let next = answers.iter().map(|traced| traced.next.map(usize::from));
+        let next: Option<usize> = next.sum();
+        next.is_some_and(|next| next + 1 == answers.len())
+    }
 }
 
 /// Why bytes are not a message.
@@ -239,11 +253,14 @@ impl Message {
                 out.path(&trace.path);
             }
             Self::Traced(traced) => {
-                out.byte(7);
+                out.byte(if traced.next.is_some() { 19 } else { 7 });
                 out.number(traced.number);
                 out.path(&traced.path);
                 out.byte(traced.left);
                 out.byte(u8::from(traced.subscribed));
+                if let Some(next) = traced.next {
+                    out.byte(next);
+                }
             }
             Self::Here { all, add, remove } => {
                 out.byte(8);
@@ -350,7 +367,7 @@ impl Message {
                 topic: from.topic()?,
                 path: from.path()?,
             }),
-            7 => {
+            kind @ (7 | 19) => {
                 let number = from.number()?;
                 let path = from.path()?;
                 let left = from.byte()?;
@@ -358,11 +375,13 @@ impl Message {
                     return Err(WireError::Field("path"));
                 }
                 let subscribed = from.flag()?;
+                let next = (kind == 19).then(|| from.byte()).transpose()?;
                 Self::Traced(Traced {
                     number,
                     path,
                     left,
                     subscribed,
+                    next,
                 })
             }
             8 => Self::Here {
@@ -717,12 +736,13 @@ mod tests {
                 })
             });
         let traced =
-            (path(), any::<u64>(), any::<bool>()).prop_map(|(path, number, subscribed)| {
+            (path(), any::<u64>(), any::<Option<u8>>()).prop_map(|(path, number, next)| {
                 Message::Traced(Traced {
                     number,
                     left: path.len() as u8 - 1,
                     path,
-                    subscribed,
+                    subscribed: number % 2 == 0,
+                    next,
                 })
             });
         let trace = (id(), any::<u64>(), path()).prop_map(|(origin, number, path)| {

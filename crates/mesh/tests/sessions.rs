@@ -1,10 +1,10 @@
-//! Who has the session of a client, and who is where: questions, answers and letters between
-//! nodes, without delay.
+//! Who has the session of a client, who is where, and who gets a topic: questions, answers and
+//! letters between nodes, without delay.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 use std::collections::BTreeMap;
 
-use punctual_mesh::wire::{Holder, SeekSession, VERSIONS};
+use punctual_mesh::wire::{Holder, SeekSession, TRACES, Traced, VERSIONS};
 use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
 use punctual_model::Nanos;
 
@@ -16,7 +16,7 @@ fn name(n: usize) -> BrokerId {
 struct Row {
     nodes: Vec<Node>,
     ends: BTreeMap<(usize, LinkId), (usize, LinkId)>,
-    /// What nodes ask their shells to do about sessions.
+    /// What nodes ask their shells to do about sessions, and tell of traces.
     asked: Vec<(usize, Output)>,
     /// What they ask them to do with what is kept for neighbours.
     moved: Vec<(usize, Output)>,
@@ -28,6 +28,11 @@ struct Row {
 impl Row {
     /// Of which the link before `old` speaks version 3.
     fn new(n: usize, old: Option<usize>) -> Self {
+        Self::speaking(n, old, 3)
+    }
+
+    /// Of which the link before `old` speaks another version.
+    fn speaking(n: usize, old: Option<usize>, version: u8) -> Self {
         let now = Nanos::from_secs(1);
         let node = |n| Node::new(Settings::new(name(n), 1, 10 - n as u64), now);
         let mut row = Self {
@@ -39,7 +44,8 @@ impl Row {
             now,
         };
         for b in 1..n {
-            row.connect(b - 1, b, if old == Some(b) { 3 } else { *VERSIONS.end() });
+            let newest = *VERSIONS.end();
+            row.connect(b - 1, b, if old == Some(b) { version } else { newest });
         }
         row.run_for(5000);
         row.asked.clear();
@@ -88,7 +94,8 @@ impl Row {
                         Output::Sought(_)
                         | Output::Found { .. }
                         | Output::Letter { .. }
-                        | Output::Came { .. } => self.asked.push((n, output)),
+                        | Output::Came { .. }
+                        | Output::Traced(_) => self.asked.push((n, output)),
                         _ => {}
                     }
                 }
@@ -384,4 +391,50 @@ fn what_lingers_is_kept_while_publications_wait() {
     row.connect(0, 1, *VERSIONS.end());
     row.run_for(5000);
     assert_eq!(wants(&row), 0);
+}
+
+/// Who answers a trace of b1, and after how many answers it was known that these are all.
+fn traced(row: &mut Row, topic: &str) -> (Vec<usize>, Option<usize>) {
+    row.asked.clear();
+    row.nodes[1].trace(topic, row.now);
+    row.settle();
+    let answers: Vec<Traced> = row
+        .asked
+        .drain(..)
+        .map(|(n, output)| match output {
+            Output::Traced(traced) if n == 1 => traced,
+            other => panic!("{n}: {other:?}"),
+        })
+        .collect();
+    let all = (0..=answers.len()).find(|count| Traced::are_all(&answers[..*count]));
+    let last = |traced: &Traced| (0..9).find(|n| name(*n) == traced.path.last().unwrap().0);
+    let mut who: Vec<usize> = answers.iter().filter_map(last).collect();
+    who.sort_unstable();
+    (who, all)
+}
+
+#[test]
+fn a_trace_is_complete_when_all_on_its_way_have_answered() {
+    let mut row = Row::new(5, None);
+    for (n, filter) in [(0, "a/#"), (2, "a/b"), (4, "a/+")] {
+        row.nodes[n].subscribe(filter, row.now);
+    }
+    row.run_for(100);
+    assert_eq!(traced(&mut row, "a/b"), (vec![0, 1, 2, 3, 4], Some(5)));
+    assert_eq!(traced(&mut row, "a/b/c"), (vec![0, 1], Some(2)));
+    assert_eq!(traced(&mut row, "b"), (vec![1], Some(1)));
+    // While one is cut off, the answers of those behind it are not among all.
+    row.cut(2, 3);
+    assert_eq!(traced(&mut row, "a/b"), (vec![0, 1, 2], Some(3)));
+}
+
+/// One that does not say to how many it has passed the trace on leaves open who is to answer.
+#[test]
+fn whose_answers_come_by_an_earlier_version_may_have_others_behind() {
+    let mut row = Row::speaking(4, Some(3), TRACES - 1);
+    row.nodes[3].subscribe("a", row.now);
+    row.nodes[0].subscribe("b", row.now);
+    row.run_for(100);
+    assert_eq!(traced(&mut row, "a"), (vec![1, 2, 3], None));
+    assert_eq!(traced(&mut row, "b"), (vec![0, 1], Some(2)));
 }

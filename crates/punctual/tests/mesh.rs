@@ -187,6 +187,13 @@ fn three_brokers_are_one_and_survive_the_root() {
         path.iter().map(|hop| &hop[0]).collect::<Vec<_>>(),
         ["b", "a", "c"]
     );
+    // It ends when all have answered: 1.5 s each, for who does not, would take too long.
+    let start = Instant::now();
+    for _ in 0..60 {
+        let again = b.broker.get("/api/v1/mesh/trace/t/1").ok();
+        assert_eq!(again.as_array().unwrap().len(), 3);
+        assert!(start.elapsed() < PATIENCE);
+    }
 
     // The root is killed: what is published from then on arrives over the link
     // between b and c, once.

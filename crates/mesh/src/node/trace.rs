@@ -1,11 +1,12 @@
 //! Which way a topic takes: a trace goes where its messages would go, and each broker that it
-//! reaches answers to who asked, over the way on which it came. Nothing is kept of either.
+//! reaches answers to who asked, over the way on which it came, and says to how many it has passed it
+//! on, so that who asked knows when all have answered. Nothing is kept of either.
 
 use punctual_model::Nanos;
 
 use super::{Node, Output};
 use crate::id::LinkId;
-use crate::wire::{MAX_TRACE, Message, Trace, Traced};
+use crate::wire::{MAX_TRACE, Message, TRACES, Trace, Traced};
 
 impl Node {
     /// Follows a topic to everybody who would receive it; answers come as
@@ -29,7 +30,11 @@ impl Node {
         if trace.path.len() >= MAX_TRACE - 1 || trace.path.iter().any(|(passed, _)| *passed == id) {
             return;
         }
-        let (subscribed, links) = self.filters.table.receivers(&trace.topic);
+        let (subscribed, mut links) = self.filters.table.receivers(&trace.topic);
+        links.retain(|link| {
+            let next = self.links.get(*link);
+            Some(*link) != from && next.is_some_and(|next| next.edge.carries())
+        });
         let mut path = trace.path.clone();
         path.push((id.clone(), 0));
         let traced = Traced {
@@ -37,18 +42,14 @@ impl Node {
             left: path.len() as u8 - 1,
             path,
             subscribed,
+            next: u8::try_from(links.len()).ok(),
         };
         self.traced(traced);
         trace.path.push((id.clone(), 0));
         for link in links {
-            let Some(next) = self.links.get(link).filter(|link| link.edge.carries()) else {
-                continue;
-            };
-            if Some(link) == from {
-                continue;
-            }
             if let Some((_, micros)) = trace.path.last_mut() {
-                *micros = next.rtt().map_or(0, |rtt| rtt.0 / 1000);
+                let rtt = self.links.get(link).and_then(|next| next.rtt());
+                *micros = rtt.map_or(0, |rtt| rtt.0 / 1000);
             }
             self.outputs.send(link, &Message::Trace(trace.clone()));
         }
@@ -70,7 +71,10 @@ impl Node {
         };
         traced.left -= 1;
         let next = traced.path.get(before);
-        if let Some((next, _)) = next.and_then(|(id, _)| self.links.to(id)) {
+        if let Some((next, link)) = next.and_then(|(id, _)| self.links.to(id)) {
+            if link.version < TRACES {
+                traced.next = None;
+            }
             self.outputs.send(next, &Message::Traced(traced));
         }
     }

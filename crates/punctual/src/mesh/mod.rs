@@ -36,7 +36,7 @@ use self::seam::Seam;
 use crate::cli::Failure;
 use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
 
-/// How long answers to a trace are waited for.
+/// How long answers to a trace are waited for at most.
 const TRACE: Duration = Duration::from_millis(1500);
 /// Between two looks at how things stand, for `$SYS` topics.
 const SYS: Duration = Duration::from_secs(5);
@@ -360,7 +360,7 @@ impl Asker {
         answer.await.ok()
     }
 
-    /// Who gets a topic, and on which way. Takes a while.
+    /// Who gets a topic, and on which way. Takes a while where somebody does not answer.
     pub(crate) async fn trace(&self, topic: String) -> Option<Vec<Traced>> {
         let (reply, answer) = oneshot::channel();
         self.keeper
@@ -754,7 +754,7 @@ impl Keeper {
         let over: Vec<u64> = self
             .traces
             .iter()
-            .filter(|(_, w)| w.until <= now)
+            .filter(|(_, w)| w.until <= now || Traced::are_all(&w.answers))
             .map(|(number, _)| *number)
             .collect();
         for number in over {
