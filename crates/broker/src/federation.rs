@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 use crate::Nanos;
 use crate::hub::ConnId;
 use crate::moves::MoveTimes;
+use crate::parked::Parked;
 use crate::retained::VERSION_BITS;
 use crate::urgency::{Asked, UrgencyRights};
 
@@ -577,8 +578,8 @@ pub(crate) struct LinkState {
     /// Messages in flight that the neighbour allows, while none are sent.
     pub(crate) held: Option<u16>,
     /// Publications of the neighbour that are not acknowledged because there is no
-    /// room where they have to go; whole packets, in their order.
-    pub(crate) parked: VecDeque<Box<[u8]>>,
+    /// room where they have to go.
+    pub(crate) parked: Parked,
     /// The same of those before which another one is to come; in the order in which they came.
     pub(crate) early: VecDeque<Early>,
     /// Retained messages that the neighbour has told it has, since it began to.

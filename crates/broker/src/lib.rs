@@ -30,6 +30,7 @@ pub mod lock;
 mod message;
 mod moves;
 mod order;
+mod parked;
 mod passed;
 mod ready;
 mod retained;

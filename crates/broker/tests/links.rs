@@ -13,8 +13,8 @@ use punctual_broker::{
     Understands, UrgencyRights,
 };
 use punctual_codec::{
-    Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS, Split,
-    Subscribe, Version, Will, split,
+    Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
+    ReasonCode, Split, Subscribe, Version, Will, split,
 };
 use punctual_store::{Memory, Store};
 
@@ -565,6 +565,145 @@ fn what_has_no_room_in_a_neighbours_queue_waits() {
     assert_eq!(came.collect::<Vec<_>>(), ["one", "two", "three"]);
     assert_eq!(last(b).as_deref(), Some("a waits no more"));
     assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck; 2]);
+}
+
+/// A link from the neighbour `a`, whose messages come with names.
+struct FromA {
+    broker: Broker,
+    link: ConnId,
+    number: u16,
+    now: Nanos,
+}
+
+impl FromA {
+    /// With a room of two in queues, of which one message takes the half that makes a client slow.
+    fn new() -> Self {
+        let mut config = Config::default();
+        config.limits.max_queued_messages = 2;
+        config.limits.urgent_reserve = 0;
+        let mut broker = Broker::with(2, config);
+        let link = broker.neighbour("$mesh/a");
+        Self {
+            broker,
+            link,
+            number: 0,
+            now: NOW,
+        }
+    }
+
+    /// Another neighbour, that wants this.
+    fn neighbour(&mut self, peer: &str, filters: &[&str]) -> ConnId {
+        let conn = self.broker.neighbour(&format!("$mesh/{peer}"));
+        let filters: Vec<Box<str>> = filters.iter().map(|it| (*it).into()).collect();
+        self.broker.shard.link_interest(peer, &filters, &[]);
+        conn
+    }
+
+    fn carry(&mut self, peer: &str) {
+        let shard = &mut self.broker.shard;
+        shard.link_carry(peer, true, Understands::Names, NOW);
+    }
+
+    /// A message comes; whether it is acknowledged.
+    fn come(&mut self, topic: &str, payload: &str, qos: QoS) -> bool {
+        self.number += 1;
+        let mut properties = PropertyBuf::new();
+        let name = format!("1.{:x}", self.number);
+        properties.push_user("@", &name).unwrap();
+        let publish = Publish {
+            qos,
+            properties: properties.as_properties(),
+            ..publish(topic, payload, self.number)
+        };
+        self.broker.give(self.link, Packet::Publish(publish));
+        !self.broker.take(self.link).is_empty()
+    }
+
+    /// The payloads of what one is sent.
+    fn got(&mut self, conn: ConnId) -> Vec<String> {
+        let got = publications(&self.broker.take(conn)).into_iter();
+        got.map(|(payload, _)| payload).collect()
+    }
+
+    /// What waits is looked at again.
+    fn look(&mut self) {
+        self.now = self.now + Nanos::from_millis(2);
+        self.broker.shard.tick(self.now);
+    }
+}
+
+/// Messages of a neighbour for one whose queue is full hold nothing that goes to others, and come
+/// in their order themselves.
+#[test]
+fn what_has_no_room_in_one_queue_does_not_hold_what_goes_to_others() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let mut from = FromA::new();
+        let full = from.neighbour("full", &["slow/#", "both"]);
+        let other = from.neighbour("other", &["fast", "both"]);
+        from.carry("other");
+        let client = from.broker.client("client");
+        subscribe(&mut from.broker, client, "fast");
+        for (payload, acknowledged) in [("1", true), ("2", true), ("3", false), ("4", false)] {
+            assert_eq!(from.come("slow/a", payload, qos), acknowledged, "{payload}");
+        }
+        assert!(!from.come("slow/b", "5", qos));
+        assert!(from.come("fast", "6", qos));
+        // One that both are to have waits for both, and others on its topic with it.
+        assert!(!from.come("both", "7", qos));
+        assert!(!from.come("both", "8", qos));
+        assert!(from.come("fast", "9", qos));
+        from.look();
+        assert_eq!(from.got(other), ["6", "9"]);
+        assert_eq!(from.got(client), ["6", "9"]);
+        assert_eq!(from.broker.shard.stats().publishes_parked, 5);
+
+        from.carry("full");
+        from.look();
+        assert_eq!(from.got(full), ["1", "2", "3", "4", "5", "7", "8"]);
+        assert_eq!(from.got(other), ["7", "8"]);
+        assert_eq!(kinds(&from.broker.take(from.link)).len(), 5);
+        assert!(from.come("slow/a", "10", qos), "nothing waits any more");
+    }
+}
+
+/// The same of a client that does not read fast enough.
+#[test]
+fn what_waits_for_a_slow_client_does_not_hold_what_goes_to_others() {
+    let mut from = FromA::new();
+    let slow = from.broker.open();
+    let mut properties = PropertyBuf::new();
+    properties.push_number(PropertyId::ReceiveMaximum, 1);
+    let Packet::Connect(connect) = connect("slow") else {
+        panic!("CONNECT")
+    };
+    let connect = Connect {
+        properties: properties.as_properties(),
+        ..connect
+    };
+    from.broker.give(slow, Packet::Connect(connect));
+    let fast = from.broker.client("fast");
+    subscribe(&mut from.broker, slow, "slow");
+    subscribe(&mut from.broker, fast, "fast");
+    for (payload, acknowledged) in [("1", true), ("2", true), ("3", false)] {
+        let came = from.come("slow", payload, QoS::AtLeastOnce);
+        assert_eq!(came, acknowledged, "{payload}");
+    }
+    assert!(from.come("fast", "4", QoS::AtLeastOnce));
+    assert_eq!(from.got(fast), ["4"]);
+    for payload in ["1", "2", "3"] {
+        from.look();
+        let sent = from.broker.take(slow);
+        let Ok(Split::Frame(frame)) = split(&sent, u32::MAX) else {
+            panic!("nothing is sent instead of {payload}")
+        };
+        let Packet::Publish(publish) = Packet::decode(frame, Version::V5).unwrap() else {
+            panic!("PUBLISH")
+        };
+        assert_eq!(publish.payload, payload.as_bytes());
+        let ack = Ack::new(publish.packet_id, ReasonCode::Success);
+        from.broker.give(slow, Packet::PubAck(ack));
+    }
+    assert_eq!(kinds(&from.broker.take(from.link)), [PacketType::PubAck]);
 }
 
 #[test]

@@ -175,7 +175,8 @@ impl Shard {
                 }
                 if directory.is_own_will(name)
                     || !comes_next && links::missing(hub, route, name, QoS::AtLeastOnce).is_some()
-                    || links::must_wait(hub, from, matched, nature, size, durability)
+                    || links::cause_to_wait(hub, from, topic, matched, nature, size, durability)
+                        .is_some()
                     || !federation.note_new(name)
                 {
                     break;

@@ -16,13 +16,14 @@ use super::{Fail, Next, Shard, replica};
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Stamp};
 use crate::federation::{
-    Early, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, MessageName, NAME_KEY, Notes, Packing,
-    Relay, Understands,
+    Early, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName, NAME_KEY, Notes,
+    Packing, Relay, Understands,
 };
 use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
 use crate::journal::{BEHIND, Durability, Journal, Keeping, Nature, Reception};
 use crate::message::Parts;
+use crate::parked::Cause;
 use crate::room::Need;
 use crate::route::{Matched, Route, Target};
 use crate::sequence::Number;
@@ -166,47 +167,65 @@ impl Reach {
     }
 }
 
-/// Whether a publication from a neighbour has to wait for its acknowledgement: behind
-/// others, or because a receiver has no room. A neighbour's session has to have it,
-/// for as long as that takes; that a client's queue fills up is the policy's matter,
-/// but a client that does not read fast enough is given its time. What has to be stored
+/// Why a publication from a neighbour has to wait for its acknowledgement: behind
+/// others, or because a receiver has no room; `None` if it has not. A neighbour's session
+/// has to have it, for as long as that takes; that a client's queue fills up is the policy's
+/// matter, but a client that does not read fast enough is given its time. What has to be stored
 /// waits while that cannot be done: its publisher was told that it is safe, and cannot be
 /// refused any more. `size` is that of topic, properties and payload.
-pub(super) fn must_wait(
+pub(super) fn cause_to_wait(
     hub: &Hub,
     session: u32,
+    topic: &[u8],
     matched: &Matched,
     nature: Nature,
     size: usize,
     durability: Durability,
-) -> bool {
+) -> Option<Cause> {
     let own = hub.sessions.get(session).and_then(|s| s.link.as_ref());
-    if own.is_some_and(|link| !link.parked.is_empty()) {
-        return true;
+    let parked = own.map(|link| &link.parked).filter(|it| !it.is_empty());
+    if parked.is_some_and(|parked| parked.has_topic(topic)) {
+        return Some(Cause::Topic);
     }
     if durability > Durability::None && hub.trouble_with(matched, nature).is_some() {
-        return true;
+        return Some(Cause::Store);
     }
     let need = Need {
         class: Class::Normal,
         size,
         fleeting: false,
     };
-    let waits = |target: &Target| {
+    let is_waited_for = |cause| parked.is_some_and(|parked| parked.has_cause(cause));
+    let of_target = |target: &Target| {
         let own = target.no_local && target.session.number == nature.publisher;
         if target.qos == QoS::AtMostOnce || own {
-            return false;
+            return None;
         }
-        match target.session.link {
-            true => !hub.has_room(target, need),
-            false => is_congested(target),
-        }
+        let (shard, number) = target.key();
+        let cause = Cause::Receiver(shard, number);
+        let waits = is_waited_for(cause)
+            || match target.session.link {
+                true => !hub.has_room(target, need),
+                false => is_congested(target),
+            };
+        waits.then_some(cause)
     };
-    let full = |shard: u16| shard != hub.index && hub.is_outbox_full(shard);
-    let shards = matched.shards.iter();
-    shards
-        .into_iter()
-        .any(|(shard, targets)| full(*shard) || targets.iter().any(waits))
+    let of_shard = |shard: u16| {
+        let cause = Cause::Shard(shard);
+        let waits = is_waited_for(cause) || shard != hub.index && hub.is_outbox_full(shard);
+        waits.then_some(cause)
+    };
+    let mut shards = matched.shards.iter();
+    shards.find_map(|(shard, targets)| {
+        of_shard(*shard).or_else(|| targets.iter().find_map(of_target))
+    })
+}
+
+/// What a publication of a neighbour waits for.
+pub(super) enum Wait {
+    Room(Cause),
+    /// What came before it.
+    Previous(MessageName),
 }
 
 /// Which message is to be waited for before clients here are given one that a neighbour has
@@ -245,12 +264,9 @@ pub(super) fn park(
     topic: &[u8],
     raw: &RawPublish<'_>,
     (name, notes): (Option<MessageName>, &Notes),
-    previous: Option<MessageName>,
+    wait: Wait,
     now: Nanos,
 ) -> Result<Next, Fail> {
-    if hub.unparking && previous.is_none() {
-        return Ok(Next::Hold);
-    }
     // The alias may mean another topic by then.
     let mut properties = Vec::new();
     for property in raw.properties.iter() {
@@ -296,12 +312,12 @@ pub(super) fn park(
             "more messages that are not acknowledged than Receive Maximum",
         ));
     }
-    match previous {
-        None => {
-            link.parked.push_back(packet.into());
-            hub.stats.publishes_parked += 1;
+    match wait {
+        Wait::Room(cause) => {
+            link.parked.park(cause, topic, packet.into());
+            hub.stats.publishes_parked += u64::from(!hub.unparking);
         }
-        Some(previous) => {
+        Wait::Previous(previous) => {
             if link.early.len() >= most_early {
                 link.early.iter_mut().for_each(|early| early.until = now);
             }
@@ -540,32 +556,34 @@ impl Shard {
         let Some(slot) = self.hub.conn(id).map(|conn| conn.session) else {
             return;
         };
-        let parked = |hub: &mut Hub, with: VecDeque<Box<[u8]>>| {
-            let session = hub.sessions.get_mut(slot)?;
-            let link = session.link.as_mut()?;
-            Some(std::mem::replace(&mut link.parked, with))
-        };
-        let Some(mut packets) = parked(&mut self.hub, VecDeque::new()) else {
+        let Some(link) = self.hub.link_state(slot) else {
             return;
         };
+        let waiting = link.parked.take();
         self.hub.unparking = true;
         let mut failed = None;
-        while let Some(packet) = packets.front()
-            && let Ok(Split::Frame(frame)) = split(packet, u32::MAX)
-        {
+        for waiting in waiting {
+            let Some(link) = self.hub.link_state(slot) else {
+                break;
+            };
+            let Some(waiting) = link.parked.keep_behind(waiting) else {
+                continue;
+            };
+            let Ok(Split::Frame(frame)) = split(&waiting.packet, u32::MAX) else {
+                continue;
+            };
             match self.publish_packet(id, frame, now) {
-                Ok(Next::Hold) => break,
+                Ok(Next::Hold) => {
+                    if let Some(link) = self.hub.link_state(slot) {
+                        link.parked.keep_topic(waiting);
+                    }
+                }
                 Ok(_) => {}
                 Err(fail) => {
                     failed = Some(fail);
                     break;
                 }
             }
-            packets.pop_front();
-        }
-        let waits = !packets.is_empty();
-        if waits {
-            parked(&mut self.hub, packets);
         }
         if failed.is_none() {
             failed = self.unpark_early(id, slot, now).err();
@@ -575,9 +593,8 @@ impl Shard {
             self.fail(id, &fail, now);
             return;
         }
-        let session = self.hub.sessions.get(slot);
-        let link = session.and_then(|session| session.link.as_ref());
-        if !waits && link.is_none_or(|link| link.early.is_empty()) {
+        let link = self.hub.link_state(slot);
+        if link.is_none_or(|link| link.parked.is_empty() && link.early.is_empty()) {
             tell_waits(&self.hub, id, false);
             return;
         }
@@ -589,11 +606,8 @@ impl Shard {
     /// Takes what has waited for what came before it, if that is here now or was waited for
     /// long enough.
     fn unpark_early(&mut self, id: ConnId, session: u32, now: Nanos) -> Result<(), Fail> {
-        let early = |hub: &mut Hub| {
-            let session = hub.sessions.get_mut(session)?;
-            Some(std::mem::take(&mut session.link.as_mut()?.early))
-        };
-        let mut waiting = early(&mut self.hub).unwrap_or_default();
+        let link = self.hub.link_state(session);
+        let mut waiting = link.map_or_else(VecDeque::new, |link| std::mem::take(&mut link.early));
         // Each may have waited for one before or behind it.
         let (mut at, mut taken_some) = (0, false);
         let mut result = Ok(());
@@ -618,7 +632,7 @@ impl Shard {
             let taken = self.publish_packet(id, frame, now);
             self.hub.ripe = false;
             match taken {
-                Ok(Next::Hold) => break,
+                Ok(Next::Hold) => at += 1,
                 Ok(_) => {
                     waiting.remove(at);
                     taken_some = true;
@@ -629,8 +643,8 @@ impl Shard {
                 }
             }
         }
-        let session = self.hub.sessions.get_mut(session);
-        if let Some(link) = session.and_then(|session| session.link.as_mut()) {
+        if let Some(link) = self.hub.link_state(session) {
+            waiting.append(&mut link.early);
             link.early = waiting;
         }
         result
@@ -792,6 +806,11 @@ impl Shard {
 }
 
 impl Hub {
+    /// What a session has if it is that of a neighbour.
+    fn link_state(&mut self, session: u32) -> Option<&mut LinkState> {
+        self.sessions.get_mut(session)?.link.as_deref_mut()
+    }
+
     /// Says that what neighbours want is kept, once it is.
     pub(crate) fn tell_kept_wishes(&mut self) {
         if let Some((_, number)) = self.wishes.take_if(|(ticket, _)| {

@@ -11,7 +11,7 @@ use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
-use super::links::{self, Incoming, Reach};
+use super::links::{self, Incoming, Reach, Wait};
 use super::shares::{self, Sharing};
 use super::{Fail, Next, Shard, replica};
 use crate::access::may_publish;
@@ -222,12 +222,6 @@ impl Shard {
                 // Nobody else is to wait for it either.
                 name.back = 0;
             }
-            if let Some(named) = name
-                && let Some(previous) = links::missing(hub, entry, named, raw.qos)
-            {
-                let wait = Some(previous);
-                return links::park(hub, id, topic_bytes, &raw, (name, &notes), wait, now);
-            }
             let durability = entry.durability.unwrap_or(durability);
             let nature = Nature {
                 qos: raw.qos,
@@ -236,11 +230,21 @@ impl Shard {
                 relayed: false,
             };
             let size = raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len();
-            let waits = |matched: &Matched| {
-                links::must_wait(hub, session_slot, matched, nature, size, durability)
+            let cause = |matched: &Matched| {
+                let topic = topic_bytes;
+                links::cause_to_wait(hub, session_slot, topic, matched, nature, size, durability)
             };
-            if waits(matched) || raw.retain && waits(&replica::keepers(hub)) {
-                return links::park(hub, id, topic_bytes, &raw, (name, &notes), None, now);
+            let cause = match cause(matched) {
+                None if raw.retain => cause(&replica::keepers(hub)),
+                cause => cause,
+            };
+            // What came before it on its topic may be what it waits behind.
+            let wait = cause.map(Wait::Room).or_else(|| {
+                let previous = links::missing(hub, entry, name?, raw.qos)?;
+                Some(Wait::Previous(previous))
+            });
+            if let Some(wait) = wait {
+                return links::park(hub, id, topic_bytes, &raw, (name, &notes), wait, now);
             }
         }
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
@@ -447,7 +451,7 @@ impl Shard {
             publication.parts.shared =
                 Some(bytes::Bytes::copy_from_slice(publication.parts.payload));
         }
-        // A neighbour waits for its acknowledgement instead, see `links::must_wait`.
+        // A neighbour waits for its acknowledgement instead, see `links::cause_to_wait`.
         let patient = is_link && raw.qos != QoS::AtMostOnce;
         let publisher = (!patient).then_some(id);
         if deliver_all(hub, matched, &mut publication, publisher, now, !is_link).is_err() {

@@ -31,6 +31,11 @@ impl Mesh {
 
     /// The same, with that `mesh.hello`: who says nothing for three of them is given up.
     fn with_hello(hello: &str, names: &[&'static str], cables: &[(usize, usize)]) -> Self {
+        Self::with_keys(&format!("hello = \"{hello}\""), names, cables)
+    }
+
+    /// The same, with these keys of `[mesh]` and tables behind it.
+    fn with_keys(keys: &str, names: &[&'static str], cables: &[(usize, usize)]) -> Self {
         let mut members: Vec<Member> = names
             .iter()
             .map(|name| Member {
@@ -52,8 +57,8 @@ impl Mesh {
         for (n, member) in members.iter_mut().enumerate() {
             let gamma = 1_000_000 / (n + 1);
             let keys = format!(
-                "[mesh]\nenabled = true\nid = \"{}\"\nhello = \"{hello}\"\ngamma = {gamma}\n\
-                 neighbours = [{}]\n",
+                "[mesh]\nenabled = true\nid = \"{}\"\ngamma = {gamma}\n\
+                 neighbours = [{}]\n{keys}\n",
                 member.name,
                 neighbours[n].join(", ")
             );
@@ -229,6 +234,47 @@ fn a_slow_cable_holds_back_nobody_else() {
     assert!(arrived < BULK, "the cable is not slow: {arrived}");
     let links = a.until("attached", |status| status["attached"] == true);
     assert_eq!(links["links"].as_array().unwrap().len(), 2, "{links:#}");
+}
+
+/// What waits for a neighbour that is cut off fills its queue; what another one sends for a third
+/// goes on.
+#[test]
+fn a_full_queue_holds_back_nobody_else() {
+    if Namespace::is_missing() {
+        return;
+    }
+    let keys = "hello = \"1s\"\nheal = \"120s\"\n[limits]\nmax_queued_messages = 10";
+    let mesh = Mesh::with_keys(keys, &["b", "a", "c", "d"], &[(1, 0), (2, 0), (3, 0)]);
+    let [b, a, c, d] = &mesh.0[..] else {
+        unreachable!()
+    };
+    mesh.have_root(&[0, 1, 2, 3], "b");
+    let mut cut_off = c.subscriber("slow");
+    let mut reached = d.subscriber("fast");
+    a.until("both are wanted", |status| {
+        status["links"][0]["filters"].as_u64() == Some(2)
+    });
+    mesh.plug(0, 2, false);
+    b.broker.as_ref().unwrap().logged("mesh: link to c is down");
+    let mut publisher = a.client("publisher");
+    let send = |publisher: &mut Client, topic| {
+        for i in 0..100 {
+            talk::publish(publisher, topic, &i.to_string(), QoS::AtLeastOnce);
+        }
+    };
+    send(&mut publisher, "slow");
+    send(&mut publisher, "fast");
+    let all: Vec<String> = (0..100).map(|i| i.to_string()).collect();
+    assert_eq!(payloads(&mut reached, 100), all);
+    let metrics = b
+        .host
+        .enter(|| http_get(HTTP, "/metrics"))
+        .unwrap()
+        .unwrap();
+    let held = "punctual_mesh_messages_parked_total 9";
+    assert!(metrics.contains(held), "90 or so are held");
+    mesh.plug(0, 2, true);
+    assert_eq!(payloads(&mut cut_off, 100), all);
 }
 
 #[test]
