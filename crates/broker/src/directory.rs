@@ -150,7 +150,7 @@ pub struct Directory {
     pub(crate) next_message: AtomicU64,
     pub(crate) next_entry: AtomicU64,
     federation: OnceLock<Arc<dyn Federation>>,
-    sys_source: OnceLock<Arc<dyn SysSource>>,
+    sys_sources: Mutex<Vec<Arc<dyn SysSource>>>,
     /// Number in the name of the last message that was given one.
     next_name: AtomicU32,
     /// Names that a store keeps.
@@ -176,7 +176,7 @@ impl Directory {
             homes: Mutex::default(),
             access: RwLock::default(),
             federation: OnceLock::new(),
-            sys_source: OnceLock::new(),
+            sys_sources: Mutex::default(),
             next_name: AtomicU32::new(0),
             names: Mutex::default(),
             next_number: AtomicU64::new(1),
@@ -222,13 +222,13 @@ impl Directory {
         let _ = self.federation.set(federation);
     }
 
-    /// What else is published below `$SYS`; to be called once at most.
-    pub fn set_sys_source(&self, source: Arc<dyn SysSource>) {
-        let _ = self.sys_source.set(source);
+    /// What else is published below `$SYS`, from now on.
+    pub fn add_sys_source(&self, source: Arc<dyn SysSource>) {
+        lock(&self.sys_sources).push(source);
     }
 
-    pub(crate) fn sys_source(&self) -> Option<&Arc<dyn SysSource>> {
-        self.sys_source.get()
+    pub(crate) fn sys_sources(&self) -> Vec<Arc<dyn SysSource>> {
+        lock(&self.sys_sources).clone()
     }
 
     pub(crate) fn federation(&self) -> Option<&Arc<dyn Federation>> {

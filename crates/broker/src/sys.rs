@@ -122,7 +122,8 @@ impl SysTopics {
             (topic, flow.to_string())
         });
         let federation = directory.federation().map(|federation| federation.topics());
-        let others = directory.sys_source().map(|source| source.topics());
+        let others = directory.sys_sources();
+        let others = others.iter().map(|source| source.topics());
         let others = federation.into_iter().chain(others).flatten();
         for (topic, value) in flows.chain(others) {
             gone.remove(&topic);

@@ -264,7 +264,7 @@ impl Server {
             directory.set_federation(federation);
         }
         if let Some(store) = &options.store {
-            directory.set_sys_source(store.sys.clone());
+            directory.add_sys_source(store.sys.clone());
         }
         let counters = Arc::new(Counters {
             per_listener: listeners.iter().map(|_| AtomicUsize::new(0)).collect(),

@@ -71,10 +71,10 @@ impl Drop for Mosquitto {
 }
 
 /// A broker of a mesh with a bridge, once the bridge is up at both ends.
-fn bridged(id: &str, mosquitto: &Mosquitto, topics: &str, neighbours: &[SocketAddr]) -> Broker {
+fn bridged(id: &str, there: SocketAddr, topics: &str, neighbours: &[SocketAddr]) -> Broker {
     let directory = tempfile::tempdir().unwrap();
     let [bridges, config] = ["bridges.conf", "punctual.toml"].map(|f| directory.path().join(f));
-    let section = format!("connection {id}\naddress {}\n{topics}\n", mosquitto.address);
+    let section = format!("connection {id}\naddress {there}\n{topics}\n");
     std::fs::write(&bridges, section).unwrap();
     let neighbours: Vec<String> = neighbours.iter().map(|n| format!("\"{n}\"")).collect();
     let text = format!(
@@ -84,7 +84,7 @@ fn bridged(id: &str, mosquitto: &Mosquitto, topics: &str, neighbours: &[SocketAd
         neighbours.join(", ")
     );
     std::fs::write(&config, text).unwrap();
-    Broker::with_arguments(&["--config", config.to_str().unwrap()])
+    Broker::with_sys(&["--config", config.to_str().unwrap()], "1s")
 }
 
 fn client(address: SocketAddr, id: &str) -> Client {
@@ -106,6 +106,28 @@ fn subscriber(address: SocketAddr, filter: &str) -> Client {
 fn publish(address: SocketAddr, topic: &str, payload: &str) {
     let mut client = client(address, &format!("publisher-{}", address.port()));
     talk::publish(&mut client, topic, payload, QoS::AtLeastOnce);
+}
+
+/// Waits until all that tells of a bridge says so, and why where it is not connected.
+#[track_caller]
+fn until_told(broker: &Broker, state: &mut Client, name: &str, connected: bool) -> String {
+    let start = Instant::now();
+    let mut said = String::new();
+    let wanted = if connected { "1" } else { "0" };
+    let metric = format!("\npunctual_bridge_connected{{name=\"{name}\"}} {wanted}\n");
+    loop {
+        if let Some(Event::Message(delivery)) = state.next(Some(Duration::from_millis(50))).unwrap()
+        {
+            said = String::from_utf8(delivery.message.payload).unwrap();
+        }
+        let bridge = broker.get("/api/v1/mesh").ok()["bridges"][0].clone();
+        assert_eq!(bridge["name"], *name);
+        let metrics = broker.get("/metrics").body;
+        if said == wanted && bridge["connected"] == connected && metrics.contains(&metric) {
+            return bridge["why"].as_str().unwrap_or_default().to_owned();
+        }
+        assert!(start.elapsed() < PATIENCE, "{said:?} {bridge} {metrics}");
+    }
 }
 
 /// Topics and payloads until nothing more comes, late probes left out.
@@ -143,7 +165,7 @@ fn topics_go_over_once_with_their_prefixes() {
         return;
     };
     let topics = "topic t/# both 1\ntopic # out 1 here/ there/\ntopic x in 1 from/ \"\"";
-    let broker = bridged("a", &mosquitto, topics, &[]);
+    let broker = bridged("a", mosquitto.address, topics, &[]);
     let mut here = subscriber(broker.tcp, "#");
     let mut there = subscriber(mosquitto.address, "#");
     until_heard(broker.tcp, "t/up", &mut there);
@@ -176,8 +198,8 @@ fn a_circle_of_bridges_ends() {
     };
     // Both brokers of a mesh have a bridge to the same other one.
     let topics = |name: &str| format!("topic t/# both 1\ntopic only-{name} out 1");
-    let a = bridged("a", &mosquitto, &topics("a"), &[]);
-    let b = bridged("b", &mosquitto, &topics("b"), &[a.tcp]);
+    let a = bridged("a", mosquitto.address, &topics("a"), &[]);
+    let b = bridged("b", mosquitto.address, &topics("b"), &[a.tcp]);
     let mut at_a = subscriber(a.tcp, "t/#");
     let mut at_b = subscriber(b.tcp, "t/#");
     let mut there = subscriber(mosquitto.address, "#");
@@ -190,4 +212,37 @@ fn a_circle_of_bridges_ends() {
     assert_eq!(received(&mut at_b, 1), copies(1));
     // Over either bridge, and no more.
     assert_eq!(received(&mut there, 2), copies(2));
+}
+
+#[test]
+fn how_a_bridge_stands_is_told() {
+    let Some(mosquitto) = Mosquitto::start() else {
+        return;
+    };
+    let there = mosquitto.address;
+    // As Mosquitto, by the identifier at the other broker.
+    let topics = "topic t/# both 1\nremote_clientid gate";
+    let a = bridged("a", there, topics, &[]);
+    let mut state = subscriber(a.tcp, "$SYS/broker/connection/gate/state");
+    assert_eq!(until_told(&a, &mut state, "a", true), "");
+    drop(mosquitto);
+    let why = until_told(&a, &mut state, "a", false);
+    assert!(!why.is_empty());
+    let status = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["mesh", "status", "--broker", &a.http.to_string()])
+        .output()
+        .unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    let line = format!("bridge a to {there} is not connected: ");
+    assert!(status.contains(&line), "{status}");
+    // By its own name where none is given; or not at all.
+    let b = bridged("b", there, "topic t/# both 1", &[]);
+    let mut state = subscriber(b.tcp, "$SYS/broker/connection/b/state");
+    until_told(&b, &mut state, "b", false);
+    let other = format!("notifications false\nconnection d\naddress {there}\ntopic u");
+    let c = bridged("c", there, &format!("topic t/# both 1\n{other}"), &[]);
+    let mut all = subscriber(c.tcp, "$SYS/broker/connection/#");
+    let told = received(&mut all, 1);
+    let of_d = ("$SYS/broker/connection/d/state".to_owned(), "0".to_owned());
+    assert_eq!(told, [of_d]);
 }

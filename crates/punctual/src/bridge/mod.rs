@@ -9,10 +9,12 @@
 //! its own neighbour.
 
 mod sections;
+mod standing;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,9 +24,12 @@ use punctual_client::{
     Scheme, SubscribeOptions,
 };
 use punctual_codec::PropertyId;
+use punctual_net::Server;
 use tokio::sync::oneshot;
 
 use self::sections::{Account, Section};
+use self::standing::EndState;
+pub(crate) use self::standing::{Standing, Standings};
 use crate::cli::Failure;
 use crate::config::mosquitto_lines;
 
@@ -60,9 +65,18 @@ impl Opening {
         }
     }
 
-    /// Runs them; `listener` is this broker's own.
-    pub(crate) fn start(self, listener: Option<SocketAddr>) -> Result<Bridges, Failure> {
+    /// Runs them; `listener` is one of the server's.
+    pub(crate) fn start(
+        self,
+        server: &Server,
+        listener: Option<SocketAddr>,
+    ) -> Result<Bridges, Failure> {
         let listener = listener.ok_or("mesh.bridges: a bridge needs a listener with tcp://")?;
+        let standings = Standings::new(&self.0);
+        server
+            .directory()
+            .add_sys_source(Arc::new(standings.clone()));
+        let each = standings.each();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -71,15 +85,19 @@ impl Opening {
             .name("bridges".into())
             .spawn(move || {
                 runtime.block_on(async {
-                    for section in self.0 {
-                        tokio::spawn(keep(section, listener));
+                    for (section, standing) in self.0.into_iter().zip(each) {
+                        tokio::spawn(keep(section, listener, standing));
                     }
                     // Dropped or sent: either way it is over.
                     let _ = stopped.await;
                 });
                 runtime.shutdown_background();
             })?;
-        Ok(Bridges { thread, stop })
+        Ok(Bridges {
+            thread,
+            stop,
+            standings,
+        })
     }
 }
 
@@ -87,9 +105,15 @@ impl Opening {
 pub(crate) struct Bridges {
     thread: JoinHandle<()>,
     stop: oneshot::Sender<()>,
+    standings: Standings,
 }
 
 impl Bridges {
+    /// How they stand, at any time.
+    pub(crate) fn standings(&self) -> Standings {
+        self.standings.clone()
+    }
+
     /// Ends them.
     pub(crate) fn stop(self) {
         drop(self.stop);
@@ -163,12 +187,13 @@ impl End {
         }
     }
 
-    /// Takes an event in; returns a message.
-    fn take(&mut self, event: Result<Event, Error>) -> Option<Message> {
+    /// Takes an event in, and notes how it stands then; returns a message.
+    fn take(&mut self, event: Result<Event, Error>, state: &EndState) -> Option<Message> {
         match event {
             Ok(Event::Message(delivery)) => return Some(delivery.message),
             Ok(Event::Connected(_)) => {
                 tracing::info!("{}: connected", self.place);
+                state.connected();
                 self.said.clear();
                 let options = |qos| SubscribeOptions {
                     qos,
@@ -200,6 +225,9 @@ impl End {
             Ok(_) => {}
             Err(error) => {
                 let why = error.to_string();
+                if !self.client.is_connected() {
+                    state.unconnected(why.clone());
+                }
                 if why != self.said {
                     tracing::warn!("{}: {why}", self.place);
                     self.said = why;
@@ -212,14 +240,14 @@ impl End {
 }
 
 /// Keeps a bridge up until it is dropped.
-async fn keep(section: Section, listener: SocketAddr) {
-    let name = section.name.clone();
-    if let Err(error) = run(section, listener).await {
-        tracing::error!("bridge {name} cannot be: {error}");
+async fn keep(section: Section, listener: SocketAddr, standing: Arc<Standing>) {
+    if let Err(error) = run(section, listener, &standing).await {
+        tracing::error!("bridge {} cannot be: {error}", standing.name);
+        standing.far.unconnected(format!("it cannot be: {error}"));
     }
 }
 
-async fn run(section: Section, listener: SocketAddr) -> Result<(), Error> {
+async fn run(section: Section, listener: SocketAddr, standing: &Standing) -> Result<(), Error> {
     let Section { name, topics, .. } = &section;
     let there = section
         .address
@@ -259,7 +287,7 @@ async fn run(section: Section, listener: SocketAddr) -> Result<(), Error> {
         let (to_far, to_near) = (far.has_room(), near.has_room());
         tokio::select! {
             event = near.client.next(), if to_far || near.has_duties() => {
-                if let Some(message) = near.take(event)
+                if let Some(message) = near.take(event, &standing.near)
                     && let Some(name) = topics.iter().find_map(|t| t.to_remote(&message.topic))
                     && let Some(message) = passed(message, name, &[there], &[MESH, there])
                 {
@@ -267,7 +295,7 @@ async fn run(section: Section, listener: SocketAddr) -> Result<(), Error> {
                 }
             }
             event = far.client.next(), if to_near || far.has_duties() => {
-                if let Some(message) = far.take(event)
+                if let Some(message) = far.take(event, &standing.far)
                     && let Some(name) = topics.iter().find_map(|t| t.to_local(&message.topic))
                     && let Some(message) = passed(message, name, &[MESH, there], &[there])
                 {

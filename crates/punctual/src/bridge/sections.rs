@@ -30,6 +30,8 @@ pub(super) struct Section {
     pub(super) restart: Duration,
     /// For TLS, if an option asks for it.
     pub(super) tls: Option<TlsOptions>,
+    /// Whether a `$SYS` topic tells how it stands.
+    pub(super) notifications: bool,
 }
 
 /// Names and a secret.
@@ -175,6 +177,7 @@ impl Section {
             keep_alive: 60,
             restart: Duration::from_secs(30),
             tls: None,
+            notifications: true,
         }
     }
 
@@ -231,6 +234,7 @@ impl Section {
             "bridge_capath" => self.tls().ca_dir = path(),
             "bridge_certfile" => self.tls().cert_file = path(),
             "bridge_keyfile" => self.tls().key_file = path(),
+            "notifications" => self.notifications = yes()?,
             "bridge_insecure" => self.tls().insecure = yes()?,
             "start_type" if value == "automatic" => {}
             "start_type" => return Err("bridges are always connected".into()),
@@ -242,7 +246,6 @@ impl Section {
             | "try_private"
             | "bridge_attempt_unsubscribe"
             | "bridge_outgoing_retain"
-            | "notifications"
             | "notifications_local_only"
             | "notification_topic" => {}
             _ if option.starts_with("bridge_") => return Err("this is not supported".into()),
@@ -271,7 +274,7 @@ mod tests {
             "listener 1883\nconnection site\naddress mqtt.example\ntopic # out 1 here/ there/\n\
              topic a/+ both 2 \"\" far/\nremote_username u\nremote_password secret\n\
              try_private true\nbridge_protocol_version mqttv311\nconnection other\n\
-             address 10.0.0.1:2883\ntopic x\nbridge_cafile ca.pem\n",
+             address 10.0.0.1:2883\ntopic x\nbridge_cafile ca.pem\nnotifications false\n",
         );
         let [site, other] = &found.unwrap()[..] else {
             panic!()
@@ -280,6 +283,7 @@ mod tests {
         assert_eq!(address(site), "mqtt.example:1883");
         assert_eq!(address(other), "10.0.0.1:2883");
         assert_eq!(site.remote.user.as_deref(), Some("u"));
+        assert!(site.notifications && !other.notifications);
         assert!(!format!("{site:?}").contains("secret"));
         assert_eq!(
             site.topics[0].to_remote("here/b/c").as_deref(),

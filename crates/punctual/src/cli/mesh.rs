@@ -207,6 +207,13 @@ fn describe(status: &Value) -> String {
     for (address, why) in status["unconnected"].as_object().into_iter().flatten() {
         let _ = writeln!(out, "  {address} is not connected: {}", text(why));
     }
+    for bridge in status["bridges"].as_array().into_iter().flatten() {
+        let (name, address) = (text(&bridge["name"]), text(&bridge["address"]));
+        let _ = match bridge["why"].as_str() {
+            None => writeln!(out, "bridge {name} to {address} is connected"),
+            Some(why) => writeln!(out, "bridge {name} to {address} is not connected: {why}"),
+        };
+    }
     let moved = |key: &str| status[key].as_u64().unwrap_or(0);
     let (came, went) = (moved("sessions_in"), moved("sessions_out"));
     if came + went > 0 {
@@ -263,7 +270,12 @@ mod tests {
             "id": "b", "parent": "a", "attached": true, "capacity": 5, "strategy": "flooding",
             "root": "a", "cost_us": 1800, "hops": 1, "epoch": 9, "filters": 2, "advertised": 3,
             "links": [{"peer": "a", "state": "parent", "rtt_us": 120.5, "filters": 1}],
-            "brokers": ["a", "b"], "neighbours": ["a:1883"], "unconnected": {"x:1": "no route"}, "healing": ["c"], "sessions_in": 2, "sessions_out": 0,
+            "brokers": ["a", "b"], "neighbours": ["a:1883"], "unconnected": {"x:1": "no route"},
+            "bridges": [
+                {"name": "site", "address": "s:1883", "connected": true, "why": null},
+                {"name": "plant", "address": "p:1883", "connected": false, "why": "refused"},
+            ],
+            "healing": ["c"], "sessions_in": 2, "sessions_out": 0,
         });
         let text = describe(&status);
         assert!(text.starts_with("b (child of a), capacity 5, flooding\nroot a, 1.80 ms over 1"));
@@ -271,7 +283,9 @@ mod tests {
             text.contains("a                    parent   rtt 0.12 ms"),
             "{text}"
         );
-        let end = "2 brokers in the tree: a, b\nconnects to: a:1883\n  x:1 is not connected: no route\nsessions that followed their clients: 2 here, 0 to others\n\
+        let end = "2 brokers in the tree: a, b\nconnects to: a:1883\n  x:1 is not connected: no route\n\
+                   bridge site to s:1883 is connected\n\
+                   bridge plant to p:1883 is not connected: refused\nsessions that followed their clients: 2 here, 0 to others\n\
                    messages wait for: c\n";
         assert!(text.ends_with(end), "{text}");
         let answers = json!([{"broker": "c", "subscribed": true, "path": [["b", 200], ["a", 1800], ["c", 0]]}]);

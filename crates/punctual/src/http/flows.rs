@@ -480,7 +480,7 @@ async fn observed(app: &App, views: Vec<FlowView>) -> Vec<Flow> {
 }
 
 fn office(app: &App) -> Result<&Office, ApiError> {
-    app.office.as_ref().ok_or_else(|| {
+    app.parts.office.as_ref().ok_or_else(|| {
         ApiError::new(
             StatusCode::CONFLICT,
             "this broker admits no flows",

@@ -73,7 +73,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
             "connect to another one, or to this one when it runs again",
         ));
     }
-    if let Some(mesh) = &app.mesh
+    if let Some(mesh) = &app.parts.mesh
         && let Some(overview) = mesh.status().await
         && !overview.status.attached
     {

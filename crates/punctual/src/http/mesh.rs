@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::App;
 use super::error::ApiError;
 use super::query::{Name, Query};
+use crate::bridge::{Standing, Standings};
 use crate::mesh::{Asker, NotAdded, NotRemoved};
 
 /// State of the broker in the mesh. Times are in microseconds.
@@ -56,6 +57,19 @@ pub(super) struct Overview {
     neighbours: Vec<String>,
     /// Those of them that are not, and why.
     unconnected: BTreeMap<String, String>,
+    /// To brokers that are not of the mesh.
+    bridges: Vec<Bridge>,
+}
+
+#[derive(Debug, Serialize)]
+struct Bridge {
+    /// Of its section in mesh.bridges.
+    name: String,
+    address: String,
+    /// Whether both its ends are.
+    connected: bool,
+    /// Why not.
+    why: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -74,8 +88,20 @@ struct Link {
     filters: usize,
 }
 
+impl From<&Standing> for Bridge {
+    fn from(standing: &Standing) -> Self {
+        let why = standing.trouble();
+        Self {
+            name: standing.name.clone(),
+            address: standing.address.clone(),
+            connected: why.is_none(),
+            why,
+        }
+    }
+}
+
 fn asker(app: &App) -> Result<&Asker, ApiError> {
-    app.mesh.as_ref().ok_or_else(|| {
+    app.parts.mesh.as_ref().ok_or_else(|| {
         ApiError::new(
             StatusCode::CONFLICT,
             "this broker is not in a mesh",
@@ -106,6 +132,7 @@ pub(super) async fn status(
         root_cost_us: link.offer.map(|(_, cost)| cost),
         filters: link.filters,
     });
+    let bridges = app.parts.bridges.iter().flat_map(Standings::iter);
     Ok(Json(Overview {
         id: status.id.to_string(),
         capacity: status.capacity,
@@ -136,6 +163,7 @@ pub(super) async fn status(
         healing: status.healing.iter().map(ToString::to_string).collect(),
         neighbours: overview.neighbours,
         unconnected: overview.unconnected,
+        bridges: bridges.map(Bridge::from).collect(),
     }))
 }
 

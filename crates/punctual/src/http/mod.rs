@@ -44,6 +44,7 @@ use self::guard::Hosts;
 use self::server::Bounds;
 use self::shards::Shards;
 use crate::admission::Office;
+use crate::bridge::Standings;
 use crate::cli::Failure;
 use crate::config::Config;
 use crate::mesh::Asker;
@@ -60,18 +61,26 @@ struct App {
     realtime: Option<RealtimeStatus>,
     /// URL of each listener, in the order of the counters.
     listeners: Vec<String>,
-    /// Where flows are admitted, if they are.
-    office: Option<Office>,
-    /// The store, if there is one.
-    keeper: Option<Keeper>,
-    /// The broker among others, if it is.
-    mesh: Option<Asker>,
+    parts: Parts,
     /// What each shard counted when it was last asked: what is shown of a
     /// shard that does not answer, so that counters never step back.
     counted: RwLock<Vec<Stats>>,
     config: RwLock<Values>,
     hosts: Arc<Hosts>,
     stopping: AtomicBool,
+}
+
+/// What not every broker has.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// Where flows are admitted.
+    pub(crate) office: Option<Office>,
+    /// The store.
+    pub(crate) keeper: Option<Keeper>,
+    /// The broker among others.
+    pub(crate) mesh: Option<Asker>,
+    /// To brokers that are not of the mesh.
+    pub(crate) bridges: Option<Standings>,
 }
 
 impl App {
@@ -128,9 +137,7 @@ impl Opened {
         server: &Server,
         listeners: Vec<String>,
         config: &Config,
-        office: Option<Office>,
-        keeper: Option<Keeper>,
-        mesh: Option<Asker>,
+        parts: Parts,
     ) -> Result<Http, Failure> {
         let shards = Shards::new(server.handle());
         let app = Arc::new(App {
@@ -142,9 +149,7 @@ impl Opened {
             started: Instant::now(),
             realtime: server.realtime().cloned(),
             listeners,
-            office,
-            keeper,
-            mesh,
+            parts,
             config: RwLock::new(Values::started(config)),
             hosts: Arc::new(Hosts::new(
                 config.server.http_names.as_deref().unwrap_or_default(),

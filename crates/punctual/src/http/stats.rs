@@ -131,9 +131,10 @@ impl Snapshot {
             network: Network::now(app),
             process: Process::now(),
             realtime: app.realtime.as_ref().map(Realtime::from),
-            admission: app.office.as_ref().map(Numbers::now),
+            admission: app.parts.office.as_ref().map(Numbers::now),
             flows: app.directory.flows(FLOWS_SHOWN),
             store: app
+                .parts
                 .keeper
                 .as_ref()
                 .and_then(|keeper| Some((keeper.stats()?, keeper.found().count))),

@@ -16,12 +16,12 @@ use crate::store::{Found, trouble_of};
 /// Why what has to survive cannot be stored now; `None` if it can, or nothing is
 /// stored.
 pub(super) fn trouble(app: &App) -> Option<String> {
-    trouble_of(&app.keeper.as_ref()?.stats()?)
+    trouble_of(&app.parts.keeper.as_ref()?.stats()?)
 }
 
 /// What the start found damaged; `None` if nothing is, or nothing is stored.
 pub(super) fn damage(app: &App) -> Option<String> {
-    app.keeper.as_ref()?.found().summary()
+    app.parts.keeper.as_ref()?.found().summary()
 }
 
 /// Damages that an answer names.
@@ -80,7 +80,7 @@ pub(super) struct Times {
 
 pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Answer>, ApiError> {
     Query::new(&uri).finish()?;
-    let keeper = app.keeper.as_ref();
+    let keeper = app.parts.keeper.as_ref();
     let stats = keeper.and_then(|keeper| Some((keeper.stats()?, keeper.found())));
     let (stats, found) = stats.ok_or_else(|| {
         ApiError::new(

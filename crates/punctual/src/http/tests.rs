@@ -55,7 +55,7 @@ fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
     let urls = vec![format!("tcp://{}", server.addresses()[0])];
     (
         opened
-            .start(server, urls, &Config::default(), None, None, None)
+            .start(server, urls, &Config::default(), Parts::default())
             .unwrap(),
         address,
     )

@@ -25,7 +25,7 @@ use crate::admission;
 use crate::bridge;
 use crate::cli::Failure;
 use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch, nanos};
-use crate::http::{Http, Opened};
+use crate::http::{Http, Opened, Parts};
 use crate::logging::Logging;
 use crate::mesh;
 use crate::store::Keeper;
@@ -108,7 +108,9 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let mesh = mesh.map(|mesh| mesh.start(&server)).transpose()?;
     let plain = urls.iter().position(|(scheme, _)| *scheme == "tcp");
     let plain = plain.and_then(|at| server.addresses().get(at).copied());
-    let bridges = bridges.map(|bridges| bridges.start(plain)).transpose()?;
+    let bridges = bridges
+        .map(|bridges| bridges.start(&server, plain))
+        .transpose()?;
     let addresses = server.addresses().iter().zip(&urls);
     let urls: Vec<String> = addresses
         .map(|(address, (scheme, path))| format!("{scheme}://{address}{path}"))
@@ -118,15 +120,13 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     }
     let http = http
         .map(|http| {
-            let office = office.as_ref().map(|(office, _)| office.clone());
-            http.start(
-                &server,
-                urls,
-                &config,
-                office,
-                keeper.clone(),
-                mesh.as_ref().map(mesh::Mesh::asker),
-            )
+            let parts = Parts {
+                office: office.as_ref().map(|(office, _)| office.clone()),
+                keeper: keeper.clone(),
+                mesh: mesh.as_ref().map(mesh::Mesh::asker),
+                bridges: bridges.as_ref().map(bridge::Bridges::standings),
+            };
+            http.start(&server, urls, &config, parts)
         })
         .transpose()?;
     for listener in &config.listeners {

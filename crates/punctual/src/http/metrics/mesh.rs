@@ -1,9 +1,10 @@
-//! The broker in its mesh, in numbers.
+//! The broker in its mesh, and its bridges, in numbers.
 
 use punctual_mesh::tree::Edge;
 
 use super::Exposition;
 use super::Kind::{Counter, Gauge};
+use crate::bridge::Standings;
 use crate::mesh::Overview;
 
 pub(super) fn text(overview: &Overview) -> String {
@@ -71,5 +72,20 @@ pub(super) fn text(overview: &Overview) -> String {
         "Changes of topic filters told to neighbours.",
         status.advertised,
     );
+    out.finish()
+}
+
+/// Of bridges, which need no mesh.
+pub(super) fn bridges(bridges: &Standings) -> String {
+    let mut out = Exposition::default();
+    out.family(
+        "punctual_bridge_connected",
+        Gauge,
+        "Whether a bridge to a broker that is not of the mesh is connected, at both ends.",
+    );
+    for bridge in bridges.iter() {
+        let connected = u8::from(bridge.trouble().is_none());
+        out.sample(&[("name", &bridge.name)], connected);
+    }
     out.finish()
 }

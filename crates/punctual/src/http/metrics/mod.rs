@@ -33,10 +33,13 @@ pub(super) async fn get(
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
     Query::new(&uri).finish()?;
     let mut text = write(&Snapshot::take(&app).await);
-    if let Some(mesh) = &app.mesh
+    if let Some(mesh) = &app.parts.mesh
         && let Some(overview) = mesh.status().await
     {
         text.push_str(&mesh::text(&overview));
+    }
+    if let Some(bridges) = &app.parts.bridges {
+        text.push_str(&mesh::bridges(bridges));
     }
     Ok(([(CONTENT_TYPE, TEXT)], text))
 }
