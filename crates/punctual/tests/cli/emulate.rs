@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// One emulation at a time: they are to measure networks, not each other.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -64,7 +64,7 @@ fn greatest(results: &Value, figure: &str, least_priority: u64) -> u64 {
 }
 
 /// True, with the reason printed, where Mosquitto is not installed.
-fn mosquitto_is_missing() -> bool {
+pub(crate) fn mosquitto_is_missing() -> bool {
     let found = Command::new("mosquitto").arg("-h").output();
     let Err(error) = found else {
         return false;

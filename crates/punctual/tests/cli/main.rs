@@ -11,6 +11,7 @@ mod config;
 mod controller;
 mod durability;
 mod emulate;
+mod federation;
 mod killed;
 mod passwd;
 mod plan;
