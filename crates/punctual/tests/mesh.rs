@@ -739,6 +739,51 @@ fn the_weight_counts_whoever_connected() {
     assert_eq!(ups(&b), 1);
 }
 
+/// In a triangle; what is published meanwhile arrives, once.
+#[test]
+fn a_weight_moves_the_tree_at_run_time() {
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::start("b", "", &[&a]);
+    let c = Member::start("c", "", &[&a, &b]);
+    let mut at_c = subscriber(&c, "at-c", "t");
+    let mut publisher = a.client("publisher");
+    // The way that a message from a to c takes, as it is known at a.
+    let way = || -> Vec<Value> {
+        let trace = a.broker.get("/api/v1/mesh/trace/t").ok();
+        let mut answers = trace.as_array().unwrap().iter();
+        let of_c = answers.find(|answer| answer["broker"] == "c");
+        let path = of_c.and_then(|answer| answer["path"].as_array());
+        let path = path.into_iter().flatten();
+        path.map(|hop| hop[0].clone()).collect()
+    };
+    a.until("a way to c", |_| !way().is_empty());
+    c.until("two links", |status| {
+        status["links"].as_array().unwrap().len() == 2
+    });
+    let mut count = 0;
+    for (weight, parent, hops) in [
+        ("0.001", "a", &["a", "c"][..]),
+        ("1000", "b", &["a", "b", "c"]),
+        ("0.001", "a", &["a", "c"]),
+    ] {
+        let address = format!("{} weight={weight}", a.broker.tcp);
+        assert_eq!(add(&c, &address).status, 204);
+        // On its way while the tree changes, and after that.
+        publish(&mut publisher, "t", &count.to_string(), QoS::ExactlyOnce);
+        count += 1;
+        c.until(&format!("a child of {parent}"), |status| {
+            status["parent"] == *parent && status["attached"] == true
+        });
+        a.until(&format!("the way {hops:?}"), |_| way() == hops);
+        publish(&mut publisher, "t", &count.to_string(), QoS::ExactlyOnce);
+        count += 1;
+    }
+    let all: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+    let mut came = payloads(&mut at_c, all.len());
+    came.sort_unstable();
+    assert_eq!(came, all);
+}
+
 #[test]
 fn two_brokers_of_one_name_are_told_of() {
     let a = Member::start("a", "", &[]);
