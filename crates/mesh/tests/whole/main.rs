@@ -438,6 +438,19 @@ fn nothing_is_lost_with_little_room() {
     all(8, faults);
 }
 
+/// The same, and what has to be stored is held where that cannot be done.
+#[test]
+fn nothing_is_lost_with_little_room_and_stores_that_fill_up() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: false,
+        stores: true,
+        room: 20,
+    };
+    all(8, faults);
+}
+
 /// With these seeds a link carries at one end alone for a moment, and the other end hears
 /// what the neighbour wants.
 #[test]
