@@ -393,6 +393,24 @@ fn what_lingers_is_kept_while_publications_wait() {
     assert_eq!(wants(&row), 0);
 }
 
+#[test]
+fn who_is_reached_is_who_the_tree_leads_to() {
+    let mut row = Row::new(4, None);
+    let reached = |row: &Row| -> Vec<usize> {
+        let other = |n: &usize| row.nodes[1].reached().contains(&name(*n));
+        (0..9).filter(other).collect()
+    };
+    assert_eq!(reached(&row), [0, 2, 3]);
+    row.cut(2, 3);
+    assert_eq!(reached(&row), [0, 2]);
+    row.cut(1, 2);
+    assert_eq!(reached(&row), [0]);
+    row.connect(2, 3, *VERSIONS.end());
+    row.connect(1, 2, *VERSIONS.end());
+    row.run_for(5000);
+    assert_eq!(reached(&row), [0, 2, 3]);
+}
+
 /// Who answers a trace of b1, and after how many answers it was known that these are all.
 fn traced(row: &mut Row, topic: &str) -> (Vec<usize>, Option<usize>) {
     row.asked.clear();

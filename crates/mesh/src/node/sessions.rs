@@ -265,6 +265,11 @@ impl Node {
         }
     }
 
+    /// Other brokers to which the tree leads from here: what is published finds its way there.
+    pub fn reached(&self) -> &BTreeSet<BrokerId> {
+        &self.seeks.present
+    }
+
     /// Notes who is reached now, and tells who was not before.
     pub(super) fn note_presence(&mut self, now: Nanos) {
         self.forget_lost_answers();

@@ -777,14 +777,14 @@ impl Keeper {
     /// All that make up the tree, by names.
     fn brokers(&self) -> Vec<String> {
         let own = &self.introduction.open.id;
-        let mut all: Vec<&BrokerId> = self.reached.brokers().iter().chain([own]).collect();
+        let mut all: Vec<&BrokerId> = self.node.reached().iter().chain([own]).collect();
         all.sort_unstable();
         all.into_iter().map(ToString::to_string).collect()
     }
 
     /// The log says when the mesh has fallen apart, and when its parts are one again.
     fn tell_reached(&mut self) {
-        let [gone, came] = self.reached.news(self.clock.now());
+        let [gone, came] = self.reached.news(self.node.reached(), self.clock.now());
         if let Some(gone) = gone {
             tracing::warn!("mesh: {gone}");
         }
@@ -799,7 +799,7 @@ impl Keeper {
             return;
         }
         self.told_at = Some(Instant::now());
-        let brokers = self.reached.brokers().len() + 1;
+        let brokers = self.node.reached().len() + 1;
         self.seam.set_topics(topics(&self.node.status(), brokers));
     }
 
@@ -889,7 +889,6 @@ impl Keeper {
     /// neighbour and what it is sent from then on leave no gap.
     fn act(&mut self) {
         let mut orders: Vec<Order> = Vec::new();
-        let now = self.clock.now();
         self.seam.set_can_seek(self.node.can_seek());
         for output in self.node.take_outputs() {
             let peer = |link: LinkId| self.node.peer(link).map(|id| id.as_str().to_owned());
@@ -916,7 +915,6 @@ impl Keeper {
                     carries,
                     version,
                 } => {
-                    self.reached.carry(link, carries, now);
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, now| {
                             shard.link_carry(&peer, carries, understands(version), now);
@@ -931,7 +929,6 @@ impl Keeper {
                     }
                 }
                 Output::Leads { link, brokers } => {
-                    self.reached.lead(link, &brokers, now);
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, _| {
                             let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();

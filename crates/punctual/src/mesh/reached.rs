@@ -1,9 +1,9 @@
-//! Which brokers the tree leads to: who is not reached any more when a mesh falls apart, and who is
-//! when its parts are one again.
+//! What the log says of the brokers that the tree leads to: who is not reached any more when a mesh
+//! falls apart, and who is when its parts are one again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use punctual_mesh::{BrokerId, LinkId};
+use punctual_mesh::BrokerId;
 use punctual_model::Nanos;
 
 /// What is otherwise for so long is no matter of a tree that heals.
@@ -11,55 +11,29 @@ const CALM: Nanos = Nanos::from_secs(1);
 /// Names in a line of the log.
 const NAMED: usize = 20;
 
-/// Brokers behind the links that carry messages.
+/// Other brokers that were reached.
 #[derive(Debug, Default)]
 pub(super) struct Reached {
-    /// What links led to last.
-    behind: BTreeMap<LinkId, BTreeSet<BrokerId>>,
-    carry: BTreeSet<LinkId>,
-    now: BTreeSet<BrokerId>,
+    /// When [`Self::news`] was asked last.
+    last: BTreeSet<BrokerId>,
     changed: Nanos,
     told: BTreeSet<BrokerId>,
 }
 
 impl Reached {
-    /// A link leads to these, its neighbour among them.
-    pub(super) fn lead(&mut self, link: LinkId, brokers: &[BrokerId], now: Nanos) {
-        self.behind.insert(link, brokers.iter().cloned().collect());
-        self.change(now);
-    }
-
-    /// A link carries messages from now on, or does not any more.
-    pub(super) fn carry(&mut self, link: LinkId, carries: bool, now: Nanos) {
-        match carries {
-            true => self.carry.insert(link),
-            false => self.carry.remove(&link),
-        };
-        self.change(now);
-    }
-
-    fn change(&mut self, now: Nanos) {
-        let behind = self.carry.iter().filter_map(|link| self.behind.get(link));
-        let all: BTreeSet<BrokerId> = behind.flatten().cloned().collect();
-        if all != self.now {
-            (self.now, self.changed) = (all, now);
+    /// What the log is to say, if there is something that lasts: who is gone, and who came. These
+    /// are reached now.
+    pub(super) fn news(&mut self, reached: &BTreeSet<BrokerId>, now: Nanos) -> [Option<String>; 2] {
+        if *reached != self.last {
+            (self.last, self.changed) = (reached.clone(), now);
         }
-    }
-
-    /// Others that are reached now.
-    pub(super) fn brokers(&self) -> &BTreeSet<BrokerId> {
-        &self.now
-    }
-
-    /// What the log is to say, if there is something that lasts: who is gone, and who came.
-    pub(super) fn news(&mut self, now: Nanos) -> [Option<String>; 2] {
-        if self.now == self.told || now - self.changed < CALM {
+        if self.last == self.told || now - self.changed < CALM {
             return [None, None];
         }
-        let count = self.now.len() + 1;
-        let gone = names(self.told.difference(&self.now));
-        let came = names(self.now.difference(&self.told));
-        self.told.clone_from(&self.now);
+        let count = self.last.len() + 1;
+        let gone = names(self.told.difference(&self.last));
+        let came = names(self.last.difference(&self.told));
+        self.told.clone_from(&self.last);
         [
             gone.map(|gone| format!("not reached any more: {gone}; brokers in this part: {count}")),
             came.map(|came| format!("reached: {came}; brokers: {count}")),
@@ -83,35 +57,30 @@ fn names<'a>(brokers: impl Iterator<Item = &'a BrokerId>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn ids(names: &[&str]) -> Vec<BrokerId> {
-        names.iter().map(|id| BrokerId::new(id).unwrap()).collect()
-    }
-
-    fn at(millis: u64) -> Nanos {
-        Nanos::from_millis(millis)
+    fn ids(names: &str) -> BTreeSet<BrokerId> {
+        let names = names.split_whitespace();
+        names.map(|id| BrokerId::new(id).unwrap()).collect()
     }
 
     #[test]
     fn what_lasts_is_told_once() {
         let mut reached = Reached::default();
-        reached.carry(LinkId(0), true, at(0));
-        reached.lead(LinkId(0), &ids(&["b", "c"]), at(10));
-        reached.carry(LinkId(1), true, at(20));
-        reached.lead(LinkId(1), &ids(&["d"]), at(20));
-        assert_eq!(reached.news(at(1000)), [None, None]);
-        let came = "reached: b, c, d; brokers: 4".to_owned();
-        assert_eq!(reached.news(at(1020)), [None, Some(came)]);
-        assert_eq!(reached.news(at(5000)), [None, None]);
+        let mut news = |brokers: &str, millis: u64| {
+            let [gone, came] = reached.news(&ids(brokers), Nanos::from_millis(millis));
+            [gone, came].map(Option::unwrap_or_default)
+        };
+        assert_eq!(news("b c", 10), ["", ""]);
+        assert_eq!(news("b c d", 20), ["", ""]);
+        assert_eq!(news("b c d", 1000), ["", ""]);
+        assert_eq!(news("b c d", 1020), ["", "reached: b, c, d; brokers: 4"]);
+        assert_eq!(news("b c d", 5000), ["", ""]);
         // Those behind one link come back behind the other before that is news.
-        reached.carry(LinkId(0), false, at(5000));
-        assert_eq!(reached.brokers().iter().count(), 1);
-        reached.lead(LinkId(1), &ids(&["b", "c", "d"]), at(5900));
-        assert_eq!(reached.news(at(6000)), [None, None]);
-        assert_eq!(reached.news(at(9000)), [None, None]);
-        reached.lead(LinkId(1), &ids(&["d", "e"]), at(10_000));
-        let gone = "not reached any more: b, c; brokers in this part: 3".to_owned();
-        let came = "reached: e; brokers: 3".to_owned();
-        assert_eq!(reached.news(at(11_000)), [Some(gone), Some(came)]);
+        assert_eq!(news("d", 5000), ["", ""]);
+        assert_eq!(news("b c d", 5900), ["", ""]);
+        assert_eq!(news("b c d", 9000), ["", ""]);
+        assert_eq!(news("d e", 10_000), ["", ""]);
+        let gone = "not reached any more: b, c; brokers in this part: 3";
+        assert_eq!(news("d e", 11_000), [gone, "reached: e; brokers: 3"]);
     }
 
     #[test]
