@@ -87,6 +87,8 @@ pub struct Limits {
     pub max_topic_length: usize,
     /// QoS 1 and 2 messages waiting in one session beyond those in flight.
     pub max_queued_messages: usize,
+    /// The same for a neighbour broker that is away for long, if that is more.
+    pub max_kept_messages: usize,
     /// Bytes of the messages waiting in one session.
     pub max_queued_bytes: usize,
     /// Bytes of the messages waiting in all sessions; a message counts once
@@ -154,6 +156,7 @@ impl Default for Limits {
             max_topic_levels: 128,
             max_topic_length: 65_535,
             max_queued_messages: 10_000,
+            max_kept_messages: 100_000,
             max_queued_bytes: 64 << 20,
             max_total_queued_bytes: 1 << 30,
             urgent_reserve: 10,

@@ -32,6 +32,8 @@ pub(crate) struct SessionHandle {
     pub(crate) client_id: Arc<str>,
     /// Whether it is that of a neighbour broker.
     pub(crate) link: bool,
+    /// Whether brokers behind that neighbour are away for long: nobody waits for room here.
+    pub(crate) away: AtomicBool,
     /// What of [`crate::federation::Notes`] that neighbour understands: an [`Understands`].
     pub(crate) understands: AtomicU8,
     /// Whether what is for that neighbour goes to it, and does not wait.
@@ -89,6 +91,12 @@ impl SessionHandle {
     /// Whether it is that of a neighbour that understands notes.
     pub(crate) fn takes_notes(&self) -> bool {
         self.link && self.understands() >= Understands::Notes
+    }
+
+    /// Whether it is that of a neighbour behind which brokers are away for long.
+    #[inline]
+    pub(crate) fn is_away(&self) -> bool {
+        self.link && self.away.load(Ordering::Acquire)
     }
 
     /// What that neighbour understands.
@@ -458,6 +466,7 @@ impl Directory {
             number,
             client_id: client_id.clone(),
             link: client_id.starts_with(LINK_PREFIX),
+            away: AtomicBool::new(false),
             understands: AtomicU8::new(Understands::Rights as u8),
             carries: AtomicBool::new(false),
             connected: AtomicBool::new(false),

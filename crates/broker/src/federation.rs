@@ -466,10 +466,11 @@ pub struct Relay {
 /// Who keeps the tree and the tables. Called on shard threads: nothing may block or
 /// take long.
 pub trait Federation: Debug + Send + Sync {
-    /// A client has subscribed to a filter for which it had no subscription.
-    fn subscribed(&self, filter: &str);
-    /// A client's subscription to a filter is gone.
-    fn unsubscribed(&self, filter: &str);
+    /// A client has subscribed to a filter for which it had no subscription; `lasting` if its
+    /// session is persistent, and to be sent messages with QoS 1 or 2 also when it is back.
+    fn subscribed(&self, filter: &str, lasting: bool);
+    /// A client's subscription to a filter, which was told of so, is gone.
+    fn unsubscribed(&self, filter: &str, lasting: bool);
     /// Whether a neighbour of that name may connect now; not while there is a better
     /// connection to it.
     fn may_connect(&self, peer: &str) -> bool;
@@ -560,7 +561,8 @@ pub struct KeptLink {
     pub peer: String,
     /// What it wants.
     pub filters: Vec<Box<str>>,
-    /// Brokers behind it with members of shared subscriptions, and the filters of these.
+    /// Brokers behind it with members of shared subscriptions, and the filters of these; and with
+    /// persistent sessions, and the plain filters on which these await messages.
     pub members: Vec<(String, Box<str>)>,
     /// Brokers that it leads to, itself among them; none if that is not known.
     pub behind: Vec<String>,
@@ -573,6 +575,8 @@ pub(crate) struct LinkState {
     pub(crate) filters: HashSet<Box<str>, foldhash::fast::RandomState>,
     /// Brokers behind it where shared subscriptions have members, by their filters.
     pub(crate) members: HashMap<Box<str>, Vec<Box<str>>, foldhash::fast::RandomState>,
+    /// Brokers behind it where persistent sessions await messages, by the filters.
+    pub(crate) awaited: HashMap<Box<str>, Vec<Box<str>>, foldhash::fast::RandomState>,
     /// Brokers that it leads to, itself among them, if that is known.
     pub(crate) behind: Vec<Box<str>>,
     /// Messages in flight that the neighbour allows, while none are sent.

@@ -60,13 +60,15 @@ impl Hub {
     }
 
     /// Whether a message with QoS above 0 can be kept for a local session now, or
-    /// sent at once.
+    /// sent at once, or is not waited for.
     #[inline]
     pub(crate) fn has_room(&self, target: &Target, need: Need) -> bool {
         let Some(session) = self.session_of(target) else {
             return true;
         };
-        self.sends_at_once(session, need) || self.queue_has_room(target, need)
+        self.sends_at_once(session, need)
+            || target.session.is_away()
+            || self.queue_has_room(target, need)
     }
 
     /// Whether a message can wait in a local session.
@@ -76,7 +78,7 @@ impl Hub {
             return true;
         };
         let total = self.directory.queued_bytes.load(Ordering::Relaxed);
-        let bounds = Bounds::of(&self.config.limits, class);
+        let bounds = Bounds::of(&self.config.limits, class).for_session(&target.session);
         bounds.fit(session, size, 0) && total + size <= bounds.total
     }
 
@@ -96,6 +98,10 @@ impl Hub {
             return true;
         };
         if copies == 0 && self.sends_at_once(session, need) {
+            return true;
+        }
+        // Nobody waits for who is away for long: what has no room then is dropped.
+        if target.session.is_away() {
             return true;
         }
         let total = self
@@ -119,6 +125,9 @@ impl Hub {
 
     /// Whether a session of another shard seems to have room.
     pub(crate) fn may_have_room(&self, handle: &SessionHandle, class: Class, size: usize) -> bool {
+        if handle.is_away() {
+            return true;
+        }
         let bounds = Bounds::of(&self.config.limits, class);
         let messages = handle.queued.load(Ordering::Relaxed) as usize
             + handle.reserved.load(Ordering::Relaxed) as usize;
@@ -142,6 +151,7 @@ impl Hub {
         let fits = messages < bounds.messages
             && bytes + size <= bounds.bytes
             && total + size <= bounds.total;
+        let fits = fits || handle.is_away();
         if !fits {
             self.give_back(handle, size);
             self.release(size);
@@ -160,6 +170,8 @@ impl Hub {
 /// What messages of one class may fill, what waits of others included.
 struct Bounds {
     messages: usize,
+    /// Messages for a neighbour that is away for long.
+    kept: usize,
     bytes: usize,
     /// Bytes in all sessions.
     total: usize,
@@ -176,9 +188,18 @@ impl Bounds {
         let open = |bound: usize| bound - (bound / 100 * kept + bound % 100 * kept / 100);
         Self {
             messages: open(limits.max_queued_messages),
+            kept: open(limits.max_kept_messages),
             bytes: open(limits.max_queued_bytes),
             total: open(limits.max_total_queued_bytes),
         }
+    }
+
+    /// Those of a session.
+    fn for_session(mut self, handle: &SessionHandle) -> Self {
+        if handle.is_away() {
+            self.messages = self.messages.max(self.kept);
+        }
+        self
     }
 
     /// Whether a session's queue takes another message after `copies` of it.

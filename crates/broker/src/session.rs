@@ -649,15 +649,31 @@ impl Queue {
 
     /// Removes what has expired and tells `gone` the numbers of the entries in
     /// the store; returns how much that was, and when the next expires.
-    pub(crate) fn sweep(&mut self, now: Nanos, mut gone: impl FnMut(u64)) -> (Load, Nanos) {
-        let (mut swept, mut next) = (Load::default(), Nanos::MAX);
+    pub(crate) fn sweep(&mut self, now: Nanos, gone: impl FnMut(u64)) -> (Load, Nanos) {
+        let mut next = Nanos::MAX;
+        let lasts = |message: &Message| {
+            let lasts = !message.is_expired(now);
+            if lasts {
+                next = next.min(message.expires);
+            }
+            lasts
+        };
+        (self.retain(lasts, gone), next)
+    }
+
+    /// Removes all messages but those, and tells `gone` the numbers of the entries in the store;
+    /// returns how much that was.
+    pub(crate) fn retain(
+        &mut self,
+        mut stays: impl FnMut(&Message) -> bool,
+        mut gone: impl FnMut(u64),
+    ) -> Load {
+        let mut swept = Load::default();
         if let Some(waiting) = &mut self.0 {
             let mut unacknowledged = 0;
             let mut keep = |Queued { delivery, .. }: &Queued| {
-                let keep = !delivery.message.is_expired(now);
-                if keep {
-                    next = next.min(delivery.message.expires);
-                } else {
+                let keep = stays(&delivery.message);
+                if !keep {
                     gone(delivery.entry);
                     swept.add(&delivery.message);
                     unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
@@ -675,7 +691,7 @@ impl Queue {
                 self.0 = None;
             }
         }
-        (swept, next)
+        swept
     }
 }
 
@@ -689,6 +705,8 @@ pub(crate) struct Subscription {
     pub(crate) numbered: bool,
     /// Messages of admitted flows go to it with the plain ones.
     pub(crate) demoted: bool,
+    /// The federation knows that it is to be sent messages also when its client is away.
+    pub(crate) lasting: bool,
 }
 
 /// Retained messages that are still to be sent for a new subscription.

@@ -31,11 +31,11 @@ struct Notes {
 }
 
 impl Federation for Notes {
-    fn subscribed(&self, filter: &str) {
+    fn subscribed(&self, filter: &str, _: bool) {
         self.news.lock().unwrap().push(format!("+{filter}"));
     }
 
-    fn unsubscribed(&self, filter: &str) {
+    fn unsubscribed(&self, filter: &str, _: bool) {
         self.news.lock().unwrap().push(format!("-{filter}"));
     }
 
@@ -127,6 +127,17 @@ impl Broker {
         config.durability.patience = Nanos(0);
         let mut broker = Self::with(origin, config);
         broker.shard.attach_store(0);
+        broker
+    }
+
+    /// What starts again with what is stored.
+    fn restored(origin: u32, store: &mut Memory) -> Self {
+        let mut broker = Self::stored(origin);
+        let mut restorer = Restorer::new(broker.directory.clone(), 0);
+        store
+            .recover(&mut |op| assert!(restorer.take(&op).is_none()))
+            .unwrap();
+        assert!(broker.shard.restore(restorer.finish().unwrap(), NOW));
         broker
     }
 
@@ -565,6 +576,99 @@ fn what_has_no_room_in_a_neighbours_queue_waits() {
     assert_eq!(came.collect::<Vec<_>>(), ["one", "two", "three"]);
     assert_eq!(last(b).as_deref(), Some("a waits no more"));
     assert_eq!(kinds(&b.take(at_b)), [PacketType::PubAck; 2]);
+}
+
+/// Where brokers are away for long, only what is still wanted there is kept, nobody waits for room,
+/// and what has none is dropped and counted.
+#[test]
+fn nobody_waits_for_who_is_away_for_long() {
+    let mut config = Config::default();
+    config.limits.max_queued_messages = 3;
+    config.limits.max_kept_messages = 4;
+    config.limits.urgent_reserve = 0;
+    let mut broker = Broker::with(1, config);
+    let c = broker.neighbour("$mesh/c");
+    let both = ["t".into(), "fleeting".into()];
+    broker.shard.link_interest("c", &both, &[]);
+    broker.shard.closed(c, "lost", NOW);
+    let publisher = broker.client("publisher");
+    let come = |broker: &mut Broker, topic: &str, packet_id: u16| {
+        broker.publish(publisher, topic, &packet_id.to_string(), packet_id);
+        let answer = broker.take(publisher);
+        answer[1] == 2 || answer[4] == 0
+    };
+    assert!(come(&mut broker, "t", 1));
+    assert!(come(&mut broker, "fleeting", 2));
+    assert!(come(&mut broker, "t", 3));
+    assert!(!come(&mut broker, "t", 4), "a full queue refuses");
+    broker.shard.link_interest("c", &[], &both[1..]);
+    assert_eq!(broker.shard.link_narrow("c"), 1);
+    assert_eq!(broker.shard.stats().dropped(), 1);
+    for packet_id in 5..=8 {
+        assert!(come(&mut broker, "t", packet_id));
+    }
+    assert_eq!(broker.shard.stats().dropped(), 3);
+    // A neighbour that sends something does not wait, either.
+    let a = broker.neighbour("$mesh/a");
+    let mut properties = PropertyBuf::new();
+    properties.push_user("@", "7.1").unwrap();
+    let publish = Publish {
+        properties: properties.as_properties(),
+        ..publish("t", "9", 9)
+    };
+    broker.give(a, Packet::Publish(publish));
+    assert_eq!(kinds(&broker.take(a)), [PacketType::PubAck]);
+    assert_eq!(broker.shard.stats().dropped(), 4);
+    // It is as before when it is back.
+    let c = broker.neighbour("$mesh/c");
+    broker.shard.link_carry("c", true, Understands::Names, NOW);
+    let came = publications(&broker.take(c))
+        .into_iter()
+        .map(|(text, _)| text);
+    assert_eq!(came.collect::<Vec<_>>(), ["1", "3", "5", "6"]);
+    broker.shard.closed(c, "lost", NOW);
+    let accepted = (10..=14).filter(|packet_id| come(&mut broker, "t", *packet_id));
+    assert_eq!(accepted.count(), 3);
+}
+
+/// What persistent sessions await behind a neighbour is kept by their brokers, with what else is
+/// kept of it.
+#[test]
+fn what_persistent_sessions_await_elsewhere_is_kept() {
+    let (mut store, mut broker) = (Memory::default(), Broker::stored(1));
+    let conn = broker.open();
+    broker.give(conn, connect("$mesh/b"));
+    let filters =
+        |names: &[&str]| -> Vec<Box<str>> { names.iter().map(|it| (*it).into()).collect() };
+    let shard = &mut broker.shard;
+    shard.link_interest("b", &filters(&["t"]), &[]);
+    shard.link_lasting("b", "x", &filters(&["t", "u"]), &[]);
+    shard.link_lasting("b", "y", &filters(&["u", "$mesh/keeps/z"]), &[]);
+    shard.link_lasting("b", "x", &[], &filters(&["t", "unknown"]));
+    let mut commit = |broker: &mut Broker| {
+        while let Some(operations) = broker.shard.take_operations(NOW) {
+            store.commit(&operations.batch).unwrap();
+            broker.shard.committed(operations.ticket, NOW);
+        }
+        Broker::restored(2, &mut store)
+    };
+    let kept = |broker: &Broker| {
+        let kept = broker.shard.links().remove(0);
+        let mut members = kept.members;
+        members.sort();
+        members
+    };
+    let expected: Vec<(String, Box<str>)> = [("x", "u"), ("y", "$mesh/keeps/z"), ("y", "u")]
+        .map(|(broker, filter)| (broker.to_owned(), filter.into()))
+        .into();
+    assert_eq!(kept(&broker), expected);
+    let again = commit(&mut broker);
+    assert_eq!(kept(&again), expected);
+    let filters = again.shard.links().remove(0).filters;
+    assert_eq!(filters, ["t".into()], "what is kept is not wanted");
+    // Which goes with the link, as it has a connection.
+    broker.shard.link_forget("b", NOW);
+    assert_eq!(kept(&commit(&mut broker)), []);
 }
 
 /// A link from the neighbour `a`, whose messages come with names.
@@ -1292,12 +1396,7 @@ fn what_a_neighbour_wants_is_kept_when_it_is_committed() {
     assert_eq!(news(&broker), ["kept 3"], "there is nothing new");
 
     store.commit(&operations.batch).unwrap();
-    let mut again = Broker::stored(2);
-    let mut restorer = Restorer::new(again.directory.clone(), 0);
-    store
-        .recover(&mut |op| assert!(restorer.take(&op).is_none()))
-        .unwrap();
-    assert!(again.shard.restore(restorer.finish().unwrap(), NOW));
+    let mut again = Broker::restored(2, &mut store);
     let kept = again.shard.links();
     assert_eq!(kept.len(), 1);
     assert_eq!(

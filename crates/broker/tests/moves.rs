@@ -38,8 +38,8 @@ impl Post {
 }
 
 impl Federation for Post {
-    fn subscribed(&self, _: &str) {}
-    fn unsubscribed(&self, _: &str) {}
+    fn subscribed(&self, _: &str, _: bool) {}
+    fn unsubscribed(&self, _: &str, _: bool) {}
     fn may_connect(&self, _: &str) -> bool {
         true
     }

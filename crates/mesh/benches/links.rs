@@ -52,8 +52,8 @@ fn called(name: MessageName) -> Name {
 }
 
 impl Federation for Names {
-    fn subscribed(&self, _: &str) {}
-    fn unsubscribed(&self, _: &str) {}
+    fn subscribed(&self, _: &str, _: bool) {}
+    fn unsubscribed(&self, _: &str, _: bool) {}
     fn may_connect(&self, _: &str) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! One broker of the mesh: what happens between its tree, its table and its neighbours.
 //!
 //! Each part keeps its own state: [`links`] (connections and numbers), [`filters`] (who wants
-//! what), [`members`] (shared subscriptions), [`lost`] (what waits for links that do not carry),
+//! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`] (what waits for links that do not carry),
 //! [`keeping`] (what a restart must not lose), [`sessions`] and [`clients`]. A [`Node`] hands each
 //! event to the part that it is for; then it settles: does what the tree asks and tells neighbours
 //! what there is to tell, in an order in which nobody sends what another cannot know yet.
@@ -9,6 +9,7 @@
 mod clients;
 mod filters;
 mod keeping;
+mod lasting;
 mod links;
 mod lost;
 mod members;
@@ -27,6 +28,7 @@ use punctual_model::Nanos;
 use self::clients::Clients;
 use self::filters::Filters;
 use self::keeping::Keeping;
+use self::lasting::Lasting;
 pub use self::links::Refusal;
 use self::links::{Link, Links};
 use self::lost::LostLinks;
@@ -55,6 +57,7 @@ pub struct Node {
     reach: Reach<BrokerId>,
     /// Where shared subscriptions have members.
     members: Members,
+    lasting: Lasting,
     /// Links that carried and do not any more.
     lost: LostLinks,
     keeping: Keeping,
@@ -78,7 +81,8 @@ impl Node {
             links: Links::new(settings.linger, now),
             reach: Reach::new(settings.id.clone()),
             members: Members::new(settings.id.clone(), settings.max_filters),
-            lost: LostLinks::new(settings.heal, settings.tree.hello),
+            lasting: Lasting::new(settings.id.clone(), settings.max_filters, settings.heal),
+            lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
             keeping: Keeping::default(),
             clients: Clients::new(&settings),
             seeks: Seeks::default(),
@@ -130,8 +134,8 @@ impl Node {
     }
 
     /// After a start: what is kept for a neighbour from before, with the filters it
-    /// wanted then, members of shared subscriptions that were behind it, and the brokers that its
-    /// link led to; none if that is not known.
+    /// wanted then, members of shared subscriptions that were behind it and what persistent sessions
+    /// awaited there, and the brokers that its link led to; none if that is not known.
     pub fn remember(
         &mut self,
         peer: &BrokerId,
@@ -142,12 +146,22 @@ impl Node {
     ) {
         if let Some(link) = self.links.recall(peer) {
             self.filters.table.apply(link, filters, Vec::new());
-            self.members.recall(link, members);
+            let is_shared = |member: &Member| topic::split_share(&member.1).0.is_some();
+            let (shared, lasting) = members.into_iter().partition(is_shared);
+            self.members.recall(link, shared);
+            for (of, filter) in lasting {
+                self.lasting.recall(link, of, &filter);
+            }
             let behind: Option<BTreeSet<BrokerId>> =
                 (!behind.is_empty()).then(|| behind.into_iter().collect());
             if let Some(behind) = &behind {
                 self.keeping.recall(link, behind.clone());
             }
+            let others = |mut behind: BTreeSet<BrokerId>| {
+                behind.remove(&self.settings.id);
+                behind
+            };
+            let behind = behind.map(others);
             self.lost.insert(link, behind, now);
             self.members.tell_shell(&mut self.outputs);
         }
@@ -221,6 +235,9 @@ impl Node {
             }
             Message::Here { all, add, remove } => {
                 let came = self.reach.heard(link, all, add, &remove);
+                self.lost.heard(link);
+                let behind = self.reach.behind(link);
+                self.lasting.silent(link, |id| !behind.contains(id));
                 self.note_leads(link);
                 self.keeping.show_later(link);
                 self.came(link, &came);
@@ -246,6 +263,9 @@ impl Node {
             Message::Seek(seek) => self.heard_seek(link, seek, now),
             Message::Found(found) => self.heard_found(link, found),
             Message::Letter(letter) => self.pass_letter(Some(link), letter, now),
+            Message::Sums(sums) => self.heard_sums(link, sums),
+            Message::Ask(about) => self.asked(link, about),
+            Message::Lasting(told) => self.heard_lasting(link, told),
             Message::Trace(trace) => self.follow(Some(link), trace),
             Message::Traced(traced) => self.traced(traced),
         }
@@ -335,19 +355,26 @@ impl Node {
         self.came(link, &came);
     }
 
-    /// A client of this broker subscribed to a filter, which may be shared.
-    pub fn subscribe(&mut self, filter: &str, now: Nanos) {
+    /// A client of this broker subscribed to a filter, which may be shared; `lasting` if its session
+    /// is to be sent that also when it connects again.
+    pub fn subscribe(&mut self, filter: &str, lasting: bool, now: Nanos) {
         let (share, plain) = topic::split_share(filter);
         self.filters.table.subscribe(plain);
+        if lasting && !plain.starts_with('$') {
+            self.lasting.subscribe(plain);
+        }
         if share.is_some() && !plain.starts_with('$') {
             self.members.subscribe(filter);
         }
         self.settle(now);
     }
 
-    /// A client of this broker does not want a filter any more.
-    pub fn unsubscribe(&mut self, filter: &str, now: Nanos) {
+    /// A client of this broker does not want a filter any more, which it wanted so.
+    pub fn unsubscribe(&mut self, filter: &str, lasting: bool, now: Nanos) {
         let (share, plain) = topic::split_share(filter);
+        if lasting && !plain.starts_with('$') {
+            self.lasting.unsubscribe(plain);
+        }
         if share.is_none() {
             self.filters.table.unsubscribe(plain);
         } else if let Some(gone) = self.members.unsubscribe(filter, plain, now) {
@@ -421,6 +448,7 @@ impl Node {
         self.show_kept(now);
         if self.reach.has_changes() {
             self.note_presence(now);
+            self.note_kept();
             self.tell_reach(now);
         }
         self.look_after_wards(now);
@@ -475,7 +503,7 @@ impl Node {
         };
         match (before.carries(), edge.carries()) {
             (false, true) => {
-                self.lost.remove(id);
+                self.lost.carries_again(id);
                 self.outputs.push(carry(true));
                 self.reach.activate(id);
                 if version >= NOTES {
@@ -498,6 +526,7 @@ impl Node {
                 self.filters.deactivate(id);
                 self.outputs.push(carry(false));
                 self.members.deactivate(id);
+                self.lasting.silent(id, |_| true);
                 let mut behind = self.reach.deactivate(id);
                 behind.insert(peer);
                 self.lose(id, behind, now);

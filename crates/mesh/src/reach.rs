@@ -218,6 +218,20 @@ impl<T: Ord + Clone> Reach<T> {
         )
     }
 
+    /// What is behind links that carry messages, also where it is not reached yet.
+    pub(crate) fn expected(&self) -> BTreeSet<T> {
+        let sides = self.sides.values().filter(|side| side.told.is_some());
+        sides.flat_map(|side| side.behind.iter().cloned()).collect()
+    }
+
+    /// Those of these that are not reached.
+    pub(crate) fn not_reached(&self, mut ids: BTreeSet<T>) -> BTreeSet<T> {
+        for side in self.sides.values().filter(|side| side.ready) {
+            ids.retain(|id| !side.behind.contains(id));
+        }
+        ids
+    }
+
     /// Whether there may be something to tell.
     pub(crate) fn has_changes(&self) -> bool {
         self.dirty

@@ -8,12 +8,14 @@
 //! within its bound; what does not decode ends the link.
 
 mod clients;
+mod lasting;
 mod sessions;
 
 use punctual_codec::topic;
 use punctual_model::Nanos;
 
 pub use self::clients::{Arrival, Left, Testament};
+pub use self::lasting::Lasting;
 pub use self::sessions::{Found, Holder, Letter, Seek as SeekSession};
 
 use crate::id::{BrokerId, MAX_NAME, Rank};
@@ -38,6 +40,10 @@ pub const RIGHTS: u8 = 5;
 /// From this version on a publication says which one came before it on its topic, where it was
 /// taken in.
 pub const ORDER: u8 = 6;
+/// From this version on brokers tell each other what persistent sessions await.
+pub const LASTING: u8 = 7;
+/// Before the name of a broker in [`Lasting`]: the one that is told of keeps messages for it.
+pub const KEEPS: &str = "$mesh/keeps/";
 /// Parts that filters are divided into when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.
@@ -117,6 +123,13 @@ pub enum Message {
     Found(Found),
     /// Something about a session that moves, to be passed on to a broker.
     Letter(Letter),
+    /// The sender tells from now on what persistent sessions at these brokers await; with sums of
+    /// [`crate::table::digest`] over that.
+    Sums(Vec<(BrokerId, u64)>),
+    /// Asks for all that persistent sessions at these brokers await.
+    Ask(Vec<BrokerId>),
+    /// What those at one broker await.
+    Lasting(Lasting),
 }
 
 /// A broker, and the filter of a shared subscription that has members there.
@@ -306,6 +319,18 @@ impl Message {
                 out.byte(15);
                 out.letter(letter);
             }
+            Self::Sums(sums) => {
+                out.byte(16);
+                out.sums(sums);
+            }
+            Self::Ask(about) => {
+                out.byte(17);
+                out.ids(about);
+            }
+            Self::Lasting(told) => {
+                out.byte(18);
+                out.lasting(told);
+            }
         }
         out.0
     }
@@ -405,6 +430,9 @@ impl Message {
             13 => Self::Seek(from.seek()?),
             14 => Self::Found(from.found()?),
             15 => Self::Letter(from.letter()?),
+            16 => Self::Sums(from.sums()?),
+            17 => Self::Ask(from.ids()?),
+            18 => Self::Lasting(from.lasting()?),
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -561,12 +589,17 @@ impl<'a> Reader<'a> {
     }
 
     fn filters(&mut self) -> Result<Vec<Box<str>>, WireError> {
+        self.filters_and(|_| false)
+    }
+
+    /// Plain filters, and other text that `may_be` among them.
+    fn filters_and(&mut self, may_be: impl Fn(&str) -> bool) -> Result<Vec<Box<str>>, WireError> {
         let count = self.count(2)?;
         let mut filters = Vec::with_capacity(count.min(4096));
         for _ in 0..count {
             let filter = self.text()?;
             let plain = topic::validate_filter(filter).is_ok() && !filter.starts_with('$');
-            if !plain || filter.len() > usize::from(u16::MAX) {
+            if !plain && !may_be(filter) || filter.len() > usize::from(u16::MAX) {
                 return Err(WireError::Field("filter"));
             }
             filters.push(filter.into());
@@ -664,6 +697,11 @@ mod tests {
     fn filters() -> impl Strategy<Value = Vec<Box<str>>> {
         let filter = "([a-z]{1,5}|\\+)(/([a-z]{1,5}|\\+)){0,3}(/#)?";
         proptest::collection::vec(filter.prop_map(|f| f.into_boxed_str()), 0..20)
+    }
+
+    fn lasting() -> impl Strategy<Value = Vec<Box<str>>> {
+        let kept = ids().prop_map(|ids| ids.into_iter().map(|id| format!("{KEEPS}{id}").into()));
+        (filters(), kept).prop_map(|(filters, kept)| filters.into_iter().chain(kept).collect())
     }
 
     fn ids() -> impl Strategy<Value = Vec<BrokerId>> {
@@ -844,6 +882,17 @@ mod tests {
                 add,
                 remove
             }),
+            proptest::collection::vec((id(), any::<u64>()), 0..6).prop_map(Message::Sums),
+            ids().prop_map(Message::Ask),
+            (id(), any::<[bool; 2]>(), lasting(), lasting()).prop_map(
+                |(of, [all, more], add, remove)| Message::Lasting(Lasting {
+                    of,
+                    all,
+                    more,
+                    add,
+                    remove
+                })
+            ),
         ]
     }
 

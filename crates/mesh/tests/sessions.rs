@@ -4,12 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use punctual_mesh::wire::{Holder, SeekSession, TRACES, Traced, VERSIONS};
+use punctual_mesh::wire::{Holder, LASTING, SeekSession, TRACES, Traced, VERSIONS};
 use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
 use punctual_model::Nanos;
 
 fn name(n: usize) -> BrokerId {
     BrokerId::new(&format!("b{n}")).unwrap()
+}
+
+fn settings(n: usize) -> Settings {
+    Settings {
+        keep: Nanos::from_secs(60),
+        ..Settings::new(name(n), 1, 10 - n as u64)
+    }
 }
 
 /// Brokers in a row.
@@ -34,7 +41,7 @@ impl Row {
     /// Of which the link before `old` speaks another version.
     fn speaking(n: usize, old: Option<usize>, version: u8) -> Self {
         let now = Nanos::from_secs(1);
-        let node = |n| Node::new(Settings::new(name(n), 1, 10 - n as u64), now);
+        let node = |n| Node::new(settings(n), now);
         let mut row = Self {
             nodes: (0..n).map(node).collect(),
             ends: BTreeMap::new(),
@@ -90,7 +97,9 @@ impl Row {
                             Some((unkept, last)) if *unkept == n => *last = number,
                             _ => self.nodes[n].kept(number, self.now),
                         },
-                        Output::Copy { .. } | Output::Forget(_) => self.moved.push((n, output)),
+                        Output::Copy { .. } | Output::Forget(_) | Output::Narrow(_) => {
+                            self.moved.push((n, output));
+                        }
                         Output::Sought(_)
                         | Output::Found { .. }
                         | Output::Letter { .. }
@@ -280,7 +289,7 @@ fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
     let mut row = Row::new(4, None);
     row.cut(1, 2);
     row.run_for(1000);
-    row.nodes[2].subscribe("t", row.now);
+    row.nodes[2].subscribe("t", false, row.now);
     row.asked.clear();
     row.unkept = Some((1, 0));
     row.connect(1, 2, *VERSIONS.end());
@@ -304,7 +313,7 @@ fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
 fn a_letter_waits_until_it_is_kept_what_is_wanted() {
     let mut row = Row::new(3, None);
     row.unkept = Some((1, 0));
-    row.nodes[2].subscribe("t", row.now);
+    row.nodes[2].subscribe("t", false, row.now);
     row.nodes[2].letter(&name(0), "c", [1].into(), row.now);
     row.nodes[2].letter(&name(0), "c", [2].into(), row.now);
     row.run_for(1000);
@@ -359,7 +368,7 @@ fn what_lingers_is_kept_while_publications_wait() {
     let mut row = Row::new(3, None);
     let behind = vec![name(2)];
     row.nodes[0].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
-    row.nodes[0].subscribe("$share/g/u", row.now);
+    row.nodes[0].subscribe("$share/g/u", false, row.now);
     row.settle();
     let wants = |row: &Row| {
         let links = row.nodes[1].status().links;
@@ -371,7 +380,7 @@ fn what_lingers_is_kept_while_publications_wait() {
     };
     assert_eq!(wants(&row), 2);
     row.nodes[0].waits(LinkId(0), true, row.now);
-    row.nodes[0].unsubscribe("$share/g/u", row.now);
+    row.nodes[0].unsubscribe("$share/g/u", false, row.now);
     row.moved.clear();
     let forgotten = |row: &Row| row.moved.contains(&(0, Output::Forget(name(9))));
     row.run_for(4000);
@@ -384,9 +393,9 @@ fn what_lingers_is_kept_while_publications_wait() {
     assert!(forgotten(&row) && wants(&row) == 0);
 
     // What waited is gone with the link.
-    row.nodes[0].subscribe("$share/g/u", row.now);
+    row.nodes[0].subscribe("$share/g/u", false, row.now);
     row.nodes[0].waits(LinkId(0), true, row.now);
-    row.nodes[0].unsubscribe("$share/g/u", row.now);
+    row.nodes[0].unsubscribe("$share/g/u", false, row.now);
     row.cut(0, 1);
     row.connect(0, 1, *VERSIONS.end());
     row.run_for(5000);
@@ -435,7 +444,7 @@ fn traced(row: &mut Row, topic: &str) -> (Vec<usize>, Option<usize>) {
 fn a_trace_is_complete_when_all_on_its_way_have_answered() {
     let mut row = Row::new(5, None);
     for (n, filter) in [(0, "a/#"), (2, "a/b"), (4, "a/+")] {
-        row.nodes[n].subscribe(filter, row.now);
+        row.nodes[n].subscribe(filter, false, row.now);
     }
     row.run_for(100);
     assert_eq!(traced(&mut row, "a/b"), (vec![0, 1, 2, 3, 4], Some(5)));
@@ -450,9 +459,135 @@ fn a_trace_is_complete_when_all_on_its_way_have_answered() {
 #[test]
 fn whose_answers_come_by_an_earlier_version_may_have_others_behind() {
     let mut row = Row::speaking(4, Some(3), TRACES - 1);
-    row.nodes[3].subscribe("a", row.now);
-    row.nodes[0].subscribe("b", row.now);
+    row.nodes[3].subscribe("a", false, row.now);
+    row.nodes[0].subscribe("b", false, row.now);
     row.run_for(100);
     assert_eq!(traced(&mut row, "a"), (vec![1, 2, 3], None));
     assert_eq!(traced(&mut row, "b"), (vec![0, 1], Some(2)));
+}
+
+/// Links over which a broker of a row sends messages on these topics.
+fn wanted(row: &Row, n: usize, topics: &str) -> String {
+    let links = |topic: &str| row.nodes[n].table().receivers(topic).1;
+    let wanted = topics.split(' ').filter(|topic| !links(topic).is_empty());
+    wanted.collect::<Vec<_>>().join(" ")
+}
+
+/// Of a row of four the last two are cut off, where persistent sessions await `b2` and `b3/#`, and
+/// others want more.
+fn cut_off() -> Row {
+    let mut row = Row::new(4, None);
+    for (n, filter, lasting) in [
+        (2, "b2", true),
+        (3, "b3/#", true),
+        (3, "b3/#", true),
+        (3, "b3/x", true),
+        (2, "fleeting", false),
+        (3, "b3/fleeting", false),
+        (3, "over", true),
+    ] {
+        row.nodes[n].subscribe(filter, lasting, row.now);
+    }
+    row.nodes[3].unsubscribe("over", true, row.now);
+    row.nodes[3].subscribe("over", false, row.now);
+    row.nodes[3].unsubscribe("b3/#", true, row.now);
+    row.run_for(1000);
+    row.cut(1, 2);
+    row.moved.clear();
+    row
+}
+
+const TOPICS: &str = "b2 b3/y fleeting over";
+
+#[test]
+fn for_who_is_away_what_persistent_sessions_await_is_kept_for_longer() {
+    let mut row = cut_off();
+    row.run_for(9900);
+    assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
+    assert_eq!(row.moved, []);
+    row.run_for(200);
+    assert_eq!(wanted(&row, 0, TOPICS), "b2 b3/y");
+    row.moved.retain(|(n, _)| *n == 1);
+    assert_eq!(row.moved, [(1, Output::Narrow(name(2)))]);
+    row.run_for(49_700);
+    assert_eq!(wanted(&row, 0, TOPICS), "b2 b3/y");
+    row.run_for(300);
+    assert_eq!(wanted(&row, 0, TOPICS), "");
+    assert_eq!(row.moved.last(), Some(&(1, Output::Forget(name(2)))));
+}
+
+#[test]
+fn for_who_is_back_nothing_is_kept_but_for_who_is_not() {
+    let mut row = cut_off();
+    row.run_for(11_000);
+    row.cut(2, 3);
+    row.connect(1, 3, *VERSIONS.end());
+    row.nodes[3].unsubscribe("b3/#", true, row.now);
+    row.nodes[3].unsubscribe("b3/x", true, row.now);
+    row.run_for(1000);
+    // Those that do not know yet may have sent something for it, and it keeps all for who is lost
+    // to it since then.
+    assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
+    row.run_for(11_000);
+    assert_eq!(wanted(&row, 0, TOPICS), "b2 over");
+    row.connect(1, 2, *VERSIONS.end());
+    row.run_for(5000);
+    assert_eq!(wanted(&row, 0, TOPICS), "b2 fleeting over");
+}
+
+#[test]
+fn who_keeps_messages_for_others_is_kept_messages_for() {
+    let mut row = cut_off();
+    row.run_for(1000);
+    row.cut(0, 1);
+    // Somebody else, as who reaches nobody gives up nobody.
+    row.nodes.push(Node::new(settings(4), row.now));
+    row.connect(0, 4, *VERSIONS.end());
+    row.run_for(15_000);
+    assert_eq!(wanted(&row, 4, TOPICS), "b2 b3/y");
+    // It does not answer for them any more when they are elsewhere.
+    row.connect(4, 2, *VERSIONS.end());
+    row.run_for(5000);
+    assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
+    row.connect(0, 1, *VERSIONS.end());
+    row.run_for(5000);
+    row.cut(4, 2);
+    row.run_for(15_000);
+    row.nodes.push(Node::new(settings(5), row.now));
+    row.connect(4, 5, *VERSIONS.end());
+    row.run_for(1000);
+    assert_eq!(wanted(&row, 5, TOPICS), "b2 b3/y");
+}
+
+#[test]
+fn what_persistent_sessions_await_is_known_after_a_restart() {
+    let mut row = cut_off();
+    row.cut(0, 1);
+    row.nodes[1] = Node::new(settings(1), row.now);
+    let filters = TOPICS.split(' ').map(Box::from).collect();
+    let members = vec![
+        (name(2), "b2".into()),
+        (name(3), "b3/#".into()),
+        (name(3), "$share/g/over".into()),
+    ];
+    let behind = vec![name(2), name(3)];
+    row.nodes[1].remember(&name(2), filters, members, behind, row.now);
+    row.connect(0, 1, *VERSIONS.end());
+    row.run_for(9000);
+    assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
+    row.run_for(2000);
+    assert_eq!(wanted(&row, 0, TOPICS), "b2 b3/y");
+}
+
+/// One of an earlier version tells nothing of persistent sessions.
+#[test]
+fn who_says_nothing_of_persistent_sessions_is_given_up() {
+    let mut row = Row::speaking(3, Some(2), LASTING - 1);
+    row.nodes[2].subscribe("b2", true, row.now);
+    row.run_for(100);
+    row.cut(1, 2);
+    row.moved.clear();
+    row.run_for(11_000);
+    assert_eq!(row.moved, [(1, Output::Forget(name(2)))]);
+    assert_eq!(wanted(&row, 0, "b2"), "");
 }

@@ -23,7 +23,7 @@ use punctual_mesh::tree::Advert;
 use punctual_mesh::wire::{self, Hello, Open};
 use punctual_mesh::{BrokerId, Rank, Strategy};
 use punctual_model::Nanos;
-use serde_json::Value;
+use serde_json::{Value, json};
 use talk::{payloads, publish, received, subscribed};
 use tempfile::{NamedTempFile, TempDir};
 
@@ -473,6 +473,68 @@ fn what_was_acknowledged_survives_the_death_of_every_broker() {
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..60).collect::<Vec<u32>>());
+}
+
+/// A broker is away for longer than `mesh.heal`: what its persistent sessions are to get is kept for
+/// it, and what nobody there is to get is not.
+#[test]
+fn what_persistent_sessions_await_is_kept_for_long() {
+    let data = TempDir::new().unwrap();
+    let keys = |id: &str| {
+        let path = data.path().join(id);
+        format!("heal = \"1s\"\n[server]\ndata = \"{}\"", path.display())
+    };
+    let a = Member::start("a", &keys("a"), &[]);
+    let b = Member::start("b", &keys("b"), &[&a]);
+    let c = Member::start("c", &keys("c"), &[&b]);
+    c.attached("a");
+    drop(subscribed(c.lasting("subscriber"), "t/#"));
+    let _fleeting = subscriber(&c, "fleeting", "u");
+    let filters = |member: &Member, of: &str| {
+        let links = member.status()["links"].clone();
+        let links = links.as_array().unwrap().iter();
+        let of = links.filter(|link| link["peer"] == *of);
+        of.map(|link| link["filters"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    a.until("wants both", |_| filters(&a, "b") == 2);
+    kill(c);
+    let mut publisher = a.client("publisher");
+    let mut count = 0;
+    let mut publish_some = || {
+        for _ in 0..20 {
+            let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][count % 2];
+            publish(&mut publisher, "t/1", &count.to_string(), qos);
+            publish(&mut publisher, "u", "x", qos);
+            count += 1;
+        }
+    };
+    publish_some();
+    b.until("away", |status| status["away"][0] == "c");
+    a.until("wants one", |_| filters(&a, "b") == 1);
+    publish_some();
+    // Who keeps it may start again.
+    a.until("left with nothing", |_| {
+        let link = a.broker.get("/api/v1/clients/$mesh%2Fb").ok();
+        link["inflight_messages"] == 0 && link["queued_messages"] == 0
+    });
+    kill(b);
+    let b = Member::start("b", &keys("b"), &[&a]);
+    b.attached("a");
+    publish_some();
+    b.until("away again", |status| status["away"][0] == "c");
+    publish_some();
+    let c = Member::start("c", &keys("c"), &[&b]);
+    let numbers: Vec<u32> = payloads(&mut c.lasting("subscriber"), 80)
+        .iter()
+        .map(|payload| payload.parse().unwrap())
+        .collect();
+    // In order with each QoS.
+    let (with_1, with_2): (Vec<u32>, Vec<u32>) =
+        numbers.iter().partition(|number| *number % 2 == 0);
+    assert_eq!(with_1, (0..80).step_by(2).collect::<Vec<u32>>());
+    assert_eq!(with_2, (1..80).step_by(2).collect::<Vec<u32>>());
+    b.until("nobody away", |status| status["away"] == json!([]));
 }
 
 /// A client with a session goes from one broker to the other and finds what waited for it there,
@@ -1025,7 +1087,8 @@ fn what_is_given_up_is_told_of() {
     kill(b);
     publish(&mut a.client("publisher"), "t", "x", QoS::AtLeastOnce);
     let said = a.broker.logged("mesh: b is given up, ");
-    let wanted = "away for longer than mesh.heal: 1 messages that waited for it are dropped";
+    let wanted =
+        "away for longer than mesh.heal or mesh.keep: 1 messages that waited for it are dropped";
     assert_eq!(said, wanted);
 }
 

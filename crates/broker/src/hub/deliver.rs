@@ -612,6 +612,10 @@ impl Hub {
     ) -> Option<u32> {
         let need = publication.need(target);
         let Need { class, size, .. } = need;
+        if target.session.is_away() && !self.queue_has_room(target, need) {
+            self.stats.not_queued(class);
+            return None;
+        }
         if publication.promise == Promise::Due && qos != QoS::AtMostOnce {
             let mut reserved = 0;
             let room = self.promise(target, need, 0, &mut reserved);
@@ -716,7 +720,7 @@ impl Hub {
             };
             self.timers.arm(session.sweep_at, timer);
         }
-        let slot = session.conn?;
+        let slot = session.conn.filter(|_| !session.handle.is_away())?;
         let half = self.config.limits.max_queued_messages / 2;
         if session.queue.len() >= half.max(1)
             || session.queue.bytes() >= self.config.limits.max_queued_bytes / 2

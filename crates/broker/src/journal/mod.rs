@@ -39,7 +39,7 @@ pub(crate) use moved::{
     Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state, put_taken_up,
 };
 pub(crate) use names::NameLog;
-pub(crate) use sessions::BEHIND;
+pub(crate) use sessions::{AWAITED, BEHIND};
 
 use std::collections::VecDeque;
 

@@ -162,8 +162,8 @@ mod tests {
     }
 
     impl Federation for Told {
-        fn subscribed(&self, _: &str) {}
-        fn unsubscribed(&self, _: &str) {}
+        fn subscribed(&self, _: &str, _: bool) {}
+        fn unsubscribed(&self, _: &str, _: bool) {}
         fn may_connect(&self, _: &str) -> bool {
             false
         }

@@ -12,7 +12,7 @@ use punctual_codec::{QoS, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
-use super::sessions::{BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
+use super::sessions::{AWAITED, BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
 use super::{Durability, Journal, had, names};
 use crate::federation::{LinkState, sign};
@@ -313,7 +313,8 @@ impl RestoredSession {
             return;
         };
         let shared = topic::split_share(subscription.filter).0.is_some();
-        if (shared || subscription.filter == BEHIND) && peer_of(&self.client_id).is_some() {
+        let is_own = subscription.filter == BEHIND || subscription.filter.starts_with(AWAITED);
+        if (shared || is_own) && peer_of(&self.client_id).is_some() {
             let brokers = std::str::from_utf8(subscription.properties).unwrap_or_default();
             let brokers = brokers.split(BETWEEN).map(Into::into).collect();
             self.members.push((subscription.filter.into(), brokers));
@@ -327,6 +328,7 @@ impl RestoredSession {
             id: subscription.id.unwrap_or(0),
             numbered: flags & NUMBERED != 0,
             demoted: flags & DEMOTED != 0,
+            lasting: false,
         };
         if flags & OWED != 0 {
             self.replays.push_back(Replay::new(&subscription));
@@ -492,10 +494,14 @@ impl Hub {
         let filters = wishes.into_iter().map(|wish| wish.filter).collect();
         let mut members: HashMap<_, _, _> = members.into_iter().collect();
         let behind = members.remove(BEHIND).unwrap_or_default();
+        let awaited = members.extract_if(|filter, _| filter.starts_with(AWAITED));
+        let awaited = awaited.map(|(filter, brokers)| (filter[AWAITED.len()..].into(), brokers));
+        let awaited = awaited.collect();
         let shared: Vec<Box<str>> = members.keys().cloned().collect();
         session.link = Some(Box::new(LinkState {
             filters,
             members,
+            awaited,
             behind,
             ..LinkState::default()
         }));
@@ -511,7 +517,7 @@ impl Hub {
     pub(crate) fn restore_subscriptions(
         &mut self,
         slot: u32,
-        subscriptions: Vec<Subscription>,
+        mut subscriptions: Vec<Subscription>,
         wall: u64,
     ) {
         let directory = self.directory.clone();
@@ -520,7 +526,9 @@ impl Hub {
         };
         let count = subscriptions.len();
         let mut index = directory.index_mut();
-        for subscription in &subscriptions {
+        let lasts = !session.is_transient();
+        for subscription in &mut subscriptions {
+            subscription.lasting = Subscription::is_lasting(lasts, subscription.options.qos);
             if subscription.numbered && session.sequences.is_none() {
                 // Not what it was before the restart.
                 let seed = wall ^ wall >> 32 ^ session.handle.number.rotate_left(16);
@@ -536,7 +544,7 @@ impl Hub {
             let filter = &subscription.filter;
             index.subscribe(filter, subscriber, &directory.generations);
             if let Some(federation) = directory.federation() {
-                federation.subscribed(filter);
+                federation.subscribed(filter, subscription.lasting);
             }
             let shared = filter.starts_with(topic::SHARE_PREFIX);
             self.stats.shared_subscriptions += u64::from(shared);

@@ -21,6 +21,8 @@ pub(super) const OWED: u8 = 4;
 /// What is stored of the brokers that a neighbour leads to, beside those with members of shared
 /// subscriptions: no filter of a client's subscription.
 pub(crate) const BEHIND: &str = "$mesh/behind";
+/// Before a filter that persistent sessions at brokers behind a neighbour await.
+pub(crate) const AWAITED: &str = "$mesh/awaited/";
 
 /// Between names of brokers, which have no such character.
 pub(super) const BETWEEN: &str = "/";
@@ -64,6 +66,7 @@ impl Journal {
             id,
             numbered,
             demoted,
+            lasting: _,
         } = subscription;
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(*numbered, NUMBERED)
@@ -275,7 +278,8 @@ impl Hub {
     }
 
     /// Emits behind which neighbour's session which brokers have members of a shared
-    /// subscription, or with [`BEHIND`] are at all: nobody else has one there.
+    /// subscription, or persistent sessions that await a filter, after [`AWAITED`], or with [`BEHIND`]
+    /// are at all: nobody else has one there.
     pub(crate) fn store_members(&mut self, slot: u32, filter: &str, brokers: &[&str]) {
         let Some(journal) = &mut self.journal else {
             return;

@@ -492,6 +492,10 @@ impl Shard {
         let promised = flows.filter_map(|flow| Some(flow.state.grant()?.priority));
         let promised = promised.max();
         let has_subscriptions = !session.subscriptions.is_empty();
+        hub.tell_lasting(slot);
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return Ok(());
+        };
         if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
             session.arrived = federation.arrived(&client_id, clean_start, looked.since());
             if !session_present {

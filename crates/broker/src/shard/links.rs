@@ -21,7 +21,7 @@ use crate::federation::{
 };
 use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
 use crate::index::Subscriber;
-use crate::journal::{BEHIND, Durability, Journal, Keeping, Nature, Reception};
+use crate::journal::{AWAITED, BEHIND, Durability, Journal, Keeping, Nature, Reception};
 use crate::message::Parts;
 use crate::parked::Cause;
 use crate::room::Need;
@@ -29,7 +29,7 @@ use crate::route::{Matched, Route, Target};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load};
 use crate::timers::Timer;
-use crate::{Nanos, Permissions};
+use crate::{Message, Nanos, Permissions};
 
 /// Bytes from which a part of a run is long enough: more costs urgent messages time, and
 /// less saves little.
@@ -420,6 +420,9 @@ impl Shard {
         let known = &session.handle.understands;
         known.store(understands as u8, Ordering::Release);
         session.handle.carries.store(carries, Ordering::Release);
+        if carries {
+            session.handle.away.store(false, Ordering::Release);
+        }
         if carries && retains {
             let subscriber = subscriber(&session.handle, by_root);
             let mut index = hub.directory.index_mut();
@@ -509,10 +512,14 @@ impl Shard {
                 let brokers = brokers.iter();
                 brokers.map(|broker| (String::from(&**broker), filter.clone()))
             });
+            let awaited = link.awaited.iter().flat_map(|(filter, brokers)| {
+                let brokers = brokers.iter();
+                brokers.map(|broker| (String::from(&**broker), filter.clone()))
+            });
             Some(KeptLink {
                 peer: peer_of(&session.handle.client_id)?.to_owned(),
                 filters: link.filters.iter().cloned().collect(),
-                members: members.collect(),
+                members: members.chain(awaited).collect(),
                 behind: link.behind.iter().map(ToString::to_string).collect(),
             })
         });
@@ -549,6 +556,80 @@ impl Shard {
             link.behind = brokers.iter().map(|broker| (*broker).into()).collect();
             self.hub.store_members(slot, BEHIND, brokers);
         }
+    }
+
+    /// Persistent sessions at a broker that a neighbour leads to await messages on these filters as
+    /// well, and on those not any more. That is kept for [`Self::links`] after a restart.
+    pub fn link_lasting(
+        &mut self,
+        peer: &str,
+        broker: &str,
+        add: &[Box<str>],
+        remove: &[Box<str>],
+    ) {
+        let Some(slot) = self.link_session(peer) else {
+            return;
+        };
+        let (add, remove) = (add.iter(), remove.iter());
+        let changes = add.map(|it| (it, true)).chain(remove.map(|it| (it, false)));
+        for (filter, awaited) in changes {
+            let session = self.hub.sessions.get_mut(slot);
+            let Some(link) = session.and_then(|session| session.link.as_mut()) else {
+                return;
+            };
+            let brokers = link.awaited.entry(filter.clone()).or_default();
+            let known = brokers.iter().position(|known| **known == *broker);
+            match (known, awaited) {
+                (None, true) => brokers.push(broker.into()),
+                (Some(at), false) => drop(brokers.swap_remove(at)),
+                _ => continue,
+            }
+            self.hub.store_awaited(slot, filter);
+        }
+    }
+
+    /// Brokers behind a neighbour are away for long: of what waits for it only that is kept which it
+    /// wants now, and nobody is held or refused any more for want of room there, until it is back.
+    /// Returns how many messages were dropped.
+    pub fn link_narrow(&mut self, peer: &str) -> u64 {
+        let Some(slot) = self.link_session(peer) else {
+            return 0;
+        };
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return 0;
+        };
+        session.handle.away.store(true, Ordering::Release);
+        let (handle, directory) = (session.handle.clone(), hub.directory.clone());
+        let wants = |topic: &str| {
+            let (_, matched) = directory.lookup(topic, 0);
+            let mut targets = matched.targets();
+            targets.any(|target| Arc::ptr_eq(&target.session, &handle))
+        };
+        // Messages on one topic often follow each other.
+        let mut last: Option<(Box<str>, bool)> = None;
+        let stays = |message: &Message| {
+            if let Some((topic, stays)) = &last
+                && **topic == *message.topic()
+            {
+                return *stays;
+            }
+            let stays = wants(message.topic());
+            last = Some((message.topic().into(), stays));
+            stays
+        };
+        let mut queue = std::mem::take(&mut session.queue);
+        let mut done = Vec::new();
+        let gone = queue.retain(stays, |entry| done.push(entry));
+        session.queue = queue;
+        session.share_queue_len();
+        for entry in done {
+            Journal::done(&mut hub.journal, session, entry);
+        }
+        hub.forget_queued(&gone);
+        let dropped = gone.total() as u64;
+        hub.stats.dropped_session_ended += dropped;
+        dropped
     }
 
     /// Looks whether what a neighbour has sent has room now, and what comes before it has come.
@@ -746,6 +827,7 @@ impl Shard {
                 hub.store_wish(slot, filter, false);
             }
             hub.store_members(slot, BEHIND, &[]);
+            hub.forget_awaited(slot);
         }
         let queued = hub.give_up_queue(slot);
         hub.stats.dropped_session_ended += queued;
@@ -819,6 +901,38 @@ impl Hub {
         }) && let Some(federation) = self.directory.federation()
         {
             federation.wishes_kept(number);
+        }
+    }
+
+    /// Forgets what sessions at brokers behind a neighbour await.
+    fn forget_awaited(&mut self, slot: u32) {
+        let session = self.sessions.get_mut(slot);
+        let Some(link) = session.and_then(|session| session.link.as_mut()) else {
+            return;
+        };
+        let awaited = std::mem::take(&mut link.awaited);
+        for filter in awaited.into_keys() {
+            self.store_awaited(slot, &filter);
+        }
+    }
+
+    /// Stores behind which neighbour persistent sessions await messages on a filter, at which
+    /// brokers.
+    fn store_awaited(&mut self, slot: u32, filter: &str) {
+        let session = self.sessions.get_mut(slot);
+        let Some(link) = session.and_then(|session| session.link.as_mut()) else {
+            return;
+        };
+        let brokers = match link.awaited.get(filter) {
+            Some(brokers) if brokers.is_empty() => link.awaited.remove(filter),
+            brokers => brokers.cloned(),
+        };
+        let brokers = brokers.unwrap_or_default();
+        let brokers: Vec<&str> = brokers.iter().map(|broker| &**broker).collect();
+        let key = format!("{AWAITED}{filter}");
+        // One that is as long as a filter may be cannot be stored so.
+        if key.len() <= usize::from(u16::MAX) {
+            self.store_members(slot, &key, &brokers);
         }
     }
 

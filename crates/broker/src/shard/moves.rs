@@ -664,13 +664,13 @@ impl Shard {
         if let Some(federation) = directory.federation() {
             filters
                 .iter()
-                .for_each(|filter| federation.subscribed(filter));
+                .for_each(|filter| federation.subscribed(filter, false));
         }
         let taken = self.take_place(way, coming, slot, moved, now);
         if let Some(federation) = directory.federation() {
             filters
                 .iter()
-                .for_each(|filter| federation.unsubscribed(filter));
+                .for_each(|filter| federation.unsubscribed(filter, false));
         }
         taken
     }
@@ -1432,7 +1432,7 @@ impl Hub {
         drop(index);
         if let Some(federation) = directory.federation() {
             let gone = subscriptions.iter();
-            gone.for_each(|gone| federation.unsubscribed(&gone.filter));
+            gone.for_each(|gone| federation.unsubscribed(&gone.filter, gone.lasting));
         }
         let count = subscriptions.len();
         self.stats.subscriptions -= count as u64;

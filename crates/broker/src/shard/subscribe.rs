@@ -10,7 +10,6 @@ use punctual_codec::{
 
 use super::publish::report_urgency;
 use super::{Fail, Next, Shard};
-use crate::Nanos;
 use crate::admission::{Ask, FilterVerdict};
 use crate::answers::{best_effort, put_answer};
 use crate::hub::{ConnId, Hub};
@@ -18,6 +17,7 @@ use crate::index::Subscriber;
 use crate::sequence::Sequences;
 use crate::session::{Replay, Subscription};
 use crate::urgency;
+use crate::{Federation, Nanos};
 
 impl Shard {
     pub(super) fn subscribe(
@@ -169,7 +169,7 @@ impl Shard {
             reasons.push(match at {
                 None => ReasonCode::NoSubscriptionExisted.byte(),
                 Some(at) => {
-                    session.subscriptions.swap_remove(at);
+                    let Subscription { lasting, .. } = session.subscriptions.swap_remove(at);
                     session.replays.remove(filter);
                     hub.store_unsubscription(session_slot, filter);
                     let Some(session) = hub.sessions.get(session_slot) else {
@@ -181,7 +181,7 @@ impl Shard {
                         &hub.directory.generations,
                     );
                     if let Some(federation) = hub.directory.federation() {
-                        federation.unsubscribed(filter);
+                        federation.unsubscribed(filter, lasting);
                     }
                     hub.directory.subscriptions.fetch_sub(1, Ordering::Relaxed);
                     hub.stats.subscriptions -= 1;
@@ -256,6 +256,38 @@ struct Wish {
     numbered: bool,
 }
 
+impl Hub {
+    /// Tells the federation which subscriptions are those of a persistent session now.
+    pub(crate) fn tell_lasting(&mut self, slot: u32) {
+        let (federation, session) = (self.directory.federation(), self.sessions.get_mut(slot));
+        let (Some(federation), Some(session)) = (federation, session) else {
+            return;
+        };
+        let lasts = !session.is_transient();
+        for subscription in &mut session.subscriptions {
+            subscription.tell_lasting(lasts, &**federation);
+        }
+    }
+}
+
+impl Subscription {
+    /// Whether messages are to wait for a session with it, which outlives its connection if it `lasts`.
+    pub(crate) fn is_lasting(lasts: bool, qos: QoS) -> bool {
+        lasts && qos != QoS::AtMostOnce
+    }
+
+    /// Tells the federation whether that is so, if it knows it otherwise.
+    fn tell_lasting(&mut self, lasts: bool, federation: &dyn Federation) {
+        let lasting = Self::is_lasting(lasts, self.options.qos);
+        if lasting != self.lasting {
+            // In this order there is no moment in which nobody wants it.
+            federation.subscribed(&self.filter, lasting);
+            federation.unsubscribed(&self.filter, self.lasting);
+            self.lasting = lasting;
+        }
+    }
+}
+
 /// Adds or replaces a subscription and starts the replay of retained messages.
 fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
     let Wish {
@@ -287,6 +319,8 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         .index_mut()
         .subscribe(filter, subscriber, &hub.directory.generations);
     let (share, _) = topic::split_share(filter);
+    let lasts = !session.is_transient();
+    let lasting = Subscription::is_lasting(lasts, options.qos);
     let known = session
         .subscriptions
         .iter_mut()
@@ -296,6 +330,9 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         Some(known) => {
             (known.options, known.id) = (options, id);
             (known.numbered, known.demoted) = (numbered, demoted);
+            if let Some(federation) = hub.directory.federation() {
+                known.tell_lasting(lasts, &**federation);
+            }
         }
         None => {
             if session.subscriptions.is_empty() {
@@ -307,9 +344,10 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 id,
                 numbered,
                 demoted,
+                lasting,
             });
             if let Some(federation) = hub.directory.federation() {
-                federation.subscribed(filter);
+                federation.subscribed(filter, lasting);
             }
             hub.directory.subscriptions.fetch_add(1, Ordering::Relaxed);
             hub.stats.subscriptions += 1;

@@ -12,15 +12,17 @@
 //!
 //! Once all that were behind the lost link are back, what still comes for it is passed on
 //! for [`super::Settings::linger`], since messages may be under way from brokers that did not
-//! know yet; then it is forgotten. Who does not come back in [`super::Settings::heal`] is given
-//! up, unless no link carries at all: then there is nowhere to go yet.
+//! know yet; then it is forgotten. For who does not come back in [`super::Settings::heal`] only what
+//! its persistent sessions await ([`super::lasting`]) is kept from then on, for
+//! [`super::Settings::keep`] altogether. Who has none is given up, unless no link carries at all:
+//! then there is nowhere to go yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_model::Nanos;
 
 use super::links::Links;
-use super::{Node, Output};
+use super::{Event, Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::reach::Reach;
 
@@ -34,6 +36,34 @@ struct Lost {
     back: Option<Nanos>,
     /// When what came meanwhile is passed on next.
     pass_on: Nanos,
+    /// Those that were away when what is kept was narrowed to what they await.
+    away: Option<BTreeSet<BrokerId>>,
+    /// Since when others are.
+    changed: Option<Nanos>,
+}
+
+impl Lost {
+    /// Those that are away, if what is kept is to be narrowed to what they await: when it was not,
+    /// or, once nothing can be under way from who does not know yet, when others are away by now.
+    fn narrows(
+        &mut self,
+        away: BTreeSet<BrokerId>,
+        links: &Links,
+        now: Nanos,
+    ) -> Option<BTreeSet<BrokerId>> {
+        match &self.away {
+            None => Some(away),
+            Some(before) if *before == away => {
+                self.changed = None;
+                None
+            }
+            Some(_) => {
+                let changed = *self.changed.get_or_insert(now);
+                let ends = links.linger_ends(changed);
+                ends.is_some_and(|end| end <= now).then_some(away)
+            }
+        }
+    }
 }
 
 /// What is kept for one link is to go to another, and is not kept any more if it moves.
@@ -48,6 +78,8 @@ struct Pass {
 #[derive(Debug, Default)]
 struct Due {
     passes: Vec<Pass>,
+    /// Links for which only that is kept after that which these await.
+    narrow: Vec<(LinkId, BTreeSet<BrokerId>)>,
     /// Links for which nothing is kept after that.
     over: Vec<LinkId>,
 }
@@ -56,28 +88,44 @@ struct Due {
 #[derive(Debug)]
 pub(super) struct LostLinks {
     lost: BTreeMap<LinkId, Lost>,
+    /// Whom links led to that carry again, until their neighbours say whom they lead to now.
+    carry_again: BTreeMap<LinkId, BTreeSet<BrokerId>>,
     /// How long what is kept waits for another way.
     heal: Nanos,
+    /// How long what persistent sessions await does.
+    keep: Nanos,
     /// After which what still comes is passed on again.
     again: Nanos,
 }
 
 impl LostLinks {
-    pub(super) fn new(heal: Nanos, again: Nanos) -> Self {
+    pub(super) fn new(heal: Nanos, keep: Nanos, again: Nanos) -> Self {
         Self {
             lost: BTreeMap::new(),
+            carry_again: BTreeMap::new(),
             heal,
+            keep: keep.max(heal),
             again,
         }
     }
 
     /// What is meant for a link waits from now on.
-    pub(super) fn insert(&mut self, link: LinkId, behind: Option<BTreeSet<BrokerId>>, now: Nanos) {
+    pub(super) fn insert(
+        &mut self,
+        link: LinkId,
+        mut behind: Option<BTreeSet<BrokerId>>,
+        now: Nanos,
+    ) {
+        if let (Some(before), Some(behind)) = (self.carry_again.remove(&link), &mut behind) {
+            behind.extend(before);
+        }
         let lost = Lost {
             since: now,
             behind,
             back: None,
             pass_on: now,
+            away: None,
+            changed: None,
         };
         self.lost.insert(link, lost);
     }
@@ -85,6 +133,19 @@ impl LostLinks {
     /// It does not any more.
     pub(super) fn remove(&mut self, link: LinkId) {
         self.lost.remove(&link);
+        self.carry_again.remove(&link);
+    }
+
+    /// It does not any more, since it carries again.
+    pub(super) fn carries_again(&mut self, link: LinkId) {
+        if let Some(behind) = self.lost.remove(&link).and_then(|lost| lost.behind) {
+            self.carry_again.insert(link, behind);
+        }
+    }
+
+    /// The neighbour on a link says whom it leads to.
+    pub(super) fn heard(&mut self, link: LinkId) {
+        self.carry_again.remove(&link);
     }
 
     pub(super) fn contains(&self, link: LinkId) -> bool {
@@ -93,6 +154,19 @@ impl LostLinks {
 
     pub(super) fn links(&self) -> impl Iterator<Item = LinkId> {
         self.lost.keys().copied()
+    }
+
+    /// All that any led to, or those that carry again and are not known to lead to them.
+    fn behind(&self) -> BTreeSet<BrokerId> {
+        let behind = self.lost.values().filter_map(|lost| lost.behind.as_ref());
+        let behind = behind.chain(self.carry_again.values());
+        behind.flatten().cloned().collect()
+    }
+
+    /// Those that only what their persistent sessions await is kept for.
+    pub(super) fn away(&self) -> BTreeSet<BrokerId> {
+        let away = self.lost.values().filter_map(|lost| lost.away.as_ref());
+        away.flatten().cloned().collect()
     }
 
     /// Links that led to any of these brokers, or may have.
@@ -105,8 +179,16 @@ impl LostLinks {
         lost.map(|(link, _)| *link).collect()
     }
 
-    /// What is to be passed on, and given up.
-    fn due(&mut self, reach: &Reach<BrokerId>, links: &Links, may_heal: bool, now: Nanos) -> Due {
+    /// What is to be passed on, and given up. `is_awaited` says whether persistent sessions at any of
+    /// some brokers await something.
+    fn due(
+        &mut self,
+        reach: &Reach<BrokerId>,
+        links: &Links,
+        may_heal: bool,
+        is_awaited: impl Fn(&BTreeSet<BrokerId>) -> bool,
+        now: Nanos,
+    ) -> Due {
         let mut due = Due::default();
         for (from, lost) in &mut self.lost {
             let (to, all) = match &lost.behind {
@@ -116,23 +198,35 @@ impl LostLinks {
             if !all {
                 lost.back = None;
             } else if lost.back.is_none() {
-                (lost.back, lost.pass_on) = (Some(now), now);
+                (lost.back, lost.pass_on, lost.changed) = (Some(now), now, None);
             }
             let lingers = lost.back.and_then(|back| links.linger_ends(back));
             let lingered = lingers.is_some_and(|end| end <= now);
-            let ends = lingered || may_heal && lost.since + self.heal <= now;
-            if ends || all && lost.pass_on <= now {
+            let mut ends = lingered || may_heal && lost.since + self.keep <= now;
+            let mut narrows = None;
+            if !ends && !all && may_heal && lost.since + self.heal <= now {
+                let behind = lost.behind.clone().unwrap_or_default();
+                let away = reach.not_reached(behind);
+                narrows = lost.narrows(away, links, now);
+                if narrows.as_ref().is_some_and(|away| !is_awaited(away)) {
+                    (ends, narrows) = (true, None);
+                }
+            }
+            if ends || narrows.is_some() || all && lost.pass_on <= now {
                 lost.pass_on = now + self.again;
                 let last = to.len();
                 due.passes
                     .extend(to.into_iter().zip(1..).map(|(to, i)| Pass {
                         from: *from,
                         to,
-                        moves: i == last,
+                        moves: i == last && narrows.is_none(),
                     }));
             }
             if ends {
                 due.over.push(*from);
+            } else if let Some(away) = narrows {
+                (lost.away, lost.changed) = (Some(away.clone()), None);
+                due.narrow.push((*from, away));
             }
         }
         due
@@ -141,10 +235,16 @@ impl LostLinks {
     /// When something is due.
     fn next(&self, links: &Links, may_heal: bool) -> Option<Nanos> {
         let due = self.lost.values().filter_map(|lost| {
-            let end = may_heal.then_some(lost.since + self.heal);
-            let lingered = lost.back.and_then(|back| links.linger_ends(back));
-            let next = lost.back.map(|_| lost.pass_on);
-            end.into_iter().chain(lingered).chain(next).min()
+            let all = match lost.back {
+                Some(back) => [links.linger_ends(back), Some(lost.pass_on)],
+                None => {
+                    let heals = lost.away.is_none().then_some(lost.since + self.heal);
+                    let narrows = lost.changed.and_then(|changed| links.linger_ends(changed));
+                    [heals, narrows].map(|at| at.filter(|_| may_heal))
+                }
+            };
+            let end = may_heal.then_some(lost.since + self.keep);
+            all.into_iter().chain([end]).flatten().min()
         });
         due.min()
     }
@@ -152,7 +252,9 @@ impl LostLinks {
 
 impl Node {
     /// A link does not carry any more that led to these, its neighbour among them.
-    pub(super) fn lose(&mut self, link: LinkId, behind: BTreeSet<BrokerId>, now: Nanos) {
+    pub(super) fn lose(&mut self, link: LinkId, mut behind: BTreeSet<BrokerId>, now: Nanos) {
+        // It was behind it for those who had not heard yet that it is not.
+        behind.remove(&self.settings.id);
         // Some may have come by another link before this one was known to be lost.
         let (came, _) = self.reach.where_are(&behind);
         self.lost.insert(link, Some(behind), now);
@@ -199,11 +301,62 @@ impl Node {
     /// gives up what has waited for long enough.
     pub(super) fn pass_on(&mut self, now: Nanos) {
         let may_give_up = self.may_give_up();
-        let due = self.lost.due(&self.reach, &self.links, may_give_up, now);
+        let (lasting, reach) = (&self.lasting, &self.reach);
+        let is_awaited = |away: &BTreeSet<BrokerId>| !lasting.awaited(away, reach).is_empty();
+        let due = self
+            .lost
+            .due(&self.reach, &self.links, may_give_up, is_awaited, now);
         for Pass { from, to, moves } in due.passes {
             self.copy(from, to, moves);
         }
+        for (link, away) in due.narrow {
+            self.narrow(link, away);
+        }
         due.over.into_iter().for_each(|link| self.give_up(link));
+        let led_to = self.led_to();
+        self.lasting
+            .retain(|id| led_to.contains(id), &mut self.outputs, now);
+    }
+
+    /// Brokers that links lead to, or led to before they were lost.
+    fn led_to(&self) -> BTreeSet<BrokerId> {
+        let mut all = self.reach.expected();
+        all.append(&mut self.lost.behind());
+        all
+    }
+
+    /// Lets others know which brokers messages are kept for here.
+    pub(super) fn note_kept(&mut self) {
+        let kept = self.reach.not_reached(self.led_to());
+        self.lasting.keep_for(kept);
+    }
+
+    /// Of what was wanted over a link only that is from now on which these await.
+    fn narrow(&mut self, link: LinkId, away: BTreeSet<BrokerId>) {
+        let Some(peer) = self.peer(link).cloned() else {
+            return;
+        };
+        let awaited = self.lasting.awaited(&away, &self.reach);
+        let brokers = away.into_iter().collect();
+        let filters = awaited.len();
+        self.outputs.log(Event::Away {
+            peer: peer.clone(),
+            brokers,
+            filters,
+        });
+        let was_full = self.filters.table.is_overflown(link);
+        let before: BTreeSet<Box<str>> = self.filters.table.forget(link).into_iter().collect();
+        let added = awaited.difference(&before).cloned().collect();
+        let mut gone: Vec<Box<str>> = before.difference(&awaited).cloned().collect();
+        let everything: Box<str> = "#".into();
+        if was_full && !awaited.contains(&everything) {
+            gone.push(everything);
+        }
+        self.filters
+            .table
+            .apply(link, awaited.into_iter().collect(), Vec::new());
+        self.tell_interest(link, added, gone);
+        self.outputs.push(Output::Narrow(peer));
     }
 
     /// When [`Self::pass_on`] is due.
@@ -245,6 +398,7 @@ impl Node {
         self.filters.table.forget(link);
         self.members.forget(link);
         self.keeping.forget(link);
+        self.lasting.forget(link);
     }
 }
 

@@ -8,9 +8,10 @@ use punctual_model::Nanos;
 
 use super::Node;
 use crate::id::LinkId;
+use crate::reach::Told;
 use crate::strategy::Strategy;
 use crate::table::parts;
-use crate::wire::{Member, Message};
+use crate::wire::{LASTING, Member, Message};
 
 /// When news may be told.
 #[derive(Debug)]
@@ -59,6 +60,7 @@ impl Node {
         let by_table = self.settings.strategy == Strategy::SubscriptionTable;
         by_table && self.filters.table.has_changes()
             || self.members.has_changes()
+            || self.lasting.has_changes()
             || self.has_news_of_clients()
     }
 
@@ -79,6 +81,7 @@ impl Node {
         for told in self.members.changes() {
             self.send_members(told.link, told.all, told.add, told.remove);
         }
+        self.tell_lasting();
         self.tell_of_clients();
     }
 
@@ -96,9 +99,17 @@ impl Node {
     pub(super) fn tell_reach(&mut self, now: Nanos) {
         self.tell_filters(now);
         for told in self.reach.changes() {
-            let (all, add, remove) = (told.all, told.add, told.remove);
-            let message = Message::Here { all, add, remove };
-            self.outputs.send(told.link, &message);
+            let Told {
+                link,
+                all,
+                add,
+                remove,
+            } = told;
+            let sums = self.lasting.sums(&add);
+            self.outputs.send(link, &Message::Here { all, add, remove });
+            if !sums.is_empty() && self.links.speaks(link, LASTING) {
+                self.outputs.send(link, &Message::Sums(sums));
+            }
         }
         self.pass_on(now);
     }

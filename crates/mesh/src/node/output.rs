@@ -42,6 +42,22 @@ pub enum Output {
         /// Those.
         brokers: Vec<BrokerId>,
     },
+    /// Persistent sessions at a broker await these as well, and those not any more; for
+    /// [`crate::Node::remember`], among the members of a link.
+    Lasting {
+        /// Which.
+        link: LinkId,
+        /// Which broker.
+        broker: BrokerId,
+        /// Topic filters.
+        add: Vec<Box<str>>,
+        /// Topic filters.
+        remove: Vec<Box<str>>,
+    },
+    /// Brokers behind a neighbour are away for long: of what is kept for it only what matches the
+    /// filters that are wanted of it by now ([`Output::Interest`]), and publishers are not held for
+    /// it any more.
+    Narrow(BrokerId),
     /// When all of [`Output::Interest`] and [`Output::Leads`] so far is kept over a restart, if
     /// anything is, [`crate::Node::kept`] is to be called with that number.
     Keep(u64),
@@ -157,6 +173,16 @@ pub enum Event {
     Edge(BrokerId, Edge),
     /// A neighbour's subscriptions do not fit; it is sent everything.
     TableFull(BrokerId),
+    /// Brokers are away for longer than [`crate::Settings::heal`]: for who is behind a neighbour only
+    /// what persistent sessions there await is kept, so many filters.
+    Away {
+        /// The neighbour.
+        peer: BrokerId,
+        /// Those that are away.
+        brokers: Vec<BrokerId>,
+        /// How much they await.
+        filters: usize,
+    },
     /// The wills of a neighbour's clients do not fit; some are not kept.
     WillsFull(BrokerId),
 }

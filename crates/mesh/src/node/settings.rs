@@ -21,8 +21,11 @@ pub struct Settings {
     pub tree: TreeSettings,
     /// Added to the round-trip time of each link, for the broker at its end.
     pub hop: Nanos,
-    /// How long messages for a link that was lost wait for another way.
+    /// How long messages for a link that was lost wait for another way, whatever they are.
     pub heal: Nanos,
+    /// How long those wait that persistent sessions await at brokers that are not back; as long as
+    /// `heal` at least.
+    pub keep: Nanos,
     /// How long messages may still come for a link that was lost once everybody behind
     /// it is back elsewhere: how long one may be under way in the mesh.
     pub linger: Nanos,
@@ -49,6 +52,7 @@ impl Settings {
             tree: TreeSettings::default(),
             hop: Nanos(100_000),
             heal: Nanos::from_secs(10),
+            keep: Nanos::from_secs(86_400),
             linger: Nanos::from_secs(2),
             batch: Nanos::from_millis(10),
             max_filters: 1_000_000,

@@ -61,6 +61,9 @@ pub struct Status {
     pub shared: BTreeMap<Box<str>, Vec<BrokerId>>,
     /// Neighbours that messages are kept for.
     pub healing: Vec<BrokerId>,
+    /// Brokers that are away for longer than [`crate::Settings::heal`], and for whose persistent
+    /// sessions messages are kept here.
+    pub away: Vec<BrokerId>,
     /// Clients here whose wills others publish if this broker is lost.
     pub wills: usize,
     /// Wills that are kept here for other brokers.
@@ -110,6 +113,7 @@ impl Node {
                 .links()
                 .filter_map(|link| self.peer(link).cloned())
                 .collect(),
+            away: self.lost.away().into_iter().collect(),
         }
     }
 }

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use client::{Client, Fate};
 use punctual_broker::Config;
 use punctual_codec::{QoS, topic};
-use punctual_mesh::wire::ORDER;
+use punctual_mesh::wire::{LASTING, ORDER};
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 use seeds::seeds;
@@ -121,6 +121,11 @@ fn fault(world: &mut World, faults: Faults) {
 
 /// Brokers as they mostly are, on some graph.
 fn world(seed: u64, faults: Faults) -> World {
+    world_that_heals_in(Nanos::from_secs(60), seed, faults)
+}
+
+/// The same, where messages wait so long for brokers that are away, whoever is to get them.
+fn world_that_heals_in(heal: Nanos, seed: u64, faults: Faults) -> World {
     let mut rng = Rng::new(seed);
     let n = 2 + rng.below(6) as usize;
     let edges = graph(&mut rng, n);
@@ -132,7 +137,7 @@ fn world(seed: u64, faults: Faults) -> World {
     let store = faults.crashes || rng.chance(50);
     World::new(rng, n, edges, store, &config, |settings| {
         settings.tree.hello = Nanos::from_millis(200);
-        settings.heal = Nanos::from_secs(60);
+        settings.heal = heal;
     })
 }
 
@@ -243,9 +248,20 @@ fn run(seed: u64, faults: Faults, outcome: &mut Outcome) {
 }
 
 fn run_in(world: &mut World, seed: u64, faults: Faults, outcome: &mut Outcome) {
+    run_with_pauses(200, world, seed, faults, outcome);
+}
+
+/// With pauses of less than so many ms between things that happen.
+fn run_with_pauses(
+    pause: u64,
+    world: &mut World,
+    seed: u64,
+    faults: Faults,
+    outcome: &mut Outcome,
+) {
     populate(world);
     let publishers = publishers(world);
-    live(world, faults, (40, 20, 200), |world| {
+    live(world, faults, (40, 20, pause), |world| {
         publish_any(world, &publishers);
     });
     // What is kept for links that do not carry is given up by then.
@@ -373,8 +389,8 @@ fn nothing_is_lost_with_links() {
     all(8, faults);
 }
 
-/// Some brokers speak the version before the last one, in which messages do not say what came
-/// before them.
+/// Some brokers speak an earlier version, in which messages do not say what came before them, or
+/// brokers do not say what persistent sessions await.
 #[test]
 fn nothing_is_lost_with_brokers_of_two_versions() {
     let faults = Faults {
@@ -390,7 +406,7 @@ fn nothing_is_lost_with_brokers_of_two_versions() {
         for n in 0..world.sites.len() {
             if (n as u64 + seed).is_multiple_of(2) {
                 world.crash(n);
-                world.sites[n].speaks = ORDER - 1;
+                world.sites[n].speaks = [ORDER, LASTING][seed as usize / 2 % 2] - 1;
                 world.start(n);
             }
         }
@@ -422,6 +438,26 @@ fn nothing_is_lost_with_stores_that_fill_up() {
         room: 10_000,
     };
     all(8, faults);
+}
+
+/// Brokers, and parts of the mesh, are away for much longer than anything waits that no persistent
+/// session is to get.
+#[test]
+fn nothing_is_lost_while_brokers_are_away_for_long() {
+    let faults = Faults {
+        links: true,
+        crashes: true,
+        clients: true,
+        stores: false,
+        room: 10_000,
+    };
+    let mut outcome = Outcome::default();
+    each_seed(8, |seed| {
+        let mut world = world_that_heals_in(Nanos::from_secs(1), seed, faults);
+        run_with_pauses(5000, &mut world, seed, faults, &mut outcome);
+    });
+    println!("away for long: {outcome:?}");
+    assert!(outcome.delivered > 0);
 }
 
 /// Queues of neighbours are full while links fail: what comes for them is held, and publishers are

@@ -23,8 +23,8 @@ const WALL: u64 = 1_700_000_000_000_000_000;
 
 #[derive(Debug)]
 enum Input {
-    Subscribed(Box<str>),
-    Unsubscribed(Box<str>),
+    Subscribed(Box<str>, bool),
+    Unsubscribed(Box<str>, bool),
     Arrived(Arrival),
     LeftBehind(Box<str>, Option<wire::Testament>),
     Seek(u64, Box<str>, Option<Box<str>>),
@@ -75,12 +75,12 @@ fn called(name: MessageName) -> Name {
 }
 
 impl Federation for Seam {
-    fn subscribed(&self, filter: &str) {
-        self.tell(Input::Subscribed(filter.into()));
+    fn subscribed(&self, filter: &str, lasting: bool) {
+        self.tell(Input::Subscribed(filter.into(), lasting));
     }
 
-    fn unsubscribed(&self, filter: &str) {
-        self.tell(Input::Unsubscribed(filter.into()));
+    fn unsubscribed(&self, filter: &str, lasting: bool) {
+        self.tell(Input::Unsubscribed(filter.into(), lasting));
     }
 
     fn may_connect(&self, _: &str) -> bool {
@@ -398,8 +398,8 @@ impl Running {
 
     fn take(&mut self, input: Input, now: Nanos) {
         match input {
-            Input::Subscribed(filter) => self.node.subscribe(&filter, now),
-            Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
+            Input::Subscribed(filter, lasting) => self.node.subscribe(&filter, lasting, now),
+            Input::Unsubscribed(filter, lasting) => self.node.unsubscribe(&filter, lasting, now),
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
             Input::Seek(number, client, user) => {
@@ -517,6 +517,18 @@ impl Running {
                     self.shard.link_behind(&peer, &filter, &brokers);
                 }
             }
+            Order::Lasting {
+                link,
+                broker,
+                add,
+                remove,
+            } => {
+                if let Some(peer) = peer(link) {
+                    let broker = broker.as_str();
+                    self.shard.link_lasting(&peer, broker, &add, &remove);
+                }
+            }
+            Order::Narrow(peer) => drop(self.shard.link_narrow(peer.as_str())),
             Order::Forget(peer) => {
                 self.shard.link_forget(peer.as_str(), now);
             }

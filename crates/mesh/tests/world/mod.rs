@@ -200,7 +200,7 @@ impl World {
         broker.settings.instance += 1;
         let mut node = Node::new(broker.settings.clone(), now);
         for filter in &broker.own {
-            node.subscribe(filter, now);
+            node.subscribe(filter, false, now);
         }
         for (peer, session) in &mut broker.sessions {
             session.rewind();
@@ -515,7 +515,7 @@ impl World {
         if broker.own.insert(filter.into())
             && let Some(node) = &mut broker.node
         {
-            node.subscribe(filter, now);
+            node.subscribe(filter, false, now);
             self.after(n);
         }
     }
@@ -585,7 +585,11 @@ impl World {
                     session.filters.remove(f);
                 });
             }
-            Output::Members { .. } | Output::Behind { .. } | Output::Leads { .. } => {}
+            Output::Members { .. }
+            | Output::Behind { .. }
+            | Output::Leads { .. }
+            | Output::Lasting { .. }
+            | Output::Narrow(_) => {}
             Output::Copy { from, to, moves } => {
                 let kept: Vec<Msg> = broker
                     .sessions

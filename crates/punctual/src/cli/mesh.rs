@@ -226,6 +226,10 @@ fn describe(status: &Value) -> String {
     if !healing.is_empty() {
         let _ = writeln!(out, "messages wait for: {healing}");
     }
+    let away = list(&status["away"]);
+    if !away.is_empty() {
+        let _ = writeln!(out, "away, with persistent sessions: {away}");
+    }
     out
 }
 

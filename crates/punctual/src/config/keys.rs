@@ -795,9 +795,19 @@ section! {
         /// By how many per cent another way to the root has to be shorter to be
         /// taken.
         hysteresis: u8 = 25, in 0 => 90, since "0.4", Restart;
-        /// How long messages for a neighbour that was lost are kept for another way, or
-        /// until it is back: longer than its host takes to boot, if they matter.
+        /// How long all messages for a neighbour that was lost are kept for another way, or
+        /// until it is back, and publishers of what has no room are held or refused.
         heal: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;
+        /// How long those are kept that persistent sessions at brokers which are away
+        /// for longer than `heal` are to get (Session Expiry Interval above 0, QoS 1
+        /// and 2). What has no room meanwhile is dropped and counted. With a value
+        /// below that of `heal` nothing is kept after that.
+        keep: Duration = days(1), in Duration::ZERO => days(365), since "0.4", Restart;
+        /// Largest number of messages that are kept so for one neighbour, if it is
+        /// more than limits.max_queued_messages. Their bytes are bounded by
+        /// limits.max_queued_bytes.
+        max_kept_messages: Limit<u32> = Limit::At(100_000), in 1 => 100_000_000,
+            since "0.4", Restart;
         /// How long a broker is lost before others publish the wills of its clients,
         /// unless these have connected elsewhere. A longer delay of a will counts.
         will_wait: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;

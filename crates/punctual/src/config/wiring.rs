@@ -46,6 +46,7 @@ impl Config {
                 max_topic_levels: limits.max_topic_levels.into(),
                 max_topic_length: number(limits.max_topic_length.0),
                 max_queued_messages: count(limits.max_queued_messages),
+                max_kept_messages: count(self.mesh.max_kept_messages),
                 max_queued_bytes: size(limits.max_queued_bytes),
                 max_total_queued_bytes: size(limits.max_total_queued_bytes),
                 urgent_reserve: self.queue.urgent_reserve,

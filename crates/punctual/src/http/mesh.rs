@@ -45,6 +45,9 @@ pub(super) struct Overview {
     shared: BTreeMap<String, Vec<String>>,
     /// Neighbours that were lost, and whose messages wait for another way.
     healing: Vec<String>,
+    /// Brokers that are away for longer than `mesh.heal`, and for whose persistent sessions messages
+    /// are kept here.
+    away: Vec<String>,
     /// Clients here whose wills others publish if this broker is lost.
     wills: usize,
     /// Wills that are kept here for other brokers.
@@ -161,6 +164,7 @@ pub(super) async fn status(
         sessions_in: overview.moved.0,
         sessions_out: overview.moved.1,
         healing: status.healing.iter().map(ToString::to_string).collect(),
+        away: status.away.iter().map(ToString::to_string).collect(),
         neighbours: overview.neighbours,
         unconnected: overview.unconnected,
         bridges: bridges.map(Bridge::from).collect(),

@@ -60,8 +60,8 @@ enum News {
 /// Something for the mesh's thread.
 #[derive(Debug)]
 enum Input {
-    Subscribed(Box<str>),
-    Unsubscribed(Box<str>),
+    Subscribed(Box<str>, bool),
+    Unsubscribed(Box<str>, bool),
     Arrived(Arrival),
     LeftBehind(Box<str>, Option<Testament>),
     /// Who has the session of a client?
@@ -185,6 +185,7 @@ impl Opening {
         settings.tree.hello = nanos(keys.hello);
         settings.tree.hysteresis = u32::from(keys.hysteresis);
         settings.heal = nanos(keys.heal);
+        settings.keep = nanos(keys.keep);
         settings.max_filters = keys.max_filters as usize;
         settings.will_wait = nanos(keys.will_wait);
         settings.session_wait = nanos(keys.session_wait);
@@ -471,8 +472,8 @@ impl Keeper {
 
     fn take(&mut self, input: Input, now: Nanos) {
         match input {
-            Input::Subscribed(filter) => self.node.subscribe(&filter, now),
-            Input::Unsubscribed(filter) => self.node.unsubscribe(&filter, now),
+            Input::Subscribed(filter, lasting) => self.node.subscribe(&filter, lasting, now),
+            Input::Unsubscribed(filter, lasting) => self.node.unsubscribe(&filter, lasting, now),
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
             Input::Seek {
@@ -965,12 +966,33 @@ impl Keeper {
                         }));
                     }
                 }
+                Output::Lasting {
+                    link,
+                    broker,
+                    add,
+                    remove,
+                } => {
+                    if let Some(peer) = peer(link) {
+                        orders.push(Box::new(move |shard, _| {
+                            shard.link_lasting(&peer, broker.as_str(), &add, &remove);
+                        }));
+                    }
+                }
+                Output::Narrow(peer) => orders.push(Box::new(move |shard, _| {
+                    let dropped = shard.link_narrow(peer.as_str());
+                    if dropped > 0 {
+                        tracing::warn!(
+                            "mesh: {dropped} messages that waited for {peer} are dropped, as no \
+                             persistent session behind it is to get them"
+                        );
+                    }
+                })),
                 Output::Forget(peer) => orders.push(Box::new(move |shard, now| {
                     let waited = shard.link_forget(peer.as_str(), now);
                     if waited > 0 {
                         tracing::warn!(
-                            "mesh: {peer} is given up, away for longer than mesh.heal: {waited} messages \
-                             that waited for it are dropped"
+                            "mesh: {peer} is given up, away for longer than mesh.heal or mesh.keep: {waited} \
+                             messages that waited for it are dropped"
                         );
                     }
                 })),
@@ -1072,6 +1094,15 @@ fn tell(event: &Event) {
             None => tracing::info!("mesh: this broker is root: {why}"),
         },
         Event::Edge(peer, edge) => tracing::debug!("mesh: link to {peer} is {edge:?}"),
+        Event::Away {
+            peer,
+            brokers,
+            filters,
+        } => tracing::warn!(
+            "mesh: {}: away for longer than mesh.heal: what persistent sessions there await ({filters} \
+             filters) is kept for {peer}, for mesh.keep at most, and nothing else",
+            reached::names(brokers.iter()).unwrap_or_default()
+        ),
         Event::WillsFull(peer) => tracing::warn!(
             "mesh: the wills of {peer}'s clients do not all fit (mesh.max_will_bytes); those that do \
              not are lost with it"

@@ -42,7 +42,7 @@ impl Reached {
 }
 
 /// The first of them, and how many more there are.
-fn names<'a>(brokers: impl Iterator<Item = &'a BrokerId>) -> Option<String> {
+pub(super) fn names<'a>(brokers: impl Iterator<Item = &'a BrokerId>) -> Option<String> {
     let all: Vec<&str> = brokers.map(BrokerId::as_str).collect();
     let (first, more) = all.split_at(all.len().min(NAMED));
     let first = first.join(", ");

@@ -142,12 +142,12 @@ impl Seam {
 }
 
 impl Federation for Seam {
-    fn subscribed(&self, filter: &str) {
-        self.tell(Input::Subscribed(filter.into()));
+    fn subscribed(&self, filter: &str, lasting: bool) {
+        self.tell(Input::Subscribed(filter.into(), lasting));
     }
 
-    fn unsubscribed(&self, filter: &str) {
-        self.tell(Input::Unsubscribed(filter.into()));
+    fn unsubscribed(&self, filter: &str, lasting: bool) {
+        self.tell(Input::Unsubscribed(filter.into(), lasting));
     }
 
     /// Of two brokers that both connect, the connection of the one with the lower

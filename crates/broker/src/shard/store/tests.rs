@@ -542,8 +542,8 @@ struct Alone {
 }
 
 impl Federation for Alone {
-    fn subscribed(&self, _: &str) {}
-    fn unsubscribed(&self, _: &str) {}
+    fn subscribed(&self, _: &str, _: bool) {}
+    fn unsubscribed(&self, _: &str, _: bool) {}
     fn may_connect(&self, _: &str) -> bool {
         true
     }
