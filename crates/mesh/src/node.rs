@@ -45,7 +45,7 @@ use crate::strategy::Strategy;
 use crate::table::{Applied, Table};
 use crate::tree::{Advert, Edge, Tree, TreeOutput};
 use crate::wills;
-use crate::wire::{Hello, Member, Message, NOTES, Open, VERSIONS, WireError};
+use crate::wire::{Hello, LASTING, Member, Message, NOTES, Open, VERSIONS, WireError};
 
 /// A broker of the mesh.
 #[derive(Debug)]
@@ -237,7 +237,7 @@ impl Node {
                 let came = self.reach.heard(link, all, add, &remove);
                 self.lost.heard(link);
                 let behind = self.reach.behind(link);
-                self.lasting.silent(link, |id| !behind.contains(id));
+                self.silent(link, |id| !behind.contains(id));
                 self.note_leads(link);
                 self.keeping.show_later(link);
                 self.came(link, &came);
@@ -506,6 +506,10 @@ impl Node {
                 self.lost.carries_again(id);
                 self.outputs.push(carry(true));
                 self.reach.activate(id);
+                if version >= LASTING {
+                    // What came before this end carried may not be true any more.
+                    self.outputs.send(id, &Message::Ask(Vec::new()));
+                }
                 if version >= NOTES {
                     self.members.activate(id);
                 }
@@ -526,7 +530,7 @@ impl Node {
                 self.filters.deactivate(id);
                 self.outputs.push(carry(false));
                 self.members.deactivate(id);
-                self.lasting.silent(id, |_| true);
+                self.silent(id, |_| true);
                 let mut behind = self.reach.deactivate(id);
                 behind.insert(peer);
                 self.lose(id, behind, now);

@@ -106,6 +106,19 @@ impl<T: Ord + Clone> Reach<T> {
         side.map(|side| side.behind.clone()).unwrap_or_default()
     }
 
+    /// Whether the neighbour on a link has told that.
+    pub(crate) fn leads_to(&self, link: LinkId, id: &T) -> bool {
+        let side = self.sides.get(&link);
+        side.is_some_and(|side| side.behind.contains(id))
+    }
+
+    /// What the neighbour on a link was told.
+    pub(crate) fn told(&self, link: LinkId) -> Vec<T> {
+        let side = self.sides.get(&link);
+        let told = side.and_then(|side| side.told.as_ref());
+        told.into_iter().flatten().cloned().collect()
+    }
+
     /// What is reached.
     pub(crate) fn reached(&self) -> impl Iterator<Item = &T> {
         let ready = self.sides.values().filter(|side| side.ready);

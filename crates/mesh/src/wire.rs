@@ -126,7 +126,8 @@ pub enum Message {
     /// The sender tells from now on what persistent sessions at these brokers await; with sums of
     /// [`crate::table::digest`] over that.
     Sums(Vec<(BrokerId, u64)>),
-    /// Asks for all that persistent sessions at these brokers await.
+    /// Asks for all that persistent sessions at these brokers await; without any, for [`Self::Sums`] of
+    /// all that the receiver tells of.
     Ask(Vec<BrokerId>),
     /// What those at one broker await.
     Lasting(Lasting),

@@ -133,6 +133,11 @@ impl Lasting {
         }
     }
 
+    /// How many filters are known of other brokers.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Messages are kept here for these brokers from now on, instead of those before.
     pub(super) fn keep_for(&mut self, kept: BTreeSet<BrokerId>) {
         let before = std::mem::replace(&mut self.kept, kept.clone());
@@ -159,11 +164,8 @@ impl Lasting {
             self.len = if awaited { self.len + 1 } else { self.len - 1 };
         }
         let changed = self.changed.entry(of.clone()).or_default();
-        // What was not told yet need not be told to be over.
-        match changed.get(filter) {
-            Some(before) if *before != awaited => drop(changed.remove(filter)),
-            _ => drop(changed.insert(filter.into(), awaited)),
-        }
+        // Also if it was so before: who has asked for all meanwhile may know it otherwise.
+        changed.insert(filter.into(), awaited);
         true
     }
 
@@ -257,12 +259,31 @@ impl Lasting {
     }
 
     /// A neighbour tells of none of these brokers any more.
-    pub(super) fn silent(&mut self, link: LinkId, about: impl Fn(&BrokerId) -> bool) {
+    fn silent(&mut self, link: LinkId, about: impl Fn(&BrokerId) -> bool) {
         for (id, known) in &mut self.known {
             if known.source == Some(link) && about(id) {
                 (known.source, known.coming) = (None, None);
             }
         }
+    }
+
+    /// Brokers that nobody tells of although a link leads there: from now on who is at its end does.
+    /// It may have told something that was not believed, so it is to be asked for all.
+    fn adopt(
+        &mut self,
+        leads: impl Fn(&BrokerId) -> Option<LinkId>,
+    ) -> BTreeMap<LinkId, Vec<BrokerId>> {
+        let mut ask: BTreeMap<LinkId, Vec<BrokerId>> = BTreeMap::new();
+        for (id, known) in &mut self.known {
+            if known.source.is_none()
+                && *id != self.broker
+                && let Some(link) = leads(id)
+            {
+                known.source = Some(link);
+                ask.entry(link).or_default().push(id.clone());
+            }
+        }
+        ask
     }
 
     /// What sessions at a broker awaited before a restart, as the shell has kept it of a link.
@@ -393,8 +414,25 @@ impl Node {
         }
     }
 
+    /// A neighbour tells of none of these brokers any more: others may.
+    pub(super) fn silent(&mut self, link: LinkId, about: impl Fn(&BrokerId) -> bool) {
+        self.lasting.silent(link, about);
+        let links: Vec<LinkId> = self.links.speaking(LASTING).collect();
+        let leads = |id: &BrokerId| {
+            let mut links = links.iter().copied().filter(|other| *other != link);
+            links.find(|link| self.reach.leads_to(*link, id))
+        };
+        for (link, about) in self.lasting.adopt(leads) {
+            self.outputs.send(link, &Message::Ask(about));
+        }
+    }
+
     /// A neighbour asks what sessions at these brokers await.
     pub(super) fn asked(&mut self, link: LinkId, about: Vec<BrokerId>) {
+        if about.is_empty() {
+            let sums = self.lasting.sums(&self.reach.told(link));
+            self.outputs.send(link, &Message::Sums(sums));
+        }
         for of in about {
             if let Some(all) = self.lasting.all_of(&of) {
                 self.send_lasting(link, &of, true, all, Vec::new());
@@ -555,11 +593,12 @@ mod tests {
             add: filters(add),
             remove: filters(remove),
         };
-        assert_eq!(lasting.changes(), [change("a b", "")]);
+        assert_eq!(lasting.changes(), [change("a b", "c")]);
         lasting.unsubscribe("a");
         lasting.unsubscribe("b");
         lasting.subscribe("b");
-        assert_eq!(lasting.changes(), [change("", "a")]);
+        // Who was told all in between has it otherwise.
+        assert_eq!(lasting.changes(), [change("b", "a")]);
         assert_eq!(lasting.changes(), []);
         assert_eq!(lasting.sums(&[id("own")]), [(id("own"), digest("b"))]);
     }

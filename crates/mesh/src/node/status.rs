@@ -55,6 +55,8 @@ pub struct Status {
     pub links: Vec<LinkStatus>,
     /// Filters in the table.
     pub filters: usize,
+    /// Filters on which persistent sessions at other brokers await messages, for each broker.
+    pub awaited: usize,
     /// Changes told to neighbours so far.
     pub advertised: u64,
     /// Other brokers with members of shared subscriptions, by their filters.
@@ -106,6 +108,7 @@ impl Node {
             attached: self.tree.is_attached(),
             links: links.collect(),
             filters: self.filters.table.len(),
+            awaited: self.lasting.len(),
             advertised: self.filters.table.advertised(),
             shared: self.members.elsewhere().clone(),
             healing: self

@@ -22,7 +22,7 @@ mod takeover;
 mod wills;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use client::{Client, Fate};
 use punctual_broker::Config;
@@ -455,6 +455,16 @@ fn nothing_is_lost_while_brokers_are_away_for_long() {
     each_seed(8, |seed| {
         let mut world = world_that_heals_in(Nanos::from_secs(1), seed, faults);
         run_with_pauses(5000, &mut world, seed, faults, &mut outcome);
+        // Everybody knows what persistent sessions await elsewhere, and nobody is away.
+        let clients = world.clients.iter();
+        let wishes = clients.filter_map(|client| Some((client.home, client.filter?)));
+        let wishes: BTreeSet<(usize, &str)> = wishes.collect();
+        for (n, site) in world.sites.iter().enumerate() {
+            let status = site.running.as_ref().unwrap().node.status();
+            let elsewhere = wishes.iter().filter(|(home, _)| *home != n);
+            assert_eq!(status.awaited, elsewhere.count(), "seed {seed}: {n}");
+            assert_eq!(status.away, [], "seed {seed}: {n}");
+        }
     });
     println!("away for long: {outcome:?}");
     assert!(outcome.delivered > 0);

@@ -39,6 +39,8 @@ pub(super) struct Overview {
     brokers: Vec<String>,
     /// Topic filters that somebody wants.
     filters: usize,
+    /// Topic filters on which persistent sessions at other brokers await messages, for each broker.
+    awaited: usize,
     /// Changes of filters told to neighbours.
     advertised: u64,
     /// Other brokers with members of shared subscriptions, by their filters.
@@ -150,6 +152,7 @@ pub(super) async fn status(
         links: links.collect(),
         brokers: overview.brokers,
         filters: status.filters,
+        awaited: status.awaited,
         advertised: status.advertised,
         shared: status
             .shared
