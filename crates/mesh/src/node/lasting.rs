@@ -405,7 +405,12 @@ fn tell_shell(
 impl Node {
     /// A neighbour tells of brokers, with sums over what their sessions await.
     pub(super) fn heard_sums(&mut self, link: LinkId, sums: Vec<(BrokerId, u64)>) {
-        let leads = self.reach.behind(link);
+        let mut leads = self.reach.behind(link);
+        // One that does not carry here leads nowhere where another one does.
+        if !self.links.speaks(link, LASTING) {
+            let carry: Vec<LinkId> = self.links.speaking(LASTING).collect();
+            leads.retain(|id| !carry.iter().any(|other| self.reach.leads_to(*other, id)));
+        }
         let ask = self
             .lasting
             .heard_sums(link, sums, &leads, &mut self.outputs);

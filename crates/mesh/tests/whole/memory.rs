@@ -1,5 +1,5 @@
 //! What a broker of a large mesh keeps: 200 brokers that know 100 000 filters of each other,
-//! all different and awaited by persistent sessions, each broker with its core, its node and its sessions.
+//! all different, each broker with its core, its node and its sessions.
 //!
 //! `cargo test -p punctual-mesh --release --test whole -- --ignored --nocapture large_meshes`
 //! prints what it is; it takes two minutes, and 15 GB for all brokers together.
@@ -108,8 +108,6 @@ fn large_meshes_fit_into_memory() {
     world.run_for(30_000);
     for n in 0..BROKERS {
         assert_eq!(knows(&world, n), (true, FILTERS), "broker {n}");
-        let running = world.sites[n].running.as_ref().unwrap();
-        assert!(running.node.status().awaited >= FILTERS - FILTERS / BROKERS);
     }
     let all = alive() - before;
     let taken = world.sites.iter_mut().map(|site| {

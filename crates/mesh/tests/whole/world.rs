@@ -492,13 +492,11 @@ impl World {
         };
         let conn = running.shard.open(meta(nonce), now);
         let mut bytes = Vec::new();
-        let mut properties = PropertyBuf::new();
-        properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
         let connect = Packet::Connect(Connect {
             version: Version::V5,
             clean_start: true,
             keep_alive: 0,
-            properties: properties.as_properties(),
+            properties: Properties::default(),
             client_id: &format!("much-{n}"),
             will: None,
             username: None,
@@ -510,7 +508,7 @@ impl World {
             for filter in filters {
                 body.extend((filter.len() as u16).to_be_bytes());
                 body.extend(filter.bytes());
-                body.push(1);
+                body.push(0);
             }
             let subscribe = Subscribe::decode(&body, Version::V5).unwrap();
             let subscribe = Packet::Subscribe(subscribe);
