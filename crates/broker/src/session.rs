@@ -867,6 +867,8 @@ pub(crate) struct Session {
     pub(crate) unheard: bool,
     /// When it was made for a client that had wanted an old one; `MAX` if it was not.
     pub(crate) missed: Nanos,
+    /// It is not the one that was here before, and has gone elsewhere.
+    pub(crate) in_place_of_handed: bool,
     /// What may come again, while that is likely.
     pub(crate) had: Option<Box<Had>>,
 }
@@ -903,6 +905,7 @@ impl Session {
             handed: false,
             unheard: false,
             missed: Nanos::MAX,
+            in_place_of_handed: false,
             had: None,
         }
     }

@@ -1227,10 +1227,13 @@ impl Hub {
         put_session(&mut bytes, session);
         let had = session.had.as_ref();
         let mut known = had.map(|had| had.known()).unwrap_or_default();
+        // Where the session is that was here before, this one would be taken for the rest of it; what
+        // passed here before this one subscribed may still be for that.
+        let is_another = session.in_place_of_handed && had.is_some();
         if session.handed {
             // What it has had is where it went, and perhaps nowhere else.
             known = Known::default();
-        } else if best > QoS::AtMostOnce {
+        } else if best > QoS::AtMostOnce && !is_another {
             let passed = federation.passed().into_iter().map(|name| name.key());
             match best {
                 QoS::ExactlyOnce => known.passed.extend(passed),

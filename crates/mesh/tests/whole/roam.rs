@@ -118,6 +118,21 @@ fn sessions_follow_who_does_not_wait_any_more() {
     run_in(&mut world, seed, faults, &mut Outcome::default(), &mut 0);
 }
 
+/// With this seed a client is given another session where the one that it had was before, while the
+/// link is cut; what was published there before that subscribed is for the first one, to which the
+/// client returns.
+#[test]
+fn what_another_session_did_not_want_is_for_the_one_before() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: true,
+        stores: false,
+        room: 10_000,
+    };
+    run(1382, faults, &mut Outcome::default(), &mut 0);
+}
+
 #[test]
 fn sessions_follow_while_brokers_are_killed() {
     let faults = Faults {
