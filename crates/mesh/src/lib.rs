@@ -27,5 +27,5 @@ mod wills;
 pub mod wire;
 
 pub use id::{BrokerId, LinkId, MAX_NAME, Rank, Weights};
-pub use node::{Event, LinkStatus, Node, Output, Refusal, Settings, Status};
+pub use node::{Event, LinkStatus, Node, NotForgotten, Output, Refusal, Settings, Status};
 pub use strategy::Strategy;

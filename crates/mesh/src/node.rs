@@ -32,6 +32,7 @@ use self::lasting::Lasting;
 pub use self::links::Refusal;
 use self::links::{Link, Links};
 use self::lost::LostLinks;
+pub use self::lost::NotForgotten;
 use self::members::Members;
 use self::news::Pace;
 use self::output::Outputs;
@@ -183,7 +184,7 @@ impl Node {
     fn remove(&mut self, link: LinkId) {
         self.links.remove(link);
         self.reach.forget(link);
-        self.release(link);
+        self.release(link, None);
     }
 
     /// Publications of a neighbour wait at this broker from now on, because a receiver has no room

@@ -165,6 +165,15 @@ impl<T: Ord + Clone> Reach<T> {
         side.behind.clone()
     }
 
+    /// Some of what was behind a link that is lost is not to be known any more.
+    pub(crate) fn drop_from(&mut self, link: LinkId, gone: impl Fn(&T) -> bool) {
+        if let Some(side) = self.sides.get_mut(&link) {
+            side.behind.retain(|it| !gone(it));
+            side.shown.retain(|it| !gone(it));
+            self.dirty = true;
+        }
+    }
+
     /// Its connection is gone.
     pub(crate) fn forget(&mut self, link: LinkId) {
         self.sides.remove(&link);

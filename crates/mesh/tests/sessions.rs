@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use punctual_mesh::wire::{Holder, LASTING, SeekSession, TRACES, Traced, VERSIONS};
-use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
+use punctual_mesh::{BrokerId, LinkId, Node, NotForgotten, Output, Settings};
 use punctual_model::Nanos;
 
 fn name(n: usize) -> BrokerId {
@@ -27,6 +27,8 @@ struct Row {
     asked: Vec<(usize, Output)>,
     /// What they ask them to do with what is kept for neighbours.
     moved: Vec<(usize, Output)>,
+    /// Whom their links lead to, as they want it to be kept.
+    leads: BTreeMap<(usize, BrokerId), Vec<BrokerId>>,
     /// One that keeps nothing at the moment, and what it is asked to keep.
     unkept: Option<(usize, u64)>,
     now: Nanos,
@@ -47,6 +49,7 @@ impl Row {
             ends: BTreeMap::new(),
             asked: Vec::new(),
             moved: Vec::new(),
+            leads: BTreeMap::new(),
             unkept: None,
             now,
         };
@@ -97,8 +100,14 @@ impl Row {
                             Some((unkept, last)) if *unkept == n => *last = number,
                             _ => self.nodes[n].kept(number, self.now),
                         },
-                        Output::Copy { .. } | Output::Forget(_) | Output::Narrow(_) => {
+                        Output::Copy { .. } | Output::Forget { .. } | Output::Narrow(_) => {
                             self.moved.push((n, output));
+                        }
+                        Output::Leads { link, brokers } => {
+                            // One that is given up has none any more.
+                            if let Some(peer) = self.nodes[n].peer(link).cloned() {
+                                self.leads.insert((n, peer), brokers);
+                            }
                         }
                         Output::Sought(_)
                         | Output::Found { .. }
@@ -163,6 +172,12 @@ impl Row {
         self.nodes[0].seek(7, "c", Some("u"), self.now);
         self.settle();
     }
+}
+
+/// Nothing is kept any more for a neighbour, since another one is forgotten if one is named.
+fn given_up(peer: usize, forgotten: Option<usize>) -> Output {
+    let (peer, forgotten) = (name(peer), forgotten.map(name));
+    Output::Forget { peer, forgotten }
 }
 
 fn holder(n: usize, at: u64, whole: bool) -> Holder {
@@ -358,7 +373,7 @@ fn who_starts_again_passes_on_what_comes_for_a_neighbour_that_is_elsewhere() {
     };
     let times = own.iter().filter(|it| **it == copy(true)).count();
     assert!(times >= 2, "{own:?}");
-    assert_eq!(own.last(), Some(&Output::Forget(name(2))));
+    assert_eq!(own.last(), Some(&given_up(2, None)));
 }
 
 /// While something that came from a neighbour cannot go on, nobody knows yet where else it
@@ -382,7 +397,7 @@ fn what_lingers_is_kept_while_publications_wait() {
     row.nodes[0].waits(LinkId(0), true, row.now);
     row.nodes[0].unsubscribe("$share/g/u", false, row.now);
     row.moved.clear();
-    let forgotten = |row: &Row| row.moved.contains(&(0, Output::Forget(name(9))));
+    let forgotten = |row: &Row| row.moved.contains(&(0, given_up(9, None)));
     row.run_for(4000);
     assert!(!forgotten(&row) && wants(&row) == 2);
 
@@ -513,7 +528,10 @@ fn for_who_is_away_what_persistent_sessions_await_is_kept_for_longer() {
     assert_eq!(wanted(&row, 0, TOPICS), "b2 b3/y");
     row.run_for(300);
     assert_eq!(wanted(&row, 0, TOPICS), "");
-    assert_eq!(row.moved.last(), Some(&(1, Output::Forget(name(2)))));
+    assert_eq!(row.moved.last(), Some(&(1, given_up(2, None))));
+    // Nobody thinks that something is kept for them.
+    row.run_for(11_000);
+    assert_eq!(row.nodes[0].status().awaited, 0);
 }
 
 #[test]
@@ -588,6 +606,229 @@ fn who_says_nothing_of_persistent_sessions_is_given_up() {
     row.cut(1, 2);
     row.moved.clear();
     row.run_for(11_000);
-    assert_eq!(row.moved, [(1, Output::Forget(name(2)))]);
+    assert_eq!(row.moved, [(1, given_up(2, None))]);
     assert_eq!(wanted(&row, 0, "b2"), "");
+}
+
+impl Row {
+    /// An operator says that to one broker of another.
+    fn forget(&mut self, n: usize, broker: usize) -> Result<(), NotForgotten> {
+        let forgotten = self.nodes[n].forget(&name(broker), self.now);
+        self.settle();
+        forgotten
+    }
+
+    /// What a broker did with what it keeps for neighbours, since this was called last.
+    fn moves_of(&mut self, n: usize) -> Vec<Output> {
+        let moved = std::mem::take(&mut self.moved).into_iter();
+        moved.filter_map(|(m, it)| (m == n).then_some(it)).collect()
+    }
+}
+
+#[test]
+fn who_is_not_to_come_back_is_given_up_at_once() {
+    for waited in [100, 20_000] {
+        let mut row = Row::new(3, None);
+        row.nodes[2].subscribe("b2", true, row.now);
+        row.run_for(100);
+        row.cut(1, 2);
+        row.run_for(waited);
+        row.moved.clear();
+        // Also if something waits for room that came from others.
+        row.nodes[1].waits(LinkId(0), true, row.now);
+        assert_eq!(row.forget(1, 2), Ok(()));
+        assert_eq!(row.moves_of(1), [given_up(2, Some(2))]);
+        let status = row.nodes[1].status();
+        assert!(status.away.is_empty() && status.healing.is_empty());
+        row.run_for(20_000);
+        assert_eq!(wanted(&row, 0, "b2"), "");
+        assert_eq!([0, 1].map(|n| row.nodes[n].status().awaited), [0, 0]);
+        // It is a broker like any other if it comes all the same.
+        row.connect(1, 2, *VERSIONS.end());
+        row.run_for(5000);
+        assert_eq!(wanted(&row, 0, "b2"), "b2");
+        assert_eq!(row.forget(1, 2), Err(NotForgotten::Present));
+    }
+}
+
+#[test]
+fn who_is_forgotten_leaves_what_others_await() {
+    let mut row = cut_off();
+    row.run_for(11_000);
+    row.moved.clear();
+    assert_eq!(row.forget(1, 2), Ok(()));
+    assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
+    assert_eq!(row.nodes[1].status().away, [name(3)]);
+    row.run_for(100);
+    assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
+    row.run_for(20_000);
+    assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
+    assert_eq!(row.forget(1, 3), Ok(()));
+    assert_eq!(row.moves_of(1), [given_up(2, Some(3))]);
+    row.run_for(100);
+    assert_eq!(wanted(&row, 0, TOPICS), "");
+
+    // As long as everything is kept for who else is behind the link, it is.
+    let mut row = cut_off();
+    assert_eq!(row.forget(1, 2), Ok(()));
+    row.run_for(9900);
+    assert_eq!(
+        (row.moves_of(1), wanted(&row, 0, TOPICS)),
+        (Vec::new(), TOPICS.into())
+    );
+    row.run_for(200);
+    assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
+    assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
+
+    // Who awaits nothing is given up with it.
+    let mut row = cut_off();
+    row.run_for(11_000);
+    row.moved.clear();
+    assert_eq!(row.forget(1, 3), Ok(()));
+    assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
+    let mut row = Row::new(4, None);
+    row.nodes[3].subscribe("b3/y", true, row.now);
+    row.run_for(100);
+    row.cut(1, 2);
+    row.run_for(11_000);
+    row.moved.clear();
+    assert_eq!(row.forget(1, 3), Ok(()));
+    assert_eq!(row.moves_of(1), [given_up(2, Some(3))]);
+}
+
+#[test]
+fn who_is_there_or_not_known_is_not_forgotten() {
+    let mut row = cut_off();
+    row.connect(0, 3, *VERSIONS.end());
+    row.run_for(15_000);
+    row.cut(2, 3);
+    row.run_for(100);
+    let forgotten = [0, 1, 3, 9].map(|other| row.nodes[1].forget(&name(other), row.now));
+    let (present, unknown) = (Err(NotForgotten::Present), Err(NotForgotten::Unknown));
+    assert_eq!(forgotten, [present, present, present, unknown]);
+    // Only who has lost it keeps something for it.
+    assert_eq!(row.forget(0, 2), unknown);
+    assert_eq!(row.forget(3, 2), Ok(()));
+    assert_eq!(row.forget(3, 2), unknown);
+}
+
+#[test]
+fn who_is_forgotten_is_so_after_a_restart() {
+    let mut row = cut_off();
+    row.run_for(11_000);
+    assert_eq!(row.forget(1, 2), Ok(()));
+    let behind = row.leads[&(1, name(2))].clone();
+    assert_eq!(behind, [name(3)]);
+    row.cut(0, 1);
+    row.nodes[1] = Node::new(settings(1), row.now);
+    let filters = vec!["b2".into(), "b3/#".into()];
+    let members = vec![(name(2), "b2".into()), (name(3), "b3/#".into())];
+    row.nodes[1].remember(&name(2), filters, members, behind, row.now);
+    row.connect(0, 1, *VERSIONS.end());
+    row.run_for(12_000);
+    assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
+    assert_eq!(row.nodes[1].status().away, [name(3)]);
+    row.run_for(11_000);
+    let awaited = row.nodes[0].status().awaited;
+    assert_eq!(awaited, 3, "two filters at b3, and that it is kept for b3");
+}
+
+/// Who reaches nobody gives up nobody by itself.
+#[test]
+fn the_word_of_an_operator_counts_where_nobody_is_reached() {
+    let mut row = cut_off();
+    row.cut(0, 1);
+    row.run_for(70_000);
+    row.moved.clear();
+    assert_eq!(row.forget(1, 2), Ok(()));
+    assert_eq!(row.moves_of(1), []);
+    assert_eq!(row.forget(1, 3), Ok(()));
+    assert_eq!(row.moves_of(1), [given_up(2, Some(3))]);
+
+    let mut row = cut_off();
+    row.run_for(11_000);
+    row.cut(0, 1);
+    row.moved.clear();
+    assert_eq!(row.forget(1, 2), Ok(()));
+    assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
+    assert_eq!(row.nodes[1].status().away, [name(3)]);
+    row.run_for(100);
+    row.connect(0, 1, *VERSIONS.end());
+    row.run_for(5000);
+    assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
+}
+
+#[test]
+fn who_is_back_gets_what_waited_when_the_others_are_forgotten() {
+    let mut row = cut_off();
+    row.run_for(1000);
+    row.cut(2, 3);
+    row.connect(1, 3, *VERSIONS.end());
+    row.run_for(1000);
+    row.moved.clear();
+    assert_eq!(row.forget(1, 2), Ok(()));
+    let copy = Output::Copy {
+        from: name(2),
+        to: name(3),
+        moves: true,
+    };
+    assert_eq!(row.moves_of(1), [copy]);
+    // Something may be under way from who did not know that it is there.
+    row.run_for(1900);
+    assert!(!row.moves_of(1).contains(&given_up(2, None)));
+    row.run_for(200);
+    assert_eq!(row.moves_of(1).last(), Some(&given_up(2, None)));
+}
+
+/// It would have passed on what is kept for it.
+#[test]
+fn whom_the_forgotten_one_kept_messages_for_is_not_forgotten() {
+    for waited in [1000, 15_000] {
+        let mut row = Row::new(3, None);
+        row.nodes[1].subscribe("b1", true, row.now);
+        row.nodes[2].subscribe("b2", true, row.now);
+        row.run_for(100);
+        row.cut(1, 2);
+        row.run_for(1000);
+        row.cut(0, 1);
+        row.nodes.push(Node::new(settings(3), row.now));
+        row.connect(0, 3, *VERSIONS.end());
+        row.run_for(waited);
+        assert_eq!(row.forget(0, 1), Ok(()));
+        assert_eq!(row.leads[&(0, name(1))], [name(2)]);
+        row.run_for(15_000 - waited);
+        assert_eq!(row.nodes[0].status().away, [name(2)]);
+        assert_eq!(wanted(&row, 3, "b1 b2"), "b2");
+        row.moved.clear();
+        row.connect(2, 3, *VERSIONS.end());
+        row.run_for(5000);
+        let moved = row.moves_of(0);
+        let copy = Output::Copy {
+            from: name(1),
+            to: name(3),
+            moves: true,
+        };
+        assert!(moved.contains(&copy), "{moved:?}");
+        assert_eq!(moved.last(), Some(&given_up(1, None)));
+    }
+}
+
+#[test]
+fn members_at_who_is_forgotten_are_none() {
+    let mut row = Row::new(4, None);
+    for n in [2, 3] {
+        row.nodes[n].subscribe("$share/g/t", true, row.now);
+    }
+    row.run_for(1000);
+    row.cut(1, 2);
+    row.run_for(11_000);
+    let members = |row: &Row| [0, 1].map(|n| row.nodes[n].status().shared["$share/g/t"].clone());
+    assert_eq!(
+        members(&row),
+        [vec![name(2), name(3)], vec![name(2), name(3)]]
+    );
+    assert_eq!(row.forget(1, 2), Ok(()));
+    row.run_for(100);
+    assert_eq!(members(&row), [vec![name(3)], vec![name(3)]]);
+    assert_eq!(wanted(&row, 0, "t"), "t");
 }

@@ -537,6 +537,62 @@ fn what_persistent_sessions_await_is_kept_for_long() {
     b.until("nobody away", |status| status["away"] == json!([]));
 }
 
+/// An operator knows that a broker does not come back: what waits for its persistent sessions is
+/// dropped and counted, also over a restart, and it is a broker like any other when it comes.
+#[test]
+fn who_does_not_come_back_is_forgotten_on_demand() {
+    let data = TempDir::new().unwrap();
+    let keys = |id: &str| {
+        let path = data.path().join(id);
+        format!("heal = \"1s\"\n[server]\ndata = \"{}\"", path.display())
+    };
+    let a = Member::start("a", &keys("a"), &[]);
+    let b = Member::start("b", &keys("b"), &[&a]);
+    let c = Member::start("c", &keys("c"), &[&b]);
+    c.attached("a");
+    drop(subscribed(c.lasting("subscriber"), "t/#"));
+    a.wants("b");
+    let refused = |member: &Member, name: &str, why: &str, remedy: &str| {
+        let output = command(member, &["forget", name]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(why) && said.contains(remedy), "{said}");
+    };
+    for present in ["a", "b", "c"] {
+        refused(&b, present, "is not away", "stop it first");
+    }
+    refused(&b, "nobody", "nothing is kept", "punctual mesh status");
+    refused(&b, "no/name", "is no name of a broker", "write its mesh.id");
+    kill(c);
+    b.until("away", |status| status["away"][0] == "c");
+    for number in 0..7 {
+        let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][number % 2];
+        publish(&mut b.client("publisher"), "t/1", "x", qos);
+    }
+    refused(&a, "c", "nothing is kept", "names it as away");
+    assert_eq!(printed(&b, &["forget", "c"]), "");
+    let said = b.broker.logged("mesh: c is given up, ");
+    let wanted = "as c does not come back: 7 messages that waited for it are dropped";
+    assert_eq!(said, wanted);
+    let metrics = b.broker.get("/metrics").body;
+    let dropped = "\npunctual_messages_dropped_total{reason=\"session_ended\"} 7\n";
+    assert!(metrics.contains(dropped), "{metrics}");
+    let status = b.status();
+    assert_eq!(
+        (&status["away"], &status["healing"]),
+        (&json!([]), &json!([]))
+    );
+    refused(&b, "c", "nothing is kept", "punctual mesh status");
+    kill(b);
+    let b = Member::start("b", &keys("b"), &[&a]);
+    b.attached("a");
+    assert_eq!(b.status()["healing"], json!([]));
+    let c = Member::start("c", &keys("c"), &[&b]);
+    b.wants("c");
+    publish(&mut b.client("publisher"), "t/1", "new", QoS::AtLeastOnce);
+    assert_eq!(payloads(&mut c.lasting("subscriber"), 1), ["new"]);
+}
+
 /// A client with a session goes from one broker to the other and finds what waited for it there,
 /// in order and once, and its subscription; and back again.
 #[test]

@@ -327,6 +327,12 @@ impl Lasting {
         all
     }
 
+    /// Those that a broker keeps messages for, as far as it has told.
+    pub(super) fn kept_by(&self, broker: &BrokerId) -> BTreeSet<BrokerId> {
+        let known = self.known.get(broker);
+        known.into_iter().flat_map(Known::keeps).collect()
+    }
+
     /// Forgets brokers that nobody has told of for [`super::Settings::heal`], unless something is kept
     /// for them here or elsewhere.
     pub(super) fn retain(

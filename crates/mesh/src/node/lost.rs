@@ -15,7 +15,8 @@
 //! know yet; then it is forgotten. For who does not come back in [`super::Settings::heal`] only what
 //! its persistent sessions await ([`super::lasting`]) is kept from then on, for
 //! [`super::Settings::keep`] altogether. Who has none is given up, unless no link carries at all:
-//! then there is nowhere to go yet.
+//! then there is nowhere to go yet. An operator who knows that a broker does not come back may say so
+//! earlier ([`Node::forget`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,15 @@ use super::links::Links;
 use super::{Event, Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::reach::Reach;
+
+/// Why a broker is not forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotForgotten {
+    /// Nothing is kept for it here.
+    Unknown,
+    /// It is connected or reached, or is this broker.
+    Present,
+}
 
 /// A link that carried and does not any more.
 #[derive(Debug)]
@@ -40,14 +50,18 @@ struct Lost {
     away: Option<BTreeSet<BrokerId>>,
     /// Since when others are.
     changed: Option<Nanos>,
+    /// One that an operator has taken out of `behind`, until what follows from that is done.
+    forgotten: Option<BrokerId>,
 }
 
 impl Lost {
     /// Those that are away, if what is kept is to be narrowed to what they await: when it was not,
-    /// or, once nothing can be under way from who does not know yet, when others are away by now.
+    /// when one of them was forgotten, or, once nothing can be under way from who does not know yet,
+    /// when others are away by now.
     fn narrows(
         &mut self,
         away: BTreeSet<BrokerId>,
+        forgets: bool,
         links: &Links,
         now: Nanos,
     ) -> Option<BTreeSet<BrokerId>> {
@@ -55,7 +69,7 @@ impl Lost {
             None => Some(away),
             Some(before) if *before == away => {
                 self.changed = None;
-                None
+                forgets.then_some(away)
             }
             Some(_) => {
                 let changed = *self.changed.get_or_insert(now);
@@ -80,8 +94,8 @@ struct Due {
     passes: Vec<Pass>,
     /// Links for which only that is kept after that which these await.
     narrow: Vec<(LinkId, BTreeSet<BrokerId>)>,
-    /// Links for which nothing is kept after that.
-    over: Vec<LinkId>,
+    /// Links for which nothing is kept after that, and who was forgotten if it is for that.
+    over: Vec<(LinkId, Option<BrokerId>)>,
 }
 
 /// Links that carried and do not any more.
@@ -126,6 +140,7 @@ impl LostLinks {
             pass_on: now,
             away: None,
             changed: None,
+            forgotten: None,
         };
         self.lost.insert(link, lost);
     }
@@ -146,6 +161,34 @@ impl LostLinks {
     /// The neighbour on a link says whom it leads to.
     pub(super) fn heard(&mut self, link: LinkId) {
         self.carry_again.remove(&link);
+    }
+
+    /// Nothing is kept for this broker any more, but for its heirs. Returns links that led to it, with
+    /// those that something is kept for there now; `None` if none did.
+    fn forget(
+        &mut self,
+        broker: &BrokerId,
+        heirs: &BTreeSet<BrokerId>,
+    ) -> Option<BTreeMap<LinkId, BTreeSet<BrokerId>>> {
+        let mut known = false;
+        for behind in self.carry_again.values_mut() {
+            known |= behind.remove(broker);
+        }
+        let mut links = BTreeMap::new();
+        for (link, lost) in &mut self.lost {
+            if let Some(behind) = &mut lost.behind
+                && behind.remove(broker)
+            {
+                behind.extend(heirs.iter().cloned());
+                links.insert(*link, behind.clone());
+                lost.forgotten = Some(broker.clone());
+                if let Some(away) = &mut lost.away {
+                    away.remove(broker);
+                    away.extend(heirs.iter().cloned());
+                }
+            }
+        }
+        (known || !links.is_empty()).then_some(links)
     }
 
     pub(super) fn contains(&self, link: LinkId) -> bool {
@@ -202,12 +245,18 @@ impl LostLinks {
             }
             let lingers = lost.back.and_then(|back| links.linger_ends(back));
             let lingered = lingers.is_some_and(|end| end <= now);
-            let mut ends = lingered || may_heal && lost.since + self.keep <= now;
+            let forgotten = lost.forgotten.take();
+            let forgets = forgotten.is_some();
+            let is_empty = lost.behind.as_ref().is_some_and(BTreeSet::is_empty);
+            let is_late = may_heal && lost.since + self.keep <= now;
+            let mut ends = lingered || is_late || forgets && is_empty;
             let mut narrows = None;
-            if !ends && !all && may_heal && lost.since + self.heal <= now {
+            let heals = may_heal && lost.since + self.heal <= now;
+            // The word of an operator counts also where nobody is reached.
+            if !ends && !all && (heals || forgets && lost.away.is_some()) {
                 let behind = lost.behind.clone().unwrap_or_default();
                 let away = reach.not_reached(behind);
-                narrows = lost.narrows(away, links, now);
+                narrows = lost.narrows(away, forgets, links, now);
                 if narrows.as_ref().is_some_and(|away| !is_awaited(away)) {
                     (ends, narrows) = (true, None);
                 }
@@ -223,7 +272,7 @@ impl LostLinks {
                     }));
             }
             if ends {
-                due.over.push(*from);
+                due.over.push((*from, forgotten));
             } else if let Some(away) = narrows {
                 (lost.away, lost.changed) = (Some(away.clone()), None);
                 due.narrow.push((*from, away));
@@ -312,10 +361,48 @@ impl Node {
         for (link, away) in due.narrow {
             self.narrow(link, away);
         }
-        due.over.into_iter().for_each(|link| self.give_up(link));
+        if !due.over.is_empty() {
+            for (link, forgotten) in due.over {
+                self.give_up(link, forgotten);
+            }
+            self.note_kept();
+        }
         let led_to = self.led_to();
         self.lasting
             .retain(|id| led_to.contains(id), &mut self.outputs, now);
+    }
+
+    /// A broker that is away does not come back: nothing is kept for it here any more. Should it do
+    /// so all the same, it is a broker like any other, and its sessions have missed that. What it
+    /// would have passed on to others that are away as well is kept for these. Who of the others
+    /// keeps messages for it goes on to do so.
+    ///
+    /// # Errors
+    /// [`NotForgotten`], if that is not so; nothing has changed then.
+    pub fn forget(&mut self, broker: &BrokerId, now: Nanos) -> Result<(), NotForgotten> {
+        let is_own = *broker == self.settings.id;
+        let is_there = self.links.to(broker).is_some() || self.reach.expected().contains(broker);
+        if is_own || is_there {
+            return Err(NotForgotten::Present);
+        }
+        let mut heirs = self.lasting.kept_by(broker);
+        heirs.remove(&self.settings.id);
+        let heirs = self.reach.not_reached(heirs);
+        let links = self.lost.forget(broker, &heirs);
+        let links = links.ok_or(NotForgotten::Unknown)?;
+        self.outputs.log(Event::Forgotten(broker.clone()));
+        for (link, others) in links {
+            self.reach.drop_from(link, |id| id == broker);
+            self.members.forget_broker(link, broker);
+            if !others.is_empty() && self.keeping.leads(link, &others) {
+                let brokers = others.into_iter().collect();
+                self.outputs.push(Output::Leads { link, brokers });
+            }
+        }
+        self.note_kept();
+        self.pass_on(now);
+        self.settle(now);
+        Ok(())
     }
 
     /// Brokers that links lead to, or led to before they were lost.
@@ -369,27 +456,27 @@ impl Node {
         self.links.any_carries() && self.tree.is_attached()
     }
 
-    /// Nothing is kept for a link any more.
-    fn give_up(&mut self, link: LinkId) {
+    /// Nothing is kept for a link any more, because a broker was forgotten if one is named.
+    fn give_up(&mut self, link: LinkId, forgotten: Option<BrokerId>) {
         self.lost.remove(link);
         match self.links.get(link) {
             Some(up) => {
                 let peer = up.peer.clone();
                 self.forget_wishes(link);
-                self.outputs.push(Output::Forget(peer));
+                self.outputs.push(Output::Forget { peer, forgotten });
             }
-            None => self.release(link),
+            None => self.release(link, forgotten),
         }
     }
 
     /// Lets a link's number be used again if nothing depends on it.
-    pub(super) fn release(&mut self, link: LinkId) {
+    pub(super) fn release(&mut self, link: LinkId, forgotten: Option<BrokerId>) {
         if self.links.is_up(link) || self.lost.contains(link) {
             return;
         }
         self.forget_wishes(link);
         if let Some(peer) = self.links.release(link) {
-            self.outputs.push(Output::Forget(peer));
+            self.outputs.push(Output::Forget { peer, forgotten });
         }
     }
 

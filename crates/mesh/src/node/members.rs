@@ -134,6 +134,11 @@ impl Members {
         self.reach.forget(link);
     }
 
+    /// A broker is not behind a lost link any more.
+    pub(super) fn forget_broker(&mut self, link: LinkId, broker: &BrokerId) {
+        self.reach.drop_from(link, |(id, _)| id == broker);
+    }
+
     /// Who was behind a link before a restart: it is lost.
     pub(super) fn recall(&mut self, link: LinkId, members: Vec<Member>) {
         for (broker, filter) in &members {

@@ -74,7 +74,12 @@ pub enum Output {
     },
     /// Nothing is kept any more for a neighbour whose link does not carry, and it
     /// wants nothing.
-    Forget(BrokerId),
+    Forget {
+        /// The neighbour.
+        peer: BrokerId,
+        /// Who was behind it and was to be forgotten ([`crate::Node::forget`]), if it is for that.
+        forgotten: Option<BrokerId>,
+    },
     /// Other brokers where a shared subscription has members, instead of those before.
     Members {
         /// Its filter.
@@ -183,6 +188,8 @@ pub enum Event {
         /// How much they await.
         filters: usize,
     },
+    /// A broker that is away is not waited for any more, see [`crate::Node::forget`].
+    Forgotten(BrokerId),
     /// The wills of a neighbour's clients do not fit; some are not kept.
     WillsFull(BrokerId),
 }

@@ -529,7 +529,7 @@ impl Running {
                 }
             }
             Order::Narrow(peer) => drop(self.shard.link_narrow(peer.as_str())),
-            Order::Forget(peer) => {
+            Order::Forget { peer, .. } => {
                 self.shard.link_forget(peer.as_str(), now);
             }
             Order::Arrived(arrivals) => {

@@ -612,7 +612,7 @@ impl World {
                     }
                 }
             }
-            Output::Forget(peer) => {
+            Output::Forget { peer, .. } => {
                 if let Some(session) = broker.sessions.get_mut(&peer) {
                     session.filters.clear();
                     session.queue.clear();

@@ -38,6 +38,15 @@ pub(super) enum Command {
         #[command(flatten)]
         target: Target,
     },
+    /// Say that a broker that is away does not come back: what is kept for its persistent sessions
+    /// is given up at once, not after mesh.keep. Ask each broker whose status names it as away.
+    Forget {
+        /// Its name, as in the status.
+        #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        #[command(flatten)]
+        target: Target,
+    },
     /// Print which brokers get a topic, and on which way.
     Trace {
         /// Topic name.
@@ -72,6 +81,11 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
         }
         Command::Remove { neighbour, target } => {
             let path = format!("/api/v1/mesh/neighbours/{}", encoded(neighbour));
+            target.ask("DELETE", &path, None)?;
+            Ok(())
+        }
+        Command::Forget { name, target } => {
+            let path = format!("/api/v1/mesh/away/{}", encoded(name));
             target.ask("DELETE", &path, None)?;
             Ok(())
         }

@@ -9,6 +9,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use punctual_codec::topic;
+use punctual_mesh::{BrokerId, MAX_NAME, NotForgotten};
 use serde::{Deserialize, Serialize};
 
 use super::App;
@@ -242,6 +243,40 @@ pub(super) async fn remove(
             format!("it is given up, but comes back at the next start: {why}"),
             WRITABLE,
         )),
+    }
+}
+
+/// `DELETE /api/v1/mesh/away/{broker}`
+pub(super) async fn forget(
+    State(app): State<Arc<App>>,
+    Name(name): Name,
+    uri: Uri,
+) -> Result<StatusCode, ApiError> {
+    Query::new(&uri).finish()?;
+    let asker = asker(&app)?;
+    let broker = BrokerId::new(&name).ok_or_else(|| {
+        ApiError::value(
+            "broker",
+            &name,
+            "is no name of a broker",
+            format!("write its mesh.id: 1 to {MAX_NAME} bytes, without space, '/', '+' and '#'"),
+        )
+    })?;
+    match asker.forget(broker).await.ok_or_else(ended)? {
+        Ok(()) => Ok(StatusCode::NO_CONTENT),
+        Err(NotForgotten::Unknown) => Err(ApiError::not_found(
+            "broker",
+            &name,
+            "nothing is kept at this broker for one of that name",
+            "ask one that names it as away in punctual mesh status or GET /api/v1/mesh",
+        )),
+        Err(NotForgotten::Present) => Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "the broker of that name is not away",
+            "stop it first, and wait for two and a half mesh.hello until that is noticed; or cut it off \
+             with punctual mesh remove at both ends",
+        )
+        .about("broker", &name)),
     }
 }
 

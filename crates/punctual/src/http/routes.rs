@@ -46,6 +46,10 @@ fn routes() -> Vec<Route> {
             "/api/v1/mesh/neighbours/{address}",
             axum::routing::delete(mesh::remove),
         ),
+        (
+            "/api/v1/mesh/away/{broker}",
+            axum::routing::delete(mesh::forget),
+        ),
         ("/api/v1/mesh/trace/{*topic}", get(mesh::trace)),
     ]
 }

@@ -25,7 +25,9 @@ use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{
     self, Arrival, Message, NOTES, ORDER, Open, RIGHTS, SeekSession, TOPIC, Testament, Traced,
 };
-use punctual_mesh::{BrokerId, Event, LinkId, Node, Output, Settings, Status, Strategy};
+use punctual_mesh::{
+    BrokerId, Event, LinkId, Node, NotForgotten, Output, Settings, Status, Strategy,
+};
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
 
@@ -110,6 +112,7 @@ enum Ask {
     Status(oneshot::Sender<Overview>),
     Add(Neighbour, oneshot::Sender<Result<(), NotAdded>>),
     Remove(String, oneshot::Sender<Result<(), NotRemoved>>),
+    Forget(BrokerId, oneshot::Sender<Result<(), NotForgotten>>),
     Trace(String, oneshot::Sender<Vec<Traced>>),
 }
 
@@ -357,6 +360,15 @@ impl Asker {
         let (reply, answer) = oneshot::channel();
         self.keeper
             .send(Input::Ask(Ask::Remove(address, reply)))
+            .ok()?;
+        answer.await.ok()
+    }
+
+    /// Keeps nothing any more for a broker that is away.
+    pub(crate) async fn forget(&self, broker: BrokerId) -> Option<Result<(), NotForgotten>> {
+        let (reply, answer) = oneshot::channel();
+        self.keeper
+            .send(Input::Ask(Ask::Forget(broker, reply)))
             .ok()?;
         answer.await.ok()
     }
@@ -738,6 +750,9 @@ impl Keeper {
                 };
                 let _ = reply.send(removed);
             }
+            Ask::Forget(broker, reply) => {
+                let _ = reply.send(self.node.forget(&broker, now));
+            }
             Ask::Trace(topic, reply) => {
                 let number = self.node.trace(&topic, now);
                 let waiting = Waiting {
@@ -987,12 +1002,15 @@ impl Keeper {
                         );
                     }
                 })),
-                Output::Forget(peer) => orders.push(Box::new(move |shard, now| {
+                Output::Forget { peer, forgotten } => orders.push(Box::new(move |shard, now| {
                     let waited = shard.link_forget(peer.as_str(), now);
                     if waited > 0 {
+                        let why = match forgotten {
+                            None => "away for longer than mesh.heal or mesh.keep".into(),
+                            Some(broker) => format!("as {broker} does not come back"),
+                        };
                         tracing::warn!(
-                            "mesh: {peer} is given up, away for longer than mesh.heal or mesh.keep: {waited} \
-                             messages that waited for it are dropped"
+                            "mesh: {peer} is given up, {why}: {waited} messages that waited for it are dropped"
                         );
                     }
                 })),
@@ -1102,6 +1120,10 @@ fn tell(event: &Event) {
             "mesh: {}: away for longer than mesh.heal: what persistent sessions there await ({filters} \
              filters) is kept for {peer}, for mesh.keep at most, and nothing else",
             reached::names(brokers.iter()).unwrap_or_default()
+        ),
+        Event::Forgotten(broker) => tracing::warn!(
+            "mesh: {broker} does not come back, an operator says: what its persistent sessions await is \
+             not kept for it here any more"
         ),
         Event::WillsFull(peer) => tracing::warn!(
             "mesh: the wills of {peer}'s clients do not all fit (mesh.max_will_bytes); those that do \
