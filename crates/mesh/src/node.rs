@@ -175,14 +175,13 @@ impl Node {
         };
         self.outputs
             .log(Event::LinkDown(gone.peer.clone(), why.into()));
-        self.links.end_waits(link, now);
         self.tree.link_down(link, now);
         self.settle(now);
-        self.remove(link);
+        self.remove(link, now);
     }
 
-    fn remove(&mut self, link: LinkId) {
-        self.links.remove(link);
+    fn remove(&mut self, link: LinkId, now: Nanos) {
+        self.links.remove(link, now);
         self.reach.forget(link);
         self.release(link, None);
     }
@@ -444,7 +443,7 @@ impl Node {
     /// After any change: does what the tree asks, and tells what gathered.
     fn settle(&mut self, now: Nanos) {
         for silent in self.follow_tree(now) {
-            self.remove(silent);
+            self.remove(silent, now);
         }
         self.show_kept(now);
         if self.reach.has_changes() {

@@ -417,6 +417,37 @@ fn what_lingers_is_kept_while_publications_wait() {
     assert_eq!(wants(&row), 0);
 }
 
+/// What waited comes again, on another way or over a new connection.
+#[test]
+fn what_lingers_is_kept_for_a_while_when_who_sent_what_waits_is_gone() {
+    for silently in [false, true] {
+        let mut row = Row::new(3, None);
+        row.nodes.push(Node::new(settings(3), row.now));
+        row.connect(0, 3, *VERSIONS.end());
+        row.run_for(5000);
+        let behind = vec![name(2)];
+        row.nodes[0].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
+        let to_3 = row.nodes[0].status().links;
+        let to_3 = to_3.iter().find(|link| link.peer == name(3)).unwrap().link;
+        row.nodes[0].waits(to_3, true, row.now);
+        row.run_for(5000);
+        row.moved.clear();
+        match silently {
+            false => row.cut(0, 3),
+            true => row.ends.retain(|from, to| from.0 != 3 && to.0 != 3),
+        }
+        let is_gone = |row: &Row| row.nodes[0].status().links.len() == 1;
+        while !is_gone(&row) {
+            row.run_for(10);
+        }
+        row.run_for(1900);
+        let forgotten = |row: &Row| row.moved.contains(&(0, given_up(9, None)));
+        assert!(!forgotten(&row), "silently: {silently}");
+        row.run_for(200);
+        assert!(forgotten(&row), "silently: {silently}");
+    }
+}
+
 #[test]
 fn who_is_reached_is_who_the_tree_leads_to() {
     let mut row = Row::new(4, None);

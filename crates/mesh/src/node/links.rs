@@ -113,7 +113,7 @@ pub(super) struct Links {
     numbers: BTreeMap<BrokerId, LinkId>,
     /// How long a publication may be under way.
     linger: Nanos,
-    /// When the last publication from a neighbour that had to wait here went on.
+    /// When the last publication from a neighbour that had to wait here went on, or the neighbour.
     went_on: Nanos,
 }
 
@@ -180,9 +180,12 @@ impl Links {
         Some(link)
     }
 
-    /// The connection of a link is gone. Its neighbour keeps the number.
-    pub(super) fn remove(&mut self, link: LinkId) {
-        self.up.remove(&link);
+    /// The connection of a link is gone, and nothing waits any more that came over it. Its neighbour
+    /// keeps the number.
+    pub(super) fn remove(&mut self, link: LinkId, now: Nanos) {
+        if self.up.remove(&link).is_some_and(|link| link.waits) {
+            self.went_on = now;
+        }
     }
 
     /// Lets a number be used again; returns whose it was.
@@ -259,13 +262,6 @@ impl Links {
                 self.went_on = now;
             }
             link.waits = waits;
-        }
-    }
-
-    /// Nothing waits any more that came over a link, which is about to be removed.
-    pub(super) fn end_waits(&mut self, link: LinkId, now: Nanos) {
-        if self.up.get(&link).is_some_and(|link| link.waits) {
-            self.went_on = now;
         }
     }
 
