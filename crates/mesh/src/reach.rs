@@ -55,6 +55,8 @@ pub(crate) struct Reach<T> {
     sides: BTreeMap<LinkId, Side<T>>,
     /// What is behind a lost link is still told elsewhere.
     lasts: bool,
+    /// What is here is nowhere else.
+    alone: bool,
     dirty: bool,
 }
 
@@ -64,6 +66,7 @@ impl<T> Default for Reach<T> {
             own: BTreeSet::new(),
             sides: BTreeMap::new(),
             lasts: false,
+            alone: false,
             dirty: false,
         }
     }
@@ -78,9 +81,11 @@ impl<T: Ord + Clone> Reach<T> {
         }
     }
 
+    /// Of what is at one place, with what is here.
     pub(crate) fn new(own: T) -> Self {
         Self {
             own: BTreeSet::from([own]),
+            alone: true,
             ..Self::default()
         }
     }
@@ -93,6 +98,18 @@ impl<T: Ord + Clone> Reach<T> {
     /// Something is not here any more.
     pub(crate) fn remove(&mut self, own: &T) {
         self.dirty |= self.own.remove(own);
+    }
+
+    /// Whether what a neighbour tells can be relied upon: messages find their way, and it does not
+    /// tell of what is here. It would have come there on a way that ends, over another link of
+    /// this broker, and so may all else that is behind that link.
+    fn is_reliable(&self, side: &Side<T>) -> bool {
+        side.ready && !(self.alone && self.own.iter().any(|own| side.behind.contains(own)))
+    }
+
+    fn reliable(&self) -> impl Iterator<Item = (LinkId, &Side<T>)> {
+        let sides = self.sides.iter().map(|(link, side)| (*link, side));
+        sides.filter(|(_, side)| self.is_reliable(side))
     }
 
     /// How much the neighbour on a link has told.
@@ -121,8 +138,7 @@ impl<T: Ord + Clone> Reach<T> {
 
     /// What is reached.
     pub(crate) fn reached(&self) -> impl Iterator<Item = &T> {
-        let ready = self.sides.values().filter(|side| side.ready);
-        ready.flat_map(|side| &side.behind)
+        self.reliable().flat_map(|(_, side)| &side.behind)
     }
 
     /// All that is behind links and may be known, and whether it is reached now.
@@ -187,13 +203,18 @@ impl<T: Ord + Clone> Reach<T> {
             return BTreeSet::new();
         }
         self.dirty = true;
-        side.behind.clone()
+        let side = self.sides.get(&link).filter(|side| self.is_reliable(side));
+        side.map(|side| side.behind.clone()).unwrap_or_default()
     }
 
     /// What the neighbour on a link has told may be known elsewhere, if it is reached.
     pub(crate) fn show(&mut self, link: LinkId) {
-        if let Some(side) = self.sides.get_mut(&link).filter(|side| side.ready) {
-            side.shown = side.behind.clone();
+        let side = self.sides.get(&link).filter(|side| self.is_reliable(side));
+        let Some(behind) = side.map(|side| side.behind.clone()) else {
+            return;
+        };
+        if let Some(side) = self.sides.get_mut(&link) {
+            side.shown = behind;
             self.dirty = true;
         }
     }
@@ -207,6 +228,10 @@ impl<T: Ord + Clone> Reach<T> {
         add: Vec<T>,
         remove: &[T],
     ) -> BTreeSet<T> {
+        let was_reliable = self
+            .sides
+            .get(&link)
+            .is_some_and(|side| self.is_reliable(side));
         let side = self.sides.entry(link).or_default();
         let before = match all {
             true => std::mem::take(&mut side.behind),
@@ -222,20 +247,24 @@ impl<T: Ord + Clone> Reach<T> {
             }
         }
         self.dirty = true;
-        if !side.ready {
-            return BTreeSet::new();
+        if side.ready {
+            side.shown.retain(|it| side.behind.contains(it));
         }
-        side.shown.retain(|it| side.behind.contains(it));
-        new
+        let side = self.sides.get(&link).filter(|side| self.is_reliable(side));
+        match (side, was_reliable) {
+            (Some(_), true) => new,
+            (Some(side), false) => side.behind.clone(),
+            (None, _) => BTreeSet::new(),
+        }
     }
 
     /// Over which links that carry these brokers are reached, and whether all are.
     pub(crate) fn where_are(&self, ids: &BTreeSet<T>) -> (Vec<LinkId>, bool) {
-        let ready = || self.sides.iter().filter(|(_, side)| side.ready);
-        let links = ready().filter(|(_, side)| !side.behind.is_disjoint(ids));
-        let reached = |id: &T| ready().any(|(_, side)| side.behind.contains(id));
+        let links = self.reliable();
+        let links = links.filter(|(_, side)| !side.behind.is_disjoint(ids));
+        let reached = |id: &T| self.reliable().any(|(_, side)| side.behind.contains(id));
         (
-            links.map(|(link, _)| *link).collect(),
+            links.map(|(link, _)| link).collect(),
             ids.iter().all(reached),
         )
     }
@@ -248,7 +277,7 @@ impl<T: Ord + Clone> Reach<T> {
 
     /// Those of these that are not reached.
     pub(crate) fn not_reached(&self, mut ids: BTreeSet<T>) -> BTreeSet<T> {
-        for side in self.sides.values().filter(|side| side.ready) {
+        for (_, side) in self.reliable() {
             ids.retain(|id| !side.behind.contains(id));
         }
         ids
@@ -341,5 +370,32 @@ mod tests {
         assert_eq!(reach.deactivate(one), ids("c d"));
         assert_eq!(reach.changes(), [told(false, "", "b c")]);
         assert_eq!(reach.changes(), []);
+    }
+
+    #[test]
+    fn who_takes_this_way_for_its_own_is_not_believed_until_it_does_not() {
+        let (one, two) = (LinkId(1), LinkId(2));
+        let mut reach = Reach::new(BrokerId::new("own").unwrap());
+        reach.activate(one);
+        reach.activate(two);
+        assert_eq!(reach.heard(one, true, list("a b own c"), &[]), ids(""));
+        assert_eq!(reach.ready(one), ids(""));
+        reach.show(one);
+        assert_eq!(reach.where_are(&ids("a")), (vec![], false));
+        assert_eq!(reach.not_reached(ids("a c")), ids("a c"));
+        assert_eq!(reach.heard(one, false, list("d"), &[]), ids(""));
+        assert!(
+            reach
+                .changes()
+                .iter()
+                .all(|told| told.add == list("own") && told.remove.is_empty())
+        );
+        assert_eq!(
+            reach.heard(one, false, vec![], &list("c own")),
+            ids("a b d")
+        );
+        assert_eq!(reach.where_are(&ids("a b")), (vec![one], true));
+        assert_eq!(reach.heard(one, false, list("own"), &[]), ids(""));
+        assert_eq!(reach.not_reached(ids("a")), ids("a"));
     }
 }
