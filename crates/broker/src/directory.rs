@@ -14,6 +14,7 @@ use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands
 use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
+use crate::moves::Began;
 use crate::retained::Retained;
 use crate::route::Matched;
 use crate::sequence::Number;
@@ -255,22 +256,47 @@ impl Directory {
         })
     }
 
-    /// The last of these names, and of those of each life before.
-    pub(crate) fn last_names(&self) -> Vec<MessageName> {
+    /// Which of these names were given since then, and those of each life before if that is `None`: of
+    /// each origin the last before the first of them, and the last.
+    pub(crate) fn names_since(&self, began: Option<Began>) -> Vec<[u64; 2]> {
         let Some(federation) = self.federation() else {
             return Vec::new();
         };
         let own = federation.origin();
-        let before = self.names().origins_before(own);
-        let last = |(origin, number)| MessageName {
-            origin,
-            number,
-            again: false,
-            back: 0,
+        let before = match began {
+            Some(_) => Vec::new(),
+            None => self.names().origins_before(own),
         };
-        let own = (own, self.next_name.load(Ordering::Relaxed));
-        let before = before.into_iter().map(|origin| (origin, u32::MAX));
-        before.chain([own]).map(last).collect()
+        let own = (
+            own,
+            began.map_or(0, |began| began.given),
+            self.last_number(),
+        );
+        let before = before.into_iter().map(|origin| (origin, 0, u32::MAX));
+        let all = before.chain([own]).filter(|(_, after, last)| after < last);
+        let both = |(origin, after, last): (NonZeroU32, u32, u32)| {
+            [after, last].map(|number| u64::from(origin.get()) << 32 | u64::from(number))
+        };
+        all.map(both).collect()
+    }
+
+    /// Number in the last of these names.
+    fn last_number(&self) -> u32 {
+        self.next_name.load(Ordering::Relaxed)
+    }
+
+    /// The last of these names.
+    pub(crate) fn last_name(&self) -> Option<u64> {
+        let origin = self.federation()?.origin();
+        let number = self.last_number();
+        (number > 0).then_some(u64::from(origin.get()) << 32 | u64::from(number))
+    }
+
+    /// What has been here by now.
+    pub(crate) fn begins(&self) -> Option<Began> {
+        let passed = self.federation()?.mark_passed();
+        let given = self.last_number();
+        Some(Began { passed, given })
     }
 
     /// A name for a will, from which on a broker is known to have had it. It is as of another

@@ -503,9 +503,18 @@ pub trait Federation: Debug + Send + Sync {
     fn letter(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}
     /// The answer to [`crate::Shard::link_keep`].
     fn wishes_kept(&self, _number: u64) {}
-    /// Names of messages that came from neighbours, the last ones, the latest last.
-    fn passed(&self) -> Vec<MessageName> {
-        Vec::new()
+    /// Names of messages that came from neighbours, the last ones, the latest last, and how many of
+    /// them came since [`Self::mark_passed`] returned `mark`.
+    fn passed(&self, _mark: u64) -> (Vec<MessageName>, usize) {
+        (Vec::new(), 0)
+    }
+    /// Whether brokers of the mesh are not reached, at which messages may wait for sessions here.
+    fn are_away(&self) -> bool {
+        false
+    }
+    /// How many messages have come from neighbours.
+    fn mark_passed(&self) -> u64 {
+        0
     }
     /// How long things may take when sessions move.
     fn move_times(&self) -> MoveTimes {

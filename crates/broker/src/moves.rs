@@ -54,6 +54,8 @@ const MAX_HAD: usize = 1 << 12;
 
 /// Names of what had passed elsewhere that are remembered.
 const MAX_PASSED: usize = 1 << 14;
+/// Rows of names that were given elsewhere that are remembered.
+const MAX_GIVEN: usize = 64;
 /// Messages of a session that wait for those before them, at most.
 pub(crate) const MOST_AHEAD: usize = 256;
 
@@ -254,6 +256,8 @@ pub(crate) struct Leaving {
     pub(crate) ending: bool,
     /// When they are to end; known when the first round is safe.
     pub(crate) ends: Option<Nanos>,
+    /// Until when that is put off at most, while there are brokers that do not hear of it.
+    pub(crate) ends_by: Nanos,
     /// Those that have ended.
     pub(crate) subscriptions: Option<Vec<Subscription>>,
     /// What is to be committed here before the round is sent.
@@ -353,8 +357,8 @@ pub(crate) struct Had {
     own: VecDeque<u64>,
     /// What had passed where the session was, before that left.
     passed: HashSet<u64, foldhash::fast::RandomState>,
-    /// The last numbers in names that were given there, by origins.
-    given: HashMap<u32, u32, foldhash::fast::RandomState>,
+    /// Names that were given where the session was while it was there, the latest last.
+    given: VecDeque<Given>,
     /// The highest numbers of what had passed or was given there, by origins: what is above them
     /// and has not come is still there, or on its way.
     reached: HashMap<u32, u32, foldhash::fast::RandomState>,
@@ -372,8 +376,7 @@ impl Had {
     /// Notes something that comes here by itself, with QoS 2 if it is to come `once` after a
     /// restart, too; false if the session has had it.
     pub(crate) fn note(&mut self, name: u64, once: bool) -> bool {
-        let last = self.given.get(&((name >> 32) as u32));
-        let given = last.is_some_and(|last| *last >= name as u32);
+        let given = self.given.iter().any(|given| given.has(name));
         if self.passed.contains(&name) || given || !self.keys.insert(name) {
             return false;
         }
@@ -421,11 +424,8 @@ impl Had {
         Known {
             had: self.keys.iter().copied().collect(),
             passed: self.passed.iter().copied().collect(),
-            given: self
-                .given
-                .iter()
-                .map(|(origin, last)| u64::from(*origin) << 32 | u64::from(*last))
-                .collect(),
+            given: self.given.iter().map(|given| given.0).collect(),
+            reached: self.reached.iter().map(name_of).collect(),
         }
     }
 
@@ -439,12 +439,20 @@ impl Had {
         if let Some(log) = &mut self.log {
             log.note(Kind::Had, known.had.iter().copied());
             log.note(Kind::Passed, passed.copied());
-            log.note(Kind::Given, known.given.iter().copied());
+            log.note(Kind::Given, known.given.iter().flatten().copied());
+            log.note(Kind::Reached, known.reached.iter().copied());
         }
-        for name in &known.given {
-            raise(&mut self.given, *name);
+        for given in known.given.iter().copied().map(Given) {
+            if self.given.contains(&given) {
+                continue;
+            }
+            if self.given.len() >= MAX_GIVEN {
+                self.given.pop_front();
+            }
+            self.given.push_back(given);
         }
-        for name in known.passed.iter().chain(&known.given) {
+        let last = known.given.iter().map(|[_, last]| last);
+        for name in known.passed.iter().chain(last).chain(&known.reached) {
             raise(&mut self.reached, *name);
         }
     }
@@ -460,8 +468,33 @@ fn raise(last: &mut HashMap<u32, u32, foldhash::fast::RandomState>, name: u64) {
 pub(crate) fn last_of_each(names: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
     let mut last = HashMap::default();
     names.for_each(|name| raise(&mut last, name));
-    let both = |(origin, number)| u64::from(origin) << 32 | u64::from(number);
-    last.into_iter().map(both)
+    let names: Vec<u64> = last.iter().map(name_of).collect();
+    names.into_iter()
+}
+
+fn name_of((origin, number): (&u32, &u32)) -> u64 {
+    u64::from(*origin) << 32 | u64::from(*number)
+}
+
+/// Names that were given in a row: the last before them, and the last of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Given([u64; 2]);
+
+impl Given {
+    fn has(self, name: u64) -> bool {
+        let [after, last] = self.0;
+        after < name && name <= last
+    }
+}
+
+/// What had been at a broker when a session began to be there: only of what comes after that is it
+/// known that the session has had it if it wanted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Began {
+    /// See [`crate::Federation::mark_passed`].
+    pub(crate) passed: u64,
+    /// Number in the last name that was given there.
+    pub(crate) given: u32,
 }
 
 /// A message that waits for what comes before it.
@@ -587,8 +620,13 @@ mod tests {
         had.learn(&Known {
             had: vec![20],
             passed: vec![10],
-            given: vec![5 << 32 | 7],
+            given: vec![[5 << 32 | 3, 5 << 32 | 7]],
+            reached: Vec::new(),
         });
+        assert!(
+            had.note(5 << 32 | 3, true),
+            "given before the session was there"
+        );
         assert!(!had.note(20, true) && !had.note_moved([20, 0]));
         assert!(!had.note(10, true) && !had.note(5 << 32 | 7, true) && had.note(5 << 32 | 8, true));
         // It passed elsewhere, but was not there for this session.
@@ -609,8 +647,9 @@ mod tests {
         let mut had = Had::default();
         had.learn(&Known {
             had: Vec::new(),
-            passed: last_of_each([one | 5, other | 2, one | 7].into_iter()).collect(),
-            given: vec![third | 4],
+            passed: Vec::new(),
+            given: vec![[third, third | 4]],
+            reached: last_of_each([one | 5, other | 2, one | 7].into_iter()).collect(),
         });
         let lacks = |had: &Had, names: &[u64]| -> Vec<bool> {
             names.iter().map(|name| had.lacks(*name)).collect()

@@ -16,7 +16,7 @@ use crate::egress::{Class, Lane, Rank};
 use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
-use crate::moves::{Had, Leaving};
+use crate::moves::{Began, Had, Leaving};
 use crate::sequence::{Number, Sequences};
 use crate::shard::Lack;
 use crate::slab::Slab;
@@ -867,8 +867,9 @@ pub(crate) struct Session {
     pub(crate) unheard: bool,
     /// When it was made for a client that had wanted an old one; `MAX` if it was not.
     pub(crate) missed: Nanos,
-    /// It is not the one that was here before, and has gone elsewhere.
-    pub(crate) in_place_of_handed: bool,
+    /// What had been here when it began to be here with subscriptions; `None` if that was before
+    /// this broker started.
+    pub(crate) began: Option<Began>,
     /// What may come again, while that is likely.
     pub(crate) had: Option<Box<Had>>,
 }
@@ -905,7 +906,7 @@ impl Session {
             handed: false,
             unheard: false,
             missed: Nanos::MAX,
-            in_place_of_handed: false,
+            began: None,
             had: None,
         }
     }

@@ -25,8 +25,8 @@ struct Post {
     origin: u32,
     clock: AtomicU64,
     letters: Mutex<Vec<(String, Arc<[u8]>)>>,
-    /// The last name that came from neighbours.
-    passed: Mutex<Option<MessageName>>,
+    /// Names that came from neighbours.
+    passed: Mutex<Vec<MessageName>>,
     /// A message is under way.
     linger: Nanos,
 }
@@ -72,11 +72,16 @@ impl Federation for Post {
             heal: Nanos::from_secs(5),
         }
     }
-    fn passed(&self) -> Vec<MessageName> {
-        self.passed.lock().unwrap().into_iter().collect()
+    fn mark_passed(&self) -> u64 {
+        self.passed.lock().unwrap().len() as u64
+    }
+    fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
+        let passed = self.passed.lock().unwrap().clone();
+        let since = passed.len() - mark as usize;
+        (passed, since)
     }
     fn note(&self, name: MessageName) {
-        *self.passed.lock().unwrap() = Some(name);
+        self.passed.lock().unwrap().push(name);
     }
     fn was_origin(&self, _: NonZeroU32) {}
 }
@@ -485,4 +490,55 @@ fn what_comes_to_a_session_on_two_ways_comes_in_order() {
         b.named(at_b, "7,F", None);
         assert_eq!(b.payloads(there), ["7,F"]);
     }
+}
+
+/// What was at a broker before a session subscribed there, that session has not had, and gets it where
+/// it goes if it comes there by itself; what was there since is not given to it again.
+#[test]
+fn only_what_came_since_a_session_was_there_is_taken_for_had() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    let (at_a, at_b) = (a.neighbour(), b.neighbour());
+    let publisher = a.newcomer(0, "publisher");
+    let watches = a.newcomer(0, "watches");
+    a.subscribe(watches, QoS::ExactlyOnce);
+    a.named(at_a, "7.5", None);
+    a.publish(publisher, QoS::AtLeastOnce, false);
+    a.commit();
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::ExactlyOnce);
+    a.named(at_a, "7.6", None);
+    a.publish(publisher, QoS::AtLeastOnce, false);
+    a.commit();
+    assert_eq!(a.payloads(moves), ["7.6", "x"]);
+    let there = come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    b.commit();
+    b.payloads(there);
+    for name in ["7.5", "7.6", "1.1", "1.2", "7.7"] {
+        b.named(at_b, name, None);
+    }
+    assert_eq!(b.payloads(there), ["7.5", "1.1", "7.7"]);
+}
+
+/// A client that waits for its session does not any more when another broker asks for it as one that
+/// has connected there later.
+#[test]
+fn who_is_elsewhere_by_now_is_not_waited_for() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    let waits = a.connect(0, "moves", 100);
+    let number = a.post.clock.load(Ordering::Relaxed) - 1;
+    let holder = Holder {
+        broker: "a".into(),
+        at: 1,
+        whole: true,
+    };
+    b.connect(0, "moves", 100);
+    let later = b.post.clock.load(Ordering::Relaxed) - 1;
+    b.shards[0].found("moves", later, &[holder], b.now);
+    let take = b.letters();
+    a.read("b", take);
+    a.shards[0].found("moves", number, &[], a.now);
+    a.commit();
+    assert_eq!(a.take(waits), []);
+    assert!(a.shards[0].client("moves").is_none());
 }

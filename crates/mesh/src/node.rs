@@ -56,6 +56,8 @@ pub struct Node {
     filters: Filters,
     links: Links,
     reach: Reach<BrokerId>,
+    /// See [`Self::are_away`].
+    are_away: bool,
     /// Where shared subscriptions have members.
     members: Members,
     lasting: Lasting,
@@ -81,6 +83,7 @@ impl Node {
             filters: Filters::new(settings.max_filters),
             links: Links::new(settings.linger, now),
             reach: Reach::new(settings.id.clone()),
+            are_away: false,
             members: Members::new(settings.id.clone(), settings.max_filters),
             lasting: Lasting::new(settings.id.clone(), settings.max_filters, settings.heal),
             lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
@@ -440,16 +443,26 @@ impl Node {
         &self.tree
     }
 
+    /// Whether messages are kept for brokers that are not reached, here or at any broker that is: there,
+    /// too, messages may be kept for brokers here.
+    pub fn are_away(&self) -> bool {
+        self.are_away
+    }
+
     /// After any change: does what the tree asks, and tells what gathered.
     fn settle(&mut self, now: Nanos) {
         for silent in self.follow_tree(now) {
             self.remove(silent, now);
         }
         self.show_kept(now);
-        if self.reach.has_changes() {
+        let changed = self.reach.has_changes();
+        if changed {
             self.note_presence(now);
             self.note_kept();
             self.tell_reach(now);
+        }
+        if self.lasting.take_keeps_changed() || changed {
+            self.are_away = self.lasting.are_away(&self.reach);
         }
         self.look_after_wards(now);
         self.tell(now);

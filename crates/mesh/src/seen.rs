@@ -51,6 +51,10 @@ pub struct Seen {
     /// The same in the order in which they came: those of one row that came one after another.
     order: VecDeque<(Row, u64)>,
     len: usize,
+    /// How many were ever noted.
+    noted: u64,
+    /// The next one is not of the row of the last.
+    marked: bool,
     /// Highest forgotten number of each origin.
     forgotten: HashMap<u32, u32, Fast>,
     max: usize,
@@ -78,6 +82,8 @@ impl Seen {
             rows: HashMap::default(),
             order: VecDeque::new(),
             len: 0,
+            noted: 0,
+            marked: false,
             forgotten: HashMap::default(),
             max: max.max(1),
         }
@@ -106,8 +112,10 @@ impl Seen {
         }
         *bits |= bit;
         self.len += 1;
+        self.noted += 1;
+        let marked = std::mem::take(&mut self.marked);
         match self.order.back_mut() {
-            Some((last, bits)) if *last == row => *bits |= bit,
+            Some((last, bits)) if *last == row && !marked => *bits |= bit,
             _ => {
                 self.order.push_back((row, bit));
                 self.forget();
@@ -137,6 +145,18 @@ impl Seen {
             let forgotten = self.forgotten.entry(row.0).or_insert(0);
             *forgotten = highest.max(*forgotten);
         }
+    }
+
+    /// How many names were noted by now, for [`Self::since`].
+    pub fn mark(&mut self) -> u64 {
+        self.marked = true;
+        self.noted
+    }
+
+    /// How many names were noted since [`Self::mark`] returned that: as many are the last of
+    /// [`Self::latest`].
+    pub fn since(&self, mark: u64) -> u64 {
+        self.noted.saturating_sub(mark)
     }
 
     /// The names that were noted last, the latest at the end; those of a row that came one after

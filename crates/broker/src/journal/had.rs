@@ -39,18 +39,26 @@ pub(crate) enum Kind {
     Own,
     /// What had passed where the session was.
     Passed,
-    /// The last names that were given there.
+    /// Names that were given there, as the last before each row of them and the last of it.
     Given,
+    /// The last of what had passed or was given there.
+    Reached,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Had, Self::Own, Self::Passed, Self::Given];
+    const ALL: [Self; 5] = [
+        Self::Had,
+        Self::Own,
+        Self::Passed,
+        Self::Given,
+        Self::Reached,
+    ];
 }
 
 /// What of it is stored, and what is to be.
 #[derive(Debug, Default)]
 pub(crate) struct HadLog {
-    fresh: [Vec<u64>; 4],
+    fresh: [Vec<u64>; Kind::ALL.len()],
     /// It is listed among those with something fresh.
     listed: bool,
     /// Number of the next value.
@@ -79,7 +87,7 @@ impl HadLog {
     /// Emits what was noted since the last time, and which values are given up.
     fn emit(&mut self, journal: &mut Journal, session: u64) {
         self.listed = false;
-        for kind in [Kind::Had, Kind::Passed, Kind::Given] {
+        for kind in [Kind::Had, Kind::Passed, Kind::Given, Kind::Reached] {
             for names in std::mem::take(&mut self.fresh[kind as usize]).chunks(MOST) {
                 put(journal, session, self.next, kind, names);
                 self.others.push(self.next);
@@ -192,7 +200,8 @@ impl Restored {
                 let mut known = Known::default();
                 match kind {
                     Kind::Passed => known.passed = names,
-                    Kind::Given => known.given = names,
+                    Kind::Given => known.given = names.as_chunks().0.to_vec(),
+                    Kind::Reached => known.reached = names,
                     Kind::Had | Kind::Own => known.had = names,
                 }
                 had.learn(&known);
@@ -333,7 +342,8 @@ mod tests {
         had.learn(&Known {
             had: vec![3],
             passed: vec![4],
-            given: vec![5 << 32 | 6],
+            given: vec![[5 << 32, 5 << 32 | 6]],
+            reached: vec![6 << 32 | 2],
         });
         let mut name = 1000;
         for turn in 0..2000 {

@@ -28,8 +28,10 @@ const LEFT: u8 = 4;
 const HAD: &str = "had";
 /// Key of names that had passed where the session was.
 const PASSED: &str = "passed";
-/// Key of the last names that were given there.
+/// Key of names that were given there meanwhile, by rows.
 const GIVEN: &str = "given";
+/// Key of the last of what had passed or was given there.
+const REACHED: &str = "reached";
 /// Bytes that are read beside what may wait in a session: what is known of it, and of each
 /// message.
 const ROOM: usize = 16 << 20;
@@ -41,10 +43,14 @@ const MAX_NAMES: usize = 1 << 16;
 pub(crate) struct Known {
     /// It has had them, wherever they come from.
     pub(crate) had: Vec<u64>,
-    /// They had passed where it was, and come to it nowhere else.
+    /// They passed while it was there, and come to it nowhere else.
     pub(crate) passed: Vec<u64>,
-    /// The last names that were given where it was.
-    pub(crate) given: Vec<u64>,
+    /// Names that were given where it was while it was there: the last before each row of them, and
+    /// the last of it.
+    pub(crate) given: Vec<[u64; 2]>,
+    /// The last names of what had passed or was given there, whether it has had that or not: what is
+    /// behind them may still come from there, and is to come before what follows it.
+    pub(crate) reached: Vec<u64>,
 }
 
 /// Appends an operation as it is sent.
@@ -94,8 +100,14 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
             },
         );
     }
-    let Known { had, passed, given } = known;
-    for (key, names) in [(HAD, had), (PASSED, passed), (GIVEN, given)] {
+    let given = known.given.as_flattened();
+    let all = [
+        (HAD, &*known.had),
+        (PASSED, &*known.passed),
+        (GIVEN, given),
+        (REACHED, &*known.reached),
+    ];
+    for (key, names) in all {
         let names = &names[names.len().saturating_sub(MAX_NAMES)..];
         let value: Vec<u8> = names.iter().flat_map(|name| name.to_le_bytes()).collect();
         put(out, &Op::Flow { key, value: &value });
@@ -324,8 +336,13 @@ impl Round {
                 match key {
                     HAD => self.known.had.extend(names),
                     PASSED => self.known.passed.extend(names),
-                    GIVEN => self.known.given.extend(names),
-                    _ => return None,
+                    GIVEN => {
+                        let names: Vec<u64> = names.collect();
+                        self.known.given.extend(names.as_chunks().0);
+                    }
+                    REACHED => self.known.reached.extend(names),
+                    // Of a version that this broker does not know.
+                    _ => {}
                 }
                 return Some(());
             }
@@ -379,6 +396,7 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return false;
         };
+        session.began = self.directory.begins();
         session.had.get_or_insert_default();
         self.store_had(slot);
         if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {

@@ -403,10 +403,8 @@ impl Shard {
             }
         }
         self.end_awaiting(&client_id, now);
-        let (mut left, mut in_place_of_handed) = (Vec::new(), false);
+        let mut left = Vec::new();
         if let Some(slot) = existing {
-            let handed = self.hub.sessions.get(slot).is_some_and(|it| it.handed);
-            in_place_of_handed = handed && !clean_start;
             let whole = self.hub.sessions.get(slot).is_none_or(Session::is_whole);
             if !whole && !clean_start {
                 // What the client knows of it was changed elsewhere, or it knows nothing of it.
@@ -470,7 +468,6 @@ impl Shard {
             if is_own && directory.federation().is_some() {
                 session.unheard = !clean_start;
             }
-            session.in_place_of_handed = in_place_of_handed;
             session.durable = durable;
             session.handle.set_durable(durable);
         }

@@ -33,8 +33,8 @@ struct Part<'a> {
 
 impl Shard {
     /// Whether the session of a client is here, as another broker asks that the client has
-    /// connected to at that time ([`crate::Federation::seek`]): when it connected here last,
-    /// and whether it is the whole session. To be asked on the shard that has it.
+    /// connected to at that time ([`crate::Federation::seek`]): when it connected here last, 0
+    /// if the session has gone on from here, and whether it is the whole session. To be asked on the shard that has it.
     pub fn sought(&self, client_id: &str, user: Option<&str>, number: u64) -> Option<(u64, bool)> {
         let session = self.hub.sessions.get(self.hub.session_named(client_id)?)?;
         // What waits for one user is not for another who uses the same identifier.
@@ -42,7 +42,9 @@ impl Shard {
         let goes_later = session.leaving.as_ref().is_some_and(|it| it.at > number);
         let is_here = session.arrived > number || session.is_transient() || goes_later;
         let goes = session.link.is_none() && !is_foreign && !is_here;
-        goes.then_some((session.arrived, session.is_whole()))
+        // Where it has gone from, its client is not any more.
+        let at = if session.handed { 0 } else { session.arrived };
+        goes.then_some((at, session.is_whole()))
     }
 
     /// The answer to [`crate::Federation::seek`]: who has something of the session.
@@ -275,6 +277,7 @@ impl Shard {
     /// Another broker wants a session.
     fn take_away(&mut self, way: &Way, at: u64, user: Option<&str>, now: Nanos) {
         let (client, to) = way;
+        self.awaited_elsewhere(client, at, now);
         let slot = self.hub.session_named(client);
         if let Some(slot) = slot
             && let Some(session) = self.hub.sessions.get_mut(slot)
@@ -382,7 +385,7 @@ impl Shard {
     /// All that was sent is safe where it went, and is forgotten here.
     fn round_is_safe(&mut self, slot: u32, now: Nanos) {
         let hub = &mut self.hub;
-        let linger = hub.move_times().linger;
+        let MoveTimes { heal, linger, .. } = hub.move_times();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
         };
@@ -396,6 +399,7 @@ impl Shard {
         let (to, messages) = (leaving.to.clone(), leaving.messages);
         if is_first {
             leaving.ends = Some(now + linger);
+            leaving.ends_by = now + linger + heal;
         }
         for delivery in kept {
             load.add(&delivery.message);
@@ -1227,22 +1231,21 @@ impl Hub {
         put_session(&mut bytes, session);
         let had = session.had.as_ref();
         let mut known = had.map(|had| had.known()).unwrap_or_default();
-        // Where the session is that was here before, this one would be taken for the rest of it; what
-        // passed here before this one subscribed may still be for that.
-        let is_another = session.in_place_of_handed && had.is_some();
         if session.handed {
             // What it has had is where it went, and perhaps nowhere else.
             known = Known::default();
-        } else if best > QoS::AtMostOnce && !is_another {
-            let passed = federation.passed().into_iter().map(|name| name.key());
-            match best {
-                QoS::ExactlyOnce => known.passed.extend(passed),
-                // What is behind these may still come, and is to come before what is behind it.
-                _ => known.passed.extend(last_of_each(passed)),
+        } else if best > QoS::AtMostOnce {
+            // What passed before it was here may still come to it, where it goes or where it was.
+            let mark = session.began.map_or(0, |began| began.passed);
+            let (passed, since) = federation.passed(mark);
+            let passed: Vec<u64> = passed.into_iter().map(MessageName::key).collect();
+            if best == QoS::ExactlyOnce {
+                let since = passed.len().saturating_sub(since);
+                known.passed.extend(&passed[since..]);
             }
-            known
-                .given
-                .extend(directory.last_names().into_iter().map(MessageName::key));
+            let all = passed.into_iter().chain(directory.last_name());
+            known.reached.extend(last_of_each(all));
+            known.given.extend(directory.names_since(session.began));
         }
         put_state(&mut bytes, session, &known);
         session.leaving = Some(Box::new(Leaving {
@@ -1252,6 +1255,7 @@ impl Hub {
             timer,
             ending: false,
             ends: None,
+            ends_by: Nanos(0),
             subscriptions: None,
             after: 0,
             kept,
@@ -1355,6 +1359,7 @@ impl Hub {
     /// Says again what was not answered, and begins another round if something came.
     fn look_after_leaving(&mut self, slot: u32, now: Nanos) {
         let directory = self.directory.clone();
+        let linger = self.move_times().linger;
         let (Some(federation), Some(session)) =
             (directory.federation(), self.sessions.get_mut(slot))
         else {
@@ -1378,6 +1383,11 @@ impl Hub {
         if !leaving.cut {
             // It is sent with a commit.
             return self.put_off(timer, now + PATIENCE);
+        }
+        let may_wait = leaving.subscriptions.is_none() && federation.are_away();
+        if let Some(ends) = leaving.ends.filter(|_| may_wait) {
+            // They may keep something for it until they are back and hear where it is.
+            leaving.ends = Some(ends.max((now + linger).min(leaving.ends_by)));
         }
         let ends = leaving.ends.is_some_and(|ends| ends <= now);
         if ends && leaving.subscriptions.is_none() {

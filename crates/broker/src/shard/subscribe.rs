@@ -337,6 +337,9 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         None => {
             if session.subscriptions.is_empty() {
                 session.subscriptions.reserve_exact(1);
+                if lasts && !session.handle.link {
+                    session.began = hub.directory.begins();
+                }
             }
             session.subscriptions.push(Subscription {
                 filter: filter.into(),

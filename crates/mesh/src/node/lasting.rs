@@ -94,6 +94,8 @@ pub(super) struct Lasting {
     kept: BTreeSet<BrokerId>,
     /// Of all brokers, this one too.
     known: BTreeMap<BrokerId, Known>,
+    /// Whom messages are kept for anywhere has changed.
+    keeps_changed: bool,
     /// What neighbours are to be told: whether it is awaited.
     changed: BTreeMap<BrokerId, BTreeMap<Box<str>, bool>>,
 }
@@ -108,6 +110,7 @@ impl Lasting {
             len: 0,
             own: BTreeMap::new(),
             kept: BTreeSet::new(),
+            keeps_changed: false,
             changed: BTreeMap::new(),
         }
     }
@@ -160,6 +163,7 @@ impl Lasting {
         if !known.set(filter, awaited) {
             return false;
         }
+        self.keeps_changed |= filter.starts_with(KEEPS);
         if !is_own {
             self.len = if awaited { self.len + 1 } else { self.len - 1 };
         }
@@ -167,6 +171,20 @@ impl Lasting {
         // Also if it was so before: who has asked for all meanwhile may know it otherwise.
         changed.insert(filter.into(), awaited);
         true
+    }
+
+    /// Whether that has changed since this was asked last.
+    pub(super) fn take_keeps_changed(&mut self) -> bool {
+        std::mem::take(&mut self.keeps_changed)
+    }
+
+    /// Whether anybody who is reached keeps messages for a broker that is not.
+    pub(super) fn are_away(&self, reach: &Reach<BrokerId>) -> bool {
+        let told = self.known.iter();
+        let told = told.filter(|(id, known)| known.source.is_some() || **id == self.broker);
+        let keeps = told.flat_map(|(_, known)| known.keeps());
+        let others = keeps.filter(|id| *id != self.broker);
+        !reach.not_reached(others.collect()).is_empty()
     }
 
     /// Sums over what sessions at these brokers await, and at those that are away.

@@ -51,6 +51,8 @@ struct Seam {
     will_wait: Nanos,
     /// Whether sessions can be asked for.
     can_seek: AtomicBool,
+    /// Whether there are brokers that are not reached.
+    are_away: AtomicBool,
     times: MoveTimes,
 }
 
@@ -157,15 +159,24 @@ impl Federation for Seam {
         self.tell(Input::Kept(number));
     }
 
-    fn passed(&self) -> Vec<MessageName> {
+    fn are_away(&self) -> bool {
+        self.are_away.load(Ordering::Relaxed)
+    }
+
+    fn mark_passed(&self) -> u64 {
+        self.seen.lock().unwrap().mark()
+    }
+
+    fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
         let seen = self.seen.lock().unwrap();
+        let since = usize::try_from(seen.since(mark)).unwrap();
         let names = seen.latest(4096).map(|name| MessageName {
             origin: NonZeroU32::new(name.origin).unwrap(),
             number: name.number,
             again: false,
             back: 0,
         });
-        names.collect()
+        (names.collect(), since)
     }
 
     fn move_times(&self) -> MoveTimes {
@@ -262,6 +273,7 @@ impl Site {
             arrived: AtomicU64::new(0),
             will_wait: self.settings.will_wait,
             can_seek: AtomicBool::new(false),
+            are_away: AtomicBool::new(false),
             times: MoveTimes {
                 wait: self.settings.session_wait,
                 linger: self.settings.linger,
@@ -594,6 +606,8 @@ impl Running {
             }
             let can_seek = self.node.can_seek();
             self.seam.can_seek.store(can_seek, Ordering::Relaxed);
+            let are_away = self.node.are_away();
+            self.seam.are_away.store(are_away, Ordering::Relaxed);
             let orders = self.node.take_outputs();
             let mut busy = !orders.is_empty();
             orders.into_iter().for_each(|order| self.act(order, now));

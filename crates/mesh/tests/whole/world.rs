@@ -420,6 +420,7 @@ impl World {
     pub fn crash(&mut self, n: usize) {
         let survive = self.rng.below(self.sites[n].uncommitted() as u64 + 1);
         self.sites[n].crash(survive as usize);
+        self.part();
         let lost: Vec<(usize, u64)> = self
             .conns
             .keys()
@@ -444,6 +445,7 @@ impl World {
     /// Nothing passes an edge from now on; with `silently`, nobody is told.
     pub fn cut(&mut self, edge: usize, silently: bool) {
         self.edges[edge].cut = true;
+        self.part();
         let ends = self.edges[edge].ends;
         for pipe in 0..self.pipes.len() {
             let found = &mut self.pipes[pipe];
@@ -466,6 +468,13 @@ impl World {
             self.mended = self.now;
         }
         self.edges[edge].cut = false;
+    }
+
+    /// Who waits for CONNACK may be told of another session than the one that it has.
+    fn part(&mut self) {
+        for client in &mut self.clients {
+            client.parted |= client.pipe.is_some() && !client.is_connected();
+        }
     }
 
     /// Connects a client to its broker, unless it is connected.

@@ -906,6 +906,7 @@ impl Keeper {
     fn act(&mut self) {
         let mut orders: Vec<Order> = Vec::new();
         self.seam.set_can_seek(self.node.can_seek());
+        self.seam.set_are_away(self.node.are_away());
         for output in self.node.take_outputs() {
             let peer = |link: LinkId| self.node.peer(link).map(|id| id.as_str().to_owned());
             match output {

@@ -38,6 +38,8 @@ pub(super) struct Seam {
     arrived: AtomicU64,
     /// Whether there is somebody to be asked for sessions.
     can_seek: AtomicBool,
+    /// Whether there are brokers that are not reached.
+    are_away: AtomicBool,
     will_wait: Nanos,
     move_times: MoveTimes,
 }
@@ -72,6 +74,7 @@ impl Seam {
             topics: Mutex::default(),
             arrived: AtomicU64::new(0),
             can_seek: AtomicBool::new(false),
+            are_away: AtomicBool::new(false),
             will_wait: settings.will_wait,
             move_times: MoveTimes {
                 wait: settings.session_wait,
@@ -114,6 +117,10 @@ impl Seam {
     }
 
     /// Notes whether there is somebody to be asked for sessions.
+    pub(super) fn set_are_away(&self, are: bool) {
+        self.are_away.store(are, Ordering::Relaxed);
+    }
+
     pub(super) fn set_can_seek(&self, can: bool) {
         self.can_seek.store(can, Ordering::Relaxed);
     }
@@ -241,8 +248,17 @@ impl Federation for Seam {
         self.tell(Input::Kept(number));
     }
 
-    fn passed(&self) -> Vec<MessageName> {
+    fn are_away(&self) -> bool {
+        self.are_away.load(Ordering::Relaxed)
+    }
+
+    fn mark_passed(&self) -> u64 {
+        lock(&self.known).seen.mark()
+    }
+
+    fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
         let known = lock(&self.known);
+        let since = usize::try_from(known.seen.since(mark)).unwrap_or(usize::MAX);
         let names = known.seen.latest(PASSED).filter_map(|name| {
             Some(MessageName {
                 origin: NonZeroU32::new(name.origin)?,
@@ -251,7 +267,7 @@ impl Federation for Seam {
                 back: 0,
             })
         });
-        names.collect()
+        (names.collect(), since)
     }
 
     fn move_times(&self) -> MoveTimes {
