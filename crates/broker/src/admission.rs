@@ -292,6 +292,12 @@ impl Flow {
         }
     }
 
+    /// Lets a connection wait for the decision; false if it does already: what has no room where it
+    /// goes is looked at again and again, and it is resumed once.
+    pub(crate) fn lets_wait(&mut self, conn: ConnId) -> bool {
+        self.waiting.replace(conn) != Some(conn)
+    }
+
     /// Watches it for as long as it is admitted.
     pub(crate) fn watch(&mut self, watches: &Watches, name: impl FnOnce() -> String) {
         let decided = self.state.decision.as_ref();

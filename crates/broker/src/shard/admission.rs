@@ -86,10 +86,7 @@ pub(super) fn must_wait(
         if flow.state.pending && flow.state.requirements == wanted {
             // Asked about by a message with QoS 0 before.
             let waits = qos != QoS::AtMostOnce;
-            if waits {
-                flow.waiting = Some(id);
-                conn.paused += 1;
-            }
+            conn.paused += u32::from(waits && flow.lets_wait(id));
             return waits;
         }
         if !flow.state.is_new(wanted, size) {
@@ -124,9 +121,8 @@ pub(super) fn must_wait(
         .or_insert_with(|| Flow::new(wanted));
     let ask = flow.state.ask(topic, wanted, size, qos);
     let waits = qos != QoS::AtMostOnce;
-    flow.waiting = waits.then_some(id);
     conn.states = true;
-    conn.paused += u32::from(waits);
+    conn.paused += u32::from(waits && flow.lets_wait(id));
     hub.ask(slot, ask);
     waits
 }
