@@ -1,7 +1,9 @@
 //! What a broker on the way adds to latency, beside what a raw TCP relay on the same cables adds.
 //!
 //! The brokers stand in a line A, B, D, E. Messages of relays are as large as the payload. What
-//! the ends cost is in both figures of a kind (no hop, three hops), so it cancels.
+//! the ends cost is in both figures of a kind (no hop, three hops), so it cancels. Brokers and relays
+//! have the two processors of [`Places`] in turn: else it is chance whether the next one wakes where
+//! the one before still runs, and that weighs more than what either does.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -12,6 +14,7 @@ use serde::Serialize;
 use super::client::{Client, Subscriber};
 use super::network::{Brokers, Plan};
 use super::relay::Relays;
+use super::throughput::Places;
 use super::{SETTLE, median};
 use crate::error::{Error, Result};
 
@@ -39,9 +42,17 @@ impl Latency {
     }
 }
 
-pub(super) fn measure(plan: &Plan<'_>, rounds: u32) -> Result<Vec<Latency>> {
+/// Brokers of the line.
+const LINE: [usize; 4] = [0, 1, 3, 4];
+
+pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Vec<Latency>> {
     let brokers = Brokers::start(plan)?;
     brokers.become_one()?;
+    let [one, other] = places.carriers;
+    let cores = [one, other, one, other];
+    for (at, core) in LINE.into_iter().zip(cores) {
+        brokers.pin(at, core)?;
+    }
     let mut latencies = Vec::new();
     for qos in [0, 1] {
         let mut latency = Latency {
@@ -53,7 +64,10 @@ pub(super) fn measure(plan: &Plan<'_>, rounds: u32) -> Result<Vec<Latency>> {
             eprintln!("latency, QoS {qos}, round {}", n + 1);
             for (far, at) in [(0, 0), (1, 4)] {
                 latency.broker[far].push(over_brokers(&brokers, at, qos)?);
-                latency.relay[far].push(over_relays(&brokers, if far == 0 { 1 } else { 4 })?);
+                latency.relay[far].push(over_relays(
+                    &brokers,
+                    &cores[..if far == 0 { 1 } else { 4 }],
+                )?);
             }
         }
         latencies.push(latency);
@@ -95,10 +109,10 @@ fn over_brokers(brokers: &Brokers, at: usize, qos: u8) -> Result<f64> {
     Ok(median(&times))
 }
 
-/// Median over so many relays, in microseconds.
-fn over_relays(brokers: &Brokers, number: usize) -> Result<f64> {
+/// Median over a relay on each of these processors, in microseconds.
+fn over_relays(brokers: &Brokers, cores: &[usize]) -> Result<f64> {
     let context = || Error::io("cannot relay");
-    let mut relays = Relays::start(brokers, number, &[])?;
+    let mut relays = Relays::start(brokers, cores.len(), cores)?;
     let mut receiver = relays.out.try_clone().map_err(context())?;
     let reader = thread::spawn(move || -> std::io::Result<Vec<Instant>> {
         let mut came = Vec::new();

@@ -149,15 +149,15 @@ impl FederationArgs {
                 report.healing.push(healing);
             }
         }
+        let places = Places::of(report.machine.cores);
         if self.only.contains(&Part::Hops) {
             let line = &TOPOLOGIES[2].1;
             let plan = self.plan(&program, System::SubscriptionTable, line, "hops");
-            report.latencies = hops::measure(&plan, self.hop_rounds)?;
+            report.latencies = hops::measure(&plan, places, self.hop_rounds)?;
         }
         if self.only.contains(&Part::Throughput) {
             let line = &TOPOLOGIES[2].1;
             let plan = self.plan(&program, System::SubscriptionTable, line, "throughput");
-            let places = Places::of(report.machine.cores);
             report.throughputs = throughput::measure(&plan, places, self.hop_rounds)?;
         }
         for (path, text) in [
