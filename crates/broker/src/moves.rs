@@ -99,6 +99,13 @@ impl MoveTimes {
     }
 }
 
+/// By which number packet identifiers that a broker of a mesh gives in a session that it has since
+/// then are apart from others. A client that was given two sessions, or one that was at two brokers
+/// for a while, remembers identifiers of both; they are hardly ever the same ones.
+pub(crate) fn apart(broker: &str, since: u64) -> u64 {
+    punctual_model::digest(broker.bytes().chain(since.to_le_bytes()))
+}
+
 /// What cores write to each other. Numbers are fixed, the highest byte last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Letter<'a> {

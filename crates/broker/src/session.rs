@@ -77,8 +77,9 @@ struct Slot {
 /// Contents that an empty window has room for at most.
 const ROOM: usize = 64;
 
-/// Messages in flight, in the order of their packet identifiers, which are
-/// consecutive; an identifier is therefore found by subtraction.
+/// Messages in flight, in the order in which their packet identifiers are given: from the next
+/// one backwards. They are consecutive unless the session came from elsewhere or took one up, so
+/// an identifier is mostly found by subtraction.
 #[derive(Debug)]
 pub(crate) struct Window {
     entries: VecDeque<Slot>,
@@ -87,6 +88,8 @@ pub(crate) struct Window {
     /// have thousands of entries, and most sessions end with their connection.
     kept: VecDeque<Option<Delivery>>,
     next_id: u16,
+    /// They may not be consecutive.
+    gaps: bool,
     /// Entries not `Done`.
     open: u32,
     /// Entries sent on the current connection, from the front.
@@ -101,6 +104,7 @@ impl Default for Window {
             entries: VecDeque::new(),
             kept: VecDeque::new(),
             next_id: 1,
+            gaps: false,
             open: 0,
             sent: 0,
             sent_open: 0,
@@ -128,6 +132,32 @@ impl Window {
         self.open < u32::from(max)
             && self.sent == self.entries.len()
             && (self.entries.len() as u32) < PACKET_IDS
+            && !(self.gaps && self.is_used_up())
+    }
+
+    /// Whether the next identifier is the oldest one that is in use.
+    #[cold]
+    fn is_used_up(&self) -> bool {
+        let oldest = self.entries.front();
+        oldest.is_some_and(|oldest| oldest.packet_id == self.next_id)
+    }
+
+    /// How many identifiers were given after that one, if it is in use.
+    fn age(next_id: u16, packet_id: u16) -> u32 {
+        (u32::from(next_id) + PACKET_IDS - 1 - u32::from(packet_id)) % PACKET_IDS
+    }
+
+    /// The next identifier becomes another one, so that it is apart from that of another copy of
+    /// the session: by an eighth to seven of those that are free, as `digest` says.
+    pub(crate) fn skip(&mut self, digest: u64) {
+        let oldest = self.entries.front();
+        let span = oldest.map_or(0, |oldest| Self::age(self.next_id, oldest.packet_id) + 1);
+        let free = PACKET_IDS - span;
+        let least = free / 8;
+        let by = least + (digest % u64::from((free * 7 / 8 - least).max(1))) as u32;
+        let next = (u32::from(self.next_id) - 1 + by) % PACKET_IDS + 1;
+        self.next_id = next as u16;
+        self.gaps |= oldest.is_some();
     }
 
     /// Opens an entry and returns its packet identifier.
@@ -176,7 +206,8 @@ impl Window {
         }
     }
 
-    /// The place of the message with that identifier, if it was sent.
+    /// The place of the message with that identifier, if it was sent and those between it and the
+    /// oldest have consecutive ones.
     #[inline]
     fn find(&self, packet_id: u16) -> Option<usize> {
         let first = self.entries.front()?.packet_id;
@@ -186,6 +217,20 @@ impl Window {
         };
         let slot = self.entries.get(at)?;
         (at < self.sent && slot.packet_id == packet_id).then_some(at)
+    }
+
+    /// The same, wherever there are gaps.
+    fn find_between_gaps(&self, packet_id: u16) -> Option<usize> {
+        let at = self.search(packet_id).ok()?;
+        (at < self.sent).then_some(at)
+    }
+
+    /// The place of the message with that identifier, or where it would be.
+    fn search(&self, packet_id: u16) -> Result<usize, usize> {
+        let age = |packet_id| Self::age(self.next_id, packet_id);
+        let own = age(packet_id);
+        self.entries
+            .binary_search_by(|slot| own.cmp(&age(slot.packet_id)))
     }
 
     /// Takes the step from `from` to `to` for an identifier; `Done` frees it.
@@ -205,7 +250,33 @@ impl Window {
         to: Step,
         done: impl FnOnce(Delivery),
     ) -> Option<u64> {
-        let at = self.find(packet_id)?;
+        match self.find(packet_id) {
+            Some(at) => self.advance_at(at, from, to, done),
+            None => self.advance_between_gaps(packet_id, from, to, done),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn advance_between_gaps(
+        &mut self,
+        packet_id: u16,
+        from: Step,
+        to: Step,
+        done: impl FnOnce(Delivery),
+    ) -> Option<u64> {
+        let at = self.find_between_gaps(packet_id)?;
+        self.advance_at(at, from, to, done)
+    }
+
+    #[inline(always)]
+    fn advance_at(
+        &mut self,
+        at: usize,
+        from: Step,
+        to: Step,
+        done: impl FnOnce(Delivery),
+    ) -> Option<u64> {
         let slot = self.entries.get_mut(at).filter(|slot| slot.step == from)?;
         slot.step = to;
         let mut entry = 0;
@@ -227,7 +298,7 @@ impl Window {
     /// The message with that identifier that was sent, or is about to be, on the
     /// current connection.
     pub(crate) fn in_flight(&self, packet_id: u16) -> Option<Inflight<'_>> {
-        self.at(self.find(packet_id)?)
+        self.at(self.find_between_gaps(packet_id)?)
     }
 
     /// The identifier that the next message gets.
@@ -235,39 +306,23 @@ impl Window {
         self.next_id
     }
 
-    /// What was in flight before a restart, to be sent again: in the order of
-    /// the identifiers, up to the one before `next_id`. Those in between are
-    /// done.
+    /// What was in flight before a restart, to be sent again in the order in which the identifiers
+    /// were given, up to the one before `next_id`.
     pub(crate) fn restore(next_id: u16, mut inflight: Vec<(u16, Step, Delivery)>) -> Self {
         let next_id = next_id.max(1);
-        // How long ago it was given; all are different.
-        let age = |id: u16| (u32::from(next_id) + PACKET_IDS - 1 - u32::from(id)) % PACKET_IDS;
+        let age = |packet_id: u16| Self::age(next_id, packet_id);
         inflight.sort_by_key(|(packet_id, ..)| std::cmp::Reverse(age(*packet_id)));
-        let open = inflight.len() as u32;
-        let (mut entries, mut kept) = (VecDeque::new(), VecDeque::new());
-        let mut inflight = inflight.into_iter().peekable();
-        if let Some((first, ..)) = inflight.peek() {
-            let mut packet_id = *first;
-            while packet_id != next_id || entries.is_empty() {
-                let own = inflight.next_if(|(id, ..)| *id == packet_id);
-                let (step, delivery) = match own {
-                    Some((_, step, delivery)) => (step, Some(delivery)),
-                    None => (Step::Done, None),
-                };
-                entries.push_back(Slot { packet_id, step });
-                kept.push_back(delivery);
-                packet_id = if packet_id == u16::MAX {
-                    1
-                } else {
-                    packet_id + 1
-                };
-            }
-        }
+        inflight.dedup_by_key(|(packet_id, ..)| *packet_id);
+        let slot = |(packet_id, step, _): &(u16, Step, Delivery)| Slot {
+            packet_id: *packet_id,
+            step: *step,
+        };
         Self {
-            entries,
-            kept,
+            entries: inflight.iter().map(slot).collect(),
+            open: inflight.len() as u32,
+            kept: inflight.into_iter().map(|(.., it)| Some(it)).collect(),
             next_id,
-            open,
+            gaps: true,
             sent: 0,
             sent_open: 0,
         }
@@ -283,32 +338,34 @@ impl Window {
         delivery: Option<Delivery>,
         listens: bool,
     ) -> Option<bool> {
-        let mut first = self.entries.front().map_or(self.next_id, |it| it.packet_id);
-        let distance = u32::from(packet_id) + PACKET_IDS - u32::from(first);
-        let mut at = (distance % PACKET_IDS) as usize;
-        if at >= self.entries.len() {
-            while first != packet_id {
-                first = if first == 1 { u16::MAX } else { first - 1 };
-                let step = Step::Done;
-                self.entries.push_front(Slot {
-                    packet_id: first,
-                    step,
-                });
-                self.kept.push_front(None);
-                self.sent += usize::from(listens);
-            }
-            at = 0;
-        }
-        let slot = self.entries.get_mut(at)?;
-        if slot.step != Step::Done {
+        let found = self.search(packet_id);
+        let (Ok(at) | Err(at)) = found;
+        let is_done = |slot: &Slot| slot.step == Step::Done;
+        if found.is_ok() && !self.entries.get(at).is_some_and(is_done) {
             return None;
         }
-        slot.step = Step::Comp;
-        if self.kept.len() <= at {
+        let step = Step::Comp;
+        let slot = Slot { packet_id, step };
+        match self.entries.get_mut(at).filter(|_| found.is_ok()) {
+            Some(done) => *done = slot,
+            None => {
+                self.gaps = true;
+                self.entries.insert(at, slot);
+                self.sent += usize::from(at < self.sent);
+                if at < self.kept.len() {
+                    self.kept.insert(at, None);
+                }
+            }
+        }
+        if delivery.is_some() && self.kept.len() <= at {
             self.kept.resize_with(at + 1, || None);
         }
         if let Some(kept) = self.kept.get_mut(at) {
             *kept = delivery;
+        }
+        // It goes at once where nothing before it is still to be sent.
+        if listens && self.sent <= at && self.entries.range(self.sent..at).all(is_done) {
+            self.sent = at + 1;
         }
         self.open += 1;
         self.sent_open += u32::from(at < self.sent);
@@ -1069,6 +1126,271 @@ mod tests {
                 proptest::prop_assert_eq!(window.unacknowledged().count(), kept);
             }
         }
+    }
+
+    /// What a window is to do, in a plain way: what is open, in the order of the identifiers, which
+    /// are counted on without end.
+    #[derive(Debug, Default)]
+    struct Model {
+        open: Vec<Open>,
+        next: u64,
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    struct Open {
+        count: u64,
+        step: Step,
+        entry: u64,
+        sent: bool,
+    }
+
+    fn id_of(count: u64) -> u16 {
+        (count % u64::from(u16::MAX)) as u16 + 1
+    }
+
+    impl Model {
+        fn place(&self, packet_id: u16) -> Option<usize> {
+            self.open.iter().position(|it| id_of(it.count) == packet_id)
+        }
+
+        fn is_sent(&self) -> bool {
+            self.open.iter().all(|it| it.sent)
+        }
+
+        fn free(&self) -> u64 {
+            let oldest = self.open.first().map_or(self.next, |it| it.count);
+            u64::from(u16::MAX) - (self.next - oldest)
+        }
+
+        fn push(&mut self, step: Step, entry: u64) {
+            let (count, sent) = (self.next, true);
+            self.open.push(Open {
+                count,
+                step,
+                entry,
+                sent,
+            });
+            self.next += 1;
+        }
+
+        fn advance(&mut self, packet_id: u16, from: Step, to: Step) -> Option<u64> {
+            let place = self.place(packet_id)?;
+            let it = &mut self.open[place];
+            if !it.sent || it.step != from {
+                return None;
+            }
+            it.step = to;
+            let entry = it.entry;
+            if to == Step::Done {
+                self.open.remove(place);
+            }
+            Some(entry)
+        }
+
+        fn take_up(&mut self, packet_id: u16, entry: u64, listens: bool) -> Option<bool> {
+            if self.place(packet_id).is_some() {
+                return None;
+            }
+            let ids = u64::from(u16::MAX);
+            let counts = self.next - ids..self.next;
+            let count = counts.into_iter().find(|it| id_of(*it) == packet_id)?;
+            let at = self.open.partition_point(|it| it.count < count);
+            let sent = listens && self.open[..at].iter().all(|it| it.sent);
+            let step = Step::Comp;
+            self.open.insert(
+                at,
+                Open {
+                    count,
+                    step,
+                    entry,
+                    sent,
+                },
+            );
+            Some(sent)
+        }
+
+        fn next_resend(&mut self, max: u16) -> Option<Open> {
+            let sent = self.open.iter().filter(|it| it.sent).count();
+            let next = self.open.iter_mut().find(|it| !it.sent)?;
+            (sent < usize::from(max)).then(|| {
+                next.sent = true;
+                *next
+            })
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Act {
+        Push(bool, bool),
+        /// Which of those that are open.
+        Advance(usize, Step, Step),
+        AdvanceAny(i32, Step, Step),
+        /// How far behind the next identifier.
+        TakeUp(i32, bool),
+        Disconnect,
+        Connect(u16),
+        Resend(u16),
+        Restart,
+        Skip(u64),
+    }
+
+    fn act() -> impl proptest::strategy::Strategy<Value = Act> {
+        use proptest::prelude::*;
+        let step = || {
+            proptest::sample::select(vec![
+                (Step::Ack, Step::Done),
+                (Step::Rec, Step::Comp),
+                (Step::Rec, Step::Done),
+                (Step::Comp, Step::Done),
+            ])
+        };
+        let distance = || prop_oneof![-20..20, -70_000..70_000];
+        prop_oneof![
+            8 => any::<(bool, bool)>().prop_map(|(exactly, kept)| Act::Push(exactly, kept)),
+            8 => (0..20_usize, step()).prop_map(|(at, (from, to))| Act::Advance(at, from, to)),
+            1 => (distance(), step()).prop_map(|(at, (from, to))| Act::AdvanceAny(at, from, to)),
+            2 => (distance(), any::<bool>()).prop_map(|(at, kept)| Act::TakeUp(at, kept)),
+            1 => Just(Act::Disconnect),
+            2 => (1..12_u16).prop_map(Act::Connect),
+            4 => (1..12_u16).prop_map(Act::Resend),
+            1 => Just(Act::Restart),
+            1 => any::<u64>().prop_map(Act::Skip),
+        ]
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_window_does_what_its_model_does(
+            begin in proptest::sample::select(vec![1_u16, 100, 65_500, 65_535]),
+            acts in proptest::collection::vec(act(), 0..300),
+        ) {
+            let ids = u64::from(u16::MAX);
+            let mut window = Window::default();
+            window.begin_at(begin);
+            let mut model = Model { next: 10 * ids + u64::from(begin) - 1, ..Model::default() };
+            let (mut listens, mut entries) = (true, 0);
+            for act in acts {
+                entries += 1;
+                let far = |distance: i32| id_of(model.next.wrapping_add_signed(-i64::from(distance)));
+                let number = |kept: bool| if kept { entries } else { 0 };
+                match act {
+                    Act::Push(exactly, kept) if listens && window.has_room(u16::MAX) => {
+                        let (qos, step) = match exactly {
+                            true => (QoS::ExactlyOnce, Step::Rec),
+                            false => (QoS::AtLeastOnce, Step::Ack),
+                        };
+                        let id = window.push(qos);
+                        proptest::prop_assert_eq!(id, id_of(model.next));
+                        proptest::prop_assert_eq!(model.place(id), None);
+                        if kept {
+                            window.keep(delivery(0));
+                            window.name_last(entries);
+                        }
+                        model.push(step, number(kept));
+                    }
+                    Act::Push(..) => {}
+                    Act::Advance(at, from, to) => {
+                        let Some(it) = model.open.get(at % model.open.len().max(1)) else {
+                            continue;
+                        };
+                        let id = id_of(it.count);
+                        let advanced = window.advance(id, from, to);
+                        proptest::prop_assert_eq!(advanced, model.advance(id, from, to));
+                    }
+                    Act::AdvanceAny(distance, from, to) => {
+                        let id = far(distance);
+                        let advanced = window.advance(id, from, to);
+                        proptest::prop_assert_eq!(advanced, model.advance(id, from, to));
+                    }
+                    Act::TakeUp(distance, kept) => {
+                        let id = far(distance);
+                        let content = kept.then(|| delivery(entries));
+                        let taken = window.take_up(id, content, listens);
+                        proptest::prop_assert_eq!(taken, model.take_up(id, number(kept), listens));
+                    }
+                    Act::Disconnect => {
+                        window.rewind();
+                        listens = false;
+                        model.open.iter_mut().for_each(|it| it.sent = false);
+                    }
+                    Act::Connect(max) | Act::Resend(max) => {
+                        listens |= matches!(act, Act::Connect(_));
+                        if !listens {
+                            continue;
+                        }
+                        loop {
+                            let next = window.next_resend(max);
+                            let next = next.map(|it| (it.packet_id, it.step, it.entry()));
+                            let own = model.next_resend(max);
+                            let own = own.map(|it| (id_of(it.count), it.step, it.entry));
+                            proptest::prop_assert_eq!(next, own);
+                            if next.is_none() {
+                                let room = model.is_sent() && model.free() > 0;
+                                proptest::prop_assert_eq!(window.has_room(u16::MAX), room);
+                                break;
+                            }
+                        }
+                    }
+                    Act::Restart => {
+                        // What was not kept is not known any more.
+                        model.open.retain(|it| it.entry > 0);
+                        model.open.iter_mut().for_each(|it| it.sent = false);
+                        let open = model.open.iter().rev();
+                        let open = open.map(|it| (id_of(it.count), it.step, delivery(it.entry)));
+                        window = Window::restore(window.next_id(), open.collect());
+                        listens = false;
+                    }
+                    Act::Skip(number) => {
+                        let free = model.free();
+                        window.skip(number);
+                        let by = u64::from(window.next_id()) + ids - u64::from(id_of(model.next));
+                        let by = by % ids;
+                        let enough = (free / 8..(7 * free / 8).max(1)).contains(&by);
+                        proptest::prop_assert!(enough, "{} of {}", by, free);
+                        model.next += by;
+                    }
+                }
+                let open: Vec<_> = window
+                    .unfinished()
+                    .map(|it| (it.packet_id, it.step, it.entry()))
+                    .collect();
+                let own = model.open.iter().map(|it| (id_of(it.count), it.step, it.entry));
+                proptest::prop_assert_eq!(open, own.collect::<Vec<_>>());
+                proptest::prop_assert_eq!(window.open() as usize, model.open.len());
+                proptest::prop_assert_eq!(window.next_id(), id_of(model.next));
+                proptest::prop_assert!(window.entries.len() <= 300);
+                if window.has_room(u16::MAX) {
+                    proptest::prop_assert!(model.is_sent() && model.free() > 0);
+                }
+                for it in &model.open {
+                    let found = window.in_flight(id_of(it.count)).map(|it| it.entry());
+                    proptest::prop_assert_eq!(found, it.sent.then_some(it.entry));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn identifiers_are_apart_after_a_skip_and_cost_nothing() {
+        let unacknowledged = vec![(9, Step::Rec, delivery(1))];
+        let mut window = Window::restore(10, unacknowledged);
+        window.skip(punctual_model::digest(*b"b"));
+        assert!(window.next_resend(1).is_some());
+        let room = [window.entries.capacity(), window.kept.capacity()];
+        assert!(room.iter().all(|room| *room <= 4), "{room:?}");
+        // Until those are given that are free.
+        let first = window.next_id();
+        assert!((10 + 8191..10 + 57_344).contains(&first), "{first}");
+        let mut last = 0;
+        while window.has_room(10) {
+            last = window.push(QoS::AtLeastOnce);
+            assert!(window.advance(last, Step::Ack, Step::Done).is_some());
+        }
+        assert_eq!((last, window.next_id()), (8, 9));
+        window.skip(1);
+        assert!(!window.has_room(10));
+        assert!(window.advance(9, Step::Rec, Step::Done).is_some());
+        assert!(window.has_room(10) && window.entries.is_empty());
     }
 
     #[test]

@@ -369,8 +369,16 @@ impl Hub {
     /// Makes the session that came; false if there is no room for it.
     ///
     /// What its client `had` here it is not given again, unless it is among the messages `own`
-    /// that are still to be given to it.
-    pub(crate) fn adopt(&mut self, moved: Moved, had: &Had, own: &[Delivery], now: Nanos) -> bool {
+    /// that are still to be given to it. Where it was it may go on, too, if what is said of that it
+    /// came is lost: as the number `apart` says, its packet identifiers are others from now on.
+    pub(crate) fn adopt(
+        &mut self,
+        moved: Moved,
+        had: &Had,
+        own: &[Delivery],
+        apart: u64,
+        now: Nanos,
+    ) -> bool {
         let Moved {
             mut session,
             mut keys,
@@ -397,6 +405,7 @@ impl Hub {
             return false;
         };
         session.began = self.directory.begins();
+        session.window.skip(apart);
         session.had.get_or_insert_default();
         self.store_had(slot);
         if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {

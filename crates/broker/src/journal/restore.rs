@@ -443,8 +443,8 @@ impl Hub {
             };
             inflight.push((packet_id, step, delivery));
         }
-        self.stats.inflight_messages += inflight.len() as u64;
         session.window = Window::restore(restored.next_packet_id, inflight);
+        self.stats.inflight_messages += u64::from(session.window.open());
         session.share_queue_len();
         let load = session.queue.load();
         self.stats.queued(&load);

@@ -19,6 +19,7 @@ use crate::federation::{LINK_PREFIX, LINKED_ALREADY};
 use crate::hub::{AuthRequest, Awaited, Conn, ConnId, Event, Hub, Output, State};
 use crate::journal::Durability;
 use crate::message::put_forwarded;
+use crate::moves::apart;
 use crate::session::Session;
 use crate::timers::Timer;
 use crate::urgency;
@@ -499,8 +500,9 @@ impl Shard {
         if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
             session.arrived = federation.arrived(&client_id, clean_start, looked.since());
             if !session_present {
-                let first = first_packet_id(federation.name(), session.arrived);
-                session.window.begin_at(first);
+                let number = apart(federation.name(), session.arrived);
+                let first = number % u64::from(u16::MAX) + 1;
+                session.window.begin_at(first as u16);
             }
         }
         let name = will.as_ref().and_then(|_| hub.directory.will_name());
@@ -855,14 +857,6 @@ fn add(remark: &mut Option<String>, why: &str) {
         all.push_str("; ");
     }
     all.push_str(why);
-}
-
-/// Where packet identifiers of a session begin at a broker of a mesh. A client that had to be given
-/// another session elsewhere, or here while the first was elsewhere, remembers identifiers of both;
-/// they are hardly ever the same ones.
-fn first_packet_id(broker: &str, since: u64) -> u16 {
-    let number = punctual_model::digest(broker.bytes().chain(since.to_le_bytes()));
-    (number % u64::from(u16::MAX)) as u16 + 1
 }
 
 fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, Refusal> {

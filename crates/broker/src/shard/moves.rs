@@ -17,7 +17,7 @@ use crate::journal::{
 };
 use crate::moves::{
     Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE, MoveTimes, ORPHANED,
-    PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, last_of_each,
+    PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, apart, last_of_each,
 };
 use crate::session::{Delivery, Inflight, Load, Queue, Session, Step, Subscription};
 use crate::timers::Timer;
@@ -693,7 +693,9 @@ impl Shard {
         let had = had.unwrap_or_default();
         let left = slot.map(|slot| self.leave_behind(slot, now));
         let (own, taken_up) = left.unwrap_or_default();
-        if !self.hub.adopt(moved, &had, &own, now) {
+        let federation = self.hub.directory.federation();
+        let apart = apart(federation.map_or("", |mesh| mesh.name()), coming.stream);
+        if !self.hub.adopt(moved, &had, &own, apart, now) {
             return None;
         }
         let slot = self.hub.session_named(client)?;

@@ -354,11 +354,20 @@ fn chatter(world: &mut World, rounds: u64) {
 
 /// Each accepted message came once to the client, which is at that broker.
 fn came_once(world: &mut World, home: usize, what: &str) {
+    all_came(world, home, what);
+    let mut all = world.clients[0].received.clone();
+    all.sort_unstable();
+    assert!(
+        all.is_sorted_by(|a, b| a < b),
+        "{what}: some came twice: {all:?}"
+    );
+}
+
+/// Each accepted message came to the client, which is at that broker.
+fn all_came(world: &mut World, home: usize, what: &str) {
     world.run_for(15_000);
     world.note_answers();
-    let received = &world.clients[0].received;
-    let mut all = received.clone();
-    all.sort_unstable();
+    let all = &world.clients[0].received;
     let accepted = world
         .published
         .iter()
@@ -366,10 +375,6 @@ fn came_once(world: &mut World, home: usize, what: &str) {
     let accepted: Vec<u64> = accepted.map(|(number, _)| *number).collect();
     let missed: Vec<&u64> = accepted.iter().filter(|it| !all.contains(it)).collect();
     assert!(missed.is_empty(), "{what}: {missed:?} never came");
-    assert!(
-        all.is_sorted_by(|a, b| a < b),
-        "{what}: some came twice: {all:?}"
-    );
     let has = |n: &usize| holds(world, *n, "s");
     let at: Vec<usize> = (0..world.sites.len()).filter(has).collect();
     assert_eq!(at, [home], "{what}");
@@ -488,6 +493,49 @@ fn sessions_at_two_brokers_use_other_packet_identifiers() {
             "after {after}: {received:?}"
         );
     }
+}
+
+/// A session is cut off while it moves, so that both brokers have it and neither knows where it is;
+/// its client goes to and fro between them, and takes nothing of the one for something that it has
+/// had of the other.
+#[test]
+fn a_session_that_two_brokers_have_uses_other_packet_identifiers_at_each() {
+    let mut both = 0;
+    for store in [false, true] {
+        for attempt in 0..60 {
+            let mut world = pair(store, "t");
+            (0..attempt).for_each(|_| _ = world.rng.any());
+            world.move_to(0, 1);
+            world.run_for(1 + attempt % 15);
+            world.cut(0, true);
+            world.run_for(1000);
+            let mut unreleased = 0;
+            for round in 0..6 {
+                for publisher in [1, 2] {
+                    for _ in 0..5 {
+                        world.publish(publisher, "t", QoS::ExactlyOnce);
+                    }
+                }
+                world.run_for(1 + (attempt + round) % 3);
+                unreleased += world.clients[0].unreleased();
+                world.move_to(0, (round % 2) as usize);
+                world.run_for(500);
+                if store && round == 2 {
+                    // It goes on with the identifiers with which it was.
+                    world.crash(1);
+                    world.start(1);
+                    world.connect(2);
+                    world.run_for(500);
+                }
+            }
+            let presents = &world.clients[0].presents;
+            both += usize::from(unreleased > 0 && presents.iter().skip(1).all(|it| *it));
+            world.mend(0);
+            all_came(&mut world, 1, &format!("store {store}, attempt {attempt}"));
+        }
+    }
+
+    assert!(both > 0);
 }
 
 /// A client that has not heard that its session is a new one is told so again, and does not take
