@@ -2,8 +2,8 @@
 //! what they contain.
 //!
 //! Every message is called by the broker instance that took it in (`origin`, never
-//! used again after a restart) and a number that counts up there. A bounded number
-//! of names is remembered, the oldest forgotten first. A name that is not
+//! used again after a restart) and a number that counts up there. Names are remembered in a
+//! bounded number of groups, the oldest forgotten first. A name that is not
 //! remembered is new, with one exception: a message that is *sent again* after the
 //! tree healed, with a number at or below one forgotten of its origin, may be a
 //! repetition; the caller decides, by its quality of service.
@@ -76,7 +76,8 @@ fn names((origin, place): Row, mut bits: u64) -> impl Iterator<Item = Name> {
 }
 
 impl Seen {
-    /// Remembers the last `max` names, and fewer than 128 before them.
+    /// Remembers the last `max` names, and those before them while all are in `max` groups: up to
+    /// 64 numbers of one origin that come one after another are one.
     pub fn new(max: usize) -> Self {
         Self {
             rows: HashMap::default(),
@@ -124,14 +125,12 @@ impl Seen {
         true
     }
 
-    /// Forgets the oldest names that need not be remembered.
+    /// Forgets the oldest names, for which there is no room.
     fn forget(&mut self) {
-        while let Some(&(row, gone)) = self.order.front()
-            && let rest = self.len - gone.count_ones() as usize
-            && rest >= self.max
+        while self.order.len() > self.max
+            && let Some((row, gone)) = self.order.pop_front()
         {
-            self.order.pop_front();
-            self.len = rest;
+            self.len -= gone.count_ones() as usize;
             if let Some(bits) = self.rows.get_mut(&row) {
                 *bits &= !gone;
                 if *bits == 0 {
@@ -162,8 +161,14 @@ impl Seen {
     /// The names that were noted last, the latest at the end; those of a row that came one after
     /// another by their numbers.
     pub fn latest(&self, most: usize) -> impl Iterator<Item = Name> {
-        let all = self.order.iter().flat_map(|(row, bits)| names(*row, *bits));
-        all.skip(self.len.saturating_sub(most))
+        let (mut first, mut count) = (self.order.len(), 0);
+        while count < most && first > 0 {
+            first -= 1;
+            count += self.order[first].1.count_ones() as usize;
+        }
+        let groups = self.order.range(first..);
+        let all = groups.flat_map(|(row, bits)| names(*row, *bits));
+        all.skip(count.saturating_sub(most))
     }
 
     /// How many names are remembered.
@@ -221,7 +226,7 @@ mod tests {
                 if !known {
                     list.push(name);
                 }
-                prop_assert!(seen.len() >= max.min(list.len()) && seen.len() < max + 128);
+                prop_assert!(seen.len() >= max.min(list.len()) && seen.order.len() <= max);
                 list.drain(..list.len() - seen.len());
                 let sorted = |mut names: Vec<Name>| {
                     names.sort_unstable_by_key(|name| (name.origin, name.number));
@@ -258,8 +263,8 @@ mod tests {
             assert_eq!(seen.judge(name(7, number), false), Verdict::New);
             seen.note(name(7, number));
         }
-        // All of the rows that end with 63 are forgotten but the last two.
-        assert_eq!(seen.len(), 200 - 127);
+        // Those from 64 on are three rows.
+        assert_eq!(seen.len(), 200 - 63);
         assert_eq!(seen.judge(name(7, 200), true), Verdict::Seen);
         assert_eq!(seen.judge(name(7, 4), true), Verdict::Unknown);
         // One that was not sent before is new whatever its number: it waited behind
