@@ -190,6 +190,12 @@ impl Window {
         self.kept.push_back(Some(delivery));
     }
 
+    /// The content of the message that was put in last, if it is kept.
+    #[inline]
+    pub(crate) fn last(&self) -> Option<&Delivery> {
+        self.kept.back()?.as_ref()
+    }
+
     /// Nothing is kept of what was put in before the last.
     #[cold]
     fn keep_none(&mut self) {

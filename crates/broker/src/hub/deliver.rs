@@ -688,7 +688,7 @@ impl Hub {
             }
         };
         let delivery = Delivery {
-            message: publication.message(&mut self.messages),
+            message: publication.last_message(&mut self.messages),
             subscription_ids: target.subscription_ids.clone(),
             qos,
             retain,

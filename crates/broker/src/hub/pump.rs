@@ -9,7 +9,7 @@ use crate::egress::{Class, Entry, LaneLimits, Pool, Seat};
 use crate::federation::Notes;
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Reception};
-use crate::message::Form;
+use crate::message::{Form, Messages};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load, Session, Step};
 use crate::timers::Timer;
@@ -86,6 +86,7 @@ impl Hub {
             }
         }
         let mut outlet = Outlet {
+            messages: &mut self.messages,
             limits: &self.config.lanes,
             seat: self.shared.seat(slot),
             pool: &mut self.pool,
@@ -281,7 +282,7 @@ impl Taken {
 /// Sends a message that was queued or retained; false if it was dropped or has to
 /// wait until its packet identifier is on disk.
 fn send_delivery(
-    mut delivery: Delivery,
+    delivery: Delivery,
     class: Class,
     session: &mut Session,
     conn: &mut Conn,
@@ -293,12 +294,21 @@ fn send_delivery(
         QoS::AtMostOnce => 0,
         _ => {
             parts.stats.inflight_messages += 1;
-            let packet_id = session.window.push(qos);
-            if !session.is_transient() {
-                session.window.keep(delivery.clone());
-            }
-            packet_id
+            session.window.push(qos)
         }
+    };
+    let keeps = qos != QoS::AtMostOnce && !session.is_transient();
+    // In the window alone where that is enough: thousands may be sent in a row.
+    let own = match (keeps, class.is_urgent()) {
+        (true, false) => {
+            session.window.keep(delivery);
+            None
+        }
+        (true, true) => {
+            session.window.keep(delivery.clone());
+            Some(delivery)
+        }
+        (false, _) => Some(delivery),
     };
     let flight = Flight {
         entry: stored,
@@ -309,7 +319,9 @@ fn send_delivery(
     if Journal::sent(parts.journal, parts.directory, session, parts.conn, flight) {
         return false;
     }
-    if class.is_urgent() {
+    if class.is_urgent()
+        && let Some(mut delivery) = own
+    {
         let understood = session.handle.ids_of(&delivery);
         if understood.len()
             < delivery
@@ -334,6 +346,9 @@ fn send_delivery(
             parts.stats,
         );
     }
+    let Some(delivery) = own.as_ref().or_else(|| session.window.last()) else {
+        return false;
+    };
     let message = &delivery.message;
     let form = Form {
         v5: conn.version.is_v5(),
@@ -341,16 +356,16 @@ fn send_delivery(
         qos,
         retain: delivery.retain,
         packet_id,
-        subscription_ids: session.handle.ids_of(&delivery),
+        subscription_ids: session.handle.ids_of(delivery),
         number: session.handle.number_of(delivery.number),
         alias: None,
     };
     let stats = &mut *parts.stats;
-    if put_publish(conn, parts.pool, &message.parts(now), form, class) {
+    let sent = put_publish(conn, parts.pool, &message.parts(now), form, class);
+    if sent {
         stats.packets_sent += 1;
         stats.class(class).sent += 1;
         count_publish(stats, qos, message.payload().len());
-        true
     } else {
         if qos != QoS::AtMostOnce {
             session
@@ -360,12 +375,16 @@ fn send_delivery(
             stats.inflight_messages -= 1;
         }
         stats.dropped_too_large += 1;
-        false
     }
+    if let Some(own) = own {
+        parts.messages.give_back(own.message);
+    }
+    sent
 }
 
 /// Parts of the hub that sending needs.
 struct Outlet<'a> {
+    messages: &'a mut Messages,
     limits: &'a LaneLimits,
     seat: Seat<'a>,
     pool: &'a mut Pool,
