@@ -10,6 +10,7 @@ use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish,
     ReasonCode, Split, SubscribeOptions, Version, split,
 };
+use smallvec::SmallVec;
 
 use super::publish::{Packed, is_congested};
 use super::{Fail, Next, Shard, replica};
@@ -979,6 +980,7 @@ impl Hub {
         neighbours: &[&Target],
         now: Nanos,
     ) {
+        let neighbours = taking_runs(packing, neighbours);
         while !bytes.is_empty() {
             let (mut len, mut messages) = (0, 0);
             while len < PACKED
@@ -996,19 +998,19 @@ impl Hub {
                 packing,
                 name,
             };
-            self.pass_packed(publisher, topic, packed, messages, neighbours, now);
+            self.pass_packed(publisher, topic, packed, messages, &neighbours, now);
             bytes = rest;
         }
     }
 
-    /// Sends a part of a run to neighbours, with the name that it has.
+    /// Sends a part of a run to neighbours as [`taking_runs`] has them, with the name that it has.
     pub(crate) fn pass_packed(
         &mut self,
         publisher: ConnId,
         topic: &[u8],
         packed: Packed<'_>,
         messages: u64,
-        neighbours: &[&Target],
+        neighbours: &[Target],
         now: Nanos,
     ) {
         let mut publication = Publication {
@@ -1035,14 +1037,9 @@ impl Hub {
             relayed: false,
             sole: false,
         };
-        let ids = Notes::packed(packed.packing).ids();
-        for neighbour in neighbours {
-            let target = Target {
-                subscription_ids: Some(ids.clone()),
-                ..(*neighbour).clone()
-            };
+        for target in neighbours {
             let sent = self.stats.publishes_sent_qos0;
-            if let Some(receiver) = self.deliver(&mut publication, &target, now) {
+            if let Some(receiver) = self.deliver(&mut publication, target, now) {
                 self.wait_for(publisher, receiver);
             }
             if self.stats.publishes_sent_qos0 > sent {
@@ -1078,6 +1075,19 @@ impl Hub {
         self.forget_queued(&gone);
         gone.total() as u64
     }
+}
+
+/// Neighbours that are told that what they are sent is a run.
+pub(super) fn taking_runs(packing: Packing, neighbours: &[&Target]) -> SmallVec<[Target; 2]> {
+    if neighbours.is_empty() {
+        return SmallVec::new();
+    }
+    let ids = Notes::packed(packing).ids();
+    let told = neighbours.iter().map(|neighbour| Target {
+        subscription_ids: Some(ids.clone()),
+        ..(*neighbour).clone()
+    });
+    told.collect()
 }
 
 /// A neighbour as a subscriber. What goes by the root comes back from there.

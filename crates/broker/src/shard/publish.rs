@@ -640,7 +640,8 @@ impl Shard {
         verbatim &= clients
             .iter()
             .all(|target| hub.takes_verbatim(target, v5, &extent));
-        hub.pass_packed(id, topic, packed, extent.messages, &neighbours, now);
+        let told = links::taking_runs(packing, &neighbours);
+        hub.pass_packed(id, topic, packed, extent.messages, &told, now);
         if let Some(federation) = hub.directory.federation() {
             federation.note(name);
         }
