@@ -872,6 +872,42 @@ pub(crate) struct Received {
     pub(crate) ticket: u64,
     /// The store knows of it.
     pub(crate) stored: bool,
+    /// In a mesh: it came before the client connected last.
+    pub(crate) earlier: bool,
+    /// In a mesh: of its topic and content, see [`gist`]; 0 if that is not known.
+    pub(crate) gist: u32,
+}
+
+impl Received {
+    /// Whether a PUBLISH with the same identifier is another message, and what is known here is void.
+    ///
+    /// In a mesh another broker may have a copy of the session, if a link was cut while it moved, or
+    /// the client another session. There it may have sent PUBREL, and have had PUBCOMP, for what is
+    /// noted here, so that the identifier is free, and is used again; and neither broker need have
+    /// heard of the other's connection. On one connection all with the same identifier is one
+    /// message until PUBREL, whatever DUP says [MQTT-4.3.3-10]. What came on an earlier one is
+    /// repeated with DUP [MQTT-3.3.1-1], while a new message has DUP 0 [MQTT-4.3.3-2] and an identifier
+    /// that is not in use [MQTT-2.2.1-3]: with DUP 0 it is no repetition. With DUP 1 it is one, here or of
+    /// something that went elsewhere and may not have arrived there (3.3.1.1); that is another one
+    /// unless it says the same.
+    pub(crate) fn is_other(&self, dup: bool, gist: impl FnOnce() -> u32) -> bool {
+        self.earlier && (!dup || self.gist != 0 && self.gist != gist())
+    }
+}
+
+/// A number for a message, the same at all brokers, by which another one is told from a repetition;
+/// never 0.
+pub(crate) fn gist(topic: &[u8], payload: &[u8]) -> u32 {
+    let mix = |hash: u64, word: u64| {
+        let hash = (hash ^ word).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        hash ^ hash >> 32
+    };
+    let (words, rest) = payload.as_chunks();
+    let words = words.iter().copied().map(u64::from_le_bytes);
+    let rest = rest.iter().copied().map(u64::from);
+    let begin = punctual_model::digest(topic.iter().copied());
+    let all = [payload.len() as u64].into_iter().chain(words).chain(rest);
+    (all.fold(begin, mix) as u32).max(1)
 }
 
 /// A session.
@@ -995,6 +1031,13 @@ impl Session {
     /// Whether it is what its client takes for its session.
     pub(crate) fn is_whole(&self) -> bool {
         !self.handed && !self.unheard
+    }
+
+    /// The client connects where brokers form a mesh, see [`Received::is_other`].
+    pub(crate) fn mark_received(&mut self) {
+        let incoming = self.incoming.iter_mut();
+        let known = incoming.flat_map(|incoming| incoming.values_mut());
+        known.for_each(|known| known.earlier = true);
     }
 
     /// Whether nothing would be lost with it.

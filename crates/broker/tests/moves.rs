@@ -92,6 +92,8 @@ struct Broker {
     now: Nanos,
     /// Of the last PUBLISH that left.
     packet_id: u16,
+    /// What the last CONNACK said of the session.
+    is_present: bool,
     /// What those had in them that left since this was looked at last.
     payloads: Vec<String>,
 }
@@ -124,6 +126,7 @@ impl Broker {
             post,
             now,
             packet_id: 0,
+            is_present: false,
             payloads: Vec::new(),
         }
     }
@@ -178,10 +181,14 @@ impl Broker {
         while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
             let length = frame.bytes.len();
             kinds.push(frame.kind);
-            if let Ok(Packet::Publish(publish)) = Packet::decode(frame, Version::V5) {
-                self.packet_id = publish.packet_id;
-                let payload = String::from_utf8_lossy(publish.payload);
-                self.payloads.push(payload.into_owned());
+            match Packet::decode(frame, Version::V5) {
+                Ok(Packet::Publish(publish)) => {
+                    self.packet_id = publish.packet_id;
+                    let payload = String::from_utf8_lossy(publish.payload);
+                    self.payloads.push(payload.into_owned());
+                }
+                Ok(Packet::ConnAck(connack)) => self.is_present = connack.session_present,
+                _ => {}
             }
             rest = &rest[length..];
         }
@@ -233,6 +240,10 @@ impl Broker {
     }
 
     fn publish(&mut self, conn: (usize, ConnId), qos: QoS, dup: bool) {
+        self.publish_text(conn, qos, dup, "x");
+    }
+
+    fn publish_text(&mut self, conn: (usize, ConnId), qos: QoS, dup: bool, text: &str) {
         let publish = Publish {
             dup,
             qos,
@@ -240,9 +251,34 @@ impl Broker {
             topic: "t",
             packet_id: 1,
             properties: Properties::default(),
-            payload: b"x",
+            payload: text.as_bytes(),
         };
         self.give(conn, Packet::Publish(publish));
+    }
+
+    /// Publishes with QoS 2, under the one identifier that all have here, and has PUBREC.
+    fn publish_exactly(&mut self, conn: (usize, ConnId), dup: bool, text: &str) {
+        self.publish_text(conn, QoS::ExactlyOnce, dup, text);
+        self.commit();
+        assert_eq!(self.take(conn), [PacketType::PubRec], "{text}");
+    }
+
+    /// Completes the handshake of that.
+    fn release(&mut self, conn: (usize, ConnId)) {
+        self.give(conn, Packet::PubRel(Ack::new(1, ReasonCode::Success)));
+        self.commit();
+        assert_eq!(self.take(conn), [PacketType::PubComp]);
+    }
+
+    /// A client connects whose session is here, and nobody else is reached.
+    fn come_back(&mut self, client_id: &str) -> (usize, ConnId) {
+        let conn = self.connect(0, client_id, 100);
+        let number = self.post.clock.load(Ordering::Relaxed) - 1;
+        self.shards[0].found(client_id, number, &[], self.now);
+        self.commit();
+        assert_eq!(self.take(conn), [PacketType::ConnAck]);
+        assert!(self.is_present);
+        conn
     }
 
     /// A neighbour that understands all.
@@ -541,4 +577,91 @@ fn who_is_elsewhere_by_now_is_not_waited_for() {
     a.commit();
     assert_eq!(a.take(waits), []);
     assert!(a.shards[0].client("moves").is_none());
+}
+
+/// A link is cut while the session of a publisher moves, so that both brokers have it, with the
+/// identifier of a message whose PUBREL has not come. The client goes to and fro between them and uses
+/// that identifier again, for new messages: neither takes one of those for the repetition of what it has
+/// had, also if that was sent to the other one before, in vain. What is repeated is sent with DUP
+/// [MQTT-3.3.1-1], and is not delivered again; nor is, on one connection, whatever comes before PUBREL
+/// [MQTT-4.3.3-10].
+#[test]
+fn an_identifier_of_an_old_copy_is_not_that_of_a_new_message() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    let mut receivers = Vec::new();
+    for broker in [&mut a, &mut b] {
+        let receiver = broker.newcomer(0, "receiver");
+        broker.subscribe(receiver, QoS::AtLeastOnce);
+        receivers.push(receiver);
+    }
+    let publisher = a.newcomer(0, "publisher");
+    a.publish_exactly(publisher, false, "1");
+    // It goes to the second broker, and the first one hears nothing of that it is there.
+    let publisher = come(&mut a, &mut b, "publisher");
+    a.commit();
+    let session = a.letters();
+    assert_eq!(session.len(), 1);
+    b.read("a", session);
+    b.commit();
+    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
+    assert!(b.is_present);
+    b.letters();
+    // There it repeats the message, and is done with it.
+    b.publish_exactly(publisher, true, "1");
+    b.release(publisher);
+    b.publish_exactly(publisher, false, "2");
+    b.shards[0].closed(publisher.1, "cut", b.now);
+
+    // There that identifier is still the one of the first message.
+    let publisher = a.come_back("publisher");
+    a.publish_exactly(publisher, false, "3");
+    a.publish_exactly(publisher, false, "3");
+    a.publish_exactly(publisher, true, "3");
+    a.shards[0].closed(publisher.1, "cut", a.now);
+    let publisher = a.come_back("publisher");
+    a.publish_exactly(publisher, true, "3");
+    a.release(publisher);
+    a.publish_exactly(publisher, false, "4");
+    a.shards[0].closed(publisher.1, "cut", a.now);
+    assert_eq!(a.payloads(receivers[0]), ["1", "3", "4"]);
+
+    // The second broker has not heard that the client was elsewhere.
+    let publisher = b.connect(0, "publisher", 100);
+    b.commit();
+    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
+    assert!(b.is_present);
+    b.publish_exactly(publisher, false, "5");
+    b.shards[0].closed(publisher.1, "cut", b.now);
+    // "6" was sent to the first broker, and did not arrive.
+    let publisher = b.connect(0, "publisher", 100);
+    b.commit();
+    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
+    b.publish_exactly(publisher, true, "6");
+    b.publish_exactly(publisher, true, "6");
+    b.release(publisher);
+    assert_eq!(b.payloads(receivers[1]), ["2", "5", "6"]);
+}
+
+/// What tells a message with QoS 2 from others goes with the session of its publisher.
+#[test]
+fn a_repetition_is_told_from_another_message_where_a_session_has_come() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    let receiver = b.newcomer(0, "receiver");
+    b.subscribe(receiver, QoS::AtLeastOnce);
+    let publisher = a.newcomer(0, "publisher");
+    a.publish_exactly(publisher, false, "1");
+    let publisher = come(&mut a, &mut b, "publisher");
+    a.commit();
+    carry(&mut a, &mut b);
+    b.commit();
+    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
+    b.publish_exactly(publisher, true, "1");
+    assert!(b.payloads(receiver).is_empty());
+    b.shards[0].closed(publisher.1, "cut", b.now);
+    let publisher = b.connect(0, "publisher", 100);
+    b.commit();
+    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
+    b.publish_exactly(publisher, true, "2");
+    b.release(publisher);
+    assert_eq!(b.payloads(receiver), ["2"]);
 }

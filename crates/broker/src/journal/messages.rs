@@ -591,11 +591,12 @@ impl Hub {
 
     /// Notes that a QoS 2 message came, and in the store too if its PUBREC waits for
     /// something and the session survives. Returns what PUBREC waits for, also if the
-    /// message comes again.
+    /// message comes again, as its `gist` says.
     pub(crate) fn note_received(
         &mut self,
         session: u32,
         packet_id: u16,
+        gist: u32,
         after: Option<After>,
     ) -> Option<After> {
         let Some(session) = self.sessions.get_mut(session) else {
@@ -615,6 +616,7 @@ impl Hub {
         let known = incoming.entry(packet_id).or_default();
         known.ticket = known.ticket.max(after.map_or(0, |after| after.ticket));
         known.stored |= stored;
+        (known.earlier, known.gist) = (false, gist);
         after
     }
 

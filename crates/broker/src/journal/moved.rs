@@ -32,6 +32,11 @@ const PASSED: &str = "passed";
 const GIVEN: &str = "given";
 /// Key of the last of what had passed or was given there.
 const REACHED: &str = "reached";
+/// Key of what tells messages with QoS 2 whose PUBREL has not come from others ([`gist`]): of each
+/// its packet identifier, behind that number.
+///
+/// [`gist`]: crate::session::gist
+const GISTS: &str = "gists";
 /// Bytes that are read beside what may wait in a session: what is known of it, and of each
 /// message.
 const ROOM: usize = 16 << 20;
@@ -100,12 +105,16 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
             },
         );
     }
+    let incoming = session.incoming.iter().flat_map(|incoming| incoming.iter());
+    let gists = incoming.map(|(packet_id, it)| u64::from(it.gist) << 16 | u64::from(*packet_id));
+    let gists: Vec<u64> = gists.collect();
     let given = known.given.as_flattened();
     let all = [
         (HAD, &*known.had),
         (PASSED, &*known.passed),
         (GIVEN, given),
         (REACHED, &*known.reached),
+        (GISTS, &*gists),
     ];
     for (key, names) in all {
         let names = &names[names.len().saturating_sub(MAX_NAMES)..];
@@ -207,6 +216,7 @@ pub(crate) struct Round {
     durable: bool,
     keys: Vec<[u64; 2]>,
     known: Known,
+    gists: Vec<u64>,
 }
 
 /// A round that was read.
@@ -218,6 +228,7 @@ pub(crate) struct Moved {
     /// By what each message is recognised.
     keys: Vec<[u64; 2]>,
     known: Known,
+    gists: Vec<u64>,
 }
 
 impl Round {
@@ -256,6 +267,7 @@ impl Round {
             durable,
             keys: Vec::new(),
             known: Known::default(),
+            gists: Vec::new(),
         }
     }
 
@@ -341,6 +353,7 @@ impl Round {
                         self.known.given.extend(names.as_chunks().0);
                     }
                     REACHED => self.known.reached.extend(names),
+                    GISTS => self.gists.extend(names),
                     // Of a version that this broker does not know.
                     _ => {}
                 }
@@ -361,6 +374,7 @@ impl Round {
             whole: self.whole,
             keys: self.keys,
             known: self.known,
+            gists: self.gists,
         })
     }
 }
@@ -383,6 +397,7 @@ impl Hub {
             mut session,
             mut keys,
             known,
+            gists,
             ..
         } = moved;
         let durable = self.journal.is_some()
@@ -406,6 +421,12 @@ impl Hub {
         };
         session.began = self.directory.begins();
         session.window.skip(apart);
+        for gist in gists {
+            let incoming = session.incoming.as_mut();
+            if let Some(known) = incoming.and_then(|it| it.get_mut(&(gist as u16))) {
+                known.gist = (gist >> 16) as u32;
+            }
+        }
         session.had.get_or_insert_default();
         self.store_had(slot);
         if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {
@@ -624,6 +645,7 @@ impl Hub {
             whole: false,
             keys,
             known: Known::default(),
+            gists: Vec::new(),
         };
         self.append(slot, moved, false, now);
     }

@@ -420,6 +420,7 @@ impl Hub {
             let known = Received {
                 ticket: Journal::BEFORE,
                 stored: durable,
+                ..Received::default()
             };
             let received = restored.received.into_iter();
             let received = received.map(|id| (id, known)).collect();

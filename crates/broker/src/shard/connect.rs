@@ -499,6 +499,7 @@ impl Shard {
         };
         if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
             session.arrived = federation.arrived(&client_id, clean_start, looked.since());
+            session.mark_received();
             if !session_present {
                 let number = apart(federation.name(), session.arrived);
                 let first = number % u64::from(u16::MAX) + 1;

@@ -25,6 +25,7 @@ use crate::order;
 use crate::retained::Retained;
 use crate::route::{Group, Matched, Target};
 use crate::sequence::Number;
+use crate::session::gist;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
 use crate::{Message, Nanos, QueueFull};
 
@@ -248,6 +249,11 @@ impl Shard {
             }
         }
         hub.stats.publish_bytes_received += raw.payload.len() as u64;
+        // What an alias stands for is part of what it says.
+        let raw = RawPublish {
+            topic: topic_bytes,
+            ..raw
+        };
 
         // QoS 2: a repetition is acknowledged again and not delivered again
         // [MQTT-4.3.3-10].
@@ -255,13 +261,16 @@ impl Shard {
             QoS::AtMostOnce => hub.stats.publishes_received_qos0 += 1,
             QoS::AtLeastOnce => hub.stats.publishes_received_qos1 += 1,
             QoS::ExactlyOnce => {
-                let incoming = hub
-                    .sessions
-                    .get_mut(session_slot)
-                    .map(|session| session.incoming.get_or_insert_default());
-                if let Some(incoming) = incoming {
+                if let Some(session) = hub.sessions.get_mut(session_slot) {
+                    let incoming = session.incoming.as_mut();
                     // A neighbour may have begun anew: there the name decides.
-                    if let (None, Some(known)) = (name, incoming.get(&raw.packet_id)) {
+                    let incoming = incoming.filter(|_| name.is_none());
+                    let known = incoming.and_then(|it| it.get_mut(&raw.packet_id));
+                    let is_void = known.as_ref().is_some_and(|known| {
+                        known.is_other(raw.dup, || gist(raw.topic, raw.payload))
+                    });
+                    if let (Some(known), false) = (known, is_void) {
+                        known.earlier = false;
                         let (kind, after) = (PacketType::PubRec, After::ticket(known.ticket));
                         let reason = ReasonCode::Success;
                         hub.answer(id.slot, kind, raw.packet_id, reason, Some(after));
@@ -272,6 +281,9 @@ impl Shard {
                             ReasonCode::ReceiveMaximumExceeded,
                             "more unreleased QoS 2 messages than Receive Maximum",
                         ));
+                    }
+                    if is_void {
+                        hub.forget_received(session_slot, raw.packet_id);
                     }
                 }
                 hub.stats.publishes_received_qos2 += 1;
@@ -966,7 +978,7 @@ fn acknowledge(
             let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
             // A refusal in MQTT 5 ends the handshake; before, PUBREL follows.
             if !reason.is_error() || !v5 {
-                after = await_release(hub, id, raw.packet_id, session, after);
+                after = await_release(hub, id, raw, session, after);
             }
             PacketType::PubRec
         }
@@ -980,11 +992,16 @@ fn acknowledge(
 fn await_release(
     hub: &mut Hub,
     id: ConnId,
-    packet_id: u16,
+    raw: &RawPublish<'_>,
     session: u32,
     after: Option<After>,
 ) -> Option<After> {
-    let after = hub.note_received(session, packet_id, after);
+    let is_client = hub.conns.get(id.slot).is_some_and(|conn| !conn.link);
+    let gist = match is_client && hub.directory.federation().is_some() {
+        true => gist(raw.topic, raw.payload),
+        false => 0,
+    };
+    let after = hub.note_received(session, raw.packet_id, gist, after);
     if let Some(conn) = hub.conns.get_mut(id.slot) {
         conn.unreleased = conn.unreleased.saturating_add(1);
     }
@@ -1017,7 +1034,7 @@ fn acknowledge_with(
         return acknowledge(hub, id, raw, session, reason, after);
     }
     if kind == PacketType::PubRec && !reason.is_error() {
-        after = await_release(hub, id, raw.packet_id, session, after);
+        after = await_release(hub, id, raw, session, after);
     }
     let ack = Ack {
         packet_id: raw.packet_id,
