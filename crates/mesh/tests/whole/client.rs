@@ -1,7 +1,7 @@
 //! Clients: publishers that note what became of each message, and subscribers with
 //! sessions that survive, which note what came.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -45,6 +45,29 @@ pub struct Bequest {
     pub numbers: Vec<u64>,
 }
 
+/// A message that a publisher has sent, and whose handshake is not complete.
+#[derive(Debug)]
+struct Sent {
+    packet_id: u16,
+    number: u64,
+    message: Published,
+    /// PUBREC has come: PUBREL was sent.
+    released: bool,
+}
+
+/// What a publisher whose session survives does with messages whose handshake is not complete
+/// when it is given a new session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anew {
+    /// It publishes them as new ones, as the specification has it.
+    Publishes,
+    /// It goes on as if the session were there, as paho does.
+    GoesOn,
+}
+
+/// How much a publisher sends that is not completely acknowledged.
+const WINDOW: usize = 32;
+
 #[derive(Debug)]
 pub struct Client {
     pub name: String,
@@ -60,9 +83,15 @@ pub struct Client {
     /// It was told that its session subscribes.
     subscribed: bool,
     out: Vec<u8>,
-    next_id: u16,
-    /// Numbers of messages sent and not answered.
-    sent: BTreeMap<u16, u64>,
+    /// As a publisher it has a session that survives.
+    pub anew: Option<Anew>,
+    /// In the order in which they were published.
+    sent: VecDeque<Sent>,
+    /// Numbers of messages that it has sent again after it was given a new session, or to a broker
+    /// that may have an old copy of the session.
+    pub again: BTreeSet<u64>,
+    /// Brokers to which it has sent each message.
+    pub sent_to: BTreeMap<u64, BTreeSet<usize>>,
     /// QoS 2 messages that are not released: identifiers, with numbers.
     unreleased: BTreeSet<u16>,
     /// How much it had received each time when it was given a new session, or came to one while
@@ -70,7 +99,7 @@ pub struct Client {
     pub begins: Vec<usize>,
     /// The same when it was first told that its session is not there, and given another one: what
     /// waits in the one that it had may still come.
-    pub anew: Option<usize>,
+    pub renewed: Option<usize>,
     /// Not all brokers reach each other as it connects.
     pub parted: bool,
     /// Whether it was given a session that there was, each time it connected.
@@ -97,11 +126,13 @@ impl Client {
             connected: false,
             subscribed: false,
             out: Vec::new(),
-            next_id: 0,
-            sent: BTreeMap::new(),
+            anew: None,
+            sent: VecDeque::new(),
+            again: BTreeSet::new(),
+            sent_to: BTreeMap::new(),
             unreleased: BTreeSet::new(),
             begins: Vec::new(),
-            anew: None,
+            renewed: None,
             parted: false,
             presents: Vec::new(),
             received: Vec::new(),
@@ -167,12 +198,48 @@ impl Client {
     pub fn lose(&mut self) {
         (self.pipe, self.connected) = (None, false);
         self.out.clear();
-        for (_, number) in std::mem::take(&mut self.sent) {
-            self.answers.push((number, Fate::Unknown));
+        if self.anew.is_none() {
+            let lost = self.sent.drain(..).filter(|sent| !sent.released);
+            let lost = lost.map(|sent| (sent.number, Fate::Unknown));
+            self.answers.extend(lost);
         }
     }
 
+    /// Whether it may send another message.
+    pub fn has_room(&self) -> bool {
+        self.anew.is_none() || self.sent.len() < WINDOW
+    }
+
+    /// Whether all handshakes of what it has sent are complete.
+    pub fn has_sent_all(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// The lowest packet identifier that is not in use, so that many are used again soon.
+    fn free_id(&self) -> u16 {
+        let mut ids = 1..=u16::MAX;
+        let is_free = |id: &u16| self.sent.iter().all(|sent| sent.packet_id != *id);
+        ids.find(is_free).unwrap()
+    }
+
     pub fn publish(&mut self, number: u64, message: &Published) {
+        let packet_id = match message.qos {
+            QoS::AtMostOnce => 0,
+            _ => self.free_id(),
+        };
+        if packet_id != 0 {
+            self.sent.push_back(Sent {
+                packet_id,
+                number,
+                message: message.clone(),
+                released: false,
+            });
+        }
+        self.put_message(number, message, packet_id, false);
+    }
+
+    fn put_message(&mut self, number: u64, message: &Published, packet_id: u16, dup: bool) {
+        self.sent_to.entry(number).or_default().insert(self.home);
         let Published {
             topic,
             qos,
@@ -180,22 +247,13 @@ impl Client {
             is_empty,
             ..
         } = *message;
-        self.next_id += 1;
-        let packet_id = if qos == QoS::AtMostOnce {
-            0
-        } else {
-            self.next_id
-        };
-        if packet_id != 0 {
-            self.sent.insert(packet_id, number);
-        }
         let payload = if is_empty {
             String::new()
         } else {
             number.to_string()
         };
         self.put(&Packet::Publish(Publish {
-            dup: false,
+            dup,
             qos,
             retain,
             topic,
@@ -203,6 +261,31 @@ impl Client {
             properties: Properties::default(),
             payload: payload.as_bytes(),
         }));
+    }
+
+    /// Sends again what is not completely acknowledged (4.4).
+    fn send_again(&mut self, session_present: bool) {
+        let is_anew = !session_present && self.anew == Some(Anew::Publishes);
+        if is_anew {
+            self.sent.retain(|sent| !sent.released);
+            let ids = 1..=u16::MAX;
+            for (sent, id) in self.sent.iter_mut().zip(ids) {
+                sent.packet_id = id;
+            }
+        }
+        let sent = std::mem::take(&mut self.sent);
+        for sent in &sent {
+            match sent.released {
+                true => self.ack(PacketType::PubRel, sent.packet_id),
+                false => {
+                    if !session_present || self.parted {
+                        self.again.insert(sent.number);
+                    }
+                    self.put_message(sent.number, &sent.message, sent.packet_id, !is_anew);
+                }
+            }
+        }
+        self.sent = sent;
     }
 
     pub fn receive(&mut self, bytes: &[u8], now: Nanos) {
@@ -231,7 +314,7 @@ impl Client {
                     self.begins.push(self.received.len());
                 }
                 if !session_present && self.presents.len() > 1 {
-                    self.anew.get_or_insert(self.received.len());
+                    self.renewed.get_or_insert(self.received.len());
                 }
                 if !session_present {
                     self.unreleased.clear();
@@ -244,6 +327,9 @@ impl Client {
                     body.push(2);
                     let subscribe = Subscribe::decode(&body, Version::V5).unwrap();
                     self.put(&Packet::Subscribe(subscribe));
+                }
+                if self.connected {
+                    self.send_again(session_present);
                 }
             }
             Incoming::Reasons {
@@ -284,15 +370,24 @@ impl Client {
                 packet_id,
                 reason,
             } => {
-                if kind == PacketType::PubRec && !reason.is_error() {
+                let is_error = reason.is_error();
+                if kind == PacketType::PubRec && !is_error {
                     self.ack(PacketType::PubRel, packet_id);
                 }
-                if let Some(number) = self.sent.remove(&packet_id) {
-                    let fate = match reason.is_error() {
+                let mut all = self.sent.iter();
+                let Some(at) = all.position(|sent| sent.packet_id == packet_id) else {
+                    return;
+                };
+                let sent = &mut self.sent[at];
+                if !std::mem::replace(&mut sent.released, true) {
+                    let fate = match is_error {
                         true => Fate::Refused,
                         false => Fate::Accepted,
                     };
-                    self.answers.push((number, fate));
+                    self.answers.push((sent.number, fate));
+                }
+                if kind != PacketType::PubRec || is_error {
+                    self.sent.remove(at);
                 }
             }
             _ => {}

@@ -1,6 +1,7 @@
-//! Sessions follow their clients: subscribers that go from broker to broker with Clean
-//! Start 0, under load, while links and brokers fail. Nothing is lost, nothing with QoS 2 comes
-//! twice, and at the end each session is at one broker.
+//! Sessions follow their clients: subscribers, and publishers with an unacknowledged window, that go
+//! from broker to broker with Clean Start 0, under load, while links and brokers fail. Nothing is
+//! lost, nothing with QoS 2 comes twice unless its publisher had to publish it anew, and at the end
+//! each session is at one broker.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +10,24 @@ use punctual_codec::QoS;
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 
-use crate::client::{Client, Fate};
+use crate::client::{Anew, Client, Fate};
 use crate::world::{Edge, World};
 use crate::{
-    Faults, Outcome, check, connect_all, each_seed, live, populate, publish_any, publisher,
+    Faults, Outcome, check, connect_all, each_seed, introduce, live, place, publish_any, publisher,
     publishers, world,
 };
 
-/// A subscriber goes to another broker, perhaps before its own notices.
+/// Who goes from broker to broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    Subscribers,
+    /// Publishers, too, which have sessions.
+    All,
+}
+
+/// A client goes to another broker, perhaps before its own notices.
 fn roam(world: &mut World, client: usize) {
-    if world.clients[client].filter.is_none() {
+    if !world.clients[client].lasts {
         return;
     }
     match world.rng.chance(50) {
@@ -32,12 +41,30 @@ fn roam(world: &mut World, client: usize) {
     }
 }
 
-fn run(seed: u64, faults: Faults, outcome: &mut Outcome, moved: &mut u64) {
-    run_in(&mut world(seed, faults), seed, faults, outcome, moved);
+fn run(seed: u64, faults: Faults, who: Who, outcome: &mut Outcome, moved: &mut u64) {
+    run_in(&mut world(seed, faults), seed, faults, who, outcome, moved);
 }
 
-fn run_in(world: &mut World, seed: u64, faults: Faults, outcome: &mut Outcome, moved: &mut u64) {
-    populate(world);
+fn run_in(
+    world: &mut World,
+    seed: u64,
+    faults: Faults,
+    who: Who,
+    outcome: &mut Outcome,
+    moved: &mut u64,
+) {
+    place(world);
+    if who == Who::All {
+        for client in publishers(world) {
+            let anew = match world.rng.chance(50) {
+                true => Anew::Publishes,
+                false => Anew::GoesOn,
+            };
+            let client = &mut world.clients[client];
+            (client.lasts, client.anew) = (true, Some(anew));
+        }
+    }
+    introduce(world);
     let all = world.clients.len() as u64;
     let publishers = publishers(world);
     live(world, faults, (40, 20, 200), |world| {
@@ -70,10 +97,10 @@ fn holds(world: &World, site: usize, client: &str) -> bool {
     running.shard.client(client).is_some()
 }
 
-fn all(few: u64, faults: Faults) {
+fn all(few: u64, faults: Faults, who: Who) {
     let (mut outcome, mut moved) = (Outcome::default(), 0);
-    each_seed(few, |seed| run(seed, faults, &mut outcome, &mut moved));
-    println!("{faults:?}: {outcome:?}, {moved} moved");
+    each_seed(few, |seed| run(seed, faults, who, &mut outcome, &mut moved));
+    println!("{who:?}, {faults:?}: {outcome:?}, {moved} moved");
     assert!(outcome.delivered > 0 && moved > 0);
 }
 
@@ -86,7 +113,7 @@ fn sessions_follow_in_quiet() {
         stores: false,
         room: 10_000,
     };
-    all(8, faults);
+    all(8, faults, Who::Subscribers);
 }
 
 #[test]
@@ -98,7 +125,7 @@ fn sessions_follow_while_links_fail() {
         stores: false,
         room: 10_000,
     };
-    all(8, faults);
+    all(8, faults, Who::Subscribers);
 }
 
 /// With this seed a session comes to a broker where its client waited for it, and which that client
@@ -115,7 +142,14 @@ fn sessions_follow_who_does_not_wait_any_more() {
     let seed = 566;
     let mut world = world(seed, faults);
     world.window = 64;
-    run_in(&mut world, seed, faults, &mut Outcome::default(), &mut 0);
+    run_in(
+        &mut world,
+        seed,
+        faults,
+        Who::Subscribers,
+        &mut Outcome::default(),
+        &mut 0,
+    );
 }
 
 /// With these seeds a client comes to another broker, where its session is not found, around cuts of
@@ -149,7 +183,30 @@ fn who_is_given_another_session_loses_nothing() {
         (9124, links),
     ];
     for (seed, faults) in seeds {
-        run(seed, faults, &mut Outcome::default(), &mut 0);
+        run(
+            seed,
+            faults,
+            Who::Subscribers,
+            &mut Outcome::default(),
+            &mut 0,
+        );
+    }
+}
+
+/// With these seeds a publisher goes to and fro between two brokers that do not reach each other, and
+/// uses an identifier again for which one of them still awaits PUBREL: for a message that is new there,
+/// and for one that it has sent to the other one before, in vain.
+#[test]
+fn what_is_published_under_an_identifier_of_an_old_copy_is_not_lost() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: true,
+        stores: false,
+        room: 10_000,
+    };
+    for seed in [49, 51, 156, 257, 148, 149] {
+        run(seed, faults, Who::All, &mut Outcome::default(), &mut 0);
     }
 }
 
@@ -162,7 +219,43 @@ fn sessions_follow_while_brokers_are_killed() {
         stores: false,
         room: 10_000,
     };
-    all(16, faults);
+    all(16, faults, Who::Subscribers);
+}
+
+#[test]
+fn publishers_roam_in_quiet() {
+    let faults = Faults {
+        links: false,
+        crashes: false,
+        clients: false,
+        stores: false,
+        room: 10_000,
+    };
+    all(8, faults, Who::All);
+}
+
+#[test]
+fn publishers_roam_while_links_fail() {
+    let faults = Faults {
+        links: true,
+        crashes: false,
+        clients: true,
+        stores: false,
+        room: 10_000,
+    };
+    all(8, faults, Who::All);
+}
+
+#[test]
+fn publishers_roam_while_brokers_are_killed() {
+    let faults = Faults {
+        links: true,
+        crashes: true,
+        clients: true,
+        stores: false,
+        room: 10_000,
+    };
+    all(16, faults, Who::All);
 }
 
 /// Two brokers, a subscriber that is at the first, and a publisher at each.

@@ -598,7 +598,7 @@ impl World {
     /// Publishes a message, if its publisher is connected.
     pub fn send(&mut self, message: Published) {
         let client = message.publisher;
-        if self.clients[client].is_connected() {
+        if self.clients[client].is_connected() && self.clients[client].has_room() {
             let number = self.published.len() as u64;
             self.clients[client].publish(number, &message);
             self.published.insert(number, message);
