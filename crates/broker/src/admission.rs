@@ -236,13 +236,18 @@ impl FlowState {
 
     /// It has been decided about; whether that was asked for. `None`, and nothing
     /// done: an answer to what has been asked differently since then.
-    pub fn decide(&mut self, requirements: Requirements, decision: FlowDecision) -> Option<bool> {
+    pub fn decide(
+        &mut self,
+        requirements: Requirements,
+        decision: FlowDecision,
+        now: Nanos,
+    ) -> Option<bool> {
         if self.requirements != requirements && self.pending {
             return None;
         }
         self.requirements = requirements;
         if let (Some(from), Some(to)) = (self.grant().copied(), &decision.grant) {
-            self.meter.change(&from, to);
+            self.meter.change(&from, to, now.0);
         }
         self.decision = Some(decision);
         Some(std::mem::take(&mut self.pending))

@@ -50,11 +50,14 @@ impl Meter {
         self.next_ns = self.next_ns.max(now_ns).saturating_add(apart);
     }
 
-    /// The flow has another grant: if its period is shorter, it counts from the
-    /// last message on.
-    pub fn change(&mut self, from: &Grant, to: &Grant) {
+    /// The flow has another grant now: if its period is shorter, it counts from the
+    /// last message on, which has arrived, however early it was for the old one.
+    pub fn change(&mut self, from: &Grant, to: &Grant, now_ns: u64) {
         let shorter = from.period_ns.saturating_sub(to.period_ns);
-        self.next_ns = self.next_ns.saturating_sub(shorter);
+        if shorter > 0 {
+            let last = now_ns.saturating_add(to.period_ns);
+            self.next_ns = self.next_ns.saturating_sub(shorter).min(last);
+        }
     }
 }
 
@@ -125,12 +128,30 @@ mod tests {
     fn a_shorter_period_counts_from_the_last_message() {
         let (mut meter, slow, fast) = (Meter::default(), grant(100, 0), grant(40, 0));
         assert!(offer(&mut meter, &slow, 1000));
-        meter.change(&slow, &fast);
+        meter.change(&slow, &fast, 1010);
         assert!(!offer(&mut meter, &fast, 1039));
         assert!(offer(&mut meter, &fast, 1040));
-        meter.change(&fast, &slow);
+        meter.change(&fast, &slow, 1040);
         assert!(offer(&mut meter, &slow, 1080));
         assert!(!offer(&mut meter, &slow, 1179));
+    }
+
+    /// A change is rejected at first: what was admitted before takes messages early until the tolerance
+    /// is used up, and they do not count against what is admitted later.
+    #[test]
+    fn who_sends_as_is_admitted_since_is_not_too_early_for_what_was_before() {
+        let (mut meter, slow, fast) = (Meter::default(), grant(100, 90), grant(20, 10));
+        let times = (1000..=1120).step_by(20);
+        let conform = times.filter(|at| offer(&mut meter, &slow, *at)).count();
+        assert_eq!(conform, 3);
+        meter.change(&slow, &fast, 1130);
+        assert!(
+            (1140..2000)
+                .step_by(20)
+                .all(|at| offer(&mut meter, &fast, at))
+        );
+        // It has no more than is its own.
+        assert!(!offer(&mut meter, &fast, 1981));
     }
 
     #[test]

@@ -272,7 +272,7 @@ impl Relay {
             .entry(about.into())
             .or_insert_with(|| Flow::new(requirements));
         let answer = answers::as_carried(&decision.answer, refuse);
-        let asked = flow.state.decide(requirements, decision)?;
+        let asked = flow.state.decide(requirements, decision, context.now)?;
         flow.overdue = false;
         flow.state.told = peer.acks.decided(about, Some(&answer)) || flow.state.told && !tell;
         self.flow_is_decided(context, about);

@@ -283,7 +283,7 @@ impl Shard {
             .or_insert_with(|| Flow::new(requirements));
         let answer = decision.answer.clone();
         let granted = decision.grant.as_ref().map(|grant| grant.priority);
-        let Some(asked) = flow.state.decide(requirements, decision) else {
+        let Some(asked) = flow.state.decide(requirements, decision, now) else {
             return;
         };
         flow.watch(&hub.directory.watches, || format!("{topic}@{client_id}"));

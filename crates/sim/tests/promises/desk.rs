@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use punctual_analysis::analyze;
-use punctual_broker::{AdmissionRequest, FilterVerdict, Shard};
+use punctual_broker::{AdmissionRequest, FilterVerdict, FlowInfo, Shard};
 use punctual_manager::{Change, Decision, FlowView, Manager, Reply, Settings, State};
 use punctual_model::network::Flow;
 use punctual_model::wire::Transport;
-use punctual_model::{Answer, Status};
+use punctual_model::{Answer, Requirements, Status};
 use punctual_sim::ShardCall;
 
 /// An answer about a flow, as a shard was told it.
@@ -39,7 +39,14 @@ pub(crate) struct Office {
     pub(crate) told: Vec<Told>,
     pub(crate) verdicts: Vec<Verdicted>,
     pub(crate) decisions: u64,
+    /// Of which session each flow is, as what it is admitted, and how often it had not been as declared
+    /// by then: where a change is rejected, what was admitted before stays, and its publisher goes on to
+    /// send what it has asked for.
+    declared: HashMap<FlowOf, (u64, Requirements, u64)>,
 }
+
+/// Client and topic.
+type FlowOf = (Arc<str>, Arc<str>);
 
 /// The office, shared with the world that posts to it.
 pub(crate) type Shared = Rc<RefCell<Office>>;
@@ -53,7 +60,15 @@ impl Office {
             told: Vec::new(),
             verdicts: Vec::new(),
             decisions: 0,
+            declared: HashMap::new(),
         }))
+    }
+
+    /// How often a flow has not been as declared since it is admitted as it is now.
+    pub(crate) fn violations(&self, client: &str, topic: &str, flow: &FlowInfo) -> u64 {
+        let declared = self.declared.get(&(client.into(), topic.into()));
+        let before = declared.map_or(0, |(.., before)| *before);
+        flow.violations.saturating_sub(before)
     }
 
     /// After a restart: a manager with what was kept. What could not be
@@ -63,6 +78,7 @@ impl Office {
         self.shards = shards;
         self.told.clear();
         self.verdicts.clear();
+        self.declared.clear();
         let lost = self.manager.restore(state);
         self.check();
         lost
@@ -196,8 +212,18 @@ fn apply(shared: &Shared, change: Change, shard: &mut Shard, now: punctual_broke
                     answer: answer.clone(),
                 });
             }
+            let answer = decision.as_ref().map(|decision| &decision.answer);
+            let admitted = answer.is_some_and(|answer| answer.status == Some(Status::Admitted));
             let decision = decision.map(Into::into);
             shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
+            if let Some(flow) = shard.flow(&client, &topic).filter(|_| admitted) {
+                let declared = &mut shared.borrow_mut().declared;
+                let now = (session, requirements, flow.violations);
+                let known = declared.entry((client, topic)).or_insert(now);
+                if (known.0, known.1) != (session, requirements) {
+                    *known = now;
+                }
+            }
         }
         Change::Subscription {
             client,

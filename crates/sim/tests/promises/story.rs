@@ -699,7 +699,8 @@ impl Story {
             let mut steady = self.peers.iter().filter(|peer| peer.id == view.client);
             let sent = steady.find_map(|peer| peer.steady.map(|s| (s.period, s.jitter)));
             if view.topic.starts_with("steady/") && sent == Some((view.period_ns, view.jitter_ns)) {
-                let violations = flow.map_or(0, |flow| flow.violations);
+                let violations = |flow| office.violations(&view.client, &view.topic, flow);
+                let violations = flow.as_ref().map_or(0, violations);
                 assert_eq!(violations, 0, "{} sends what it declared", view.id);
             }
         }
