@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLoc
 use hashbrown::HashMap;
 
 use crate::access::{AccessControl, Permissions};
+use crate::brake::Brake;
 use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
 use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
@@ -49,6 +50,14 @@ pub(crate) struct SessionHandle {
     pub(crate) reserved: AtomicU32,
     /// Their bytes.
     pub(crate) reserved_bytes: AtomicUsize,
+    /// Of those, messages that are kept back; see [`crate::brake`].
+    pub(crate) braked: AtomicU32,
+    /// Their bytes.
+    pub(crate) braked_bytes: AtomicUsize,
+    /// Whether any are to be,
+    brakes: AtomicBool,
+    /// and which.
+    brake: RwLock<Brake>,
     /// Whether publishers on other shards are to hold back.
     pub(crate) congested: AtomicBool,
     /// Whether the store has it.
@@ -98,6 +107,23 @@ impl SessionHandle {
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
         self.link && self.away.load(Ordering::Acquire)
+    }
+
+    /// Whether a message with QoS 1 or 2 for that neighbour is to be kept back.
+    #[inline]
+    pub(crate) fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
+        self.link && self.brakes.load(Ordering::Acquire) && self.has_brake_on(topic, retain)
+    }
+
+    #[cold]
+    fn has_brake_on(&self, topic: &[u8], retain: bool) -> bool {
+        let topic = std::str::from_utf8(topic);
+        retain || topic.is_ok_and(|topic| read(&self.brake).has(topic))
+    }
+
+    pub(crate) fn set_brake(&self, brake: Brake) {
+        self.brakes.store(!brake.is_empty(), Ordering::Release);
+        *write(&self.brake) = brake;
     }
 
     /// What that neighbour understands.
@@ -500,6 +526,10 @@ impl Directory {
             queued_bytes: AtomicUsize::new(0),
             reserved: AtomicU32::new(0),
             reserved_bytes: AtomicUsize::new(0),
+            braked: AtomicU32::new(0),
+            braked_bytes: AtomicUsize::new(0),
+            brakes: AtomicBool::new(false),
+            brake: RwLock::default(),
             congested: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             permissions: RwLock::new(None),

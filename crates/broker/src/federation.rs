@@ -11,7 +11,8 @@
 //!
 //! Invariant: what is acknowledged to a neighbour is with all its receivers, and where
 //! there is a store, committed for those that survive. While another neighbour has
-//! no room for it, it is not acknowledged, and nothing after it; so queues are
+//! no room for it, it is not acknowledged, nor what comes after it on its topic, and neighbours
+//! send less of that ([`crate::brake`]); so queues are
 //! bounded, and what is in them is never given up for lack of room.
 
 use std::collections::VecDeque;
@@ -275,6 +276,8 @@ pub enum Understands {
     Rights,
     /// Which message came before it, too.
     Order,
+    /// And of what others take only little, see `brake.rs`.
+    Brakes,
 }
 
 impl Understands {
@@ -283,7 +286,8 @@ impl Understands {
             0 => Self::Names,
             1 => Self::Notes,
             2 => Self::Rights,
-            _ => Self::Order,
+            3 => Self::Order,
+            _ => Self::Brakes,
         }
     }
 }
@@ -437,8 +441,8 @@ pub enum LinkNews<'a> {
     },
     /// A message for the federation.
     Message(&'a [u8]),
-    /// Publications of the neighbour wait here for room or the store from now on, or none does
-    /// any more; none does when the connection is gone.
+    /// Publications of the neighbour wait from now on, here for room or the store or there because
+    /// of that, or none does any more; none does when the connection is gone.
     Waits(bool),
     /// The connection is gone.
     Down(&'a str),
@@ -597,6 +601,21 @@ pub(crate) struct LinkState {
     pub(crate) early: VecDeque<Early>,
     /// Retained messages that the neighbour has told it has, since it began to.
     pub(crate) has: Vec<u64>,
+    /// Filters on which the neighbour takes only little, as it says.
+    pub(crate) brake: Arc<[Box<str>]>,
+    /// What it was told of that last, by parts.
+    pub(crate) told: Vec<Arc<[Box<str>]>>,
+    /// Its filters, while its queue is full: few that match the same and more.
+    pub(crate) full: Option<Arc<[Box<str>]>>,
+    /// So is what is kept back for it.
+    pub(crate) braked_full: bool,
+}
+
+impl LinkState {
+    /// Whether publications of the neighbour wait, here or there, because there is no room here.
+    pub(crate) fn waits(&self) -> bool {
+        !self.parked.is_empty() || !self.early.is_empty() || !self.told.is_empty()
+    }
 }
 
 /// A publication of a neighbour that came before the one that was published before it.

@@ -18,6 +18,7 @@
 mod access;
 mod admission;
 pub mod answers;
+mod brake;
 mod config;
 mod depth;
 mod directory;

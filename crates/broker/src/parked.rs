@@ -16,6 +16,8 @@ use hashbrown::HashSet;
 pub(crate) enum Cause {
     /// A receiver has no room, or does not read; its shard and number.
     Receiver(u16, u64),
+    /// A neighbour has no room for more of what is kept back for it.
+    Brake(u16, u64),
     /// A shard does not take what it was sent.
     Shard(u16),
     /// Nothing can be stored.
@@ -61,6 +63,11 @@ impl Parked {
     /// Whether one waits for that.
     pub(crate) fn has_cause(&self, cause: Cause) -> bool {
         self.causes.contains(&cause)
+    }
+
+    /// All that any wait for, but others on their topic.
+    pub(crate) fn causes(&self) -> impl Iterator<Item = Cause> {
+        self.causes.iter().copied()
     }
 
     pub(crate) fn park(&mut self, cause: Cause, topic: &[u8], packet: Box<[u8]>) {

@@ -8,8 +8,12 @@
 //! The last part of every bound is kept free for urgent messages, so that one
 //! session full of others does not have every alarm refused that it subscribes to.
 //!
+//! What is kept back for a neighbour ([`crate::brake`]) is refused when it takes half of a
+//! bound, and this half does not count for the others.
+//!
 //! Invariant: with policy `refuse`, what waits in a session and what is
-//! reserved in it never exceed its bounds, nor all sessions theirs.
+//! reserved in it never exceed its bounds, and by half at most where something is kept back,
+//! nor all sessions theirs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +34,8 @@ pub(crate) struct Need {
     /// It may expire: it waits in the session, where that is seen, while the
     /// connection has not taken everything.
     pub(crate) fleeting: bool,
+    /// It is kept back for that neighbour.
+    pub(crate) braked: bool,
 }
 
 impl Hub {
@@ -79,7 +85,7 @@ impl Hub {
         };
         let total = self.directory.queued_bytes.load(Ordering::Relaxed);
         let bounds = Bounds::of(&self.config.limits, class).for_session(&target.session);
-        bounds.fit(session, size, 0) && total + size <= bounds.total
+        bounds.fit(session, need, 0) && total + size <= bounds.total
     }
 
     /// Promises room for a message with QoS above 0 in a local session, of which
@@ -110,7 +116,7 @@ impl Hub {
             .fetch_add(size, Ordering::Relaxed);
         *reserved += size;
         let bounds = Bounds::of(&self.config.limits, class);
-        bounds.fit(session, size, copies) && total + size <= bounds.total
+        bounds.fit(session, need, copies) && total + size <= bounds.total
     }
 
     /// Gives back what was reserved and not used.
@@ -124,33 +130,29 @@ impl Hub {
     }
 
     /// Whether a session of another shard seems to have room.
-    pub(crate) fn may_have_room(&self, handle: &SessionHandle, class: Class, size: usize) -> bool {
+    pub(crate) fn may_have_room(&self, handle: &SessionHandle, need: Need) -> bool {
         if handle.is_away() {
             return true;
         }
-        let bounds = Bounds::of(&self.config.limits, class);
-        let messages = handle.queued.load(Ordering::Relaxed) as usize
-            + handle.reserved.load(Ordering::Relaxed) as usize;
-        let bytes = handle.queued_bytes.load(Ordering::Relaxed)
-            + handle.reserved_bytes.load(Ordering::Relaxed);
-        messages < bounds.messages && bytes + size <= bounds.bytes
+        let bounds = Bounds::of(&self.config.limits, need.class);
+        let messages = handle.reserved.load(Ordering::Relaxed) as usize;
+        let bytes = handle.reserved_bytes.load(Ordering::Relaxed);
+        bounds.have(&Filled::of_handle(handle, messages, bytes), need, 0)
     }
 
     /// Promises room for one message in a session of another shard, where it is
     /// of that class, if it has that.
-    pub(crate) fn reserve(&self, handle: &SessionHandle, class: Class, size: usize) -> bool {
+    pub(crate) fn reserve(&self, handle: &SessionHandle, need: Need) -> bool {
+        let Need { class, size, .. } = need;
         let bounds = Bounds::of(&self.config.limits, class);
-        let messages = handle.reserved.fetch_add(1, Ordering::AcqRel) as usize
-            + handle.queued.load(Ordering::Acquire) as usize;
-        let bytes = handle.reserved_bytes.fetch_add(size, Ordering::AcqRel)
-            + handle.queued_bytes.load(Ordering::Acquire);
+        let messages = handle.reserved.fetch_add(1, Ordering::AcqRel) as usize;
+        let bytes = handle.reserved_bytes.fetch_add(size, Ordering::AcqRel);
+        let filled = Filled::of_handle(handle, messages, bytes);
         let total = self
             .directory
             .queued_bytes
             .fetch_add(size, Ordering::Relaxed);
-        let fits = messages < bounds.messages
-            && bytes + size <= bounds.bytes
-            && total + size <= bounds.total;
+        let fits = bounds.have(&filled, need, 0) && total + size <= bounds.total;
         let fits = fits || handle.is_away();
         if !fits {
             self.give_back(handle, size);
@@ -203,12 +205,82 @@ impl Bounds {
     }
 
     /// Whether a session's queue takes another message after `copies` of it.
-    fn fit(&self, session: &Session, size: usize, copies: usize) -> bool {
+    fn fit(&self, session: &Session, need: Need, copies: usize) -> bool {
         let handle = &session.handle;
-        let messages = session.queue.len() + handle.reserved.load(Ordering::Acquire) as usize;
-        let bytes = session.queue.bytes() + handle.reserved_bytes.load(Ordering::Acquire);
-        messages + copies < self.messages && bytes + (copies + 1) * size <= self.bytes
+        let filled = Filled {
+            messages: session.queue.len() + handle.reserved.load(Ordering::Acquire) as usize,
+            bytes: session.queue.bytes() + handle.reserved_bytes.load(Ordering::Acquire),
+            braked: session.queue.braked(),
+        };
+        // For who is away for long all is kept that there is room for.
+        let braked = need.braked && !handle.is_away();
+        self.have(&filled, Need { braked, ..need }, copies)
     }
+
+    /// Whether they let another message in after `copies` of it.
+    fn have(&self, filled: &Filled, need: Need, copies: usize) -> bool {
+        let (messages, bytes) = filled.open(self);
+        let size = need.size;
+        let fits = messages + copies < self.messages && bytes + (copies + 1) * size <= self.bytes;
+        let (messages, bytes) = filled.braked;
+        let (most, most_bytes) = self.braked();
+        fits && (!need.braked
+            || messages + copies < most && bytes + (copies + 1) * size <= most_bytes)
+    }
+
+    /// What may be kept back: messages and bytes.
+    fn braked(&self) -> (usize, usize) {
+        ((self.messages / 2).max(1), self.bytes / 2)
+    }
+}
+
+/// What waits in a queue, or has been promised room there.
+struct Filled {
+    messages: usize,
+    bytes: usize,
+    /// Messages among them that are kept back, and their bytes.
+    braked: (usize, usize),
+}
+
+impl Filled {
+    /// That of a session of another shard, with what is reserved there.
+    fn of_handle(handle: &SessionHandle, reserved: usize, reserved_bytes: usize) -> Self {
+        Self {
+            messages: handle.queued.load(Ordering::Acquire) as usize + reserved,
+            bytes: handle.queued_bytes.load(Ordering::Acquire) + reserved_bytes,
+            braked: (
+                handle.braked.load(Ordering::Acquire) as usize,
+                handle.braked_bytes.load(Ordering::Acquire),
+            ),
+        }
+    }
+
+    /// What of it counts for messages that are not kept back.
+    fn open(&self, bounds: &Bounds) -> (usize, usize) {
+        let (most, most_bytes) = bounds.braked();
+        let (messages, bytes) = self.braked;
+        // Another shard may say the parts at different moments.
+        let open = self.messages.saturating_sub(messages.min(most));
+        (open, self.bytes.saturating_sub(bytes.min(most_bytes)))
+    }
+}
+
+/// How full the queue of a neighbour is in eighths, but for what is kept back, and that.
+pub(crate) fn fullness(limits: &Limits, session: &Session) -> [usize; 2] {
+    let bounds = Bounds::of(limits, Class::Normal);
+    let filled = Filled {
+        messages: session.queue.len(),
+        bytes: session.queue.bytes(),
+        braked: session.queue.braked(),
+    };
+    let eighths = |(messages, bytes): (usize, usize), (most, most_bytes): (usize, usize)| {
+        let of = |part: usize, all: usize| part.saturating_mul(8) / all.max(1);
+        of(messages, most).max(of(bytes, most_bytes))
+    };
+    [
+        eighths(filled.open(&bounds), (bounds.messages, bounds.bytes)),
+        eighths(filled.braked, bounds.braked()),
+    ]
 }
 
 /// Whether a session with that connection is sent a plain message with QoS above 0
@@ -220,7 +292,8 @@ pub(crate) fn takes_at_once(
     send_buffer: usize,
     need: Need,
 ) -> bool {
-    session.queue.is_empty()
+    session.queue.is_clear()
+        && !need.braked
         && session.replays.is_empty()
         && session.window.has_room(conn.receive_max)
         && conn.out.backlog_before(need.class) < send_buffer

@@ -117,6 +117,8 @@ counters! {
     /// Messages from neighbour brokers that had to wait for room before they were
     /// acknowledged.
     publishes_parked,
+    /// Messages that were kept back for neighbour brokers that take only little of them.
+    publishes_braked,
     /// Messages from neighbour brokers that had to wait for those published before them.
     publishes_early,
     /// Dropped: the receiver is slow and its buffer full (QoS 0).

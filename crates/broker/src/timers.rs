@@ -18,6 +18,8 @@ pub(crate) enum Timer {
     Pause { slot: u32, generation: u32 },
     /// What a neighbour has sent may have room now.
     Parked { slot: u32, generation: u32 },
+    /// Neighbours may have to be told of what only little is taken here.
+    Brakes,
     /// What a neighbour has sent is acknowledged at last.
     Answers { slot: u32, generation: u32 },
     /// A publisher that came too early may go on.

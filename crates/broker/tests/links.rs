@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
+use std::collections::HashSet;
 use std::io::IoSlice;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,8 @@ struct Notes {
     origin: u32,
     news: Mutex<Vec<String>>,
     names: Mutex<Vec<MessageName>>,
+    /// The same, to be found: origin and number.
+    known: Mutex<HashSet<(u32, u32)>>,
     conn: Mutex<Option<ConnId>>,
     wills: Mutex<Vec<Testament>>,
 }
@@ -62,9 +65,7 @@ impl Federation for Notes {
     }
 
     fn is_new(&self, name: MessageName, _: bool) -> bool {
-        let names = self.names.lock().unwrap();
-        let same = |other: &MessageName| (other.origin, other.number) == (name.origin, name.number);
-        name.origin.get() != self.origin && !names.iter().any(same)
+        name.origin.get() != self.origin && !self.was_here(name)
     }
 
     fn clock(&self) -> u64 {
@@ -85,12 +86,13 @@ impl Federation for Notes {
 
     fn note(&self, name: MessageName) {
         self.names.lock().unwrap().push(name);
+        let key = (name.origin.get(), name.number);
+        self.known.lock().unwrap().insert(key);
     }
 
     fn was_here(&self, name: MessageName) -> bool {
-        let names = self.names.lock().unwrap();
-        let same = |other: &MessageName| (other.origin, other.number) == (name.origin, name.number);
-        names.iter().any(same)
+        let known = self.known.lock().unwrap();
+        known.contains(&(name.origin.get(), name.number))
     }
 
     fn was_origin(&self, _: NonZeroU32) {}
@@ -1509,4 +1511,366 @@ fn what_comes_early_waits_unless_somebody_else_gets_it() {
     subscribe(&mut broker, other, "t/+");
     come(&mut broker, "1,9");
     assert_eq!(got(&mut broker), ["1,9"]);
+}
+
+/// Brokers that are joined as a tree, in virtual time.
+struct Net {
+    brokers: Vec<Broker>,
+    links: Vec<[(usize, ConnId); 2]>,
+    /// Brokers that read nothing, and send nothing.
+    stopped: Vec<usize>,
+    now: Nanos,
+}
+
+impl Net {
+    /// Joined by `edges`; all understand each other so far.
+    fn new(brokers: usize, edges: &[[usize; 2]], config: &Config, by: Understands) -> Self {
+        let broker = |n| Broker::with(1 + n as u32, config.clone());
+        let mut net = Self {
+            brokers: (0..brokers).map(broker).collect(),
+            links: Vec::new(),
+            stopped: Vec::new(),
+            now: NOW,
+        };
+        for [from, to] in edges {
+            let link = net.join(*from, *to, config, by);
+            net.links.push(link);
+        }
+        net
+    }
+
+    fn join(
+        &mut self,
+        from: usize,
+        to: usize,
+        config: &Config,
+        by: Understands,
+    ) -> [(usize, ConnId); 2] {
+        let limits = LinkLimits {
+            receive_maximum: config.limits.receive_maximum,
+            max_packet: 1 << 20,
+            topic_aliases: 2,
+        };
+        let [name, other] = [from, to].map(|n| n.to_string());
+        let there = self.brokers[to].open();
+        let mut properties = PropertyBuf::new();
+        let most = u32::from(limits.receive_maximum);
+        properties.push_number(PropertyId::ReceiveMaximum, most);
+        properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
+        let client_id = format!("$mesh/{name}");
+        let Packet::Connect(connect) = connect(&client_id) else {
+            unreachable!();
+        };
+        let connect = Connect {
+            properties: properties.as_properties(),
+            ..connect
+        };
+        self.brokers[to].give(there, Packet::Connect(connect));
+        self.brokers[to].take(there);
+        let shard = &mut self.brokers[from].shard;
+        let here = shard.open_link(meta(), &other, limits, self.now);
+        shard.link_carry(&other, true, by, self.now);
+        let shard = &mut self.brokers[to].shard;
+        shard.link_carry(&name, true, by, self.now);
+        [(from, here), (to, there)]
+    }
+
+    /// A link is lost, and there again.
+    fn reconnect(&mut self, link: usize, config: &Config) {
+        let [(from, here), (to, there)] = self.links[link];
+        self.brokers[from].shard.closed(here, "lost", self.now);
+        self.brokers[to].shard.closed(there, "lost", self.now);
+        self.links[link] = self.join(from, to, config, Understands::Brakes);
+    }
+
+    fn wants(&mut self, at: usize, peer: usize, filters: &[&str]) {
+        let filters: Vec<Box<str>> = filters.iter().map(|it| (*it).into()).collect();
+        let shard = &mut self.brokers[at].shard;
+        shard.link_interest(&peer.to_string(), &filters, &[]);
+    }
+
+    fn take(&mut self, at: usize, conn: ConnId) -> Vec<u8> {
+        let shard = &mut self.brokers[at].shard;
+        let mut slices = [IoSlice::new(&[]); 8];
+        let n = shard.pending(conn, Scope::All, self.now, &mut slices);
+        let bytes: Vec<u8> = slices[..n].iter().flat_map(|it| it.to_vec()).collect();
+        shard.sent(conn, bytes.len(), self.now);
+        bytes
+    }
+
+    /// A millisecond passes, in which links carry what there is to be sent.
+    fn step(&mut self) {
+        self.now = self.now + Nanos::from_millis(1);
+        for broker in &mut self.brokers {
+            broker.shard.tick(self.now);
+        }
+        loop {
+            let mut moved = false;
+            for [a, b] in self.links.clone() {
+                for ((from, here), (to, there)) in [(a, b), (b, a)] {
+                    if self.stopped.contains(&from) || self.stopped.contains(&to) {
+                        continue;
+                    }
+                    let bytes = self.take(from, here);
+                    let shard = &mut self.brokers[to].shard;
+                    let received = shard.receive(there, &bytes, self.now);
+                    assert_eq!(received.consumed, bytes.len(), "{from} to {to}");
+                    moved |= !bytes.is_empty();
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// A client of a broker publishes; whether the message is taken in.
+    fn publish(&mut self, at: usize, conn: ConnId, publish: Publish<'_>) -> bool {
+        let (qos, packet_id) = (publish.qos, publish.packet_id);
+        let mut bytes = Vec::new();
+        publish.encode(Version::V5, &mut bytes).unwrap();
+        // As long as it is held back.
+        while self.brokers[at]
+            .shard
+            .receive(conn, &bytes, self.now)
+            .consumed
+            == 0
+        {
+            self.step();
+        }
+        let answer = self.take(at, conn);
+        let Ok(Split::Frame(frame)) = split(&answer, u32::MAX) else {
+            panic!("no answer");
+        };
+        let ack = Ack::decode(frame.kind, frame.body, Version::V5).unwrap();
+        let taken = !ack.reason.is_error();
+        if taken && qos == QoS::ExactlyOnce {
+            let release = Ack::new(packet_id, ReasonCode::Success);
+            bytes.clear();
+            release
+                .encode(PacketType::PubRel, Version::V5, &mut bytes)
+                .unwrap();
+            while self.brokers[at]
+                .shard
+                .receive(conn, &bytes, self.now)
+                .consumed
+                == 0
+            {
+                self.step();
+            }
+            self.take(at, conn);
+        }
+        taken
+    }
+
+    /// What a client is sent, all of which it acknowledges.
+    fn got(&mut self, at: usize, conn: ConnId) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            let bytes = self.take(at, conn);
+            if bytes.is_empty() {
+                return all;
+            }
+            let (mut rest, mut acks) = (&bytes[..], Vec::new());
+            while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
+                if let Packet::Publish(it) = Packet::decode(frame, Version::V5).unwrap() {
+                    all.push(String::from_utf8_lossy(it.payload).into_owned());
+                    let ack = Ack::new(it.packet_id, ReasonCode::Success);
+                    ack.encode(PacketType::PubAck, Version::V5, &mut acks)
+                        .unwrap();
+                }
+                rest = &rest[frame.bytes.len()..];
+            }
+            let shard = &mut self.brokers[at].shard;
+            assert_eq!(shard.receive(conn, &acks, self.now).consumed, acks.len());
+        }
+    }
+}
+
+/// A row of brokers, at whose end one takes nothing of what is on `slow/#`, and another one gets
+/// `fast`.
+struct Row {
+    net: Net,
+    hops: usize,
+    slow: ConnId,
+    fast: ConnId,
+    publisher: ConnId,
+    /// Where that publishes, and how.
+    at: usize,
+    qos: QoS,
+}
+
+impl Row {
+    fn new(hops: usize, config: &Config, by: Understands, qos: QoS) -> Self {
+        let (last, slow, fast) = (hops - 1, hops, hops + 1);
+        let row = (1..hops).map(|n| [n - 1, n]);
+        let edges: Vec<[usize; 2]> = row.chain([[last, slow], [last, fast]]).collect();
+        let mut net = Net::new(hops + 2, &edges, config, by);
+        for n in 0..last {
+            net.wants(n, n + 1, &["slow/#", "fast"]);
+        }
+        net.wants(last, slow, &["slow/#"]);
+        net.wants(last, fast, &["fast"]);
+        let [at_slow, at_fast] = [(slow, "slow/#"), (fast, "fast")].map(|(n, filter)| {
+            let client = net.brokers[n].client("subscriber");
+            subscribe(&mut net.brokers[n], client, filter);
+            client
+        });
+        let publisher = net.brokers[0].client("publisher");
+        net.stopped.push(slow);
+        Self {
+            net,
+            hops,
+            slow: at_slow,
+            fast: at_fast,
+            publisher,
+            at: 0,
+            qos,
+        }
+    }
+
+    /// Whether a message is taken in.
+    fn publish(&mut self, topic: &str, payload: usize) -> bool {
+        let payload = payload.to_string();
+        let publish = Publish {
+            qos: self.qos,
+            ..publish(topic, &payload, 1)
+        };
+        self.net.publish(self.at, self.publisher, publish)
+    }
+
+    fn fast(&mut self) -> Vec<usize> {
+        numbers(self.net.got(self.hops + 1, self.fast))
+    }
+
+    /// The one that took nothing takes all, and its subscriber gets so many messages.
+    fn take_all(&mut self, expected: usize) -> Vec<usize> {
+        self.net.stopped.clear();
+        let mut got = Vec::new();
+        while got.len() < expected {
+            let before = got.len();
+            for _ in 0..100 {
+                self.net.step();
+                got.extend(numbers(self.net.got(self.hops, self.slow)));
+            }
+            assert!(before < got.len(), "{before} of {expected}");
+        }
+        got
+    }
+}
+
+fn numbers(payloads: Vec<String>) -> Vec<usize> {
+    payloads.iter().map(|it| it.parse().unwrap()).collect()
+}
+
+/// What goes to a neighbour that takes nothing holds nothing that goes to others, at two and three
+/// hops, however much of it is taken in; it comes when it takes something again, all of it, once and
+/// in order.
+#[test]
+fn who_takes_nothing_far_away_does_not_hold_what_goes_to_others() {
+    for (hops, qos, topics) in [
+        (2, QoS::AtLeastOnce, 1),
+        (3, QoS::AtLeastOnce, 5000),
+        (3, QoS::ExactlyOnce, 1),
+    ] {
+        let mut config = Config::default();
+        config.limits.max_queued_messages = 3000;
+        let mut row = Row::new(hops, &config, Understands::Brakes, qos);
+        let mut expected = Vec::new();
+        for n in 0..30_000 {
+            if row.publish(&format!("slow/{}", n % topics), n) {
+                expected.push(n);
+            }
+            // All the time, and thousands of them.
+            if n % 10 == 0 {
+                assert!(row.publish("fast", n), "{n}");
+                row.net.step();
+                assert_eq!(row.fast(), [n], "{hops} {qos:?}");
+            }
+        }
+        let accepted = expected.len();
+        assert!((1000 + 2700..29_000).contains(&accepted), "{accepted}");
+        let brokers = row.net.brokers.iter_mut();
+        let mut queued = brokers.map(|it| it.shard.stats().queued_messages);
+        assert!(queued.all(|queued| queued <= 3000 * 3 / 2));
+        let mut got = row.take_all(accepted);
+        // On each topic in order.
+        got.sort_by_key(|n| n % topics);
+        expected.sort_by_key(|n| n % topics);
+        assert!(got == expected, "{hops} {qos:?}");
+        assert!(row.publish("slow/0", 0));
+        assert_eq!(row.take_all(1), [0]);
+    }
+}
+
+/// Also where clients there have filled its queue before, so that all that is under way has to wait,
+/// and where more others come than there are packet identifiers.
+#[test]
+fn who_is_full_already_does_not_hold_what_goes_to_others() {
+    let mut config = Config::default();
+    config.limits.max_queued_messages = 40;
+    config.limits.receive_maximum = 20;
+    let mut row = Row::new(2, &config, Understands::Brakes, QoS::AtLeastOnce);
+    let there = row.net.brokers[1].client("publisher");
+    let far = (std::mem::replace(&mut row.publisher, there), row.at);
+    row.at = 1;
+    let mut expected: Vec<usize> = (0..100).filter(|n| row.publish("slow/a", *n)).collect();
+    (row.publisher, row.at) = far;
+    // More than may be under way at once.
+    expected.extend((100..130).filter(|n| row.publish("slow/b", *n)));
+    assert!(expected.len() >= 20 + 36 + 20);
+    let parked = row.net.brokers[1].shard.stats().publishes_parked;
+    for n in 0..70_000 {
+        assert!(row.publish("fast", n), "{n}");
+        if n % 10 == 0 {
+            row.net.step();
+            let most = row.fast().into_iter().max();
+            assert_eq!(most, Some(n));
+        }
+    }
+    assert!(
+        row.net.brokers[1].shard.stats().publishes_parked >= 20,
+        "{parked}"
+    );
+    assert_eq!(row.take_all(expected.len()), expected);
+}
+
+/// Who does not understand what it would be told has all wait.
+#[test]
+fn who_does_not_know_of_brakes_is_told_of_none() {
+    let mut config = Config::default();
+    config.limits.max_queued_messages = 40;
+    config.limits.receive_maximum = 20;
+    let mut row = Row::new(2, &config, Understands::Order, QoS::AtLeastOnce);
+    let accepted: Vec<usize> = (0..200).filter(|n| row.publish("slow/a", *n)).collect();
+    assert!(!row.publish("fast", 0));
+    assert_eq!(row.take_all(accepted.len()), accepted);
+    assert!(row.publish("fast", 1));
+    row.net.step();
+    assert_eq!(row.fast(), [1]);
+}
+
+/// What is kept back is sent on another way, or is there after the connection was lost, with what
+/// else waits.
+#[test]
+fn what_is_kept_back_survives_its_connection() {
+    let mut config = Config::default();
+    config.limits.max_queued_messages = 40;
+    config.limits.receive_maximum = 20;
+    let mut row = Row::new(2, &config, Understands::Brakes, QoS::AtLeastOnce);
+    let mut accepted = Vec::new();
+    for n in 0..200 {
+        if row.publish("slow/a", n) {
+            accepted.push(n);
+        }
+        row.net.step();
+    }
+    assert!(row.net.brokers[0].shard.stats().publishes_braked > 0);
+    // All of it is somewhere: at c, in flight and queued; at b what is under way and kept back.
+    assert!(accepted.len() > 20 + 27 + 20, "{}", accepted.len());
+    row.net.reconnect(0, &config);
+    assert_eq!(row.take_all(accepted.len()), accepted);
+    assert!(row.publish("fast", 1));
+    row.net.step();
+    assert_eq!(row.fast(), [1]);
 }

@@ -147,6 +147,9 @@ impl Publication<'_> {
             class: self.class_for(target),
             size: self.size(),
             fleeting: self.expires != Nanos::MAX && !target.session.link,
+            braked: self.qos != QoS::AtMostOnce
+                && !self.stamp.class().is_urgent()
+                && target.session.is_braked(self.parts.topic, self.retain),
         }
     }
 
@@ -477,8 +480,9 @@ impl Hub {
         if class.is_urgent() {
             return self.deliver_urgent_acknowledged(publication, target, qos, retain, number, now);
         }
-        let need = publication.need(target);
+        let mut need = publication.need(target);
         let session = self.sessions.get_mut(target.slot)?;
+        need.braked |= session.queue.has_braked(publication.parts.topic);
         let send_buffer = self.config.limits.send_buffer;
         if let Some(slot) = session.conn
             && let Some(conn) = self.conns.get_mut(slot)
@@ -610,8 +614,12 @@ impl Hub {
         number: Option<Number>,
         now: Nanos,
     ) -> Option<u32> {
-        let need = publication.need(target);
+        let mut need = publication.need(target);
         let Need { class, size, .. } = need;
+        if qos != QoS::AtMostOnce && !class.is_urgent() {
+            let queue = &self.sessions.get(target.slot)?.queue;
+            need.braked |= queue.has_braked(publication.parts.topic);
+        }
         if target.session.is_away() && !self.queue_has_room(target, need) {
             self.stats.not_queued(class);
             return None;
@@ -639,7 +647,10 @@ impl Hub {
                 QueueFull::DropOldest => {
                     while !self.queue_has_room(target, need)
                         && let Some(session) = self.sessions.get_mut(target.slot)
-                        && let Some(oldest) = session.queue.give_up(publication.stamp.rank)
+                        && let Some(oldest) = match need.braked {
+                            true => session.queue.give_up_braked(),
+                            false => session.queue.give_up(publication.stamp.rank),
+                        }
                     {
                         Journal::done(&mut self.journal, session, oldest.entry);
                         self.forget_queued(&Load::of(&oldest.message));
@@ -704,9 +715,13 @@ impl Hub {
         };
         publication.reserved -= reserved;
         let session = self.sessions.get_mut(target.slot)?;
-        session.queue.push(delivery, now);
+        match need.braked {
+            true => session.queue.push_braked(delivery, now),
+            false => session.queue.push(delivery, now),
+        }
         session.share_queue_len();
         self.stats.queued(&load);
+        self.stats.publishes_braked += u64::from(need.braked);
         // Almost always it was promised room, which counts it already.
         if reserved < size {
             self.directory
@@ -720,15 +735,27 @@ impl Hub {
             };
             self.timers.arm(session.sweep_at, timer);
         }
-        let slot = session.conn.filter(|_| !session.handle.is_away())?;
+        let slot = session.conn.filter(|_| !session.handle.is_away());
+        let (braked, braked_bytes) = session.queue.braked();
+        let (len, bytes) = match need.braked {
+            // Half of it may be kept back.
+            true => (2 * braked, 2 * braked_bytes),
+            false => (
+                session.queue.len() - braked,
+                session.queue.bytes() - braked_bytes,
+            ),
+        };
         let half = self.config.limits.max_queued_messages / 2;
-        if session.queue.len() >= half.max(1)
-            || session.queue.bytes() >= self.config.limits.max_queued_bytes / 2
-        {
-            self.congest(slot, now);
-            return Some(slot);
+        let is_half_full = len >= half.max(1) || bytes >= self.config.limits.max_queued_bytes / 2;
+        if target.session.link && is_half_full {
+            self.look_at_brakes(now);
         }
-        None
+        if need.braked {
+            self.pump(target.slot, now);
+        }
+        let slot = slot.filter(|_| is_half_full)?;
+        self.congest(slot, now);
+        Some(slot)
     }
 
     /// Keeps a message for a session until what comes before it has come from where the session

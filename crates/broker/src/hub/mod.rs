@@ -86,6 +86,10 @@ pub(crate) struct Hub {
     pub(crate) unparking: bool,
     /// And that does not wait any more for what came before it.
     pub(crate) ripe: bool,
+    /// Slots of the sessions of neighbours.
+    pub(crate) neighbours: Vec<u32>,
+    /// It is looked soon at how full their queues are.
+    pub(crate) brakes_armed: bool,
     /// What neighbours sent again and others got because of that.
     pub(crate) passed_on: PassedOn,
     /// What [`crate::Shard::link_keep`] was asked last, and the ticket that it waits for.

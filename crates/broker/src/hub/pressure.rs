@@ -183,8 +183,11 @@ impl Hub {
         let limits = &self.config.limits;
         let drained = conn.out.backlog() <= limits.send_buffer / 2
             && self.sessions.get(conn.session).is_none_or(|session| {
-                session.queue.len() <= limits.max_queued_messages / 4
-                    && session.queue.bytes() <= limits.max_queued_bytes / 4
+                let (braked, braked_bytes) = session.queue.braked();
+                session.queue.len() - braked <= limits.max_queued_messages / 4
+                    && session.queue.bytes() - braked_bytes <= limits.max_queued_bytes / 4
+                    && braked <= limits.max_queued_messages / 8
+                    && braked_bytes <= limits.max_queued_bytes / 8
             });
         if drained {
             conn.slow = false;

@@ -248,6 +248,16 @@ impl Taken {
         ahead: usize,
         now: Nanos,
     ) {
+        while session.window.has_braked_room(conn.receive_max)
+            && conn.out.backlog() < ahead
+            && let Some((since, delivery)) = session.queue.pop_braked()
+        {
+            let open = session.window.open();
+            self.send_one(since, delivery, session, conn, outlet, now);
+            if session.window.open() > open {
+                session.window.brake_last();
+            }
+        }
         while let Some(next) = session.queue.front()
             && match next.message.stamp.class() {
                 class if class.is_urgent() => {
@@ -263,18 +273,30 @@ impl Taken {
             && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
             && let Some((since, delivery)) = session.queue.pop()
         {
-            self.load.add(&delivery.message);
-            let class = delivery.message.stamp.class();
-            if delivery.message.is_expired(now) {
-                outlet.stats.expired(class);
-                Journal::done(outlet.journal, session, delivery.entry);
-                continue;
-            }
-            outlet.stats.class(class).held.record(now - since);
-            if send_delivery(delivery, class, session, conn, outlet, now) {
-                self.sent = true;
-                self.urgent |= class.is_urgent();
-            }
+            self.send_one(since, delivery, session, conn, outlet, now);
+        }
+    }
+
+    fn send_one(
+        &mut self,
+        since: Nanos,
+        delivery: Delivery,
+        session: &mut Session,
+        conn: &mut Conn,
+        outlet: &mut Outlet<'_>,
+        now: Nanos,
+    ) {
+        self.load.add(&delivery.message);
+        let class = delivery.message.stamp.class();
+        if delivery.message.is_expired(now) {
+            outlet.stats.expired(class);
+            Journal::done(outlet.journal, session, delivery.entry);
+            return;
+        }
+        outlet.stats.class(class).held.record(now - since);
+        if send_delivery(delivery, class, session, conn, outlet, now) {
+            self.sent = true;
+            self.urgent |= class.is_urgent();
         }
     }
 }

@@ -499,6 +499,7 @@ impl Hub {
         let awaited = awaited.map(|(filter, brokers)| (filter[AWAITED.len()..].into(), brokers));
         let awaited = awaited.collect();
         let shared: Vec<Box<str>> = members.keys().cloned().collect();
+        self.neighbours.push(slot);
         session.link = Some(Box::new(LinkState {
             filters,
             members,

@@ -168,9 +168,11 @@ impl Shard {
         session.handle.connected.store(false, Ordering::Release);
         session.handle.congested.store(false, Ordering::Release);
         session.window.rewind();
+        session.set_brake(Arc::default());
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
         if let Some(link) = &mut session.link {
             link.held = None;
+            link.told.clear();
             // The neighbour sends it again.
             link.parked.clear();
             link.early.clear();

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::publish::{Packed, is_congested};
 use super::{Fail, Next, Shard, replica};
+use crate::brake;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Stamp};
 use crate::federation::{
@@ -38,7 +39,7 @@ const PACKED: usize = 4 << 10;
 /// Bytes of the longest part of a run, with the longest topic.
 const MAX_PACKED: u32 = 128 << 10;
 /// After this it is looked again whether what waits has room.
-const PARKED: Nanos = Nanos::from_millis(2);
+pub(super) const PARKED: Nanos = Nanos::from_millis(2);
 /// Publications of a neighbour that wait for others, at most: each is looked at every
 /// [`PARKED`].
 const MOST_EARLY: usize = 512;
@@ -68,6 +69,8 @@ pub(super) enum Incoming<'a> {
     Told(&'a [u8]),
     /// A message about what is retained.
     Retains(&'a [u8]),
+    /// A message about what the neighbour takes only little of.
+    Brakes(&'a [u8]),
     /// A message with a name and notes, which are not among its properties any more.
     Named(MessageName, Notes),
 }
@@ -76,6 +79,9 @@ pub(super) enum Incoming<'a> {
 pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fail> {
     if raw.topic == replica::TOPIC.as_bytes() {
         return Ok(Incoming::Retains(raw.payload));
+    }
+    if raw.topic == brake::TOPIC.as_bytes() {
+        return Ok(Incoming::Brakes(raw.payload));
     }
     if raw.topic.starts_with(LINK_TOPIC) {
         return Ok(Incoming::Told(raw.payload));
@@ -191,19 +197,23 @@ pub(super) fn cause_to_wait(
     if durability > Durability::None && hub.trouble_with(matched, nature).is_some() {
         return Some(Cause::Store);
     }
-    let need = Need {
-        class: Class::Normal,
-        size,
-        fleeting: false,
-    };
     let is_waited_for = |cause| parked.is_some_and(|parked| parked.has_cause(cause));
     let of_target = |target: &Target| {
         let own = target.no_local && target.session.number == nature.publisher;
         if target.qos == QoS::AtMostOnce || own {
             return None;
         }
+        let need = Need {
+            class: Class::Normal,
+            size,
+            fleeting: false,
+            braked: target.session.is_braked(topic, nature.retain),
+        };
         let (shard, number) = target.key();
-        let cause = Cause::Receiver(shard, number);
+        let cause = match need.braked {
+            true => Cause::Brake(shard, number),
+            false => Cause::Receiver(shard, number),
+        };
         let waits = is_waited_for(cause)
             || match target.session.link {
                 true => !hub.has_room(target, need),
@@ -296,7 +306,8 @@ pub(super) fn park(
     };
     let mut packet = Vec::new();
     let encoded = Packet::Publish(publish).encode(Version::V5, &mut packet);
-    let most = usize::from(hub.config.limits.receive_maximum);
+    // As many again while it was told to brake.
+    let most = 2 * usize::from(hub.config.limits.receive_maximum);
     let most_early = most_early(hub);
     let patience = hub.move_times().patience();
     let Some(conn) = hub.conns.get(id.slot) else {
@@ -306,13 +317,14 @@ pub(super) fn park(
     let Some(link) = session.and_then(|session| session.link.as_mut()) else {
         return Ok(Next::Packet);
     };
-    let waiting = link.parked.len() + link.early.len();
+    let (waiting, waits) = (link.parked.len() + link.early.len(), link.waits());
     if waiting >= most || encoded.is_err() {
         return Err(Fail::new(
             ReasonCode::ReceiveMaximumExceeded,
             "more messages that are not acknowledged than Receive Maximum",
         ));
     }
+    let is_full = matches!(wait, Wait::Room(Cause::Receiver(..) | Cause::Brake(..)));
     match wait {
         Wait::Room(cause) => {
             link.parked.park(cause, topic, packet.into());
@@ -330,8 +342,13 @@ pub(super) fn park(
             hub.stats.publishes_early += 1;
         }
     }
+    if is_full {
+        hub.look_at_brakes(now);
+    }
     if waiting == 0 && !hub.unparking {
-        tell_waits(hub, id, true);
+        if !waits {
+            tell_waits(hub, id, true);
+        }
         let ConnId { slot, generation } = id;
         hub.timers
             .arm(now + PARKED, Timer::Parked { slot, generation });
@@ -340,7 +357,7 @@ pub(super) fn park(
 }
 
 /// Tells the federation whether publications of a neighbour wait.
-fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
+pub(super) fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
     let session = hub.conns.get(id.slot).map(|conn| conn.session);
     let session = session.and_then(|slot| hub.sessions.get(slot));
     if let (Some(federation), Some(peer)) = (
@@ -410,6 +427,7 @@ impl Shard {
         };
         self.link_reached();
         let hub = &mut self.hub;
+        hub.look_at_brakes(now);
         let by_root = hub.by_root();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
@@ -479,6 +497,9 @@ impl Shard {
             }
         }
         drop(index);
+        if link.full.is_some() && !changed.is_empty() {
+            link.full = Some(link.gist());
+        }
         let wants_more = changed.iter().any(|(_, wanted)| *wanted);
         for (filter, wanted) in changed {
             hub.store_wish(slot, filter, wanted);
@@ -676,8 +697,11 @@ impl Shard {
             return;
         }
         let link = self.hub.link_state(slot);
-        if link.is_none_or(|link| link.parked.is_empty() && link.early.is_empty()) {
-            tell_waits(&self.hub, id, false);
+        let is_over = |link: &LinkState| link.parked.is_empty() && link.early.is_empty();
+        if link.as_deref().is_none_or(is_over) {
+            if link.is_none_or(|link| !link.waits()) {
+                tell_waits(&self.hub, id, false);
+            }
             return;
         }
         let ConnId { slot, generation } = id;
@@ -784,7 +808,7 @@ impl Shard {
                     moves,
                 ),
             };
-            session.queue.push(delivery, now);
+            session.enqueue(delivery, now);
             hub.stats.queued(&load);
             hub.directory
                 .queued_bytes
@@ -859,6 +883,9 @@ impl Shard {
         };
         conn.link = true;
         let link = session.link.get_or_insert_default();
+        if !hub.neighbours.contains(&slot) {
+            hub.neighbours.push(slot);
+        }
         link.held = Some(std::mem::take(&mut conn.receive_max));
         if let (Some(federation), Some(peer)) = (
             hub.directory.federation(),
@@ -879,6 +906,7 @@ impl Shard {
             return;
         };
         if let Some(link) = session.link.take() {
+            hub.neighbours.retain(|neighbour| *neighbour != slot);
             let mut index = hub.directory.index_mut();
             index.unsubscribe(replica::TOPIC, &session.handle, &hub.directory.generations);
             for filter in &link.filters {

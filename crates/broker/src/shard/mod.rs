@@ -2,6 +2,7 @@
 
 mod acknowledged;
 mod admission;
+mod brakes;
 mod connect;
 mod inspect;
 mod lifecycle;
@@ -201,6 +202,8 @@ impl Shard {
                 stats_shared: true,
                 unparking: false,
                 ripe: false,
+                neighbours: Vec::new(),
+                brakes_armed: false,
                 passed_on: PassedOn::default(),
                 wishes: None,
                 unpacking: None,
@@ -971,7 +974,7 @@ impl Shard {
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
             Timer::Errand { id } => moves.errands.get(&id).is_some_and(|(due, _)| *due == at),
-            Timer::Sys | Timer::Housekeeping => true,
+            Timer::Brakes | Timer::Sys | Timer::Housekeeping => true,
         });
     }
 
@@ -1028,6 +1031,7 @@ impl Shard {
             Timer::Answers { slot, generation } => {
                 self.hub.send_answers(ConnId { slot, generation });
             }
+            Timer::Brakes => self.hub.tell_brakes(now),
             Timer::Errand { id } => self.run_errand(id, now),
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {

@@ -90,6 +90,11 @@ impl Shard {
                     self.told_of_retained(session, message, now)?;
                     return Ok(Next::Packet);
                 }
+                Incoming::Brakes(message) => {
+                    let session = conn.session;
+                    self.told_to_brake(session, message, now)?;
+                    return Ok(Next::Packet);
+                }
                 Incoming::Named(of, with) => {
                     (name, notes) = (Some(of), with);
                     // It is retained, and not urgent any more.
@@ -276,7 +281,10 @@ impl Shard {
                         hub.answer(id.slot, kind, raw.packet_id, reason, Some(after));
                         return Ok(Next::Packet);
                     }
-                    if v5 && unreleased >= hub.config.limits.receive_maximum {
+                    // A neighbour may send as many again where it was told to brake.
+                    let most = hub.config.limits.receive_maximum;
+                    let most = most.saturating_mul(1 + u16::from(is_link));
+                    if v5 && unreleased >= most {
                         return Err(Fail::new(
                             ReasonCode::ReceiveMaximumExceeded,
                             "more unreleased QoS 2 messages than Receive Maximum",
@@ -1290,7 +1298,7 @@ fn promise_room(
         let room = if target.session.shard == hub.index {
             hub.promise(target, need, copies, &mut reserved)
         } else {
-            hub.reserve(&target.session, need.class, size)
+            hub.reserve(&target.session, need)
         };
         checked += usize::from(room);
         room
@@ -1340,7 +1348,7 @@ pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>
     } else if target.session.shard == hub.index {
         hub.has_room(target, need)
     } else {
-        hub.may_have_room(&target.session, need.class, need.size)
+        hub.may_have_room(&target.session, need)
     }
 }
 

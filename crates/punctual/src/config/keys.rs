@@ -400,7 +400,8 @@ section! {
         max_topic_length: Size = Size(65_535), in Size(1) => Size(65_535),
             since "0.1", Reload;
         /// Largest number of QoS 1 and 2 messages that wait for one session,
-        /// those in flight not counted.
+        /// those in flight not counted. For a neighbour in a mesh that takes only
+        /// little of some, half as many may wait beside them.
         max_queued_messages: Limit<u32> = Limit::At(10_000), in 1 => 100_000_000,
             since "0.1", Reload;
         /// Largest size of the messages that wait for one session.

@@ -79,6 +79,13 @@ const FAMILIES: &[Family] = &[
         One("publishes_parked"),
     ),
     family(
+        "punctual_mesh_messages_braked_total",
+        Counter,
+        "Messages that were kept back for neighbour brokers that take only little of them, since \
+         somebody behind them has no room.",
+        One("publishes_braked"),
+    ),
+    family(
         "punctual_mesh_messages_early_total",
         Counter,
         "Messages that waited for those published before them: PUBLISH packets from neighbour \

@@ -1,0 +1,230 @@
+//! What a neighbour takes only little of, because somebody behind it has no room for more.
+//!
+//! A broker whose queue for one neighbour fills up tells the others what that one wants
+//! ([`TOPIC`]). They keep back what they have for it on these filters, apart from the rest of its
+//! queue, and send it in a window of its own, as large as that of the rest, which overtakes. Of a
+//! queue half may be kept back; is that full, they tell their own neighbours the
+//! same, and refuse their clients what goes there, and nothing else. When there is room again, all
+//! of it goes back into the queue.
+//!
+//! Why that is enough:
+//!
+//! * **Nobody else waits.** What is kept back does not count in the window of the rest, nor in
+//!   its half of the queue. What was under way when the filters came counts as kept back, too, and
+//!   waits where it has no room ([`crate::parked`]) without taking that from others.
+//! * **Nothing stops for good.** What is under way of it waits for room like all that is
+//!   under way. Since nothing else holds it, it goes on as soon as the one that is full does.
+//! * **Order.** What waits on one topic is either kept back or in the queue, in its order: who comes
+//!   to a topic of which something is kept back is kept back as well, and what was in the queue when
+//!   the filters came moves as a whole. One that is retained, which is kept back whatever its topic,
+//!   since it goes to everybody, goes only when nothing older is in the queue.
+//! * **Bounds.** A queue holds half as much again as it may hold otherwise, and a window twice as
+//!   much. The filters are at most [`MOST`]: of more, the first levels stand for all that begin so.
+//! * **A restart** or another connection begins without: all is in the queue, in the order in which
+//!   it came.
+//!
+//! A broker that does not understand that is told nothing, and has its messages wait where there is
+//! no room for them, until its window is full.
+
+use std::collections::BTreeSet;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use punctual_codec::topic;
+
+/// Where a neighbour says so: all the filters each time, each behind its length.
+pub(crate) const TOPIC: &str = "$mesh/brake";
+/// Filters at most, and their bytes.
+const MOST: usize = 512;
+const MOST_BYTES: usize = 32 << 10;
+/// Levels of those that stand for others at most.
+const LEVELS: usize = 8;
+/// Of a queue that is so full, in eighths, neighbours are told,
+pub(crate) const HIGH: usize = 6;
+/// until less waits there.
+pub(crate) const LOW: usize = 5;
+
+/// Filters that a topic is looked for in.
+#[derive(Debug, Default)]
+pub(crate) struct Brake {
+    below: HashMap<Box<str>, Self, RandomState>,
+    /// A filter ends here.
+    ends: bool,
+    /// One ends in `#` here.
+    all: bool,
+}
+
+impl Brake {
+    pub(crate) fn new(filters: &[Box<str>]) -> Self {
+        let mut root = Self::default();
+        for filter in filters {
+            let (path, all) = match filter.strip_suffix('#') {
+                Some(path) => (path.strip_suffix('/'), true),
+                None => (Some(&**filter), false),
+            };
+            let mut at = &mut root;
+            for level in path.into_iter().flat_map(|path| path.split('/')) {
+                at = at.below.entry(level.into()).or_default();
+            }
+            match all {
+                true => at.all = true,
+                false => at.ends = true,
+            }
+        }
+        root
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.below.is_empty() && !self.all
+    }
+
+    /// Whether a topic matches one of them.
+    pub(crate) fn has(&self, topic: &str) -> bool {
+        // What begins with $ is none of those that begin with a wildcard [MQTT-4.7.2-1].
+        match topic.starts_with('$') {
+            true => {
+                let (first, rest) = next(topic);
+                let below = self.below.get(first);
+                below.is_some_and(|below| below.has_levels(rest))
+            }
+            false => self.has_levels(Some(topic)),
+        }
+    }
+
+    fn has_levels(&self, rest: Option<&str>) -> bool {
+        if self.all {
+            return true;
+        }
+        let Some(rest) = rest else {
+            return self.ends;
+        };
+        let (first, rest) = next(rest);
+        let below = |level: &str| {
+            let below = self.below.get(level);
+            below.is_some_and(|below| below.has_levels(rest))
+        };
+        below(first) || below("+")
+    }
+}
+
+/// The first level of a topic, and what follows it.
+fn next(topic: &str) -> (&str, Option<&str>) {
+    match topic.split_once('/') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (topic, None),
+    }
+}
+
+/// Filters that match all that these match, sorted; the same if they are few enough.
+pub(crate) fn gist<'a>(filters: impl Iterator<Item = &'a str> + Clone) -> Vec<Box<str>> {
+    let first = |levels| cut(filters.clone(), levels);
+    let all = first(usize::MAX).or_else(|| (1..=LEVELS).rev().find_map(first));
+    match all {
+        Some(all) => all.into_iter().collect(),
+        None => vec!["#".into()],
+    }
+}
+
+/// The first levels of these filters, if they are few.
+fn cut<'a>(filters: impl Iterator<Item = &'a str>, levels: usize) -> Option<BTreeSet<Box<str>>> {
+    let (mut all, mut bytes) = (BTreeSet::new(), 0);
+    for filter in filters {
+        let end = filter.match_indices('/').nth(levels.wrapping_sub(1));
+        let cut: Box<str> = match end {
+            Some((end, _)) => format!("{}/#", &filter[..end]).into(),
+            None => filter.into(),
+        };
+        bytes += cut.len();
+        if !all.insert(cut) {
+            continue;
+        }
+        if all.len() > MOST || bytes > MOST_BYTES {
+            return None;
+        }
+    }
+    Some(all)
+}
+
+/// What a neighbour is told.
+pub(crate) fn encode(filters: &[Box<str>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for filter in filters {
+        // Filters are at most as long as topics.
+        out.extend_from_slice(&(filter.len() as u16).to_be_bytes());
+        out.extend_from_slice(filter.as_bytes());
+    }
+    out
+}
+
+/// Reads what [`encode`] wrote, and nothing else.
+pub(crate) fn parse(mut bytes: &[u8]) -> Option<Vec<Box<str>>> {
+    let mut filters = Vec::new();
+    while let Some((len, rest)) = bytes.split_first_chunk() {
+        let (filter, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        let filter = std::str::from_utf8(filter).ok()?;
+        topic::validate_filter(filter).ok()?;
+        if filters.len() == MOST {
+            return None;
+        }
+        filters.push(filter.into());
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(filters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words(last: &'static [&'static str]) -> impl Strategy<Value = String> {
+        let level = prop::sample::select(vec!["a", "b", "", "+"]);
+        let levels = prop::collection::vec(level, 0..4);
+        (levels, prop::sample::select(last)).prop_map(|(mut levels, last)| {
+            levels.push(last);
+            levels.join("/")
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_topic_is_found_where_a_filter_matches(
+            filters in prop::collection::vec(words(&["a", "b", "+", "#", "$a"]), 0..5),
+            topic in words(&["a", "b", "$a"]),
+            dollar: bool,
+        ) {
+            let topic = topic.replace('+', "c");
+            let topic = if dollar { format!("${topic}") } else { topic };
+            let filters: Vec<Box<str>> = filters.iter().map(|it| it.as_str().into()).collect();
+            let filters: Vec<_> =
+                filters.into_iter().filter(|it| topic::validate_filter(it).is_ok()).collect();
+            prop_assume!(topic::validate_name(topic.as_bytes()).is_ok());
+            let brake = Brake::new(&filters);
+            let matches = filters.iter().any(|filter| topic::matches(filter, &topic));
+            prop_assert_eq!(brake.has(&topic), matches, "{:?} {}", filters, topic);
+            prop_assert_eq!(brake.is_empty(), filters.is_empty());
+            prop_assert_eq!(parse(&encode(&filters)), Some(filters));
+        }
+    }
+
+    #[test]
+    fn many_filters_become_few_that_match_the_same_and_more() {
+        let few: Vec<Box<str>> = vec!["a/b".into(), "c/#".into()];
+        assert_eq!(gist(few.iter().rev().map(|it| &**it)), few);
+        let many: Vec<String> = (0..4000).map(|n| format!("x/{}/{n}/+", n % 3)).collect();
+        let some = gist(many.iter().map(String::as_str));
+        let expected: Vec<Box<str>> = vec!["x/0/#".into(), "x/1/#".into(), "x/2/#".into()];
+        assert_eq!(some, expected);
+        let all: Vec<String> = (0..4000).map(|n| format!("{n}/a")).collect();
+        assert_eq!(gist(all.iter().map(String::as_str)), ["#".into()]);
+    }
+
+    #[test]
+    fn what_is_no_list_of_filters_is_refused() {
+        for bytes in [&b"\0"[..], b"\0\x02a", b"\0\x03a#b", b"\0\0", b"\0\x01\xFF"] {
+            assert_eq!(parse(bytes), None, "{bytes:?}");
+        }
+        let many = vec!["a".into(); MOST + 1];
+        assert_eq!(parse(&encode(&many)), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! Which neighbours are told of what only little is taken here, and what one does that is told so;
+//! see [`crate::brake`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashSet;
+use punctual_codec::ReasonCode;
+
+use super::links::{PARKED, tell_waits};
+use super::{Fail, Shard};
+use crate::Nanos;
+use crate::brake::{HIGH, LOW, TOPIC, encode, gist, parse};
+use crate::federation::{LinkState, Understands};
+use crate::hub::Hub;
+use crate::parked::Cause;
+use crate::room::fullness;
+use crate::timers::Timer;
+
+impl Hub {
+    /// It is looked at the end of the turn at how full the queues of neighbours are.
+    pub(crate) fn look_at_brakes(&mut self, now: Nanos) {
+        if !self.brakes_armed {
+            self.brakes_armed = true;
+            self.timers.arm(now, Timer::Brakes);
+        }
+    }
+
+    /// Tells neighbours of what only little is taken here now, if that has changed; and looks again
+    /// soon as long as there is any.
+    pub(super) fn tell_brakes(&mut self, now: Nanos) {
+        self.brakes_armed = false;
+        let slots = self.neighbours.clone();
+        let links = slots.iter().filter_map(|slot| {
+            let session = self.sessions.get(*slot)?;
+            session.link.as_deref()
+        });
+        let causes: HashSet<Cause, RandomState> =
+            links.flat_map(|link| link.parked.causes()).collect();
+        let mut parts = Vec::new();
+        for slot in &slots {
+            let part = self.braked_for(*slot, &causes);
+            parts.extend(part.into_iter().flatten().map(|part| (*slot, part)));
+        }
+        let mut is_any = !parts.is_empty();
+        for slot in slots {
+            let others = parts.iter().filter(|(of, _)| *of != slot);
+            is_any |= self.tell_brake(slot, others.map(|(_, part)| part.clone()).collect());
+        }
+        if is_any {
+            self.brakes_armed = true;
+            self.timers.arm(now + PARKED, Timer::Brakes);
+        }
+    }
+
+    /// What others are to be told of because a neighbour has little room; `causes` are those for
+    /// which something of theirs waits already.
+    fn braked_for(
+        &mut self,
+        slot: u32,
+        causes: &HashSet<Cause, RandomState>,
+    ) -> [Option<Arc<[Box<str>]>>; 2] {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return [None, None];
+        };
+        let [open, braked] = fullness(&self.config.limits, session);
+        let number = session.handle.number;
+        // Nobody waits for who is away for long.
+        let is_away = session.handle.is_away();
+        let Some(link) = &mut session.link else {
+            return [None, None];
+        };
+        let is_full = |was: bool, eighths: usize, cause: Cause| {
+            let is_high = eighths >= HIGH || was && eighths >= LOW;
+            !is_away && (is_high || causes.contains(&cause))
+        };
+        let cause = Cause::Receiver(self.index, number);
+        link.full = match is_full(link.full.is_some(), open, cause) {
+            true => Some(link.full.take().unwrap_or_else(|| link.gist())),
+            false => None,
+        };
+        let cause = Cause::Brake(self.index, number);
+        link.braked_full = is_full(link.braked_full, braked, cause);
+        let passed_on = link.braked_full.then(|| link.brake.clone());
+        [link.full.clone(), passed_on].map(|part| part.filter(|part| !part.is_empty()))
+    }
+
+    /// Tells a neighbour of what only little is taken, unless it was told that last. Returns whether
+    /// there is any.
+    fn tell_brake(&mut self, slot: u32, parts: Vec<Arc<[Box<str>]>>) -> bool {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return false;
+        };
+        let handle = session.handle.clone();
+        let (Some(link), Some(conn)) = (&mut session.link, session.conn) else {
+            return false;
+        };
+        let listens = handle.understands() >= Understands::Brakes;
+        let parts = match listens && handle.carries.load(Ordering::Acquire) {
+            true => parts,
+            false => Vec::new(),
+        };
+        let mut both = parts.iter().zip(&link.told);
+        if parts.len() == link.told.len() && both.all(|(part, told)| Arc::ptr_eq(part, told)) {
+            return !parts.is_empty();
+        }
+        let filters = gist(parts.iter().flat_map(|part| part.iter()).map(|it| &**it));
+        let waited = link.waits();
+        link.told = parts;
+        let (waits, is_any) = (link.waits(), !link.told.is_empty());
+        self.tell(conn, TOPIC, &encode(&filters));
+        if waits != waited
+            && let Some(id) = self.conns.get(conn).map(|it| it.id(conn))
+        {
+            tell_waits(self, id, waits);
+        }
+        is_any
+    }
+}
+
+impl LinkState {
+    /// Few filters that match all that the neighbour wants.
+    pub(super) fn gist(&self) -> Arc<[Box<str>]> {
+        gist(self.filters.iter().map(|filter| &**filter)).into()
+    }
+}
+
+impl Shard {
+    /// A neighbour takes only little of what it says from now on.
+    pub(super) fn told_to_brake(
+        &mut self,
+        slot: u32,
+        message: &[u8],
+        now: Nanos,
+    ) -> Result<(), Fail> {
+        let filters = parse(message).ok_or_else(|| {
+            let why = "what a neighbour says that it takes only little of is not understood";
+            Fail::new(ReasonCode::ProtocolError, why)
+        })?;
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return Ok(());
+        };
+        session.set_brake(filters.into());
+        let conn = session.conn;
+        hub.look_at_brakes(now);
+        hub.pump(slot, now);
+        if let Some(conn) = conn {
+            hub.check_relief(conn);
+        }
+        Ok(())
+    }
+}
