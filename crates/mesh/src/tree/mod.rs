@@ -28,8 +28,8 @@
 //! attempt is held once; at that moment the child held no link to a child of its own
 //! (step 1, and step 2 allows no new one before step 3), so no circle led through it.
 //!
-//! `explore` and the tests in `tests/` check this for every order of events in all
-//! small graphs, and on large ones at random.
+//! `explore` checks this for every order of events in all small graphs, in larger ones
+//! for every order with few delays, and the tests in `tests/` on large ones at random.
 
 mod advert;
 #[cfg(test)]
@@ -48,6 +48,7 @@ const KNOWN: usize = 1024;
 
 /// Times and tolerances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub struct TreeSettings {
     /// Between two adverts on a link with nothing to say; 50 ms at least.
     pub hello: Nanos,
@@ -115,6 +116,7 @@ impl Edge {
 
 /// Why the root or the parent changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub enum Why {
     /// A better root was heard of.
     BetterRoot,
@@ -140,6 +142,7 @@ impl std::fmt::Display for Why {
 
 /// What the tree asks for, or tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 pub enum TreeOutput {
     /// Send to the neighbour.
     Send(LinkId, Advert),
@@ -179,6 +182,7 @@ struct Offer {
 }
 
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 struct Neighbour {
     id: BrokerId,
     cost: u64,
@@ -200,6 +204,7 @@ struct Neighbour {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
 struct Parent {
     link: LinkId,
     attempt: u64,
@@ -208,6 +213,7 @@ struct Parent {
 
 /// The best (epoch, cost) ever advertised for a root.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 struct Known {
     epoch: u64,
     least: u64,
@@ -216,6 +222,7 @@ struct Known {
 
 /// The tree as one broker sees it.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(PartialEq, Eq, Hash))]
 pub struct Tree {
     own: Rank,
     settings: TreeSettings,
