@@ -4,41 +4,83 @@
 //! the ends cost is in both figures of a kind (no hop, three hops), so it cancels. Brokers and relays
 //! have the two processors of [`Places`] in turn: else it is chance whether the next one wakes where
 //! the one before still runs, and that weighs more than what either does.
+//!
+//! Measured twice: each message as soon as the one before has arrived, as request and response are
+//! (caches and predictors know what comes), and one every [`PACE`], when both have forgotten most of it.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::client::{Client, Subscriber};
+use super::client::Client;
 use super::network::{Brokers, Plan};
-use super::relay::Relays;
+use super::relay::{Relays, Waits};
 use super::throughput::Places;
-use super::{SETTLE, median};
+use super::{PATIENCE, SETTLE, median};
 use crate::error::{Error, Result};
 
 const HOPS: f64 = 3.0;
-/// Messages of a round, and the time between two.
-const MESSAGES: usize = 400;
+/// Time from one message to the next, where there is one.
 const PACE: Duration = Duration::from_millis(2);
 /// Bytes of a message.
 const SIZE: usize = 100;
+
+/// When a message is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Pace {
+    /// As soon as the one before has arrived.
+    InTurn,
+    /// One every [`PACE`].
+    Apart,
+}
+
+impl Pace {
+    const ALL: [Self; 2] = [Self::InTurn, Self::Apart];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::InTurn => "one after the other",
+            Self::Apart => "one every 2 ms",
+        }
+    }
+
+    /// Messages of a round.
+    fn messages(self) -> usize {
+        match self {
+            Self::InTurn => 10_000,
+            Self::Apart => 400,
+        }
+    }
+
+    fn wait(self) {
+        if self == Self::Apart {
+            thread::sleep(PACE);
+        }
+    }
+}
 
 /// Medians by rounds, in microseconds.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Latency {
     pub(super) qos: u8,
+    pub(super) pace: Pace,
     /// Of a publication at A for a subscriber at A, and at E.
     pub(super) broker: [Vec<f64>; 2],
     /// Over one relay, and over four.
     pub(super) relay: [Vec<f64>; 2],
+    /// The same of relays that wait for many connections.
+    pub(super) epoll_relay: [Vec<f64>; 2],
 }
 
 impl Latency {
-    /// What a hop adds: by brokers, and by relays.
-    pub(super) fn added(&self) -> [f64; 2] {
-        [&self.broker, &self.relay].map(|[near, far]| (median(far) - median(near)) / HOPS)
+    /// What a hop adds: by brokers, by relays, and by those that wait for many connections.
+    pub(super) fn added(&self) -> [f64; 3] {
+        [&self.broker, &self.relay, &self.epoll_relay]
+            .map(|[near, far]| (median(far) - median(near)) / HOPS)
     }
 }
 
@@ -54,20 +96,28 @@ pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Ve
         brokers.pin(at, core)?;
     }
     let mut latencies = Vec::new();
-    for qos in [0, 1] {
+    for (qos, pace) in [0, 1]
+        .into_iter()
+        .flat_map(|qos| Pace::ALL.map(|pace| (qos, pace)))
+    {
         let mut latency = Latency {
             qos,
+            pace,
             broker: Default::default(),
             relay: Default::default(),
+            epoll_relay: Default::default(),
         };
         for n in 0..rounds {
-            eprintln!("latency, QoS {qos}, round {}", n + 1);
+            eprintln!("latency, QoS {qos}, {}, round {}", pace.name(), n + 1);
             for (far, at) in [(0, 0), (1, 4)] {
-                latency.broker[far].push(over_brokers(&brokers, at, qos)?);
-                latency.relay[far].push(over_relays(
-                    &brokers,
-                    &cores[..if far == 0 { 1 } else { 4 }],
-                )?);
+                latency.broker[far].push(over_brokers(&brokers, at, qos, pace)?);
+                let cores = &cores[..if far == 0 { 1 } else { 4 }];
+                for (relay, waits) in [
+                    (&mut latency.relay, Waits::InRead),
+                    (&mut latency.epoll_relay, Waits::InEpoll),
+                ] {
+                    relay[far].push(over_relays(&brokers, cores, waits, pace)?);
+                }
             }
         }
         latencies.push(latency);
@@ -76,66 +126,55 @@ pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Ve
 }
 
 /// Median from A to a broker, in microseconds.
-fn over_brokers(brokers: &Brokers, at: usize, qos: u8) -> Result<f64> {
-    let subscriber = Subscriber::start(brokers, at, "hop", qos)?;
-    let mut client = Client::connect(brokers, 0, "publisher")?;
+fn over_brokers(brokers: &Brokers, at: usize, qos: u8, pace: Pace) -> Result<f64> {
+    let mut subscriber = Client::connect(brokers, at, "subscriber")?;
+    subscriber.subscribe("hop", qos)?;
+    let mut publisher = Client::connect(brokers, 0, "publisher")?;
     thread::sleep(SETTLE);
-    let mut sent = Vec::new();
     let fill = "x".repeat(SIZE - 8);
-    for n in 0..MESSAGES {
-        sent.push(Instant::now());
-        client.publish("hop", &format!("{n:08}{fill}"), qos)?;
-        thread::sleep(PACE);
-        if qos > 0 {
-            client.receive(Duration::from_millis(1), |_, _| {})?;
+    let mut times = Vec::new();
+    for n in 0..pace.messages() {
+        let payload = format!("{n:08}{fill}");
+        let sent = Instant::now();
+        publisher.publish("hop", &payload, qos)?;
+        let mut came = None;
+        while came.is_none() {
+            subscriber.receive(PATIENCE, |_, received| {
+                came = (received == payload.as_bytes()).then(Instant::now);
+            })?;
+            if came.is_none() && sent.elapsed() > PATIENCE {
+                return Err(Error::Peer {
+                    peer: "the mesh".into(),
+                    why: format!("publication {n} did not arrive"),
+                });
+            }
         }
-    }
-    thread::sleep(SETTLE);
-    let received = subscriber.received();
-    let times: Vec<f64> = received
-        .messages
-        .iter()
-        .filter_map(|(payload, (_, came))| {
-            let n: usize = std::str::from_utf8(payload.get(..8)?).ok()?.parse().ok()?;
-            Some((*came - *sent.get(n)?).as_secs_f64() * 1e6)
-        })
-        .collect();
-    if times.len() < MESSAGES / 2 {
-        return Err(Error::Peer {
-            peer: "the mesh".into(),
-            why: format!("{} of {MESSAGES} messages arrived", times.len()),
-        });
+        times.extend(came.map(|came| (came - sent).as_secs_f64() * 1e6));
+        let mut acknowledged = qos == 0;
+        while !acknowledged {
+            acknowledged = publisher.acknowledged(PATIENCE)? > 0;
+        }
+        pace.wait();
     }
     Ok(median(&times))
 }
 
 /// Median over a relay on each of these processors, in microseconds.
-fn over_relays(brokers: &Brokers, cores: &[usize]) -> Result<f64> {
-    let context = || Error::io("cannot relay");
-    let mut relays = Relays::start(brokers, cores.len(), cores)?;
-    let mut receiver = relays.out.try_clone().map_err(context())?;
-    let reader = thread::spawn(move || -> std::io::Result<Vec<Instant>> {
-        let mut came = Vec::new();
-        let mut bytes = [0; SIZE];
-        while came.len() < MESSAGES {
-            receiver.read_exact(&mut bytes)?;
-            came.push(Instant::now());
-        }
-        Ok(came)
-    });
-    let mut sent = Vec::new();
-    for _ in 0..MESSAGES {
-        sent.push(Instant::now());
-        relays.into.write_all(&[b'x'; SIZE]).map_err(context())?;
-        thread::sleep(PACE);
+fn over_relays(brokers: &Brokers, cores: &[usize], waits: Waits, pace: Pace) -> Result<f64> {
+    let mut relays = Relays::start(brokers, cores.len(), cores, waits)?;
+    let round = |into: &mut TcpStream, out: &mut TcpStream| -> std::io::Result<f64> {
+        let mut bytes = [b'x'; SIZE];
+        let sent = Instant::now();
+        into.write_all(&bytes)?;
+        out.read_exact(&mut bytes)?;
+        Ok(sent.elapsed().as_secs_f64() * 1e6)
+    };
+    let mut times = Vec::new();
+    for _ in 0..pace.messages() {
+        let time = round(&mut relays.into, &mut relays.out);
+        times.push(time.map_err(Error::io("cannot relay"))?);
+        pace.wait();
     }
-    let panicked = |_| std::io::Error::other("a thread panicked");
-    let came = reader.join().map_err(panicked).flatten();
-    let came = came.map_err(context())?;
     relays.end()?;
-    let times = sent.iter().zip(&came);
-    let times: Vec<f64> = times
-        .map(|(sent, came)| (*came - *sent).as_secs_f64() * 1e6)
-        .collect();
     Ok(median(&times))
 }

@@ -3,17 +3,27 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::thread::{self, JoinHandle};
 
 use super::network::Brokers;
 use crate::error::{Error, Result};
-use crate::sys;
+use crate::sys::{self, Epoll, Interest};
 
 /// From A to E: brokers of the line, and the number of the cable to the next.
 const WAY: [(usize, u8); 4] = [(0, 1), (1, 2), (3, 3), (4, 0)];
 const PORT: u16 = 7000;
 /// Bytes that are read at once.
 const BUFFER: usize = 256 << 10;
+
+/// How a relay waits for what comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// In `read`: it can wait for one connection only.
+    InRead,
+    /// In `epoll_wait`, and then it reads: as one does that has many.
+    InEpoll,
+}
 
 /// Relays in a line that begins at A, and what leads into the first and out of the last.
 pub(super) struct Relays {
@@ -24,7 +34,12 @@ pub(super) struct Relays {
 
 impl Relays {
     /// So many, each pinned to the core that `cores` names for it, if it does.
-    pub(super) fn start(brokers: &Brokers, number: usize, cores: &[usize]) -> Result<Self> {
+    pub(super) fn start(
+        brokers: &Brokers,
+        number: usize,
+        cores: &[usize],
+        waits: Waits,
+    ) -> Result<Self> {
         let context = || Error::io("cannot relay");
         let listen = |at: usize| {
             let address = (Ipv4Addr::UNSPECIFIED, PORT);
@@ -61,8 +76,19 @@ impl Relays {
                     .map_err(io::Error::other)??;
                 to.set_nodelay(true)?;
                 let (mut from, _) = listener.accept()?;
+                let mut epoll = match waits {
+                    Waits::InRead => None,
+                    Waits::InEpoll => {
+                        let epoll = Epoll::new()?;
+                        epoll.add(from.as_raw_fd(), 0, Interest::READ)?;
+                        Some(epoll)
+                    }
+                };
                 let mut bytes = vec![0; BUFFER];
                 loop {
+                    if let Some(epoll) = &mut epoll {
+                        epoll.wait(None)?;
+                    }
                     match from.read(&mut bytes)? {
                         0 => return Ok(()),
                         n => to.write_all(&bytes[..n])?,

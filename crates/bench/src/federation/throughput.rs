@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::client::Client;
 use super::network::{Brokers, Plan};
-use super::relay::Relays;
+use super::relay::{Relays, Waits};
 use super::{SETTLE, median};
 use crate::error::{Error, Result};
 use crate::sys;
@@ -158,7 +158,7 @@ fn over_brokers(brokers: &Brokers, at: usize, qos: u8, places: Places) -> Result
 
 /// The same bytes over so many relays.
 fn over_relays(brokers: &Brokers, number: usize, places: Places) -> Result<Blast> {
-    let relays = Relays::start(brokers, number, &places.carriers)?;
+    let relays = Relays::start(brokers, number, &places.carriers, Waits::InRead)?;
     let clone = |stream: &TcpStream| stream.try_clone().map_err(Error::io("cannot relay"));
     let (into, out) = (clone(&relays.into)?, clone(&relays.out)?);
     let run = Arc::new(Run::default());
