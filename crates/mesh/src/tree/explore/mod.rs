@@ -260,7 +260,7 @@ fn four_brokers_lose_a_message() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes more than ten minutes, and gigabytes"]
 fn four_brokers_in_a_circle_with_a_fault() {
     every_order(4, 4..=4, &[Fault::Crash, Fault::Cut]);
 }
@@ -279,7 +279,7 @@ fn five_brokers_with_a_circle() {
 #[test]
 #[ignore = "takes minutes"]
 fn five_brokers_in_trees_with_a_fault() {
-    every_order(5, 4..=4, &ALL);
+    every_order(5, 4..=4, &[Fault::Lost, Fault::Crash, Fault::Cut]);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn five_brokers_with_three_delays() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes more than ten minutes, and gigabytes"]
 fn five_brokers_with_a_fault_a_start_and_a_delay() {
     let left = Budget {
         starts: 1,
@@ -318,7 +318,7 @@ fn five_brokers_with_a_fault_a_start_and_a_delay() {
 }
 
 #[test]
-#[ignore = "takes an hour"]
+#[ignore = "takes hours"]
 fn five_brokers_with_a_fault_and_two_delays() {
     every_order_with_few(2, ONE_OF_ALL);
 }
