@@ -1279,6 +1279,8 @@ pub(crate) struct Session {
     pub(crate) expiry: u32,
     /// When its client connected last, for a mesh.
     pub(crate) arrived: u64,
+    /// What the store knows of that; 0 for nothing.
+    pub(crate) arrival_stored: u64,
     pub(crate) window: Window,
     pub(crate) queue: Queue,
     pub(crate) subscriptions: Vec<Subscription>,
@@ -1320,7 +1322,8 @@ pub(crate) struct Session {
     /// It is new, and its client may not have heard of that: it may believe that it has the
     /// session that it had elsewhere.
     pub(crate) unheard: bool,
-    /// When it was made for a client that had wanted an old one; `MAX` if it was not.
+    /// When it was made for a client that had wanted an old one, or was here after a restart; `MAX`
+    /// if it was not made so.
     pub(crate) missed: Nanos,
     /// What had been here when it began to be here with subscriptions; `None` if that was before
     /// this broker started.
@@ -1337,6 +1340,7 @@ impl Session {
             epoch: 0,
             expiry: 0,
             arrived: 0,
+            arrival_stored: 0,
             window: Window::default(),
             queue: Queue::default(),
             subscriptions: Vec::new(),

@@ -6,13 +6,16 @@
 //! itself is stored if it comes with QoS 2: names gather in a value, which is written again until
 //! it is full, and the oldest values are given up. All of it goes when it is not needed any more,
 //! or with the session. Where a session has gone elsewhere, and this is what is left of it, a
-//! value says that; and another one says that the client of a session has connected elsewhere.
+//! value says that; and another one says that the client of a session has connected elsewhere. A
+//! value of a session that was made for a client that had wanted an old one says when that connected
+//! last: another broker may have the old one, and is asked for it after a restart, too.
 
 use std::collections::VecDeque;
 
 use punctual_store::Op;
 
 use super::{Journal, Known};
+use crate::Nanos;
 use crate::hub::Hub;
 use crate::moves::Had;
 use crate::session::Session;
@@ -23,6 +26,8 @@ const PREFIX: &str = "mesh/had/";
 const LEFT: &str = "left";
 /// The same: the client of a session has connected elsewhere.
 const ELSEWHERE: &str = "elsewhere";
+/// The same: when the client of a session connected last.
+const ARRIVED: &str = "arrived";
 /// Names in a value that is not written again.
 const FULL: usize = 64;
 /// Names in any value.
@@ -157,6 +162,8 @@ pub(super) struct Restored {
     pub(super) left: bool,
     /// Its client has connected elsewhere.
     pub(super) elsewhere: bool,
+    /// When its client connected last; 0 if that is not stored.
+    pub(super) arrived: u64,
 }
 
 /// Whose a value is, and its number or what is instead of that; `None` if it is something else.
@@ -171,6 +178,7 @@ impl Restored {
         match number {
             LEFT => self.left = true,
             ELSEWHERE => self.elsewhere = true,
+            ARRIVED => self.arrived = value.try_into().map_or(0, u64::from_le_bytes),
             _ => self.take_names(number, value),
         }
     }
@@ -218,13 +226,31 @@ impl Journal {
         if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
             log.end(self, number);
         }
-        for (word, stored) in [(LEFT, session.handed), (ELSEWHERE, session.orphan_stored)] {
+        let arrived = std::mem::take(&mut session.arrival_stored) != 0;
+        for (word, stored) in [
+            (LEFT, session.handed),
+            (ELSEWHERE, session.orphan_stored),
+            (ARRIVED, arrived),
+        ] {
             if stored {
                 let key = word_key(number, word);
                 self.emit(&Op::FlowGone { key: &key });
             }
         }
         session.orphan_stored = false;
+    }
+
+    /// Emits when the client of a session connected last, if it has connected since that was stored
+    /// and another broker may have a session of it.
+    pub(super) fn arrival(&mut self, session: &mut Session) {
+        if session.missed == Nanos::MAX || session.arrived == session.arrival_stored {
+            return;
+        }
+        session.arrival_stored = session.arrived;
+        self.emit(&Op::Flow {
+            key: &word_key(session.handle.number, ARRIVED),
+            value: &session.arrived.to_le_bytes(),
+        });
     }
 }
 
@@ -311,7 +337,6 @@ mod tests {
     use punctual_store::{Memory, Store};
 
     use super::*;
-    use crate::Nanos;
 
     /// What a store tells of sessions.
     fn restored(store: &mut Memory) -> BTreeMap<u64, Restored> {
@@ -394,5 +419,28 @@ mod tests {
             assert_eq!((back.left, back.elsewhere), expected);
             assert!(back.had.is_none());
         }
+    }
+
+    #[test]
+    fn when_a_client_connected_is_known_if_it_is_a_time() {
+        let at = 1_700_000_000_000_000_u64;
+        let values = [(&at.to_le_bytes()[..], at), (b"short", 0), (b"", 0)];
+        for (value, expected) in values {
+            let mut store = Memory::default();
+            let key = word_key(7, ARRIVED);
+            commit(&mut store, |journal| {
+                journal.emit(&Op::Flow { key: &key, value });
+            });
+            let back = restored(&mut store).remove(&7).unwrap();
+            assert_eq!(
+                (back.arrived, back.left, back.elsewhere),
+                (expected, false, false)
+            );
+            assert!(back.had.is_none());
+        }
+        // A word of a later version is nothing of this one.
+        let mut back = Restored::default();
+        back.take("later", &[0; 9]);
+        assert_eq!((back.arrived, back.had.is_none()), (0, true));
     }
 }

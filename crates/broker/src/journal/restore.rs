@@ -359,6 +359,7 @@ impl Hub {
         };
         let detached = restored.detached;
         let is_left = restored.had.left || restored.had.elsewhere;
+        let arrived = restored.had.arrived;
         let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
             return false;
         };
@@ -367,11 +368,17 @@ impl Hub {
             // Whether its client has heard of it is not stored.
             session.unheard = in_mesh && !session.handle.link && session.is_blank();
             session.detached = detached;
+            (session.arrived, session.arrival_stored) = (arrived, arrived);
+            if in_mesh && arrived != 0 && !is_left {
+                // Whom it was asked for since it was made is not stored.
+                session.missed = now;
+            }
         }
         if detached.is_none() {
             self.store_session(slot, now);
         }
-        if self.sessions.get(slot).is_some_and(|it| it.had.is_some()) {
+        let comes = |it: &Session| it.had.is_some() || it.missed < Nanos::MAX;
+        if self.sessions.get(slot).is_some_and(comes) {
             self.watch_had(slot, now);
         }
         if is_left {

@@ -139,6 +139,7 @@ impl Hub {
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
         let version = conn.map_or(Version::V5, |conn| conn.version);
         journal.session(session, version);
+        journal.arrival(session);
     }
 
     /// Emits what CONNECT has changed of a session. CONNACK, and all that follows,
