@@ -141,15 +141,15 @@ impl MessageName {
 
     /// Reads what [`Self::put_text`] wrote, and nothing else.
     #[inline]
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut bytes = text.bytes();
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let mut bytes = text.iter();
         // One number, and what ends it.
         let mut read = || {
             let (mut number, mut shift, mut last) = (0u64, 0, u8::MAX);
             for byte in &mut bytes {
-                let value = VALUES[usize::from(byte)];
+                let value = VALUES[usize::from(*byte)];
                 if value == NO_DIGIT {
-                    return (shift == 0 || last != 0).then_some((number, Some(byte)));
+                    return (shift == 0 || last != 0).then_some((number, Some(*byte)));
                 }
                 if shift > 30 {
                     return None;
@@ -684,18 +684,17 @@ mod tests {
             };
             let mut text = [0; MessageName::LONGEST];
             let len = name.put_text(&mut text);
-            let text = std::str::from_utf8(&text[..len]).unwrap();
+            let text = &text[..len];
             prop_assert_eq!(MessageName::parse(text), Some(name));
             prop_assert_eq!(name.text_len(), len);
-            let longer = format!("{text}0");
-            prop_assert_eq!(MessageName::parse(&longer), None);
+            prop_assert_eq!(MessageName::parse(&[text, b"0"].concat()), None);
             let plain = MessageName { back: 0, ..name };
             prop_assert_eq!(text.len() == plain.text_len(), back < 2);
         }
 
         #[test]
         fn other_text_is_refused_or_one_way_to_write_a_name(text in "[.!,;0-9A-Za-z_-]{0,18}") {
-            if let Some(name) = MessageName::parse(&text) {
+            if let Some(name) = MessageName::parse(text.as_bytes()) {
                 let mut again = [0; MessageName::LONGEST];
                 let len = name.put_text(&mut again);
                 prop_assert_eq!(&again[..len], text.as_bytes());

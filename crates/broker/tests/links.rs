@@ -832,6 +832,40 @@ fn a_topic_that_comes_again_crosses_as_an_alias() {
     assert_eq!(publications(&pair.b.take(subscriber)).len(), 5);
 }
 
+/// The first on a topic as well as those that are recognised as the same again.
+#[test]
+fn a_message_with_qos_0_goes_on_once_to_all_others() {
+    let mut pair = Pair::new();
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "t");
+    let further = pair.b.neighbour("$mesh/c");
+    for (broker, peers) in [(&mut pair.a, &["b"][..]), (&mut pair.b, &["a", "c"])] {
+        for peer in peers {
+            broker.shard.link_interest(peer, &["t".into()], &[]);
+            broker.shard.link_carry(peer, true, Understands::Names, NOW);
+        }
+    }
+    let publisher = pair.a.client("publisher");
+    for number in 1..=5 {
+        let payload = number.to_string();
+        pair.a.publish(publisher, "t", &payload, 0);
+        let sent = pair.a.take(pair.at_a);
+        pair.b.shard.receive(pair.at_b, &sent, NOW);
+        let got = publications(&pair.b.take(subscriber));
+        assert_eq!(got, [(payload.clone(), 0)]);
+        assert_eq!(publications(&pair.b.take(further)), [(payload, 1)]);
+        assert!(pair.b.take(pair.at_b).is_empty(), "it came from there");
+        assert_eq!(pair.b.notes.names.lock().unwrap().len(), number);
+
+        pair.b.shard.receive(pair.at_b, &sent, NOW);
+        assert!(pair.b.take(subscriber).is_empty());
+        assert!(pair.b.take(further).is_empty());
+        let stats = pair.b.shard.stats();
+        assert_eq!(stats.publishes_recognised, number as u64);
+        assert_eq!(stats.publishes_received_qos0, 2 * number as u64);
+    }
+}
+
 /// Between brokers, too, and whatever waits.
 #[test]
 fn what_is_urgent_overtakes_others_on_a_link() {

@@ -29,6 +29,7 @@ use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{
     AuthRequest, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready, Scope, Shard,
 };
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::acceptor::Shared;
 use crate::alarm::{ALARM, Alarm};
@@ -74,13 +75,24 @@ const LINGERING: usize = 1 << 40;
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     origin: Instant,
+    /// Nanoseconds of the system's monotonic clock then, less a second.
+    offset: u64,
+}
+
+/// Nanoseconds of the system's monotonic clock.
+#[inline]
+fn monotonic() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+    tv_sec as u64 * 1_000_000_000 + tv_nsec as u64
 }
 
 impl Clock {
     /// Starts at one second, so that times before the start exist.
     pub fn new() -> Self {
+        let offset = monotonic() - 1_000_000_000;
         Self {
             origin: Instant::now(),
+            offset,
         }
     }
 
@@ -98,7 +110,7 @@ impl Clock {
     /// Now. Monotonic: steps of the wall clock do not show.
     #[inline]
     pub fn now(&self) -> Nanos {
-        Nanos(1_000_000_000 + self.origin.elapsed().as_nanos() as u64)
+        Nanos(monotonic().saturating_sub(self.offset))
     }
 }
 
@@ -287,7 +299,9 @@ impl Worker {
             self.read_promised(&mut state);
             let now = now.max(state.asked);
             self.udp_turn(&mut state, now);
-            self.quic_turn(&mut state, now);
+            if !self.quic.is_off() {
+                self.quic_turn(&mut state, now);
+            }
             self.flush_urgent(&mut state);
             self.read_others(&mut state, now);
             let now = now.max(state.asked);
@@ -915,7 +929,9 @@ impl Worker {
         dirty.append(&mut state.dirty);
         state.dirty = dirty;
         self.udp_flush(now);
-        self.quic_flush(Scope::All, now);
+        if !self.quic.is_off() {
+            self.quic_flush(Scope::All, now);
+        }
     }
 
     /// Writes what is urgent, the most urgent first.
@@ -1050,9 +1066,12 @@ fn flush_plain(
         };
         match result {
             Ok(n) => {
-                shard.sent(link.id, n, now);
+                let more = shard.sent(link.id, n, now);
                 if n < wanted || (cut && !takes_more(&link.stream)) {
                     link.blocked = true;
+                    return Ok(true);
+                }
+                if !more {
                     return Ok(true);
                 }
                 if is_over() {

@@ -65,25 +65,41 @@ pub(crate) struct Publication<'a> {
     pub(crate) sole: bool,
 }
 
-impl Publication<'_> {
-    pub(crate) fn from_message(message: &Arc<Message>, now: Nanos) -> Publication<'_> {
-        Publication {
-            parts: message.parts(now),
-            qos: message.qos,
-            retain: message.retain,
-            publisher: message.publisher,
+impl<'a> Publication<'a> {
+    /// With QoS 0, neither retained nor urgent, and kept nowhere.
+    #[inline]
+    pub(crate) fn plain(parts: Parts<'a>, publisher: u64) -> Self {
+        Self {
+            parts,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            publisher,
             frame: None,
-            expires: message.expires,
-            stamp: message.stamp,
-            watch: message.watch.clone(),
+            expires: Nanos::MAX,
+            stamp: Stamp::PLAIN,
+            watch: None,
             promise: Promise::None,
             reserved: 0,
-            message: Some(message.clone()),
+            message: None,
             keeping: Keeping::NOT,
             name: None,
             follows: 0,
             relayed: false,
             sole: false,
+        }
+    }
+}
+
+impl Publication<'_> {
+    pub(crate) fn from_message(message: &Arc<Message>, now: Nanos) -> Publication<'_> {
+        Publication {
+            qos: message.qos,
+            retain: message.retain,
+            expires: message.expires,
+            stamp: message.stamp,
+            watch: message.watch.clone(),
+            message: Some(message.clone()),
+            ..Publication::plain(message.parts(now), message.publisher)
         }
     }
 
@@ -290,46 +306,89 @@ impl Hub {
             self.stats.too_slow(class, 1);
             return None;
         }
-        let sent = match publication.frame {
-            Some((frame, v5))
-                if v5 == conn.version.is_v5()
-                    && !retain
+        if class == Class::Normal && !retain {
+            let frame = publication.frame;
+            return self.put_at_once(slot, &publication.parts, frame, target, number, now);
+        }
+        let form = Form {
+            v5: conn.version.is_v5(),
+            dup: false,
+            qos,
+            retain,
+            packet_id: 0,
+            subscription_ids: target.ids(),
+            number,
+            alias: None,
+        };
+        let sent = put_publish(conn, &mut self.pool, &publication.parts, form, class);
+        let size = publication.parts.payload.len();
+        self.note_put(slot, sent.then_some(size), class, now)
+    }
+
+    /// Writes a message with QoS 0 that is not retained to a connection with the plain ones.
+    /// Returns like [`Self::deliver`].
+    #[inline(never)]
+    pub(crate) fn put_at_once(
+        &mut self,
+        slot: u32,
+        parts: &Parts<'_>,
+        frame: Option<(&[u8], bool)>,
+        target: &Target,
+        number: Option<Number>,
+        now: Nanos,
+    ) -> Option<u32> {
+        let conn = self.conns.get_mut(slot)?;
+        let v5 = conn.version.is_v5();
+        let sent = match frame {
+            Some((frame, frame_v5))
+                if frame_v5 == v5
                     && target.subscription_ids.is_none()
                     && number.is_none()
                     && conn.alias_max == 0
-                    && frame.len() <= conn.max_packet as usize
-                    && class == Class::Normal =>
+                    && frame.len() <= conn.max_packet as usize =>
             {
                 let buffer = conn.out.plain().tail(&mut self.pool);
                 buffer.extend_from_slice(frame);
                 true
             }
-            _ => put_publish(
-                conn,
-                &mut self.pool,
-                &publication.parts,
-                Form {
-                    v5: conn.version.is_v5(),
+            _ => {
+                let form = Form {
+                    v5,
                     dup: false,
-                    qos,
-                    retain,
+                    qos: QoS::AtMostOnce,
+                    retain: false,
                     packet_id: 0,
                     subscription_ids: target.ids(),
                     number,
                     alias: None,
-                },
-                class,
-            ),
+                };
+                put_publish(conn, &mut self.pool, parts, form, Class::Normal)
+            }
         };
-        if !sent {
+        let size = parts.payload.len();
+        self.note_put(slot, sent.then_some(size), Class::Normal, now)
+    }
+
+    /// Counts a message with QoS 0 that was written to a connection, with its size; `None` if the
+    /// client does not take one so large. Returns like [`Self::deliver`].
+    #[inline]
+    fn note_put(
+        &mut self,
+        slot: u32,
+        sent: Option<usize>,
+        class: Class,
+        now: Nanos,
+    ) -> Option<u32> {
+        let Some(size) = sent else {
             self.stats.dropped_too_large += 1;
             return None;
-        }
+        };
         self.stats.packets_sent += 1;
         self.stats.publishes_sent_qos0 += 1;
-        self.stats.publish_bytes_sent += publication.parts.payload.len() as u64;
+        self.stats.publish_bytes_sent += size as u64;
         self.stats.class(class).sent += 1;
-        let full = conn.out.backlog_before(class) >= high;
+        let conn = self.conns.get_mut(slot)?;
+        let full = conn.out.backlog_before(class) >= self.config.limits.send_buffer;
         Self::mark_dirty(conn, slot, &mut self.dirty);
         if full {
             self.congest(slot, now);

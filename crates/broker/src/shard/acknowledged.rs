@@ -4,12 +4,13 @@
 //! once. Neighbours in a mesh are such clients and such subscribers: with a name for
 //! each message.
 
-use punctual_codec::{Frame, PacketType, PropertyId, QoS, ReasonCode};
+use punctual_codec::{Frame, PacketType, QoS, ReasonCode};
 
 use super::publish::{Run, pause_or_go_on};
+use super::row::Row;
 use super::{Next, Shard, links};
-use crate::egress::{Class, SHARE_FROM, Stamp};
-use crate::federation::{MessageName, NAME_KEY};
+use crate::egress::{Class, SHARE_FROM};
+use crate::federation::MessageName;
 use crate::hub::{ConnId, Hub, Promise, Publication, State};
 use crate::journal::{Durability, Journal, Nature};
 use crate::message::Parts;
@@ -18,11 +19,7 @@ use crate::session::{Delivery, Step};
 use crate::{Nanos, QueueFull};
 
 /// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.
-pub(super) const PUBLISH: u8 = 0x32;
-/// Before a topic alias among properties.
-const ALIAS: u8 = PropertyId::TopicAlias as u8;
-/// Before a name and its length among properties: a user property with the key of names.
-const NAMED: &[u8] = &[PropertyId::UserProperty as u8, 0, 1, NAME_KEY.as_bytes()[0]];
+pub(super) const PUBLISH: u8 = Row::first_byte(QoS::AtLeastOnce);
 /// First byte of a PUBACK.
 pub(super) const PUBACK: u8 = 0x40;
 
@@ -52,9 +49,9 @@ impl Shard {
             return None;
         }
         let (publisher, route) = (conn.number, conn.route);
-        let form = Form::of(first, conn.v5(), conn.link)?;
-        let known = match form.alias {
-            None => &form.prefix[2..],
+        let row = Row::of(first, conn.v5(), conn.link)?;
+        let known = match row.alias {
+            None => row.topic(),
             Some(alias) => {
                 let at = usize::from(alias).checked_sub(1)?;
                 conn.extra.as_ref()?.aliases_in.get(at)?
@@ -96,7 +93,7 @@ impl Shard {
         let durability = route.durability.unwrap_or(conn.durability);
         // A neighbour is not refused anything; it has to wait.
         let promise = match hub.config.queue_full {
-            QueueFull::Refuse if !form.named => Promise::Due,
+            QueueFull::Refuse if !row.named => Promise::Due,
             _ => Promise::None,
         };
         let nature = Nature {
@@ -106,32 +103,22 @@ impl Shard {
             relayed: false,
         };
         let (from, directory) = (conn.session, hub.directory.clone());
+        let parts = Parts {
+            topic,
+            properties: &[],
+            expiry: None,
+            payload: &[],
+            shared: None,
+        };
         let mut publication = Publication {
-            parts: Parts {
-                topic,
-                properties: &[],
-                expiry: None,
-                payload: &[],
-                shared: None,
-            },
             qos: QoS::AtLeastOnce,
-            retain: false,
-            publisher,
-            frame: None,
-            expires: Nanos::MAX,
-            stamp: Stamp::PLAIN,
-            watch: None,
             promise,
-            reserved: 0,
-            message: None,
             keeping: hub.keeping(durability, true),
-            name: None,
-            follows: 0,
-            relayed: false,
             sole: true,
+            ..Publication::plain(parts, publisher)
         };
         let to_link = target.session.link;
-        let stream = match form.named || !to_link {
+        let stream = match row.named || !to_link {
             true => None,
             false => order::stream(QoS::AtLeastOnce, Class::Normal, false),
         };
@@ -149,7 +136,7 @@ impl Shard {
         let is_alone = durability == Durability::Batched
             && target.ids().is_empty()
             && !target.numbered
-            && !form.named;
+            && !row.named;
         let alone = is_alone.then_some(id);
         publication.keeping.alone = alone;
         let is_stored = hub.journal.is_some();
@@ -160,7 +147,7 @@ impl Shard {
             next: Next::Packet,
         };
         let mut payloads = 0;
-        while let Some(packet) = form.first(&data[run.bytes..])
+        while let Some(packet) = row.packet(&data[run.bytes..])
             && packet.len <= max
             && packet.payload.len() < SHARE_FROM
         {
@@ -205,7 +192,7 @@ impl Shard {
             run.messages += 1;
             run.bytes += packet.len;
             payloads += packet.payload.len();
-            if let Some(receiver) = receiver.filter(|_| !form.named) {
+            if let Some(receiver) = receiver.filter(|_| !row.named) {
                 hub.wait_for(id, receiver);
             }
             if let Some(name) = packet.name {
@@ -300,98 +287,6 @@ impl Shard {
             }
         }
         count
-    }
-}
-
-/// A PUBLISH in a row.
-struct Packet<'a> {
-    len: usize,
-    id: u16,
-    /// Of one from a neighbour.
-    name: Option<MessageName>,
-    payload: &'a [u8],
-}
-
-/// What the packets of a row have in common.
-struct Form<'a> {
-    /// The topic, with its length.
-    prefix: &'a [u8],
-    /// Stands for the topic of those from a neighbour.
-    alias: Option<u16>,
-    v5: bool,
-    /// From a neighbour: with a name, for the first time, as all properties.
-    named: bool,
-}
-
-impl<'a> Form<'a> {
-    fn of(first: Frame<'a>, v5: bool, named: bool) -> Option<Self> {
-        let [high, low, rest @ ..] = first.body else {
-            return None;
-        };
-        let topic = usize::from(u16::from_be_bytes([*high, *low]));
-        let prefix = first.body.get(..2 + topic)?;
-        let alias = match (named && topic == 0, rest) {
-            (false, _) => None,
-            // Identifier and length of the properties come before.
-            (true, [_, _, _, ALIAS, high, low, ..]) => Some(u16::from_be_bytes([*high, *low])),
-            (true, _) => return None,
-        };
-        Some(Self {
-            prefix,
-            alias,
-            v5,
-            named,
-        })
-    }
-
-    /// The first packet of `data`, if it is whole and as the row is.
-    #[inline]
-    fn first<'d>(&self, data: &'d [u8]) -> Option<Packet<'d>> {
-        let (len, header) = match *data {
-            [PUBLISH, len, ..] if len < 0x80 => (usize::from(len), 2),
-            [PUBLISH, low, high, ..] if high < 0x80 && high != 0 => {
-                (usize::from(low & 0x7F) | usize::from(high) << 7, 3)
-            }
-            // Larger ones are left to the ordinary way.
-            _ => return None,
-        };
-        let body = data.get(header..header + len)?;
-        let rest = body.strip_prefix(self.prefix)?;
-        let ([high, low], mut payload) = rest.split_first_chunk()?;
-        let mut name = None;
-        if self.named {
-            let (properties, after) = payload.split_first()?;
-            if *properties >= 0x80 {
-                return None;
-            }
-            let (properties, after) = after.split_at_checked(usize::from(*properties))?;
-            name = Some(self.name(properties)?);
-            payload = after;
-        } else if self.v5 {
-            payload = payload.strip_prefix(&[0])?;
-        }
-        let id = u16::from_be_bytes([*high, *low]);
-        (id != 0).then_some(Packet {
-            len: header + len,
-            id,
-            name,
-            payload,
-        })
-    }
-
-    /// The name that the properties of a packet from a neighbour are.
-    #[inline]
-    fn name(&self, mut properties: &[u8]) -> Option<MessageName> {
-        if let Some(alias) = self.alias {
-            properties = properties.strip_prefix(&[ALIAS])?;
-            properties = properties.strip_prefix(&alias.to_be_bytes())?;
-        }
-        let ([0, len], text) = properties.strip_prefix(NAMED)?.split_first_chunk::<2>()? else {
-            return None;
-        };
-        let text = std::str::from_utf8(text).ok()?;
-        let name = MessageName::parse(text).filter(|_| text.len() == usize::from(*len))?;
-        (!name.again).then_some(name)
     }
 }
 

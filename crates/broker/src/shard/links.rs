@@ -16,14 +16,14 @@ use super::publish::{Packed, is_congested};
 use super::{Fail, Next, Shard, replica};
 use crate::brake;
 use crate::directory::SessionHandle;
-use crate::egress::{Class, Stamp};
+use crate::egress::Class;
 use crate::federation::{
     Early, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName, NAME_KEY, Notes,
     Packing, Relay, Understands,
 };
-use crate::hub::{Conn, ConnId, ConnMeta, Hub, Promise, Publication};
+use crate::hub::{Conn, ConnId, ConnMeta, Hub, Publication};
 use crate::index::Subscriber;
-use crate::journal::{AWAITED, BEHIND, Durability, Journal, Keeping, Nature, Reception};
+use crate::journal::{AWAITED, BEHIND, Durability, Journal, Nature, Reception};
 use crate::message::Parts;
 use crate::parked::Cause;
 use crate::room::Need;
@@ -105,7 +105,7 @@ pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fai
         return Err(nameless());
     }
     let (key, value) = last.pair();
-    let name = MessageName::parse(value).filter(|_| key == NAME_KEY);
+    let name = MessageName::parse(value.as_bytes()).filter(|_| key == NAME_KEY);
     let name = name.ok_or_else(nameless)?;
     let notes = match own {
         0 => Notes::default(),
@@ -1041,29 +1041,17 @@ impl Hub {
         neighbours: &[Target],
         now: Nanos,
     ) {
+        let parts = Parts {
+            topic,
+            properties: &[],
+            expiry: None,
+            payload: packed.bytes,
+            shared: None,
+        };
+        let number = self.conns.get(publisher.slot).map_or(0, |conn| conn.number);
         let mut publication = Publication {
-            parts: Parts {
-                topic,
-                properties: &[],
-                expiry: None,
-                payload: packed.bytes,
-                shared: None,
-            },
-            qos: QoS::AtMostOnce,
-            retain: false,
-            publisher: self.conns.get(publisher.slot).map_or(0, |conn| conn.number),
-            frame: None,
-            expires: Nanos::MAX,
-            stamp: Stamp::PLAIN,
-            watch: None,
-            promise: Promise::None,
-            reserved: 0,
-            message: None,
-            keeping: Keeping::NOT,
             name: Some(packed.name.into()),
-            follows: 0,
-            relayed: false,
-            sole: false,
+            ..Publication::plain(parts, number)
         };
         for target in neighbours {
             let sent = self.stats.publishes_sent_qos0;

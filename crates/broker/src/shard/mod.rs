@@ -8,8 +8,10 @@ mod inspect;
 mod lifecycle;
 mod links;
 mod moves;
+mod plain;
 mod publish;
 mod replica;
+mod row;
 mod shares;
 mod store;
 mod subscribe;
@@ -421,17 +423,23 @@ impl Shard {
         loop {
             match split(&data[received.consumed..], max) {
                 Ok(Split::Frame(frame)) => {
-                    if frame.first == publish::PLAIN
-                        && let Some(run) =
-                            self.publish_run(id, frame, &data[received.consumed..], now)
-                    {
-                        packets += run.messages;
-                        received.consumed += run.bytes;
-                        if run.next == Next::Packet {
-                            continue;
+                    if frame.first == publish::PLAIN {
+                        let rest = &data[received.consumed..];
+                        // What comes alone is no row.
+                        let run = match frame.bytes.len() == rest.len() {
+                            true => None,
+                            false => self.publish_run(id, frame, rest, now),
+                        };
+                        let run = run.or_else(|| self.publish_plain(id, frame, now));
+                        if let Some(run) = run {
+                            packets += run.messages;
+                            received.consumed += run.bytes;
+                            if run.next == Next::Packet {
+                                continue;
+                            }
+                            received.flow = Flow::Pause;
+                            break;
                         }
-                        received.flow = Flow::Pause;
-                        break;
                     }
                     if frame.first == acknowledged::PUBLISH
                         && let Some(run) =
@@ -672,20 +680,23 @@ impl Shard {
         hub.answer(id.slot, PacketType::PubComp, ack.packet_id, reason, after);
     }
 
-    /// Bytes were written. `n` counts from the start of [`Self::pending`].
+    /// Bytes were written. `n` counts from the start of [`Self::pending`]. Whether more may be
+    /// pending now.
     #[inline]
-    pub fn sent(&mut self, id: ConnId, n: usize, now: Nanos) {
+    pub fn sent(&mut self, id: ConnId, n: usize, now: Nanos) -> bool {
         let hub = &mut self.hub;
         let Some(conn) = hub.conns.get_mut(id.slot) else {
-            return;
+            return false;
         };
         if conn.generation != id.generation {
-            return;
+            return false;
         }
         conn.out
             .advance(n, &hub.config.shares, &mut hub.pool, &mut hub.stats, now);
         hub.stats.bytes_sent += n as u64;
         self.after_sending(id, now);
+        let conn = self.hub.conns.get(id.slot);
+        conn.is_some_and(|conn| !conn.out.is_empty())
     }
 
     /// A connection has room for more.

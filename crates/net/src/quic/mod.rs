@@ -206,6 +206,12 @@ impl Quic {
         None
     }
 
+    /// Whether there is no listener, and so nothing to be done.
+    #[inline]
+    pub(crate) fn is_off(&self) -> bool {
+        self.outputs.is_empty()
+    }
+
     /// A connection got something to be sent.
     pub(crate) fn wants_to_send(&mut self, conn: ConnId) {
         if let Some(key) = self.key(conn) {

@@ -1,0 +1,154 @@
+//! Messages with QoS 0 as nearly all of them are: one like the last one of its publisher, without
+//! properties, for receivers of this shard. From a neighbour in a mesh, with its name.
+//!
+//! [`Shard::publish_packet`] does the same for any message, with several times as much code. A
+//! message that comes alone finds little of that in the caches of the processor, so that its time
+//! is that of fetching the code rather than of running it.
+
+use punctual_codec::Frame;
+
+use super::Shard;
+use super::publish::{Run, pause_or_go_on};
+use super::row::Row;
+use crate::Nanos;
+use crate::egress::{Class, SHARE_FROM};
+use crate::hub::{ConnId, Hub, Publication, State};
+use crate::message::Parts;
+use crate::route::Target;
+use crate::sequence::Number;
+
+impl Shard {
+    /// Delivers a publication with QoS 0 that has the topic of the publisher's last one and no
+    /// properties, if this shard has all receivers. `None` leaves it to
+    /// [`Self::publish_packet`], which decides everything this relies on.
+    pub(super) fn publish_plain(
+        &mut self,
+        id: ConnId,
+        frame: Frame<'_>,
+        now: Nanos,
+    ) -> Option<Run> {
+        #[cfg(test)]
+        if self.one_by_one {
+            return None;
+        }
+        let Self { hub, routes, .. } = self;
+        let conn = hub.conns.get(id.slot)?;
+        if !matches!(conn.state, State::Connected) || !conn.route_allowed || conn.states {
+            return None;
+        }
+        let (publisher, route, v5) = (conn.number, conn.route, conn.v5());
+        let row = Row::of(frame, v5, conn.link)?;
+        let known = match row.alias {
+            None => row.topic(),
+            Some(alias) => {
+                let at = usize::from(alias).checked_sub(1)?;
+                conn.extra.as_ref()?.aliases_in.get(at)?
+            }
+        };
+        if routes.find(known, route, &hub.directory) != Some(route) {
+            return None;
+        }
+        let packet = row.packet(frame.bytes)?;
+        let route = routes.get(route);
+        let matched = route.matched.as_ref();
+        let targets: &[Target] = match &*matched.shards {
+            [] => &[],
+            [(shard, targets)] if *shard == hub.index => targets,
+            _ => return None,
+        };
+        let size = packet.payload.len();
+        if route.rule.is_some() || !matched.groups.is_empty() || size >= SHARE_FROM {
+            return None;
+        }
+        let mut name = None;
+        if let Some(federation) = hub.directory.federation() {
+            if federation.relay().is_some() {
+                return None;
+            }
+            name = match packet.name {
+                // Nothing refuses it after this: what is noted is delivered.
+                Some(name) => {
+                    let is_new = !hub.directory.is_own_will(name) && federation.note_new(name);
+                    is_new.then_some(Some(name))?
+                }
+                None if targets.iter().any(|target| target.session.link) => {
+                    hub.directory.new_name()
+                }
+                None => None,
+            };
+        }
+        let plain = Plain {
+            parts: Parts {
+                topic: route.topic().as_bytes(),
+                properties: &[],
+                expiry: None,
+                payload: packet.payload,
+                shared: None,
+            },
+            frame: (!row.named).then_some((frame.bytes, v5)),
+            publisher,
+            name: name.map(Number::from),
+        };
+        for target in targets {
+            if let Some(receiver) = hub.deliver_plain(&plain, target, now) {
+                hub.wait_for(id, receiver);
+            }
+        }
+        hub.stats.publishes_received_qos0 += 1;
+        hub.stats.publish_bytes_received += size as u64;
+        Some(Run {
+            messages: 1,
+            bytes: packet.len,
+            next: pause_or_go_on(hub, id),
+        })
+    }
+}
+
+/// A publication with QoS 0, without properties, not retained and not urgent.
+struct Plain<'a> {
+    parts: Parts<'a>,
+    /// The packet as received, and whether it is MQTT 5.
+    frame: Option<(&'a [u8], bool)>,
+    publisher: u64,
+    name: Option<Number>,
+}
+
+impl Hub {
+    /// Delivers to one receiver of this shard. Returns like [`Self::deliver`].
+    #[inline]
+    fn deliver_plain(&mut self, plain: &Plain<'_>, target: &Target, now: Nanos) -> Option<u32> {
+        if target.no_local && plain.publisher == target.session.number {
+            return None;
+        }
+        match self.takes_at_once(target) {
+            Some(slot) => {
+                let number = plain.name.filter(|_| target.numbered);
+                self.put_at_once(slot, &plain.parts, plain.frame, target, number, now)
+            }
+            None => {
+                let mut publication = Publication {
+                    frame: plain.frame,
+                    name: plain.name,
+                    ..Publication::plain(plain.parts.clone(), plain.publisher)
+                };
+                self.deliver(&mut publication, target, now)
+            }
+        }
+    }
+
+    /// The connection of a receiver that is written a plain message at once, whatever it is; its
+    /// number, if it has one, is its name.
+    #[inline]
+    fn takes_at_once(&self, target: &Target) -> Option<u32> {
+        let session = self.session_of(target)?;
+        let slot = session.conn?;
+        let conn = self.conns.get(slot)?;
+        let takes = session.classes & (1 << Class::Normal as u8) != 0
+            && session.had.is_none()
+            && target.numbered == session.link.is_some()
+            && !session.queue.has_qos0()
+            && !conn.slow
+            && conn.receive_max > 0;
+        takes.then_some(slot)
+    }
+}

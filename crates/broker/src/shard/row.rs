@@ -1,0 +1,131 @@
+//! PUBLISH packets as nearly all of them are: one like the one before, without properties, or
+//! from a neighbour with its name as all properties.
+
+use punctual_codec::{Frame, PropertyId, QoS};
+
+use crate::federation::{MessageName, NAME_KEY};
+
+/// Before a topic alias among properties.
+const ALIAS: u8 = PropertyId::TopicAlias as u8;
+/// Before a name and its length among properties: a user property with the key of names.
+const NAMED: &[u8] = &[PropertyId::UserProperty as u8, 0, 1, NAME_KEY.as_bytes()[0]];
+
+/// A PUBLISH of a [`Row`].
+pub(super) struct Packet<'a> {
+    /// Bytes of all of it.
+    pub(super) len: usize,
+    /// Packet identifier; 0 with QoS 0.
+    pub(super) id: u16,
+    /// Of one from a neighbour.
+    pub(super) name: Option<MessageName>,
+    pub(super) payload: &'a [u8],
+}
+
+/// What the packets of a row have in common.
+pub(super) struct Row<'a> {
+    /// Their first byte.
+    first: u8,
+    /// The topic, with its length.
+    prefix: &'a [u8],
+    /// Stands for the topic of those from a neighbour.
+    pub(super) alias: Option<u16>,
+    v5: bool,
+    /// From a neighbour: with a name, for the first time, as all properties.
+    pub(super) named: bool,
+}
+
+impl<'a> Row<'a> {
+    /// First byte of a PUBLISH with that QoS, 0 or 1, not retained, sent for the first time.
+    pub(super) const fn first_byte(qos: QoS) -> u8 {
+        0x30 | (qos as u8) << 1
+    }
+
+    /// The row that begins with that PUBLISH; `named` if it is from a neighbour.
+    #[inline]
+    pub(super) fn of(frame: Frame<'a>, v5: bool, named: bool) -> Option<Self> {
+        let [high, low, rest @ ..] = frame.body else {
+            return None;
+        };
+        let topic = usize::from(u16::from_be_bytes([*high, *low]));
+        let prefix = frame.body.get(..2 + topic)?;
+        let mut row = Self {
+            first: frame.first,
+            prefix,
+            alias: None,
+            v5,
+            named,
+        };
+        if named && topic == 0 {
+            let properties = rest.get(usize::from(row.has_id()) * 2..)?;
+            let [_, ALIAS, high, low, ..] = properties else {
+                return None;
+            };
+            row.alias = Some(u16::from_be_bytes([*high, *low]));
+        }
+        Some(row)
+    }
+
+    fn has_id(&self) -> bool {
+        self.first != Self::first_byte(QoS::AtMostOnce)
+    }
+
+    /// The topic; empty if an alias stands for it.
+    pub(super) fn topic(&self) -> &'a [u8] {
+        &self.prefix[2..]
+    }
+
+    /// The first packet of `data`, if it is whole and as the row is.
+    #[inline]
+    pub(super) fn packet<'d>(&self, data: &'d [u8]) -> Option<Packet<'d>> {
+        let (len, header) = match *data {
+            [first, len, ..] if first == self.first && len < 0x80 => (usize::from(len), 2),
+            [first, low, high, ..] if first == self.first && high < 0x80 && high != 0 => {
+                (usize::from(low & 0x7F) | usize::from(high) << 7, 3)
+            }
+            // Larger ones are left to the ordinary way.
+            _ => return None,
+        };
+        let body = data.get(header..header + len)?;
+        let mut payload = body.strip_prefix(self.prefix)?;
+        let mut id = 0;
+        if self.has_id() {
+            let ([high, low], rest) = payload.split_first_chunk()?;
+            (id, payload) = (u16::from_be_bytes([*high, *low]), rest);
+            if id == 0 {
+                return None;
+            }
+        }
+        let mut name = None;
+        if self.named {
+            let (properties, after) = payload.split_first()?;
+            if *properties >= 0x80 {
+                return None;
+            }
+            let (properties, after) = after.split_at_checked(usize::from(*properties))?;
+            name = Some(self.name(properties)?);
+            payload = after;
+        } else if self.v5 {
+            payload = payload.strip_prefix(&[0])?;
+        }
+        Some(Packet {
+            len: header + len,
+            id,
+            name,
+            payload,
+        })
+    }
+
+    /// The name that the properties of a packet from a neighbour are.
+    #[inline]
+    fn name(&self, mut properties: &[u8]) -> Option<MessageName> {
+        if let Some(alias) = self.alias {
+            properties = properties.strip_prefix(&[ALIAS])?;
+            properties = properties.strip_prefix(&alias.to_be_bytes())?;
+        }
+        let ([0, len], text) = properties.strip_prefix(NAMED)?.split_first_chunk::<2>()? else {
+            return None;
+        };
+        let name = MessageName::parse(text).filter(|_| text.len() == usize::from(*len))?;
+        (!name.again).then_some(name)
+    }
+}
