@@ -14,6 +14,7 @@ use crate::durability::DurabilityArgs;
 use crate::emulate::{Paper, PapersArgs, RecoveryArgs};
 use crate::error::{Error, Result};
 use crate::federation::FederationArgs;
+use crate::federation::relay::{RELAY_COMMAND, RelayArgs};
 use crate::floor::Floor;
 use crate::link::LinkArgs;
 use crate::load::{self, Options, Pace, Report, Scenario};
@@ -64,6 +65,9 @@ enum BenchCommand {
     /// A station of the factory cell; told what to do on standard input
     #[command(name = priomqtt::STATION_COMMAND, hide = true)]
     PriomqttStation,
+    /// What brokers are compared with
+    #[command(name = RELAY_COMMAND, hide = true)]
+    FederationRelay(RelayArgs),
 }
 
 impl BenchArgs {
@@ -103,6 +107,7 @@ impl BenchCommand {
             Self::Link(args) => args.run(own_words, out),
             Self::Federation(args) => args.run(own_words, out),
             Self::Durability(args) => args.run(own_words, out),
+            Self::FederationRelay(args) => args.run(),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
         }
     }

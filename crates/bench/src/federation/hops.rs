@@ -1,14 +1,15 @@
 //! What a broker on the way adds to latency, beside what a raw TCP relay on the same cables adds.
 //!
-//! The brokers stand in a line A, B, D, E. Messages of relays are as large as the payload. What
-//! the ends cost is in both figures of a kind (no hop, three hops), so it cancels. Brokers and relays
-//! have the two processors of [`Places`] in turn: else it is chance whether the next one wakes where
-//! the one before still runs, and that weighs more than what either does.
+//! The brokers stand in a line C, A, B, D, E. Messages of relays are as large as the payload, and
+//! with QoS 1 an acknowledgement comes back over them before the next. What the ends cost is in both figures of a kind (no hop, four hops), so it cancels. Brokers and relays
+//! have the two processors of [`Places`] in turn, and the first and the last of them another one
+//! than publisher and subscriber: else it is chance whether the next one wakes where the one before
+//! still runs, and that weighs more than what either does.
 //!
 //! Measured twice: each message as soon as the one before has arrived, as request and response are
 //! (caches and predictors know what comes), and one every [`PACE`], when both have forgotten most of it.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,18 +22,23 @@ use super::relay::{Relays, Waits};
 use super::throughput::Places;
 use super::{PATIENCE, SETTLE, median};
 use crate::error::{Error, Result};
+use crate::sys;
 
-const HOPS: f64 = 3.0;
+const HOPS: f64 = (LINE.len() - 1) as f64;
 /// Time from one message to the next, where there is one.
 const PACE: Duration = Duration::from_millis(2);
-/// Bytes of a message.
+/// Time from the last acknowledgement to the next message, where there is no other: what brokers
+/// still do for the one before does not count for the next, and none sleeps deeply yet.
+const REST: Duration = Duration::from_micros(30);
+/// Bytes of a message, and of an acknowledgement.
 const SIZE: usize = 100;
+const ACKNOWLEDGEMENT: usize = 4;
 
 /// When a message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Pace {
-    /// As soon as the one before has arrived.
+    /// [`REST`] after the one before has arrived and is acknowledged.
     InTurn,
     /// One every [`PACE`].
     Apart,
@@ -57,8 +63,11 @@ impl Pace {
     }
 
     fn wait(self) {
-        if self == Self::Apart {
-            thread::sleep(PACE);
+        let begun = Instant::now();
+        match self {
+            // Sleeping would take longer.
+            Self::InTurn => while begun.elapsed() < REST {},
+            Self::Apart => thread::sleep(PACE),
         }
     }
 }
@@ -68,9 +77,9 @@ impl Pace {
 pub(super) struct Latency {
     pub(super) qos: u8,
     pub(super) pace: Pace,
-    /// Of a publication at A for a subscriber at A, and at E.
+    /// Of a publication at C for a subscriber at C, and at E.
     pub(super) broker: [Vec<f64>; 2],
-    /// Over one relay, and over four.
+    /// Over one relay, and over five.
     pub(super) relay: [Vec<f64>; 2],
     /// The same of relays that wait for many connections.
     pub(super) epoll_relay: [Vec<f64>; 2],
@@ -85,16 +94,31 @@ impl Latency {
 }
 
 /// Brokers of the line.
-const LINE: [usize; 4] = [0, 1, 3, 4];
+const LINE: [usize; 5] = [2, 0, 1, 3, 4];
 
 pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Vec<Latency>> {
     let brokers = Brokers::start(plan)?;
     brokers.become_one()?;
     let [one, other] = places.carriers;
-    let cores = [one, other, one, other];
+    let cores = [one, other, one, other, one];
     for (at, core) in LINE.into_iter().zip(cores) {
         brokers.pin(at, core)?;
     }
+    thread::scope(|scope| {
+        // A thread of its own, which takes its processor with it.
+        let measured = scope.spawn(|| {
+            let pinned = sys::pin_to_core(places.publisher);
+            pinned.map_err(Error::io("cannot pin publisher and subscriber"))?;
+            series(&brokers, &cores, rounds)
+        });
+        let panicked = |_| io::Error::other("a thread panicked");
+        let measured = measured.join().map_err(panicked);
+        measured.map_err(Error::io("cannot measure"))?
+    })
+}
+
+/// With both qualities of service at both paces.
+fn series(brokers: &Brokers, cores: &[usize], rounds: u32) -> Result<Vec<Latency>> {
     let mut latencies = Vec::new();
     for (qos, pace) in [0, 1]
         .into_iter()
@@ -109,14 +133,13 @@ pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Ve
         };
         for n in 0..rounds {
             eprintln!("latency, QoS {qos}, {}, round {}", pace.name(), n + 1);
-            for (far, at) in [(0, 0), (1, 4)] {
-                latency.broker[far].push(over_brokers(&brokers, at, qos, pace)?);
-                let cores = &cores[..if far == 0 { 1 } else { 4 }];
+            for (far, way) in [&LINE[..1], &LINE].into_iter().enumerate() {
+                latency.broker[far].push(over_brokers(brokers, way, qos, pace)?);
                 for (relay, waits) in [
                     (&mut latency.relay, Waits::InRead),
                     (&mut latency.epoll_relay, Waits::InEpoll),
                 ] {
-                    relay[far].push(over_relays(&brokers, cores, waits, pace)?);
+                    relay[far].push(over_relays(brokers, way, cores, (waits, qos), pace)?);
                 }
             }
         }
@@ -125,11 +148,11 @@ pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Ve
     Ok(latencies)
 }
 
-/// Median from A to a broker, in microseconds.
-fn over_brokers(brokers: &Brokers, at: usize, qos: u8, pace: Pace) -> Result<f64> {
-    let mut subscriber = Client::connect(brokers, at, "subscriber")?;
+/// Median from the first broker to the last, in microseconds.
+fn over_brokers(brokers: &Brokers, way: &[usize], qos: u8, pace: Pace) -> Result<f64> {
+    let mut subscriber = Client::connect(brokers, way[way.len() - 1], "subscriber")?;
     subscriber.subscribe("hop", qos)?;
-    let mut publisher = Client::connect(brokers, 0, "publisher")?;
+    let mut publisher = Client::connect(brokers, way[0], "publisher")?;
     thread::sleep(SETTLE);
     let fill = "x".repeat(SIZE - 8);
     let mut times = Vec::new();
@@ -143,31 +166,50 @@ fn over_brokers(brokers: &Brokers, at: usize, qos: u8, pace: Pace) -> Result<f64
                 came = (received == payload.as_bytes()).then(Instant::now);
             })?;
             if came.is_none() && sent.elapsed() > PATIENCE {
-                return Err(Error::Peer {
-                    peer: "the mesh".into(),
-                    why: format!("publication {n} did not arrive"),
-                });
+                return Err(lost(n, "did not arrive"));
             }
         }
         times.extend(came.map(|came| (came - sent).as_secs_f64() * 1e6));
         let mut acknowledged = qos == 0;
         while !acknowledged {
             acknowledged = publisher.acknowledged(PATIENCE)? > 0;
+            if !acknowledged && sent.elapsed() > PATIENCE {
+                return Err(lost(n, "was not acknowledged"));
+            }
         }
         pace.wait();
     }
     Ok(median(&times))
 }
 
-/// Median over a relay on each of these processors, in microseconds.
-fn over_relays(brokers: &Brokers, cores: &[usize], waits: Waits, pace: Pace) -> Result<f64> {
-    let mut relays = Relays::start(brokers, cores.len(), cores, waits)?;
-    let round = |into: &mut TcpStream, out: &mut TcpStream| -> std::io::Result<f64> {
+fn lost(n: usize, why: &str) -> Error {
+    Error::Peer {
+        peer: "the mesh".into(),
+        why: format!("publication {n} {why}"),
+    }
+}
+
+/// Median over a relay in the place of each broker, in microseconds.
+fn over_relays(
+    brokers: &Brokers,
+    way: &[usize],
+    cores: &[usize],
+    (waits, qos): (Waits, u8),
+    pace: Pace,
+) -> Result<f64> {
+    let mut relays = Relays::start(brokers, way, cores, waits)?;
+    let round = |into: &mut TcpStream, out: &mut TcpStream| -> io::Result<f64> {
         let mut bytes = [b'x'; SIZE];
         let sent = Instant::now();
         into.write_all(&bytes)?;
         out.read_exact(&mut bytes)?;
-        Ok(sent.elapsed().as_secs_f64() * 1e6)
+        let time = sent.elapsed().as_secs_f64() * 1e6;
+        if qos > 0 {
+            let mut bytes = [b'x'; ACKNOWLEDGEMENT];
+            out.write_all(&bytes)?;
+            into.read_exact(&mut bytes)?;
+        }
+        Ok(time)
     };
     let mut times = Vec::new();
     for _ in 0..pace.messages() {

@@ -11,7 +11,7 @@ mod experiment;
 mod healing;
 mod hops;
 mod network;
-mod relay;
+pub(crate) mod relay;
 mod report;
 mod thesis;
 mod throughput;
@@ -122,7 +122,7 @@ impl FederationArgs {
                     });
                 };
                 let series = |system| {
-                    let plan = self.plan(&program, system, links, name);
+                    let plan = self.plan((&program, own_words), system, links, name);
                     experiment::series(&plan, name, &self.publishes, self.quiet)
                 };
                 for (idle, outcomes) in of_all(series)? {
@@ -134,11 +134,16 @@ impl FederationArgs {
         if self.only.contains(&Part::Circle) {
             for system in System::present() {
                 eprintln!("circle, {}", system.name());
-                let plan = self.plan(&program, system, &CIRCLE, "circle");
+                let plan = self.plan((&program, own_words), system, &CIRCLE, "circle");
                 report.circles.push(experiment::circle(&plan)?);
             }
         }
-        let mesh = self.plan(&program, System::SubscriptionTable, &MESH, "mesh");
+        let mesh = self.plan(
+            (&program, own_words),
+            System::SubscriptionTable,
+            &MESH,
+            "mesh",
+        );
         if self.only.contains(&Part::Healing) {
             let hello = Duration::from_millis(self.hello);
             for (event, hello) in [
@@ -152,12 +157,22 @@ impl FederationArgs {
         let places = Places::of(report.machine.cores);
         if self.only.contains(&Part::Hops) {
             let line = &TOPOLOGIES[2].1;
-            let plan = self.plan(&program, System::SubscriptionTable, line, "hops");
+            let plan = self.plan(
+                (&program, own_words),
+                System::SubscriptionTable,
+                line,
+                "hops",
+            );
             report.latencies = hops::measure(&plan, places, self.hop_rounds)?;
         }
         if self.only.contains(&Part::Throughput) {
             let line = &TOPOLOGIES[2].1;
-            let plan = self.plan(&program, System::SubscriptionTable, line, "throughput");
+            let plan = self.plan(
+                (&program, own_words),
+                System::SubscriptionTable,
+                line,
+                "throughput",
+            );
             report.throughputs = throughput::measure(&plan, places, self.hop_rounds)?;
         }
         for (path, text) in [
@@ -175,13 +190,14 @@ impl FederationArgs {
 
     fn plan<'a>(
         &self,
-        program: &'a Path,
+        (program, own_words): (&'a Path, &'a [&'a str]),
         system: System,
         links: &'a [(usize, usize)],
         name: &str,
     ) -> Plan<'a> {
         Plan {
             program,
+            own_words,
             system,
             links,
             directory: self.directory.join(name),

@@ -66,6 +66,11 @@ impl System {
     }
 }
 
+/// The two ends of a connection: first that of the broker that connects.
+fn addresses(number: usize) -> [Ipv4Addr; 2] {
+    [1, 2].map(|end| Ipv4Addr::new(10, 9, number as u8, end))
+}
+
 fn has_mosquitto() -> bool {
     let mut command = Command::new("mosquitto");
     command
@@ -80,6 +85,8 @@ fn has_mosquitto() -> bool {
 pub(super) struct Plan<'a> {
     /// The broker under test.
     pub(super) program: &'a Path,
+    /// From this program's name to its bench subcommands.
+    pub(super) own_words: &'a [&'a str],
     pub(super) system: System,
     /// Connections, by brokers; the first one connects.
     pub(super) links: &'a [(usize, usize)],
@@ -97,6 +104,7 @@ pub(super) struct Brokers {
     pub(super) system: System,
     links: Vec<(usize, usize)>,
     program: PathBuf,
+    own_words: Vec<String>,
     directory: PathBuf,
     /// They end before their namespaces do.
     processes: Vec<Option<Process>>,
@@ -121,10 +129,10 @@ impl Brokers {
                     spaces[end].ip(&format!("link set {name} gso_max_segs 65535"))?;
                 }
             }
-            let address = |end: u8| Ipv4Addr::new(10, 9, number as u8, end);
-            spaces[*from].address(&names[0], address(1).into(), 24)?;
-            spaces[*to].address(&names[1], address(2).into(), 24)?;
-            neighbours[*from].push((*to, address(2)));
+            let [near, far] = addresses(number);
+            spaces[*from].address(&names[0], near.into(), 24)?;
+            spaces[*to].address(&names[1], far.into(), 24)?;
+            neighbours[*from].push((*to, far));
         }
         for (at, neighbours) in neighbours.iter().enumerate() {
             let text = match plan.system {
@@ -138,6 +146,7 @@ impl Brokers {
             system: plan.system,
             links: plan.links.to_vec(),
             program: plan.program.to_owned(),
+            own_words: plan.own_words.iter().map(ToString::to_string).collect(),
             directory,
             processes: NAMES.iter().map(|_| None).collect(),
             spaces,
@@ -196,6 +205,27 @@ impl Brokers {
         self.spaces[from]
             .ip(&format!("link set {device} {state}"))
             .map(drop)
+    }
+
+    /// The address of a broker on the cable from another one to it.
+    pub(super) fn address_from(&self, at: usize, to: usize) -> Ipv4Addr {
+        let mut ends = self.links.iter().enumerate().filter_map(|(number, link)| {
+            let [near, far] = addresses(number);
+            match *link {
+                link if link == (to, at) => Some(near),
+                link if link == (at, to) => Some(far),
+                _ => None,
+            }
+        });
+        ends.next().unwrap_or(Ipv4Addr::UNSPECIFIED)
+    }
+
+    /// This program as far as its bench subcommands.
+    pub(super) fn own_command(&self) -> Result<Command> {
+        let own = std::env::current_exe().map_err(Error::io("cannot find this program"))?;
+        let mut command = Command::new(own);
+        command.args(&self.own_words);
+        Ok(command)
     }
 
     pub(super) fn space(&self, at: usize) -> &Namespace {

@@ -1,108 +1,160 @@
-//! What brokers are compared with: a thread in each of their namespaces that reads from one
-//! connection and writes to the next, on the same cables.
+//! What brokers are compared with: a process in each of their places that reads from one
+//! connection and writes to the next, and back, on the same cables.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
-use std::thread::{self, JoinHandle};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::thread;
+
+use clap::{Args, ValueEnum};
 
 use super::network::Brokers;
 use crate::error::{Error, Result};
+use crate::process::Process;
 use crate::sys::{self, Epoll, Interest};
 
-/// From A to E: brokers of the line, and the number of the cable to the next.
-const WAY: [(usize, u8); 4] = [(0, 1), (1, 2), (3, 3), (4, 0)];
+/// Subcommand of a relay.
+pub(crate) const RELAY_COMMAND: &str = "federation-relay";
 const PORT: u16 = 7000;
 /// Bytes that are read at once.
 const BUFFER: usize = 256 << 10;
 
 /// How a relay waits for what comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waits {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Waits {
     /// In `read`: it can wait for one connection only.
     InRead,
     /// In `epoll_wait`, and then it reads: as one does that has many.
     InEpoll,
 }
 
-/// Relays in a line that begins at A, and what leads into the first and out of the last.
+/// A relay between the connection on its standard input and the one on its standard output, both
+/// ways, until the first of them ends.
+#[derive(Args, Debug)]
+pub(crate) struct RelayArgs {
+    /// How it waits
+    #[arg(long, value_enum)]
+    waits: Waits,
+    /// The processor that it runs on
+    #[arg(long)]
+    core: Option<usize>,
+}
+
+impl RelayArgs {
+    /// Relays until nothing comes any more.
+    ///
+    /// # Errors
+    /// If a connection breaks.
+    pub(crate) fn run(&self) -> Result<()> {
+        self.relay().map_err(Error::io("cannot relay"))
+    }
+
+    fn relay(&self) -> io::Result<()> {
+        if let Some(core) = self.core {
+            sys::pin_to_core(core)?;
+        }
+        // Not by the standard streams, which have buffers.
+        let ends = [
+            io::stdin().as_fd().try_clone_to_owned()?,
+            io::stdout().as_fd().try_clone_to_owned()?,
+        ];
+        let way = |from: usize, to: usize| -> io::Result<Way> {
+            Ok(Way {
+                from: File::from(ends[from].try_clone()?),
+                to: File::from(ends[to].try_clone()?),
+                bytes: vec![0; BUFFER],
+            })
+        };
+        let (mut there, mut back) = (way(0, 1)?, way(1, 0)?);
+        match self.waits {
+            Waits::InRead => {
+                // It ends with this process; what breaks shows there, too.
+                thread::spawn(move || while back.carry().is_ok_and(|more| more) {});
+                while there.carry()? {}
+                Ok(())
+            }
+            Waits::InEpoll => {
+                let mut epoll = Epoll::new()?;
+                epoll.add(there.from.as_raw_fd(), 0, Interest::READ)?;
+                epoll.add(back.from.as_raw_fd(), 1, Interest::READ)?;
+                loop {
+                    for index in 0..epoll.wait(None)? {
+                        let way = match epoll.ready(index).token {
+                            0 => &mut there,
+                            _ => &mut back,
+                        };
+                        if !way.carry()? {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// From one connection to the other.
+struct Way {
+    from: File,
+    to: File,
+    bytes: Vec<u8>,
+}
+
+impl Way {
+    /// Reads once and writes that on; false at the end.
+    fn carry(&mut self) -> io::Result<bool> {
+        let n = self.from.read(&mut self.bytes)?;
+        self.to.write_all(&self.bytes[..n])?;
+        Ok(n > 0)
+    }
+}
+
+/// Relays in a row, and what leads into the first and out of the last.
 pub(super) struct Relays {
     pub(super) into: TcpStream,
     pub(super) out: TcpStream,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    processes: Vec<Process>,
 }
 
 impl Relays {
-    /// So many, each pinned to the core that `cores` names for it, if it does.
+    /// One in the place of each of these brokers, of which each has a cable to the next, and
+    /// pinned to the core that `cores` names for it, if it does.
     pub(super) fn start(
         brokers: &Brokers,
-        number: usize,
+        way: &[usize],
         cores: &[usize],
         waits: Waits,
     ) -> Result<Self> {
-        let context = || Error::io("cannot relay");
-        let listen = |at: usize| {
-            let address = (Ipv4Addr::UNSPECIFIED, PORT);
-            brokers.space(at).enter(|| TcpListener::bind(address))
-        };
-        let way = &WAY[..number];
-        let listeners = way
-            .iter()
-            .map(|(at, _)| listen(*at)?.map_err(context()))
-            .collect::<Result<Vec<_>>>()?;
-        // The receiver listens where the last relay is.
-        let (last, _) = way[number - 1];
-        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let end = brokers
-            .space(last)
-            .enter(|| TcpListener::bind(local(PORT + 1)))?
-            .map_err(context())?;
-        let mut threads = Vec::new();
-        for (index, listener) in listeners.into_iter().enumerate() {
-            let (at, cable) = way[index];
-            let next = match index + 1 == number {
-                true => local(PORT + 1),
-                // Who is further from the root has .1 on each cable.
-                false => SocketAddr::from((Ipv4Addr::new(10, 9, cable, 1), PORT)),
+        let first = way[0];
+        let (into, mut from) = connection(brokers, [first, first], Ipv4Addr::LOCALHOST)?;
+        let mut processes = Vec::new();
+        for (index, at) in way.iter().enumerate() {
+            let (next, address) = match way.get(index + 1) {
+                Some(next) => (*next, brokers.address_from(*at, *next)),
+                None => (*at, Ipv4Addr::LOCALHOST),
             };
-            let space = brokers.space(at).clone();
-            let core = cores.get(index).copied();
-            threads.push(thread::spawn(move || -> io::Result<()> {
-                if let Some(core) = core {
-                    sys::pin_to_core(core)?;
-                }
-                let mut to = space
-                    .enter(|| TcpStream::connect(next))
-                    .map_err(io::Error::other)??;
-                to.set_nodelay(true)?;
-                let (mut from, _) = listener.accept()?;
-                let mut epoll = match waits {
-                    Waits::InRead => None,
-                    Waits::InEpoll => {
-                        let epoll = Epoll::new()?;
-                        epoll.add(from.as_raw_fd(), 0, Interest::READ)?;
-                        Some(epoll)
-                    }
-                };
-                let mut bytes = vec![0; BUFFER];
-                loop {
-                    if let Some(epoll) = &mut epoll {
-                        epoll.wait(None)?;
-                    }
-                    match from.read(&mut bytes)? {
-                        0 => return Ok(()),
-                        n => to.write_all(&bytes[..n])?,
-                    }
-                }
-            }));
+            let (to, after) = connection(brokers, [*at, next], address)?;
+            let mut command = brokers.own_command()?;
+            command.args([RELAY_COMMAND, "--waits"]).arg(match waits {
+                Waits::InRead => "in-read",
+                Waits::InEpoll => "in-epoll",
+            });
+            if let Some(core) = cores.get(index) {
+                command.arg("--core").arg(core.to_string());
+            }
+            let before = std::mem::replace(&mut from, after);
+            command.stdin(OwnedFd::from(before));
+            command.stdout(OwnedFd::from(to));
+            sys::ends_with_thread(&mut command);
+            let process = Process::spawn(&mut command);
+            processes.push(process.map_err(Error::io(format!("cannot start {command:?}")))?);
         }
-        let into = brokers
-            .space(0)
-            .enter(|| TcpStream::connect(local(PORT)))?
-            .map_err(context())?;
-        into.set_nodelay(true).map_err(context())?;
-        let (out, _) = end.accept().map_err(context())?;
-        Ok(Self { into, out, threads })
+        Ok(Self {
+            into,
+            out: from,
+            processes,
+        })
     }
 
     /// Waits until they have ended, which they do one after the other once nothing leads into
@@ -114,11 +166,38 @@ impl Relays {
         drained
             .and_then(|()| io::copy(&mut self.out, &mut io::sink()))
             .map_err(Error::io("cannot relay"))?;
-        let panicked = |_| io::Error::other("a thread panicked");
-        for thread in self.threads {
-            let ended = thread.join().map_err(panicked).flatten();
-            ended.map_err(Error::io("cannot relay"))?;
+        for process in &mut self.processes {
+            let status = process.child().wait();
+            let status = status.map_err(Error::io("cannot wait for a relay"))?;
+            if !status.success() {
+                return Err(Error::Peer {
+                    peer: "a relay".into(),
+                    why: format!("it ended with {status}"),
+                });
+            }
         }
         Ok(())
     }
+}
+
+/// A connection from one broker's place to that address at another's: its two ends.
+fn connection(
+    brokers: &Brokers,
+    [from, to]: [usize; 2],
+    address: Ipv4Addr,
+) -> Result<(TcpStream, TcpStream)> {
+    let context = || Error::io("cannot relay");
+    let listener = brokers
+        .space(to)
+        .enter(|| TcpListener::bind(SocketAddr::from((address, PORT))))?
+        .map_err(context())?;
+    let near = brokers
+        .space(from)
+        .enter(|| TcpStream::connect((address, PORT)))?
+        .map_err(context())?;
+    let (far, _) = listener.accept().map_err(context())?;
+    for end in [&near, &far] {
+        end.set_nodelay(true).map_err(context())?;
+    }
+    Ok((near, far))
 }
