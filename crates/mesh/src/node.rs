@@ -287,11 +287,10 @@ impl Node {
         let Some(link) = self.links.get_mut(from) else {
             return;
         };
-        if link.heard(&hello, self.settings.tree.hysteresis, now) {
-            let cost = link.cost(self.settings.hop);
-            self.tree.set_cost(from, cost, now);
-        }
-        self.tree.receive(from, hello.advert, now);
+        let hysteresis = self.settings.tree.hysteresis;
+        let cost = link.heard(&hello, hysteresis, now);
+        let cost = cost.then(|| link.cost(self.settings.hop));
+        self.tree.receive(from, hello.advert, cost, now);
     }
 
     fn say_hello(&mut self, to: LinkId, advert: Advert, now: Nanos) {

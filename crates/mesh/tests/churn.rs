@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use punctual_mesh::Settings;
 use punctual_model::Nanos;
 use seeds::seeds;
-use world::{Rng, World, graph};
+use world::{Edge, Rng, World, graph};
 
 fn settings(settings: &mut Settings) {
     settings.tree.hello = Nanos::from_millis(200);
@@ -280,6 +280,35 @@ fn a_quiet_tree_repeats_nothing_and_says_little() {
     // At ten hellos a second there and back; by default there is one in two seconds.
     println!("{rate} B/s on each link at a hello every 200 ms");
     assert!(rate < 600, "{rate}");
+}
+
+/// What a hello tells of the tree, and what its times say of the link, is passed on together.
+#[test]
+fn ways_that_change_take_no_more_hellos() {
+    let links = 4;
+    let edges = (0..links).map(|n| Edge {
+        ends: [n, n + 1],
+        delay: Nanos(100_000),
+        cut: false,
+    });
+    let mut world = World::new(&[9, 0, 0, 0, 0], edges.collect(), |_| {});
+    world.settle(Nanos::from_secs(20));
+    // To the middle between two.
+    world.run_for(21_000);
+    for round in 0..20 {
+        for edge in &mut world.edges {
+            edge.delay = Nanos(if round % 2 == 0 { 5_000_000 } else { 100_000 });
+        }
+        let cost = |world: &World| {
+            let last = world.brokers.last().unwrap().node.as_ref().unwrap();
+            last.tree().way().0
+        };
+        let (hellos, before) = (world.hellos, cost(&world));
+        world.run_for(20_000);
+        assert_ne!(cost(&world), before);
+        // Ten there and back.
+        assert_eq!(world.hellos - hellos, 20 * links as u64);
+    }
 }
 
 #[test]

@@ -330,14 +330,24 @@ impl Tree {
         }
     }
 
-    /// An advert was received. One that was overtaken is ignored.
-    pub fn receive(&mut self, link: LinkId, advert: Advert, now: Nanos) {
+    /// An advert was received, and with it the link's cost, where that is another one now. An advert
+    /// that was overtaken is ignored.
+    ///
+    /// Both are taken in together: said one after the other, each broker on the way from the root
+    /// would say twice what it is told once, and the last of a row the most.
+    pub fn receive(&mut self, link: LinkId, advert: Advert, cost: Option<u64>, now: Nanos) {
         let Some(neighbour) = self.links.get_mut(&link) else {
             return;
         };
         neighbour.heard = now;
         if advert.number <= neighbour.received {
+            if let Some(cost) = cost {
+                self.set_cost(link, cost, now);
+            }
             return;
+        }
+        if let Some(cost) = cost {
+            neighbour.cost = cost.max(1);
         }
         neighbour.received = advert.number;
         neighbour.seek = advert.seek;

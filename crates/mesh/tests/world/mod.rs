@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::Open;
+use punctual_mesh::wire::{Message, Open};
 use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
 use punctual_model::Nanos;
 
@@ -136,6 +136,7 @@ pub struct World {
     what: HashMap<u64, Event>,
     serial: u64,
     pub control_bytes: u64,
+    pub hellos: u64,
     pub publishes: u64,
 }
 
@@ -173,6 +174,7 @@ impl World {
             what: HashMap::new(),
             serial: 0,
             control_bytes: 0,
+            hellos: 0,
             publishes: 0,
         };
         for broker in 0..world.brokers.len() {
@@ -290,7 +292,10 @@ impl World {
             return;
         }
         match &frame {
-            Frame::Mesh(bytes) => self.control_bytes += bytes.len() as u64,
+            Frame::Mesh(bytes) => {
+                self.control_bytes += bytes.len() as u64;
+                self.hellos += u64::from(matches!(Message::decode(bytes), Ok(Message::Hello(_))));
+            }
             Frame::Publish(_) => self.publishes += 1,
             _ => {}
         }

@@ -296,7 +296,7 @@ fn happen(tree: &mut Tree, act: Act, advert: Option<Advert>) {
         Act::LinkDown(from) => tree.link_down(LinkId(from), now),
         Act::Receive(from, _) => advert
             .into_iter()
-            .for_each(|advert| tree.receive(LinkId(from), advert, now)),
+            .for_each(|advert| tree.receive(LinkId(from), advert, None, now)),
         Act::Hello => {
             if tree.is_root() {
                 tree.epoch += 1;
