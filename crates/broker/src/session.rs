@@ -382,10 +382,7 @@ impl Window {
             return None;
         }
         slot.step = to;
-        let entry = kept.as_ref().map_or(0, |delivery| delivery.entry);
-        if let Some(delivery) = kept.take_if(|_| to == Step::Done || entry == 0) {
-            done(delivery);
-        }
+        let entry = take_kept(kept, to, done);
         if to == Step::Done {
             self.open -= 1;
             self.braked -= u32::from(slot.braked);
@@ -406,14 +403,8 @@ impl Window {
     ) -> Option<u64> {
         let slot = self.entries.get_mut(at).filter(|slot| slot.step == from)?;
         slot.step = to;
-        let mut entry = 0;
-        if let Some(kept) = self.kept.get_mut(at) {
-            entry = kept.as_ref().map_or(0, |delivery| delivery.entry);
-            // Until it is done, what is stored is known by its number.
-            if let Some(delivery) = kept.take_if(|_| to == Step::Done || entry == 0) {
-                done(delivery);
-            }
-        }
+        let kept = self.kept.get_mut(at);
+        let entry = kept.map_or(0, |kept| take_kept(kept, to, done));
         if to == Step::Done {
             self.open -= 1;
             self.braked -= u32::from(slot.braked);
@@ -674,6 +665,18 @@ impl Window {
     pub(crate) fn is_rewound(&self) -> bool {
         self.sent < self.entries.len() || self.overtaken_sent < self.overtaken.len()
     }
+}
+
+/// Takes the content that is kept of a message with its next step, if it is not needed any more: the
+/// message is done, or not stored; returns the number of what is stored.
+#[inline(always)]
+fn take_kept(kept: &mut Option<Delivery>, to: Step, done: impl FnOnce(Delivery)) -> u64 {
+    let entry = kept.as_ref().map_or(0, |delivery| delivery.entry);
+    // Until it is done, what is stored is known by its number.
+    if let Some(delivery) = kept.take_if(|_| to == Step::Done || entry == 0) {
+        done(delivery);
+    }
+    entry
 }
 
 /// The identifier after that one.
