@@ -145,8 +145,8 @@ fn cut<'a>(filters: impl Iterator<Item = &'a str>, levels: usize) -> Option<BTre
     Some(all)
 }
 
-/// What a neighbour is told.
-pub(crate) fn encode(filters: &[Box<str>]) -> Vec<u8> {
+/// What a neighbour is told: filters as [`parse`] reads them.
+pub fn encode(filters: &[Box<str>]) -> Vec<u8> {
     let mut out = Vec::new();
     for filter in filters {
         // Filters are at most as long as topics.
@@ -156,8 +156,8 @@ pub(crate) fn encode(filters: &[Box<str>]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode`] wrote, and nothing else.
-pub(crate) fn parse(mut bytes: &[u8]) -> Option<Vec<Box<str>>> {
+/// Reads what [`encode`] wrote, and nothing else: at most 512 valid filters.
+pub fn parse(mut bytes: &[u8]) -> Option<Vec<Box<str>>> {
     let mut filters = Vec::new();
     while let Some((len, rest)) = bytes.split_first_chunk() {
         let (filter, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;

@@ -18,7 +18,7 @@
 mod access;
 mod admission;
 pub mod answers;
-mod brake;
+pub mod brake;
 mod config;
 mod depth;
 mod directory;
