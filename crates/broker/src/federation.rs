@@ -99,11 +99,12 @@ impl MessageName {
         })
     }
 
-    /// Writes a text, and says how long it is: digits of 6 bits each, the lowest first. What is between
+    /// Writes a text, and says how long it is: digits of 6 bits each, the lowest first; those of the
+    /// origin are left out if `whole` is not set. What is between
     /// the numbers says whether it is sent again, and follows the number before it, which
     /// is nearly always so where one topic is busy; how far else it is back comes last.
     #[inline]
-    pub(crate) fn put_text(self, text: &mut [u8; Self::LONGEST]) -> usize {
+    pub(crate) fn put_text(self, whole: bool, text: &mut [u8; Self::LONGEST]) -> usize {
         let mut len = 0;
         let mut put = |mut number: u32, end: u8| {
             while number > 0 {
@@ -120,7 +121,7 @@ impl MessageName {
             (true, 1) => b';',
             (true, _) => b'!',
         };
-        put(self.origin.get(), middle);
+        put(if whole { self.origin.get() } else { 0 }, middle);
         put(self.number, b'.');
         if self.back > 1 {
             put(u32::from(self.back), b'.');
@@ -130,18 +131,20 @@ impl MessageName {
 
     /// How long the text is.
     #[inline]
-    pub(crate) fn text_len(self) -> usize {
+    pub(crate) fn text_len(self, whole: bool) -> usize {
         let digits = |number: u32| (u32::BITS - number.leading_zeros()).div_ceil(6) as usize;
-        let numbers = digits(self.origin.get()) + 1 + digits(self.number);
+        let origin = if whole { digits(self.origin.get()) } else { 0 };
+        let numbers = origin + 1 + digits(self.number);
         match self.back {
             0 | 1 => numbers,
             back => numbers + 1 + digits(back.into()),
         }
     }
 
-    /// Reads what [`Self::put_text`] wrote, and nothing else.
+    /// Reads what [`Self::put_text`] wrote, and nothing else; where the origin is left out, it is
+    /// `known`.
     #[inline]
-    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(text: &[u8], known: impl FnOnce() -> Option<NonZeroU32>) -> Option<Self> {
         let mut bytes = text.iter();
         // One number, and what ends it.
         let mut read = || {
@@ -178,7 +181,10 @@ impl MessageName {
             Some(_) => return None,
         };
         Some(Self {
-            origin: NonZeroU32::new(u32::try_from(origin).ok()?)?,
+            origin: match NonZeroU32::new(u32::try_from(origin).ok()?) {
+                None => known()?,
+                Some(origin) => origin,
+            },
             number: u32::try_from(number).ok()?,
             again,
             back,
@@ -278,6 +284,8 @@ pub enum Understands {
     Order,
     /// And of what others take only little, see `brake.rs`.
     Brakes,
+    /// And names without origin, see `hub/aliases.rs`.
+    Origins,
 }
 
 impl Understands {
@@ -287,7 +295,8 @@ impl Understands {
             1 => Self::Notes,
             2 => Self::Rights,
             3 => Self::Order,
-            _ => Self::Brakes,
+            4 => Self::Brakes,
+            _ => Self::Origins,
         }
     }
 }
@@ -675,6 +684,7 @@ mod tests {
             number: u32,
             again: bool,
             back in prop_oneof![0..3u16, any::<u16>()],
+            whole: bool,
         ) {
             let name = MessageName {
                 origin: NonZeroU32::new(origin).unwrap(),
@@ -683,20 +693,27 @@ mod tests {
                 back,
             };
             let mut text = [0; MessageName::LONGEST];
-            let len = name.put_text(&mut text);
+            let len = name.put_text(whole, &mut text);
             let text = &text[..len];
-            prop_assert_eq!(MessageName::parse(text), Some(name));
-            prop_assert_eq!(name.text_len(), len);
-            prop_assert_eq!(MessageName::parse(&[text, b"0"].concat()), None);
+            let known = || (!whole).then_some(name.origin);
+            prop_assert_eq!(MessageName::parse(text, known), Some(name));
+            prop_assert_eq!(MessageName::parse(text, || None), whole.then_some(name));
+            prop_assert_eq!(name.text_len(whole), len);
+            prop_assert_eq!(MessageName::parse(&[text, b"0"].concat(), known), None);
             let plain = MessageName { back: 0, ..name };
-            prop_assert_eq!(text.len() == plain.text_len(), back < 2);
+            prop_assert_eq!(text.len() == plain.text_len(whole), back < 2);
         }
 
         #[test]
         fn other_text_is_refused_or_one_way_to_write_a_name(text in "[.!,;0-9A-Za-z_-]{0,18}") {
-            if let Some(name) = MessageName::parse(text.as_bytes()) {
+            let mut whole = true;
+            let known = || {
+                whole = false;
+                Some(NonZeroU32::MIN)
+            };
+            if let Some(name) = MessageName::parse(text.as_bytes(), known) {
                 let mut again = [0; MessageName::LONGEST];
-                let len = name.put_text(&mut again);
+                let len = name.put_text(whole, &mut again);
                 prop_assert_eq!(&again[..len], text.as_bytes());
             }
         }

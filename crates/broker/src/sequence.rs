@@ -56,6 +56,8 @@ pub(crate) struct Number {
 const NAME: u32 = 1 << 16;
 /// The neighbour may have had the message from another one.
 const AGAIN: u32 = 1 << 17;
+/// The neighbour knows the origin.
+const SHORT: u32 = 1 << 18;
 /// Where [`MessageName::back`] is.
 const BACK: u32 = NAME - 1;
 
@@ -146,6 +148,21 @@ impl Number {
         }
     }
 
+    /// Where it was taken in, if it is a name.
+    #[inline]
+    pub(crate) fn origin(self) -> Option<NonZeroU32> {
+        NonZeroU32::new((self.name_key()? >> 32) as u32)
+    }
+
+    /// Without saying where it was taken in; for what is encoded at once.
+    #[inline]
+    pub(crate) fn without_origin(self) -> Self {
+        Self {
+            rest: self.rest | SHORT,
+            ..self
+        }
+    }
+
     /// Without saying what came before it.
     pub(crate) fn alone(self) -> Self {
         Self {
@@ -179,11 +196,15 @@ impl Number {
         })
     }
 
+    fn is_whole(self) -> bool {
+        self.rest & SHORT == 0
+    }
+
     /// Bytes of the user property.
     #[inline]
     pub(crate) fn encoded_len(self) -> usize {
         match self.name() {
-            Some(name) => NAME_AT + name.text_len(),
+            Some(name) => NAME_AT + name.text_len(self.is_whole()),
             None => 1 + 2 + DELIVERY_KEY.len() + 2 + self.value().1,
         }
     }
@@ -199,7 +220,7 @@ impl Number {
         let start = out.len();
         out.extend_from_slice(&NAME_PAIR);
         if let Some((before, text)) = out[start..].split_last_chunk_mut() {
-            len = name.put_text(text);
+            len = name.put_text(self.is_whole(), text);
             before[NAME_AT - 1] = len as u8;
         }
         out.truncate(start + NAME_AT + len);

@@ -866,6 +866,81 @@ fn a_message_with_qos_0_goes_on_once_to_all_others() {
     }
 }
 
+/// Under an alias, while messages come from there one after the other; who does not understand that is
+/// told each time.
+#[test]
+fn where_a_message_was_taken_in_is_said_when_it_changes() {
+    /// Who publishes, on which topic, and whether where it was taken in is said.
+    const ALL: [(&str, &str, bool); 10] = [
+        ("own", "t", true),
+        ("own", "t", false),
+        ("other", "t", true),
+        // By itself, so that the order in which it is sent does not matter.
+        ("urgent", "t", true),
+        ("other", "t", false),
+        ("own", "t", true),
+        ("other", "u", true),
+        ("other", "u", false),
+        // There are two aliases.
+        ("own", "v", true),
+        ("own", "t", false),
+    ];
+    let cases = [Understands::Brakes, Understands::Origins];
+    for (understands, at_once) in cases.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let mut pair = Pair::new();
+        let subscriber = pair.b.client("subscriber");
+        subscribe(&mut pair.b, subscriber, "#");
+        pair.a.shard.link_interest("b", &["#".into()], &[]);
+        pair.a.shard.link_carry("b", true, understands, NOW);
+        pair.carry();
+        let other = pair.a.neighbour("$mesh/z");
+        let publisher = pair.a.client("publisher");
+        let mut row = Vec::new();
+        for (at, (who, topic, is_said)) in ALL.into_iter().enumerate() {
+            let number = at + 1;
+            let mut properties = PropertyBuf::new();
+            let property = match who {
+                "own" => None,
+                "urgent" => Some(("priority", "0".to_owned())),
+                _ => Some(("@", format!("7.{number}"))),
+            };
+            if let Some((key, value)) = property {
+                properties.push_user(key, &value).unwrap();
+            }
+            let packet = Publish {
+                properties: properties.as_properties(),
+                ..publish(topic, "x", number as u16)
+            };
+            let from = if who == "other" { other } else { publisher };
+            pair.a.give(from, Packet::Publish(packet));
+            let sent = pair.a.take(pair.at_a);
+            let Ok(Split::Frame(frame)) = split(&sent, u32::MAX) else {
+                panic!("{who} on {topic}: {sent:?}");
+            };
+            let Packet::Publish(packet) = Packet::decode(frame, Version::V5).unwrap() else {
+                panic!("{who} on {topic}: {sent:?}");
+            };
+            let (key, name) = packet.properties.iter().last().unwrap().pair();
+            assert_eq!(key, "@");
+            let has_origin = name.starts_with(if who == "other" { '7' } else { '1' });
+            let is_said = is_said || understands < Understands::Origins;
+            assert_eq!(has_origin, is_said, "{number}: {name}");
+            row.extend(sent);
+            if !at_once || number == ALL.len() {
+                let consumed = pair.b.shard.receive(pair.at_b, &row, NOW).consumed;
+                assert_eq!(consumed, row.len());
+                row.clear();
+                pair.carry();
+            }
+        }
+        assert_eq!(publications(&pair.b.take(subscriber)).len(), ALL.len());
+        let names = pair.b.notes.names.lock().unwrap();
+        let heard: Vec<u32> = names.iter().map(|name| name.origin.get()).collect();
+        let expected = ALL.map(|(who, _, _)| if who == "other" { 7 } else { 1 });
+        assert_eq!(heard, expected);
+    }
+}
+
 /// Between brokers, too, and whatever waits.
 #[test]
 fn what_is_urgent_overtakes_others_on_a_link() {

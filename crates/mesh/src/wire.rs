@@ -25,7 +25,7 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=8;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=9;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
@@ -45,6 +45,9 @@ pub const LASTING: u8 = 7;
 /// From this version on brokers tell each other of what they take only little, because somebody
 /// behind them has no room.
 pub const BRAKES: u8 = 8;
+/// From this version on the name of a publication does not say where it was taken in, if the one
+/// before it under its topic alias was taken in there, too.
+pub const ORIGINS: u8 = 9;
 /// Before the name of a broker in [`Lasting`]: the one that is told of keeps messages for it.
 pub const KEEPS: &str = "$mesh/keeps/";
 /// Parts that filters are divided into when tables are compared.

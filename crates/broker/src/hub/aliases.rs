@@ -1,9 +1,26 @@
-//! Topic aliases that the broker has defined to a client.
+//! Topic aliases that clients have defined, and those that the broker has defined to a client.
+//!
+//! Both ends of a link between brokers know of each alias where the last message under it was taken
+//! in, so that names of others from there need not say that: nearly always one broker after
+//! the other publishes on a topic. All messages under an alias come in the order in which they
+//! are written; others say it always.
 
 use std::hash::BuildHasher;
+use std::num::NonZeroU32;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+
+use crate::sequence::Number;
+
+/// What an alias that a client has defined stands for.
+#[derive(Debug, Default)]
+pub(crate) struct Alias {
+    /// Empty if it is not defined.
+    pub(crate) topic: Box<[u8]>,
+    /// Where a neighbour's last message under it was taken in.
+    pub(crate) origin: Option<NonZeroU32>,
+}
 
 /// Topics by alias and aliases by topic. Most messages have the topic of the one before, which is
 /// looked at first.
@@ -11,6 +28,10 @@ use hashbrown::HashTable;
 pub(crate) struct Aliases {
     /// That of alias 1 first.
     topics: Vec<Box<[u8]>>,
+    /// Where the last message under each was taken in, as the neighbour knows; 0 if it was not said.
+    origins: Vec<u32>,
+    /// Whether the neighbour understands names without origin.
+    shortens: bool,
     /// Places in `topics`.
     table: HashTable<u16>,
     hasher: RandomState,
@@ -44,10 +65,40 @@ impl Aliases {
     pub(crate) fn insert(&mut self, topic: &[u8]) {
         let at = self.topics.len() as u16;
         self.topics.push(topic.into());
+        self.origins.push(0);
         let (topics, hasher) = (&self.topics, &self.hasher);
         let hash = hasher.hash_one(topic);
         self.table
             .insert_unique(hash, at, |at| hasher.hash_one(&*topics[usize::from(*at)]));
+        self.last = at;
+    }
+
+    /// Whether the neighbour understands names without origin.
+    pub(crate) fn set_shortens(&mut self, shortens: bool) {
+        self.shortens = shortens;
+    }
+
+    /// A number as it is to be said under the alias that was asked for or inserted last.
+    #[inline]
+    pub(crate) fn shorten(&self, number: Number) -> Number {
+        let known = self.origins.get(usize::from(self.last));
+        match number.origin() {
+            Some(origin) if self.shortens && known == Some(&origin.get()) => {
+                number.without_origin()
+            }
+            _ => number,
+        }
+    }
+
+    /// A message with that number was written under that alias.
+    #[inline]
+    pub(crate) fn wrote(&mut self, number: Number) {
+        if let (Some(origin), Some(known)) = (
+            number.origin(),
+            self.origins.get_mut(usize::from(self.last)),
+        ) {
+            *known = origin.get();
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use punctual_codec::{Ack, PacketType, ReasonCode, Version};
 
-use super::aliases::Aliases;
+use super::aliases::{Alias, Aliases};
 use super::{ConnId, ConnMeta};
 use crate::Nanos;
 use crate::access::Permissions;
@@ -112,7 +112,7 @@ pub(crate) struct Conn {
 /// What few connections have; made when needed.
 #[derive(Debug, Default)]
 pub(crate) struct Extra {
-    pub(crate) aliases_in: Vec<Box<[u8]>>,
+    pub(crate) aliases_in: Vec<Alias>,
     /// Those that the broker has defined.
     pub(crate) aliases_out: Aliases,
     /// Publishers that wait for this receiver.

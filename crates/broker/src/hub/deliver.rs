@@ -914,18 +914,25 @@ pub(crate) fn put_publish(
     }
     if conn.alias_max > 0 {
         let aliases = &mut conn.extra.get_or_insert_default().aliases_out;
-        match aliases.get(parts.topic) {
-            Some(alias) => form.alias = Some((alias, true)),
-            None if aliases.len() < usize::from(conn.alias_max) => {
-                let alias = aliases.len() as u16 + 1;
-                form.alias = Some((alias, false));
-                let sent = parts.put(&form, conn.max_packet, conn.out.plain(), pool);
-                if sent {
-                    aliases.insert(parts.topic);
-                }
-                return sent;
+        let known = aliases.get(parts.topic);
+        let number = form.number;
+        if known.is_some() {
+            form.number = number.map(|number| aliases.shorten(number));
+        }
+        let next = || {
+            let len = aliases.len();
+            (len < usize::from(conn.alias_max)).then(|| len as u16 + 1)
+        };
+        if let Some(alias) = known.or_else(next) {
+            form.alias = Some((alias, known.is_some()));
+            let sent = parts.put(&form, conn.max_packet, conn.out.plain(), pool);
+            if sent && known.is_none() {
+                aliases.insert(parts.topic);
             }
-            None => {}
+            if let (true, Some(number)) = (sent, number) {
+                aliases.wrote(number);
+            }
+            return sent;
         }
     }
     parts.put(&form, conn.max_packet, conn.out.plain(), pool)

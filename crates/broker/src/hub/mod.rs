@@ -8,6 +8,7 @@ mod deliver;
 mod pressure;
 mod pump;
 
+pub(crate) use aliases::Alias;
 pub use api::*;
 pub(crate) use conn::*;
 pub(crate) use deliver::*;

@@ -49,12 +49,16 @@ impl Shard {
             return None;
         }
         let (publisher, route) = (conn.number, conn.route);
-        let row = Row::of(first, conn.v5(), conn.link)?;
+        let mut row = Row::of(first, conn.v5(), conn.link)?;
+        let mut origin = None;
         let known = match row.alias {
             None => row.topic(),
             Some(alias) => {
                 let at = usize::from(alias).checked_sub(1)?;
-                conn.extra.as_ref()?.aliases_in.get(at)?
+                let alias = conn.extra.as_ref()?.aliases_in.get(at)?;
+                row.origin = alias.origin;
+                origin = Some((at, alias.origin?));
+                &alias.topic
             }
         };
         if routes.find(known, route, &hub.directory) != Some(route) {
@@ -152,6 +156,10 @@ impl Shard {
             && packet.payload.len() < SHARE_FROM
         {
             publication.parts.payload = packet.payload;
+            if let (Some(name), Some(_)) = (packet.name, row.origin) {
+                // What is not taken in here comes next, and says the same.
+                row.origin = Some(name.origin);
+            }
             if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
                 let size = topic.len() + packet.payload.len();
                 // Nothing refuses it after this: what is noted is delivered.
@@ -235,6 +243,12 @@ impl Shard {
             route.order_mut(|order| order.give(stream, publication.follows));
         }
         hear(heard);
+        if let (Some((at, before)), Some(now)) = (origin, row.origin)
+            && before != now
+            && let Some(extra) = hub.conns.get_mut(id.slot).and_then(|it| it.extra.as_mut())
+        {
+            extra.aliases_in[at].origin = Some(now);
+        }
         hub.stats.publishes_received_qos1 += run.messages;
         hub.stats.publish_bytes_received += payloads as u64;
         (run.messages > 0).then_some(run)

@@ -21,7 +21,7 @@ use crate::federation::{
     Early, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName, NAME_KEY, Notes,
     Packing, Relay, Understands,
 };
-use crate::hub::{Conn, ConnId, ConnMeta, Hub, Publication};
+use crate::hub::{Alias, Conn, ConnId, ConnMeta, Hub, Publication};
 use crate::index::Subscriber;
 use crate::journal::{AWAITED, BEHIND, Durability, Journal, Nature, Reception};
 use crate::message::Parts;
@@ -75,8 +75,11 @@ pub(super) enum Incoming<'a> {
     Named(MessageName, Notes),
 }
 
-/// Takes name and notes out of a PUBLISH from a neighbour.
-pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fail> {
+/// Takes name and notes out of a PUBLISH from a neighbour that has defined these aliases.
+pub(super) fn incoming<'a>(
+    raw: &mut RawPublish<'a>,
+    aliases: &[Alias],
+) -> Result<Incoming<'a>, Fail> {
     if raw.topic == replica::TOPIC.as_bytes() {
         return Ok(Incoming::Retains(raw.payload));
     }
@@ -105,7 +108,12 @@ pub(super) fn incoming<'a>(raw: &mut RawPublish<'a>) -> Result<Incoming<'a>, Fai
         return Err(nameless());
     }
     let (key, value) = last.pair();
-    let name = MessageName::parse(value.as_bytes()).filter(|_| key == NAME_KEY);
+    let known = || {
+        let alias = raw.properties.number(PropertyId::TopicAlias)?;
+        let alias = aliases.get((alias as usize).checked_sub(1)?)?;
+        alias.origin.filter(|_| raw.topic.is_empty())
+    };
+    let name = MessageName::parse(value.as_bytes(), known).filter(|_| key == NAME_KEY);
     let name = name.ok_or_else(nameless)?;
     let notes = match own {
         0 => Notes::default(),
@@ -455,6 +463,8 @@ impl Shard {
         let Some(conn) = session.conn.and_then(|conn| hub.conns.get_mut(conn)) else {
             return;
         };
+        let shortens = understands >= Understands::Origins;
+        conn.extra().aliases_out.set_shortens(shortens);
         match (carries, link.held) {
             (true, Some(max)) => {
                 (conn.receive_max, link.held) = (max, None);

@@ -32,23 +32,33 @@ impl Shard {
             return None;
         }
         let Self { hub, routes, .. } = self;
-        let conn = hub.conns.get(id.slot)?;
+        let conn = hub.conns.get_mut(id.slot)?;
         if !matches!(conn.state, State::Connected) || !conn.route_allowed || conn.states {
             return None;
         }
         let (publisher, route, v5) = (conn.number, conn.route, conn.v5());
-        let row = Row::of(frame, v5, conn.link)?;
+        let mut row = Row::of(frame, v5, conn.link)?;
+        let mut alias = None;
         let known = match row.alias {
             None => row.topic(),
-            Some(alias) => {
-                let at = usize::from(alias).checked_sub(1)?;
-                conn.extra.as_ref()?.aliases_in.get(at)?
+            Some(number) => {
+                let at = usize::from(number).checked_sub(1)?;
+                let known = conn.extra.as_ref()?.aliases_in.get(at)?;
+                row.origin = known.origin;
+                alias = Some(at);
+                &known.topic
             }
         };
         if routes.find(known, route, &hub.directory) != Some(route) {
             return None;
         }
         let packet = row.packet(frame.bytes)?;
+        if let (Some(at), Some(name)) = (alias, packet.name)
+            && row.origin != Some(name.origin)
+        {
+            // Whoever handles it says the same.
+            conn.extra.as_mut()?.aliases_in[at].origin = Some(name.origin);
+        }
         let route = routes.get(route);
         let matched = route.matched.as_ref();
         let targets: &[Target] = match &*matched.shards {

@@ -18,7 +18,7 @@ use crate::access::may_publish;
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
 use crate::federation::{Heed, LinkNews, MessageName, Notes, Packing};
-use crate::hub::{ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
+use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
 use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::order;
@@ -83,7 +83,9 @@ impl Shard {
         }
         let (mut name, mut notes) = (None, Notes::default());
         if conn.link && hub.unpacking.is_none() {
-            let told = match links::incoming(&mut raw)? {
+            let extra = conn.extra.as_ref();
+            let aliases = extra.map_or(&[][..], |extra| &extra.aliases_in);
+            let told = match links::incoming(&mut raw, aliases)? {
                 Incoming::Told(message) => Some(message),
                 Incoming::Retains(message) => {
                     let session = conn.session;
@@ -145,7 +147,8 @@ impl Shard {
                 let at = alias as usize - 1;
                 if raw.topic.is_empty() {
                     let aliases = &conn.extra.get_or_insert_default().aliases_in;
-                    let known = aliases.get(at).filter(|t| !t.is_empty());
+                    let known = aliases.get(at).map(|alias| &alias.topic);
+                    let known = known.filter(|topic| !topic.is_empty());
                     let Some(known) = known else {
                         return Err(Fail::new(
                             ReasonCode::ProtocolError,
@@ -159,9 +162,12 @@ impl Shard {
                     topic::validate_name(raw.topic)?;
                     let aliases = &mut conn.extra().aliases_in;
                     if aliases.len() <= at {
-                        aliases.resize(at + 1, Box::default());
+                        aliases.resize_with(at + 1, Alias::default);
                     }
-                    aliases[at] = raw.topic.into();
+                    aliases[at].topic = raw.topic.into();
+                }
+                if let (Some(name), Some(extra)) = (name, &mut conn.extra) {
+                    extra.aliases_in[at].origin = Some(name.origin);
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! PUBLISH packets as nearly all of them are: one like the one before, without properties, or
 //! from a neighbour with its name as all properties.
 
+use std::num::NonZeroU32;
+
 use punctual_codec::{Frame, PropertyId, QoS};
 
 use crate::federation::{MessageName, NAME_KEY};
@@ -29,6 +31,8 @@ pub(super) struct Row<'a> {
     prefix: &'a [u8],
     /// Stands for the topic of those from a neighbour.
     pub(super) alias: Option<u16>,
+    /// Where the last message under that alias was taken in.
+    pub(super) origin: Option<NonZeroU32>,
     v5: bool,
     /// From a neighbour: with a name, for the first time, as all properties.
     pub(super) named: bool,
@@ -52,6 +56,7 @@ impl<'a> Row<'a> {
             first: frame.first,
             prefix,
             alias: None,
+            origin: None,
             v5,
             named,
         };
@@ -125,7 +130,8 @@ impl<'a> Row<'a> {
         let ([0, len], text) = properties.strip_prefix(NAMED)?.split_first_chunk::<2>()? else {
             return None;
         };
-        let name = MessageName::parse(text).filter(|_| text.len() == usize::from(*len))?;
+        let name = MessageName::parse(text, || self.origin);
+        let name = name.filter(|_| text.len() == usize::from(*len))?;
         (!name.again).then_some(name)
     }
 }

@@ -275,7 +275,7 @@ fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
         return None;
     };
     let mut raw = RawPublish::decode(frame.first, frame.body, Version::V5).ok()?;
-    let Ok(Incoming::Named(name, _)) = incoming(&mut raw) else {
+    let Ok(Incoming::Named(name, _)) = incoming(&mut raw, &[]) else {
         return None;
     };
     let topic = punctual_codec::topic::validate_name(raw.topic).ok()?;

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use client::{Client, Fate};
 use punctual_broker::Config;
 use punctual_codec::{QoS, topic};
-use punctual_mesh::wire::{BRAKES, LASTING, ORDER};
+use punctual_mesh::wire::{BRAKES, LASTING, ORDER, ORIGINS};
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 use seeds::seeds;
@@ -427,7 +427,8 @@ fn nothing_is_lost_with_brokers_of_two_versions() {
         for n in 0..world.sites.len() {
             if (n as u64 + seed).is_multiple_of(2) {
                 world.crash(n);
-                world.sites[n].speaks = [ORDER, LASTING, BRAKES][seed as usize / 2 % 3] - 1;
+                world.sites[n].speaks =
+                    [ORDER, LASTING, BRAKES, ORIGINS][seed as usize / 2 % 4] - 1;
                 world.start(n);
             }
         }

@@ -13,7 +13,9 @@ use punctual_broker::{
     Understands,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{self, Arrival, BRAKES, NOTES, ORDER, Open, RIGHTS, TOPIC, VERSIONS};
+use punctual_mesh::wire::{
+    self, Arrival, BRAKES, NOTES, ORDER, ORIGINS, Open, RIGHTS, TOPIC, VERSIONS,
+};
 use punctual_mesh::{BrokerId, LinkId, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -678,7 +680,8 @@ impl Running {
 /// What a neighbour understands of a message, by the version that both speak.
 fn understands(version: u8) -> Understands {
     match version {
-        BRAKES.. => Understands::Brakes,
+        ORIGINS.. => Understands::Origins,
+        BRAKES => Understands::Brakes,
         ORDER.. => Understands::Order,
         RIGHTS => Understands::Rights,
         NOTES.. => Understands::Notes,

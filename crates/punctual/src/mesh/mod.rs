@@ -23,8 +23,8 @@ use punctual_broker::{
 };
 use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{
-    self, Arrival, BRAKES, Message, NOTES, ORDER, Open, RIGHTS, SeekSession, TOPIC, Testament,
-    Traced,
+    self, Arrival, BRAKES, Message, NOTES, ORDER, ORIGINS, Open, RIGHTS, SeekSession, TOPIC,
+    Testament, Traced,
 };
 use punctual_mesh::{
     BrokerId, Event, LinkId, Node, NotForgotten, Output, Settings, Status, Strategy,
@@ -1141,7 +1141,8 @@ fn tell(event: &Event) {
 /// What a neighbour understands of a message, by the version that both speak.
 fn understands(version: u8) -> Understands {
     match version {
-        BRAKES.. => Understands::Brakes,
+        ORIGINS.. => Understands::Origins,
+        BRAKES => Understands::Brakes,
         ORDER.. => Understands::Order,
         RIGHTS => Understands::Rights,
         NOTES.. => Understands::Notes,
