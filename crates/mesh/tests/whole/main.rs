@@ -74,6 +74,26 @@ struct Faults {
     room: usize,
 }
 
+/// Nothing does.
+const QUIET: Faults = Faults {
+    links: false,
+    crashes: false,
+    clients: false,
+    stores: false,
+    room: 10_000,
+};
+/// Links and clients do.
+const LINKS: Faults = Faults {
+    links: true,
+    clients: true,
+    ..QUIET
+};
+/// So do brokers.
+const CRASHES: Faults = Faults {
+    crashes: true,
+    ..LINKS
+};
+
 fn fault(world: &mut World, faults: Faults) {
     match world.rng.below(8) {
         0 | 1 if faults.links => {
@@ -388,25 +408,13 @@ fn all(few: u64, faults: Faults) {
 
 #[test]
 fn nothing_is_lost_in_quiet() {
-    let faults = Faults {
-        links: false,
-        crashes: false,
-        clients: false,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = QUIET;
     all(4, faults);
 }
 
 #[test]
 fn nothing_is_lost_with_links() {
-    let faults = Faults {
-        links: true,
-        crashes: false,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = LINKS;
     all(8, faults);
 }
 
@@ -414,13 +422,7 @@ fn nothing_is_lost_with_links() {
 /// brokers do not say what persistent sessions await.
 #[test]
 fn nothing_is_lost_with_brokers_of_two_versions() {
-    let faults = Faults {
-        links: true,
-        crashes: false,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = LINKS;
     let mut outcome = Outcome::default();
     each_seed(8, |seed| {
         let mut world = world(seed, faults);
@@ -440,13 +442,7 @@ fn nothing_is_lost_with_brokers_of_two_versions() {
 
 #[test]
 fn nothing_is_lost_with_brokers_that_have_a_store() {
-    let faults = Faults {
-        links: true,
-        crashes: true,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = CRASHES;
     all(8, faults);
 }
 
@@ -466,13 +462,7 @@ fn nothing_is_lost_with_stores_that_fill_up() {
 /// session is to get.
 #[test]
 fn nothing_is_lost_while_brokers_are_away_for_long() {
-    let faults = Faults {
-        links: true,
-        crashes: true,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = CRASHES;
     let mut outcome = Outcome::default();
     each_seed(8, |seed| {
         let mut world = world_that_heals_in(Nanos::from_secs(1), seed, faults);
@@ -523,13 +513,7 @@ fn nothing_is_lost_with_little_room_and_stores_that_fill_up() {
 /// what the neighbour wants.
 #[test]
 fn nothing_is_kept_for_ever_for_a_link_that_carried_at_one_end() {
-    let faults = Faults {
-        links: true,
-        crashes: true,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = CRASHES;
     for seed in [52, 53] {
         run(seed, faults, &mut Outcome::default());
     }

@@ -13,8 +13,8 @@ use punctual_sim::Rng;
 use crate::client::{Anew, Client, Fate};
 use crate::world::{Edge, World};
 use crate::{
-    Faults, Outcome, check, connect_all, each_seed, introduce, live, place, publish_any, publisher,
-    publishers, world,
+    CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, each_seed, introduce, live, place,
+    publish_any, publisher, publishers, world,
 };
 
 /// Who goes from broker to broker.
@@ -109,25 +109,13 @@ fn all(few: u64, faults: Faults, who: Who) {
 
 #[test]
 fn sessions_follow_in_quiet() {
-    let faults = Faults {
-        links: false,
-        crashes: false,
-        clients: false,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = QUIET;
     all(8, faults, Who::Subscribers);
 }
 
 #[test]
 fn sessions_follow_while_links_fail() {
-    let faults = Faults {
-        links: true,
-        crashes: false,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = LINKS;
     all(8, faults, Who::Subscribers);
 }
 
@@ -135,13 +123,7 @@ fn sessions_follow_while_links_fail() {
 /// has left since.
 #[test]
 fn sessions_follow_who_does_not_wait_any_more() {
-    let faults = Faults {
-        links: true,
-        crashes: false,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = LINKS;
     let seed = 566;
     let mut world = world(seed, faults);
     world.window = 64;
@@ -159,17 +141,8 @@ fn sessions_follow_who_does_not_wait_any_more() {
 /// links, and later to others.
 #[test]
 fn who_is_given_another_session_loses_nothing() {
-    let links = Faults {
-        links: true,
-        crashes: false,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
-    let crashes = Faults {
-        crashes: true,
-        ..links
-    };
+    let links = LINKS;
+    let crashes = CRASHES;
     let seeds = [
         // What was published there before the other session subscribed is for the first one.
         (1382, links),
@@ -206,13 +179,7 @@ fn who_is_given_another_session_loses_nothing() {
 /// and for one that it has sent to the other one before, in vain.
 #[test]
 fn what_is_published_under_an_identifier_of_an_old_copy_is_not_lost() {
-    let faults = Faults {
-        links: true,
-        crashes: false,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = LINKS;
     for seed in [49, 51, 156, 257, 148, 149] {
         run(seed, faults, Who::All, &mut Outcome::default(), &mut 0);
     }
@@ -220,49 +187,25 @@ fn what_is_published_under_an_identifier_of_an_old_copy_is_not_lost() {
 
 #[test]
 fn sessions_follow_while_brokers_are_killed() {
-    let faults = Faults {
-        links: true,
-        crashes: true,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = CRASHES;
     all(16, faults, Who::Subscribers);
 }
 
 #[test]
 fn publishers_roam_in_quiet() {
-    let faults = Faults {
-        links: false,
-        crashes: false,
-        clients: false,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = QUIET;
     all(8, faults, Who::All);
 }
 
 #[test]
 fn publishers_roam_while_links_fail() {
-    let faults = Faults {
-        links: true,
-        crashes: false,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = LINKS;
     all(8, faults, Who::All);
 }
 
 #[test]
 fn publishers_roam_while_brokers_are_killed() {
-    let faults = Faults {
-        links: true,
-        crashes: true,
-        clients: true,
-        stores: false,
-        room: 10_000,
-    };
+    let faults = CRASHES;
     all(16, faults, Who::All);
 }
 
