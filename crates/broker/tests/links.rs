@@ -886,7 +886,8 @@ fn where_a_message_was_taken_in_is_said_when_it_changes() {
         ("own", "t", false),
     ];
     let cases = [Understands::Brakes, Understands::Origins];
-    for (understands, at_once) in cases.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+    let cases = cases.into_iter().flat_map(|it| [(it, false), (it, true)]);
+    for ((understands, at_once), qos) in cases.flat_map(|it| [(it, 0), (it, 1)]) {
         let mut pair = Pair::new();
         let subscriber = pair.b.client("subscriber");
         subscribe(&mut pair.b, subscriber, "#");
@@ -909,7 +910,7 @@ fn where_a_message_was_taken_in_is_said_when_it_changes() {
             }
             let packet = Publish {
                 properties: properties.as_properties(),
-                ..publish(topic, "x", number as u16)
+                ..publish(topic, "x", qos * number as u16)
             };
             let from = if who == "other" { other } else { publisher };
             pair.a.give(from, Packet::Publish(packet));
