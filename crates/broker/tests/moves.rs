@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, MessageName,
-    MoveTimes, Nanos, Operations, Scope, Shard, Understands,
+    MoveTimes, Nanos, Operations, Restorer, Scope, Shard, Understands,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Split, Subscribe, SubscribeOptions, Version, split,
 };
+use punctual_store::{Memory, Store as _};
 
 /// What the brokers say to each other.
 #[derive(Debug)]
@@ -88,7 +89,9 @@ impl Federation for Post {
 
 struct Broker {
     shards: Vec<Shard>,
+    directory: Arc<Directory>,
     post: Arc<Post>,
+    store: Memory,
     now: Nanos,
     /// Of the last PUBLISH that left.
     packet_id: u16,
@@ -123,7 +126,9 @@ impl Broker {
         };
         Self {
             shards: (0..shards).map(shard).collect(),
+            directory,
             post,
+            store: Memory::default(),
             now,
             packet_id: 0,
             is_present: false,
@@ -148,10 +153,29 @@ impl Broker {
         for shard in &mut self.shards {
             for _ in 0..5 {
                 if let Some(operations) = shard.take_operations(self.now) {
+                    self.store.commit(&operations.batch).unwrap();
                     shard.committed(operations.ticket, self.now);
                 }
             }
         }
+    }
+
+    /// It is killed, and starts again with what was committed.
+    fn start_again(self) -> Self {
+        let clock = self.post.clock.load(Ordering::Relaxed);
+        let mut again = Self::new(self.post.name, self.post.origin + 10, clock, 1);
+        again.store = self.store;
+        let shard = &mut again.shards[0];
+        let mut restorer = Restorer::new(again.directory.clone(), 0);
+        let recovered = again.store.recover(&mut |op| {
+            if let Some(session) = restorer.take(&op) {
+                assert!(shard.restore(session, again.now));
+            }
+        });
+        recovered.unwrap();
+        let last = restorer.finish().unwrap();
+        assert!(shard.restore(last, again.now));
+        again
     }
 
     fn give(&mut self, (shard, conn): (usize, ConnId), packet: Packet<'_>) {
@@ -276,7 +300,7 @@ impl Broker {
         let number = self.post.clock.load(Ordering::Relaxed) - 1;
         self.shards[0].found(client_id, number, &[], self.now);
         self.commit();
-        assert_eq!(self.take(conn), [PacketType::ConnAck]);
+        assert_eq!(self.take(conn).first(), Some(&PacketType::ConnAck));
         assert!(self.is_present);
         conn
     }
@@ -664,4 +688,36 @@ fn a_repetition_is_told_from_another_message_where_a_session_has_come() {
     b.publish_exactly(publisher, true, "2");
     b.release(publisher);
     assert_eq!(b.payloads(receiver), ["2"]);
+}
+
+/// A broker that was killed knows what tells a message with QoS 2 from others with its identifier, also
+/// in a session that has come from elsewhere: what comes with DUP is no repetition if it says something
+/// else, since it was sent elsewhere before, in vain.
+#[test]
+fn a_repetition_is_told_from_another_message_after_a_kill() {
+    for (moved, text, expected) in [
+        (false, "1", &["1"][..]),
+        (false, "2", &["1", "2"]),
+        (true, "1", &[]),
+        (true, "2", &["2"]),
+    ] {
+        let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+        for broker in [&mut a, &mut b] {
+            let receiver = broker.newcomer(0, "receiver");
+            broker.subscribe(receiver, QoS::AtLeastOnce);
+        }
+        let publisher = a.newcomer(0, "publisher");
+        a.publish_exactly(publisher, false, "1");
+        if moved {
+            come(&mut a, &mut b, "publisher");
+            a.commit();
+            carry(&mut a, &mut b);
+        }
+        let mut broker = if moved { b } else { a }.start_again();
+        let publisher = broker.come_back("publisher");
+        broker.publish_exactly(publisher, true, text);
+        broker.release(publisher);
+        let receiver = broker.come_back("receiver");
+        assert_eq!(broker.payloads(receiver), expected, "{moved} {text}");
+    }
 }

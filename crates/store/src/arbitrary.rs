@@ -162,12 +162,18 @@ pub(crate) fn owned() -> impl Strategy<Value = Owned> {
                 _ => Op::Done { session, entry },
             })
         });
-    let received = (session(), packet_id(), any::<bool>()).prop_map(|(session, packet_id, on)| {
-        Owned::new(&match on {
-            true => Op::Received { session, packet_id },
-            false => Op::Released { session, packet_id },
-        })
-    });
+    let gist = option::of(any::<u32>());
+    let received =
+        (session(), packet_id(), gist, any::<bool>()).prop_map(|(session, packet_id, gist, on)| {
+            Owned::new(&match on {
+                true => Op::Received {
+                    session,
+                    packet_id,
+                    gist: gist.unwrap_or(0),
+                },
+                false => Op::Released { session, packet_id },
+            })
+        });
     // A version is used once.
     let retained =
         (key(), entry(), any::<u32>(), any::<bool>()).prop_map(|(topic, message, version, on)| {

@@ -55,8 +55,7 @@ pub(crate) struct Session {
     pub(crate) meta: Option<Meta>,
     pub(crate) subscriptions: BTreeMap<Box<str>, Subscription>,
     pub(crate) entries: Rising<Entry>,
-    /// With their marks.
-    pub(crate) received: BTreeMap<u16, u32>,
+    pub(crate) received: BTreeMap<u16, Received>,
     pub(crate) will: Option<Will>,
 }
 
@@ -68,6 +67,13 @@ pub(crate) struct Meta {
     expiry: u32,
     detached: Option<Wall>,
     next_packet_id: u16,
+    pub(crate) mark: u32,
+}
+
+/// A publication with QoS 2 that is not released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Received {
+    gist: u32,
     pub(crate) mark: u32,
 }
 
@@ -283,9 +289,14 @@ impl<C> Image<C> {
                 }
             }
             Op::Done { session, entry } => self.finish(session, entry),
-            Op::Received { session, packet_id } => {
+            Op::Received {
+                session,
+                packet_id,
+                gist,
+            } => {
                 let state = self.sessions.entry(session).or_default();
-                if state.received.insert(packet_id, mark).is_none() {
+                let received = Received { gist, mark };
+                if state.received.insert(packet_id, received).is_none() {
                     self.live += ITEM;
                 }
             }
@@ -653,8 +664,12 @@ impl<C> Image<C> {
             for (filter, subscription) in &state.subscriptions {
                 tell(subscription.op(session, filter));
             }
-            for &packet_id in state.received.keys() {
-                tell(Op::Received { session, packet_id });
+            for (&packet_id, it) in &state.received {
+                tell(Op::Received {
+                    session,
+                    packet_id,
+                    gist: it.gist,
+                });
             }
             if let Some(op) = state.will.as_ref().and_then(Will::op) {
                 tell(op);
@@ -823,9 +838,13 @@ impl<C: PartialEq> Image<C> {
                     }
                 }
             }
-            Op::Received { session, packet_id } => {
+            Op::Received {
+                session,
+                packet_id,
+                gist,
+            } => {
                 let it = state(session).and_then(|it| it.received.get(packet_id));
-                if it == Some(&mark) {
+                if it == Some(&Received { gist: *gist, mark }) {
                     tell(*op);
                 }
             }
@@ -891,7 +910,9 @@ impl Session {
                 Some(&mut it.mark)
             }
             Op::Entry(of) => self.entries.get_mut(of.entry).map(|it| &mut it.mark),
-            Op::Received { packet_id, .. } => self.received.get_mut(packet_id),
+            Op::Received { packet_id, .. } => {
+                self.received.get_mut(packet_id).map(|it| &mut it.mark)
+            }
             Op::Will(_) => self.will.as_mut().map(|it| &mut it.mark),
             _ => None,
         }
@@ -1016,9 +1037,9 @@ impl<C> Image<C> {
                     Fate::Remember
                 }
             }
-            Op::Received { session, packet_id } => {
-                write(sums.received.get(&(session, packet_id)) == Some(&at))
-            }
+            Op::Received {
+                session, packet_id, ..
+            } => write(sums.received.get(&(session, packet_id)) == Some(&at)),
             Op::Released { session, packet_id } => {
                 let state = self.sessions.get(&session);
                 let known = state.is_some_and(|state| state.received.contains_key(&packet_id));
@@ -1127,7 +1148,10 @@ impl<'a> Sums<'a> {
                 Op::Sent { session, entry, .. } => some_said |= !is_entry(before, session, entry),
                 Op::Step { .. } => some_said = true,
                 Op::Done { .. } => some_done = true,
-                Op::Received { session, packet_id } | Op::Released { session, packet_id } => {
+                Op::Received {
+                    session, packet_id, ..
+                }
+                | Op::Released { session, packet_id } => {
                     sums.received.insert((session, packet_id), at);
                 }
                 Op::Retain { topic, version, .. } | Op::RetainGone { topic, version } => {
@@ -1182,6 +1206,7 @@ mod tests {
         let other = Op::Received {
             session: 2,
             packet_id: 1,
+            gist: 0,
         };
         let sent = Op::Sent {
             session,

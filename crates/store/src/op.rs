@@ -81,12 +81,17 @@ pub enum Op<'a> {
         /// Number of the entry.
         entry: u64,
     },
-    /// A publication with QoS 2 was accepted.
+    /// A publication with QoS 2 was accepted; replaces what is known of another with
+    /// that identifier.
     Received {
         /// Who published it.
         session: u64,
         /// Its packet identifier, from 1.
         packet_id: u16,
+        /// What tells it from another one with that identifier, as the core makes it of
+        /// topic and content; 0 if that is not known. With another value it is an
+        /// operation of its own, which earlier versions do not read.
+        gist: u32,
     },
     /// The publisher has released it.
     Released {
@@ -389,6 +394,8 @@ mod tag {
     pub(super) const INFLIGHT: u8 = 18;
     pub(super) const HIGHEST: u8 = 19;
     pub(super) const GIVEN_BACK: u8 = 20;
+    /// With a gist.
+    pub(super) const RECEIVED_AS: u8 = 21;
 }
 
 impl<'a> Op<'a> {
@@ -453,9 +460,20 @@ impl<'a> Op<'a> {
                 put_key(out, tag::DONE, *session);
                 put_number(out, *entry);
             }
-            Op::Received { session, packet_id } => {
-                put_key(out, tag::RECEIVED, *session);
+            Op::Received {
+                session,
+                packet_id,
+                gist,
+            } => {
+                let tag = match gist {
+                    0 => tag::RECEIVED,
+                    _ => tag::RECEIVED_AS,
+                };
+                put_key(out, tag, *session);
                 put_number(out, u64::from(*packet_id));
+                if *gist != 0 {
+                    out.extend_from_slice(&gist.to_le_bytes());
+                }
             }
             Op::Released { session, packet_id } => {
                 put_key(out, tag::RELEASED, *session);
@@ -582,6 +600,12 @@ impl<'a> Op<'a> {
             tag::RECEIVED => Op::Received {
                 session: reader.number("session")?,
                 packet_id: reader.packet_id()?,
+                gist: 0,
+            },
+            tag::RECEIVED_AS => Op::Received {
+                session: reader.number("session")?,
+                packet_id: reader.packet_id()?,
+                gist: reader.gist()?,
             },
             tag::RELEASED => Op::Released {
                 session: reader.number("session")?,
@@ -738,6 +762,15 @@ impl<'a> Reader<'a> {
         match u16::try_from(self.number(what)?) {
             Ok(0) | Err(_) => Err(OpError::Value(what)),
             Ok(id) => Ok(id),
+        }
+    }
+
+    fn gist(&mut self) -> Result<u32, OpError> {
+        let what = "gist";
+        let bytes = self.take(4, what)?.try_into();
+        match bytes.map_or(0, u32::from_le_bytes) {
+            0 => Err(OpError::Value(what)),
+            gist => Ok(gist),
         }
     }
 
@@ -996,6 +1029,10 @@ mod tests {
         assert_eq!(Op::decode(&long), Err(OpError::Long(1)));
         let zero = [tag::RECEIVED, 1, 0];
         assert_eq!(Op::decode(&zero), Err(OpError::Value("packet identifier")));
+        let without = [tag::RECEIVED_AS, 1, 5, 0, 0, 0, 0];
+        assert_eq!(Op::decode(&without), Err(OpError::Value("gist")));
+        let short = [tag::RECEIVED_AS, 1, 5, 7, 0, 0];
+        assert_eq!(Op::decode(&short), Err(OpError::Short("gist")));
         let huge = [
             tag::ENTRY,
             1,
@@ -1017,6 +1054,24 @@ mod tests {
             Op::decode(&huge),
             Err(OpError::Value("number of identifiers"))
         );
+    }
+
+    #[test]
+    fn a_publication_without_a_gist_is_written_as_ever() {
+        let received = |gist| {
+            let mut bytes = Vec::new();
+            let op = Op::Received {
+                session: 1,
+                packet_id: 300,
+                gist,
+            };
+            op.encode(&mut bytes);
+            assert_eq!(Op::decode(&bytes), Ok(op));
+            bytes
+        };
+        assert_eq!(received(0), [tag::RECEIVED, 1, 0xAC, 2]);
+        let with = [tag::RECEIVED_AS, 1, 0xAC, 2, 4, 3, 2, 1];
+        assert_eq!(received(0x0102_0304), with);
     }
 
     #[test]

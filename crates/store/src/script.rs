@@ -144,7 +144,11 @@ impl Script {
             (26, Some(session)) => {
                 let packet_id = (pick % 4) as u16 + 1;
                 let op = match self.received.insert((session, packet_id)) {
-                    true => Op::Received { session, packet_id },
+                    true => Op::Received {
+                        session,
+                        packet_id,
+                        gist: pick as u32 / 4 % 3,
+                    },
                     false => {
                         self.received.remove(&(session, packet_id));
                         Op::Released { session, packet_id }

@@ -607,6 +607,7 @@ impl Hub {
                 journal.emit(&Op::Received {
                     session: session.handle.number,
                     packet_id,
+                    gist,
                 });
                 (Some(After::ticket(journal.latest())), true)
             }

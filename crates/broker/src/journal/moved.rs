@@ -102,6 +102,8 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
             &Op::Received {
                 session: 1,
                 packet_id: *packet_id,
+                // It follows: earlier versions do not know this.
+                gist: 0,
             },
         );
     }
@@ -298,7 +300,13 @@ impl Round {
             }
             _ if !self.begun => return None,
             Op::Subscription(op) => Op::Subscription(SubscriptionOp { session, ..op }),
-            Op::Received { packet_id, .. } => Op::Received { session, packet_id },
+            Op::Received {
+                packet_id, gist, ..
+            } => Op::Received {
+                session,
+                packet_id,
+                gist,
+            },
             Op::Message { content, .. } => {
                 topic::validate_name(content.topic.as_bytes()).ok()?;
                 Properties::check(content.properties, PropertySet::PUBLISH).ok()?;
@@ -476,10 +484,11 @@ impl Hub {
                 journal.keep_moved(number, delivery);
             }
         }
-        for packet_id in session.incoming.iter().flat_map(|incoming| incoming.keys()) {
+        for (packet_id, known) in session.incoming.iter().flat_map(|it| it.iter()) {
             journal.emit(&Op::Received {
                 session: number,
                 packet_id: *packet_id,
+                gist: known.gist,
             });
         }
         let ticket = journal.latest();

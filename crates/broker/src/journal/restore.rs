@@ -70,7 +70,8 @@ pub struct RestoredSession {
     members: Vec<(Box<str>, Vec<Box<str>>)>,
     replays: Replays,
     classes: Option<u8>,
-    received: Vec<u16>,
+    /// Identifiers of QoS 2 messages of its client, each with its gist.
+    received: Vec<(u16, u32)>,
     /// And when it is to be published, if that is known.
     will: Option<(Will, Option<Wall>)>,
     pub(super) entries: Vec<RestoredEntry>,
@@ -195,9 +196,11 @@ impl Restorer {
         };
         match op {
             Op::Subscription(it) if it.session == own.number => own.subscribe(it),
-            Op::Received { session, packet_id } if *session == own.number => {
-                own.received.push(*packet_id);
-            }
+            Op::Received {
+                session,
+                packet_id,
+                gist,
+            } if *session == own.number => own.received.push((*packet_id, *gist)),
             Op::Will(will) if will.session == own.number => {
                 let content = &will.content;
                 let message = Message::will(
@@ -430,7 +433,8 @@ impl Hub {
                 ..Received::default()
             };
             let received = restored.received.into_iter();
-            let received = received.map(|id| (id, known)).collect();
+            let received = received.map(|(id, gist)| (id, Received { gist, ..known }));
+            let received = received.collect();
             session.incoming = Some(Box::new(received));
         }
         let mut inflight = Vec::new();

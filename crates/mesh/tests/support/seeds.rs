@@ -1,6 +1,7 @@
 //! Which seeds a simulation is run with.
 
-/// `few` from 0 on, as many as `PUNCTUAL_SEEDS` says, or only `PUNCTUAL_SEED`.
+/// `few`, or as many as `PUNCTUAL_SEEDS` says, from 0 or `PUNCTUAL_FROM` on; or only
+/// `PUNCTUAL_SEED`.
 pub(super) fn seeds(few: u64) -> std::ops::Range<u64> {
     let number = |key| {
         std::env::var(key)
@@ -10,5 +11,6 @@ pub(super) fn seeds(few: u64) -> std::ops::Range<u64> {
     if let Some(seed) = number("PUNCTUAL_SEED") {
         return seed..seed + 1;
     }
-    0..number("PUNCTUAL_SEEDS").unwrap_or(few)
+    let from = number("PUNCTUAL_FROM").unwrap_or(0);
+    from..from + number("PUNCTUAL_SEEDS").unwrap_or(few)
 }

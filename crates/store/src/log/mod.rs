@@ -36,7 +36,7 @@ use std::{io, iter};
 use self::clean::{Cleaning, Hopeless, Moved, Round};
 use self::frame::Draft;
 use self::open::Window;
-use self::segment::{COPYING, FORMAT, GIVES_BACK, Header, Origin, START};
+use self::segment::{COPYING, FORMAT, GISTS, GIVES_BACK, Header, Origin, START};
 use crate::image::Fate;
 use crate::numbers::mix;
 use crate::op::{Record, Records};
@@ -137,6 +137,8 @@ pub struct Log<M> {
     base: u32,
     /// Of the segments that are made.
     features: u32,
+    /// Segments that are made may have operations with a gist.
+    has_gists: bool,
     /// Segments that do not count any more, or never did.
     leftovers: Vec<u32>,
     /// The highest number of a segment that is not part of the log and is left alone.
@@ -190,6 +192,7 @@ impl<M: Medium> Log<M> {
             },
             base: 0,
             features: 0,
+            has_gists: false,
             leftovers: Vec::new(),
             foreign: 0,
             given_back: 0,
@@ -451,11 +454,12 @@ impl<M: Medium> Log<M> {
         }
         let (number, size) = self.take_reserve(START as u64 + len)?;
         let previous = self.segments.back();
+        let gists = if self.has_gists { GISTS } else { 0 };
         let header = Header {
             salt: mix(self.seed ^ mix(u64::from(number))),
             previous: previous.map_or(0, |previous| previous.header.segment),
             previous_end: previous.map_or(0, |previous| previous.end),
-            features: self.features | GIVES_BACK,
+            features: self.features | GIVES_BACK | gists,
             origin: Some(self.origin),
             base: self.base,
             ..Header::nothing(number, size)
@@ -605,6 +609,10 @@ impl<M: Medium> Store for Log<M> {
             if !self.leftovers.is_empty() {
                 self.sweep();
             }
+            if !self.has_gists && ops.iter().any(is_with_gist) {
+                // It goes where an earlier version does not take it for damaged.
+                (self.has_gists, self.open) = (true, false);
+            }
             self.make_place()?;
             self.provide();
             self.make_room(group.as_bytes().len() as u64);
@@ -735,6 +743,10 @@ impl Growth {
             _ => {}
         }
     }
+}
+
+fn is_with_gist(op: &Op<'_>) -> bool {
+    matches!(op, Op::Received { gist: 1.., .. })
 }
 
 fn unreadable(segment: u32) -> String {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::frame::{Frame, is_zero};
 use super::segment::{
-    self, COPYING, FORMAT, Found, GIVES_BACK, Header, Next, Opening, Origin, START,
+    self, COPYING, FORMAT, Found, GISTS, GIVES_BACK, Header, Next, Opening, Origin, START,
 };
 use super::{BALLAST, Log, Place, Reserve, Rest, Segment, unreadable};
 use crate::image::Image;
@@ -66,6 +66,7 @@ impl<M: Medium> Log<M> {
                 && is_skipped != Some(true)
             {
                 self.report.bytes += size;
+                self.has_gists |= header.features & GISTS != 0;
                 let end = self.replay(header, size, end, &mut window)?;
                 self.segments.push_back(Segment {
                     header: *header,

@@ -48,6 +48,9 @@ pub(crate) const START: usize = 1024;
 pub(crate) const COPYING: u32 = 1;
 /// Commits say from which segment on the log is needed ([`crate::Op::GivenBack`]).
 pub(crate) const GIVES_BACK: u32 = 2;
+/// There may be operations with a gist ([`crate::Op::Received`]). A log has such segments from
+/// the first of these on.
+pub(crate) const GISTS: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"pnctstor";
 const PROGRAM: &str = concat!("punctual ", env!("CARGO_PKG_VERSION"));
@@ -188,7 +191,7 @@ impl Header {
         }
         let whole = whole?;
         let features = u32_at(whole, 40)?;
-        let unknown = features & !(COPYING | GIVES_BACK);
+        let unknown = features & !(COPYING | GIVES_BACK | GISTS);
         if unknown != 0 {
             return Some(Opening::Features(unknown, program()));
         }

@@ -56,6 +56,8 @@ pub(super) enum Line {
     Received {
         session: u64,
         packet_id: u16,
+        #[serde(default, skip_serializing_if = "is_unknown")]
+        gist: u32,
     },
     Will {
         session: u64,
@@ -175,6 +177,11 @@ fn wrong(field: &str, value: impl fmt::Debug, why: impl fmt::Display) -> String 
     format!("{field} = {value:?}: {why}")
 }
 
+/// Whether a gist is not known: that is not written.
+fn is_unknown(gist: &u32) -> bool {
+    *gist == 0
+}
+
 fn check_qos(qos: u8) -> Result<(), String> {
     match qos {
         0..=2 => Ok(()),
@@ -265,7 +272,15 @@ impl Line {
                 id: op.id,
                 properties: op.properties.into(),
             },
-            Op::Received { session, packet_id } => Self::Received { session, packet_id },
+            Op::Received {
+                session,
+                packet_id,
+                gist,
+            } => Self::Received {
+                session,
+                packet_id,
+                gist,
+            },
             Op::Will(ref op) => Self::Will {
                 session: op.session,
                 delay: op.delay,
@@ -358,7 +373,15 @@ impl Line {
                 id: *id,
                 properties: &properties.0,
             }),
-            &Self::Received { session, packet_id } => Op::Received { session, packet_id },
+            &Self::Received {
+                session,
+                packet_id,
+                gist,
+            } => Op::Received {
+                session,
+                packet_id,
+                gist,
+            },
             Self::Will {
                 session,
                 delay,

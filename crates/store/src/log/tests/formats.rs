@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::log::format1;
+use crate::log::segment::{GISTS, GIVES_BACK};
 use crate::op::{RECORD_HEADER, seal_records};
 
 /// What format 1 wrote for these groups, each of which is a commit.
@@ -249,6 +250,54 @@ fn features_that_are_not_known_are_refused() {
         ),
         "{refused:?}"
     );
+}
+
+/// A publication with that gist, under an identifier of its own.
+fn received_op(gist: u32) -> Op<'static> {
+    Op::Received {
+        session: 1,
+        packet_id: gist as u16 + 1,
+        gist,
+    }
+}
+
+/// What an earlier version would take for damage is in segments that it refuses, from the first
+/// such operation on; a log without one is such as it reads.
+#[test]
+fn gists_are_in_segments_that_say_so() {
+    let mut log = with_sessions(3);
+    let features = |log: &Log<Simulated>| -> Vec<u32> {
+        let segments = log.segments.iter();
+        segments.map(|it| it.header.features).collect()
+    };
+    let mut expected = Vec::new();
+    for (gist, segments) in [
+        (0, &[GIVES_BACK][..]),
+        (7, &[GIVES_BACK, GIVES_BACK | GISTS]),
+        (8, &[GIVES_BACK, GIVES_BACK | GISTS]),
+    ] {
+        let op = received_op(gist);
+        log.commit(&[op].into_iter().collect()).expect("room");
+        expected.push(format!("{op:?}"));
+        assert_eq!(features(&log), segments);
+        // It is the same store after a restart, and goes on where it was.
+        log = open(log.into_medium());
+        assert_eq!(log.report().damages, []);
+        let all = of_log(&mut log);
+        assert!(expected.iter().all(|op| all.contains(op)), "{all:?}");
+    }
+    // All segments that come later may have what is moved there.
+    for session in 4..2000 {
+        let group = [session_op(session), Op::SessionEnd { session }];
+        for op in group {
+            log.commit(&[op].into_iter().collect()).expect("room");
+        }
+    }
+    let all = features(&log);
+    assert!(all.iter().all(|it| *it == GIVES_BACK | GISTS), "{all:?}");
+    let mut log = open(log.into_medium());
+    let all = of_log(&mut log);
+    assert!(expected.iter().all(|op| all.contains(op)), "{all:?}");
 }
 
 #[test]
