@@ -6,9 +6,10 @@
 //! itself is stored if it comes with QoS 2: names gather in a value, which is written again until
 //! it is full, and the oldest values are given up. All of it goes when it is not needed any more,
 //! or with the session. Where a session has gone elsewhere, and this is what is left of it, a
-//! value says that; and another one says that the client of a session has connected elsewhere. A
-//! value of a session that was made for a client that had wanted an old one says when that connected
-//! last: another broker may have the old one, and is asked for it after a restart, too.
+//! value says that; and another one says that the client of a session has connected elsewhere. In a
+//! mesh a value says when the client of a session connected last: another broker may have a session
+//! of it, and one of both gives way. Where the client had wanted an old one, others are asked for that
+//! after a restart, too.
 
 use std::collections::VecDeque;
 
@@ -26,8 +27,11 @@ const PREFIX: &str = "mesh/had/";
 const LEFT: &str = "left";
 /// The same: the client of a session has connected elsewhere.
 const ELSEWHERE: &str = "elsewhere";
-/// The same: when the client of a session connected last.
+/// The same: when the client of a session connected last, and [`UNASKED`] unless it had wanted an old
+/// one.
 const ARRIVED: &str = "arrived";
+/// Behind that time. Earlier versions do not know it, nor the time then.
+const UNASKED: u8 = 0;
 /// Names in a value that is not written again.
 const FULL: usize = 64;
 /// Names in any value.
@@ -164,6 +168,8 @@ pub(super) struct Restored {
     pub(super) elsewhere: bool,
     /// When its client connected last; 0 if that is not stored.
     pub(super) arrived: u64,
+    /// Others may have an old one that it had wanted.
+    pub(super) missed: bool,
 }
 
 /// Whose a value is, and its number or what is instead of that; `None` if it is something else.
@@ -178,9 +184,19 @@ impl Restored {
         match number {
             LEFT => self.left = true,
             ELSEWHERE => self.elsewhere = true,
-            ARRIVED => self.arrived = value.try_into().map_or(0, u64::from_le_bytes),
+            ARRIVED => self.take_arrival(value),
             _ => self.take_names(number, value),
         }
+    }
+
+    fn take_arrival(&mut self, value: &[u8]) {
+        let (arrived, missed) = match value.split_first_chunk() {
+            Some((arrived, [])) => (*arrived, true),
+            Some((arrived, [UNASKED])) => (*arrived, false),
+            // Of a later version.
+            _ => ([0; 8], false),
+        };
+        (self.arrived, self.missed) = (u64::from_le_bytes(arrived), missed);
     }
 
     fn take_names(&mut self, number: &str, value: &[u8]) {
@@ -240,16 +256,19 @@ impl Journal {
         session.orphan_stored = false;
     }
 
-    /// Emits when the client of a session connected last, if it has connected since that was stored
-    /// and another broker may have a session of it.
+    /// Emits when the client of a session connected last, if it has connected since that was stored.
     pub(super) fn arrival(&mut self, session: &mut Session) {
-        if session.missed == Nanos::MAX || session.arrived == session.arrival_stored {
+        if session.arrived == session.arrival_stored {
             return;
         }
         session.arrival_stored = session.arrived;
+        let mut value = session.arrived.to_le_bytes().to_vec();
+        if session.missed == Nanos::MAX {
+            value.push(UNASKED);
+        }
         self.emit(&Op::Flow {
             key: &word_key(session.handle.number, ARRIVED),
-            value: &session.arrived.to_le_bytes(),
+            value: &value,
         });
     }
 }
@@ -424,7 +443,15 @@ mod tests {
     #[test]
     fn when_a_client_connected_is_known_if_it_is_a_time() {
         let at = 1_700_000_000_000_000_u64;
-        let values = [(&at.to_le_bytes()[..], at), (b"short", 0), (b"", 0)];
+        let unasked = [&at.to_le_bytes()[..], &[UNASKED]].concat();
+        let later = [&at.to_le_bytes()[..], &[UNASKED + 1]].concat();
+        let values = [
+            (&at.to_le_bytes()[..], (at, true)),
+            (&unasked, (at, false)),
+            (&later, (0, false)),
+            (b"short", (0, false)),
+            (b"", (0, false)),
+        ];
         for (value, expected) in values {
             let mut store = Memory::default();
             let key = word_key(7, ARRIVED);
@@ -432,10 +459,8 @@ mod tests {
                 journal.emit(&Op::Flow { key: &key, value });
             });
             let back = restored(&mut store).remove(&7).unwrap();
-            assert_eq!(
-                (back.arrived, back.left, back.elsewhere),
-                (expected, false, false)
-            );
+            assert_eq!((back.arrived, back.missed), expected);
+            assert_eq!((back.left, back.elsewhere), (false, false));
             assert!(back.had.is_none());
         }
         // A word of a later version is nothing of this one.

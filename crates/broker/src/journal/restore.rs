@@ -362,7 +362,7 @@ impl Hub {
         };
         let detached = restored.detached;
         let is_left = restored.had.left || restored.had.elsewhere;
-        let arrived = restored.had.arrived;
+        let (arrived, missed) = (restored.had.arrived, restored.had.missed);
         let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
             return false;
         };
@@ -372,7 +372,7 @@ impl Hub {
             session.unheard = in_mesh && !session.handle.link && session.is_blank();
             session.detached = detached;
             (session.arrived, session.arrival_stored) = (arrived, arrived);
-            if in_mesh && arrived != 0 && !is_left {
+            if in_mesh && missed && !is_left {
                 // Whom it was asked for since it was made is not stored.
                 session.missed = now;
             }

@@ -74,6 +74,8 @@ pub struct Client {
     pub filter: Option<&'static str>,
     /// Its session survives its connection.
     pub lasts: bool,
+    /// It connects with Clean Start 1 the next time.
+    pub clean_start: bool,
     pub bequest: Option<Bequest>,
     /// Broker it connects to.
     pub home: usize,
@@ -119,6 +121,7 @@ impl Client {
             name,
             filter,
             lasts: filter.is_some(),
+            clean_start: false,
             bequest: None,
             home,
             pipe: None,
@@ -165,6 +168,7 @@ impl Client {
         self.decoder = decoder();
         let mut properties = PropertyBuf::new();
         let lasts = self.lasts;
+        let clean_start = std::mem::take(&mut self.clean_start) || !lasts;
         if lasts {
             properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
         }
@@ -178,7 +182,7 @@ impl Client {
         }
         self.put(&Packet::Connect(Connect {
             version: Version::V5,
-            clean_start: !lasts,
+            clean_start,
             keep_alive: 0,
             properties: properties.as_properties(),
             client_id: &name,

@@ -207,6 +207,11 @@ fn publishers_roam_while_brokers_are_killed() {
 
 /// Two brokers, a subscriber that is at the first, and a publisher at each.
 fn pair(store: bool, filter: &'static str) -> World {
+    pair_of(store, Client::new("s".into(), Some(filter), 0))
+}
+
+/// The same, with that subscriber.
+fn pair_of(store: bool, subscriber: Client) -> World {
     let edge = Edge {
         ends: [0, 1],
         delay: Nanos::from_millis(2),
@@ -214,11 +219,7 @@ fn pair(store: bool, filter: &'static str) -> World {
     };
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 2, vec![edge], store, &config, |_| ());
-    world.clients = vec![
-        Client::new("s".into(), Some(filter), 0),
-        publisher(0),
-        publisher(1),
-    ];
+    world.clients = vec![subscriber, publisher(0), publisher(1)];
     world.run_for(5000);
     connect_all(&mut world);
     world.run_for(1000);
@@ -772,4 +773,67 @@ fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
             came_once(&mut world, last, &what);
         }
     }
+}
+
+/// A session that began with Clean Start 1 and was never elsewhere stays where its client was last,
+/// although that broker was killed: neither one that the client was given meanwhile where its own was
+/// cut off, nor one from before that was not reached then, takes its place.
+#[test]
+fn a_session_that_began_with_clean_start_stays_where_its_client_was_last() {
+    for kills in 0..3 {
+        let mut subscriber = Client::new("s".into(), Some("t"), 0);
+        subscriber.clean_start = true;
+        let mut world = pair_of(true, subscriber);
+        world.cut(0, false);
+        world.run_for(1000);
+        world.clients[0].filter = Some("u");
+        for home in [1, 0] {
+            world.move_to(0, home);
+            world.run_for(1000);
+        }
+        assert_eq!(world.clients[0].presents, [false, false, true]);
+        world.hang_up(0);
+        world.publish(1, "t", QoS::ExactlyOnce);
+        world.publish(2, "u", QoS::ExactlyOnce);
+        kill_and_mend(&mut world, 0, kills);
+        world.connect(0);
+        world.run_for(1000);
+        // It has subscribed there, and knows that.
+        world.publish(2, "t", QoS::ExactlyOnce);
+        came_once(&mut world, 0, &format!("given another one, {kills} kills"));
+
+        let mut world = pair(true, "t");
+        world.hang_up(0);
+        world.cut(0, false);
+        world.run_for(1000);
+        let client = &mut world.clients[0];
+        (client.clean_start, client.filter) = (true, Some("u"));
+        world.move_to(0, 1);
+        world.run_for(1000);
+        world.hang_up(0);
+        world.publish(2, "u", QoS::ExactlyOnce);
+        kill_and_mend(&mut world, 1, kills);
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents, [false, false, true]);
+        world.publish(1, "u", QoS::ExactlyOnce);
+        came_once(&mut world, 1, &format!("from before, {kills} kills"));
+    }
+}
+
+/// Kills a broker of a pair so often, and connects the two again.
+fn kill_and_mend(world: &mut World, broker: usize, kills: u32) {
+    world.run_for(1000);
+    for _ in 0..kills {
+        world.crash(broker);
+        world.start(broker);
+        world.run_for(1000);
+    }
+    for publisher in [1, 2] {
+        if !world.clients[publisher].is_connected() {
+            world.connect(publisher);
+        }
+    }
+    world.mend(0);
+    world.run_for(10_000);
 }
