@@ -36,9 +36,13 @@ const OUTBOX: usize = 8192;
 /// Bytes of them.
 const OUTBOX_BYTES: usize = 1 << 20;
 
-/// For so long acknowledgements to a neighbour wait for company: longer than the message
-/// takes over a few brokers, shorter than a commit and than any client notices.
-const LATE: Nanos = Nanos(250_000);
+/// For so long acknowledgements to a neighbour wait for company: longer than the message takes
+/// over many brokers, so that they go between two messages rather than beside one; no client
+/// notices, nor TCP, which acknowledges by itself after 40 ms.
+const LATE: Nanos = Nanos::from_millis(5);
+/// The same of a broker with a store: shorter than a commit, as neighbours have one, too, and need not
+/// store what is acknowledged before.
+const LATE_BESIDE_STORE: Nanos = Nanos(250_000);
 /// Bytes of them that do not wait; also as many as a quarter of what a neighbour may
 /// have in flight takes, at four bytes each.
 const TOGETHER: usize = 4 << 10;
@@ -204,7 +208,11 @@ impl Hub {
             conn.answers_armed = true;
             let generation = conn.generation;
             let timer = Timer::Answers { slot, generation };
-            self.timers.arm(conn.last_received + LATE, timer);
+            let late = match self.journal {
+                Some(_) => LATE_BESIDE_STORE,
+                None => LATE,
+            };
+            self.timers.arm(conn.last_received + late, timer);
         }
     }
     /// Lets acknowledgements to a neighbour go.
