@@ -1,7 +1,7 @@
 //! What a neighbour takes only little of, because somebody behind it has no room for more.
 //!
 //! A broker whose queue for one neighbour fills up tells the others what that one wants
-//! ([`TOPIC`]). They keep back what they have for it on these filters, apart from the rest of its
+//! (`$mesh/brake`). They keep back what they have for it on these filters, apart from the rest of its
 //! queue, and send it in a window of its own, as large as that of the rest, which overtakes. Of a
 //! queue half may be kept back; is that full, they tell their own neighbours the
 //! same, and refuse their clients what goes there, and nothing else. When there is room again, all
@@ -11,7 +11,7 @@
 //!
 //! * **Nobody else waits.** What is kept back does not count in the window of the rest, nor in
 //!   its half of the queue. What was under way when the filters came counts as kept back, too, and
-//!   waits where it has no room ([`crate::parked`]) without taking that from others.
+//!   waits where it has no room (`parked.rs`) without taking that from others.
 //! * **Nothing stops for good.** What is under way of it waits for room like all that is
 //!   under way. Since nothing else holds it, it goes on as soon as the one that is full does.
 //! * **Order.** What waits on one topic is either kept back or in the queue, in its order: who comes
@@ -19,7 +19,7 @@
 //!   the filters came moves as a whole. One that is retained, which is kept back whatever its topic,
 //!   since it goes to everybody, goes only when nothing older is in the queue.
 //! * **Bounds.** A queue holds half as much again as it may hold otherwise, and a window twice as
-//!   much. The filters are at most [`MOST`]: of more, the first levels stand for all that begin so.
+//!   much. The filters are at most `MOST`: of more, the first levels stand for all that begin so.
 //! * **A restart** or another connection begins without: all is in the queue, in the order in which
 //!   it came.
 //!
