@@ -1,5 +1,6 @@
 //! A connection of one shard.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use punctual_codec::{Ack, PacketType, ReasonCode, Version};
@@ -173,6 +174,22 @@ impl Conn {
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
         self.behind && self.out.backlog() > 0
+    }
+
+    /// The aliases that the client has defined, that of alias 1 first.
+    #[inline]
+    pub(crate) fn aliases_in(&self) -> &[Alias] {
+        self.extra.as_ref().map_or(&[], |extra| &extra.aliases_in)
+    }
+
+    /// Notes where a neighbour's last message under that alias was taken in.
+    #[inline]
+    pub(crate) fn note_origin(&mut self, alias: u16, origin: NonZeroU32) {
+        if let Some(extra) = &mut self.extra
+            && let Some(known) = extra.aliases_in.get_mut(usize::from(alias).wrapping_sub(1))
+        {
+            known.origin = Some(origin);
+        }
     }
 
     pub(crate) fn extra(&mut self) -> &mut Extra {

@@ -4,7 +4,7 @@
 //! once. Neighbours in a mesh are such clients and such subscribers: with a name for
 //! each message.
 
-use punctual_codec::{Frame, PacketType, QoS, ReasonCode};
+use punctual_codec::{Frame, PacketType, Publish, QoS, ReasonCode};
 
 use super::publish::{Run, pause_or_go_on};
 use super::row::Row;
@@ -19,7 +19,7 @@ use crate::session::{Delivery, Step};
 use crate::{Nanos, QueueFull};
 
 /// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.
-pub(super) const PUBLISH: u8 = Row::first_byte(QoS::AtLeastOnce);
+pub(super) const PUBLISH: u8 = Publish::first_byte(false, QoS::AtLeastOnce, false);
 /// First byte of a PUBACK.
 pub(super) const PUBACK: u8 = 0x40;
 
@@ -50,17 +50,11 @@ impl Shard {
         }
         let (publisher, route) = (conn.number, conn.route);
         let mut row = Row::of(first, conn.v5(), conn.link)?;
-        let mut origin = None;
-        let known = match row.alias {
-            None => row.topic(),
-            Some(alias) => {
-                let at = usize::from(alias).checked_sub(1)?;
-                let alias = conn.extra.as_ref()?.aliases_in.get(at)?;
-                row.origin = alias.origin;
-                origin = Some((at, alias.origin?));
-                &alias.topic
-            }
-        };
+        let known = row.topic(conn.aliases_in())?;
+        let before = row.origin;
+        if row.alias.is_some() && before.is_none() {
+            return None;
+        }
         if routes.find(known, route, &hub.directory) != Some(route) {
             return None;
         }
@@ -243,11 +237,11 @@ impl Shard {
             route.order_mut(|order| order.give(stream, publication.follows));
         }
         hear(heard);
-        if let (Some((at, before)), Some(now)) = (origin, row.origin)
-            && before != now
-            && let Some(extra) = hub.conns.get_mut(id.slot).and_then(|it| it.extra.as_mut())
+        if let (Some(alias), Some(origin)) = (row.alias, row.origin)
+            && before != row.origin
+            && let Some(conn) = hub.conns.get_mut(id.slot)
         {
-            extra.aliases_in[at].origin = Some(now);
+            conn.note_origin(alias, origin);
         }
         hub.stats.publishes_received_qos1 += run.messages;
         hub.stats.publish_bytes_received += payloads as u64;

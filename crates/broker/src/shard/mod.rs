@@ -423,28 +423,20 @@ impl Shard {
         loop {
             match split(&data[received.consumed..], max) {
                 Ok(Split::Frame(frame)) => {
-                    if frame.first == publish::PLAIN {
-                        let rest = &data[received.consumed..];
-                        // What comes alone is no row.
-                        let run = match frame.bytes.len() == rest.len() {
-                            true => None,
-                            false => self.publish_run(id, frame, rest, now),
-                        };
-                        let run = run.or_else(|| self.publish_plain(id, frame, now));
-                        if let Some(run) = run {
-                            packets += run.messages;
-                            received.consumed += run.bytes;
-                            if run.next == Next::Packet {
-                                continue;
-                            }
-                            received.flow = Flow::Pause;
-                            break;
+                    let rest = &data[received.consumed..];
+                    let run = match frame.first {
+                        publish::PLAIN => {
+                            // What comes alone is no row.
+                            let run = match frame.bytes.len() == rest.len() {
+                                true => None,
+                                false => self.publish_run(id, frame, rest, now),
+                            };
+                            run.or_else(|| self.publish_plain(id, frame, now))
                         }
-                    }
-                    if frame.first == acknowledged::PUBLISH
-                        && let Some(run) =
-                            self.publish_acknowledged(id, frame, &data[received.consumed..], now)
-                    {
+                        acknowledged::PUBLISH => self.publish_acknowledged(id, frame, rest, now),
+                        _ => None,
+                    };
+                    if let Some(run) = run {
                         packets += run.messages;
                         received.consumed += run.bytes;
                         if run.next == Next::Packet {
@@ -454,7 +446,7 @@ impl Shard {
                         break;
                     }
                     if frame.first == acknowledged::PUBACK {
-                        let count = self.complete_acknowledged(id, &data[received.consumed..], now);
+                        let count = self.complete_acknowledged(id, rest, now);
                         if count > 0 {
                             packets += count as u64;
                             received.consumed += 4 * count;

@@ -38,26 +38,16 @@ impl Shard {
         }
         let (publisher, route, v5) = (conn.number, conn.route, conn.v5());
         let mut row = Row::of(frame, v5, conn.link)?;
-        let mut alias = None;
-        let known = match row.alias {
-            None => row.topic(),
-            Some(number) => {
-                let at = usize::from(number).checked_sub(1)?;
-                let known = conn.extra.as_ref()?.aliases_in.get(at)?;
-                row.origin = known.origin;
-                alias = Some(at);
-                &known.topic
-            }
-        };
+        let known = row.topic(conn.aliases_in())?;
         if routes.find(known, route, &hub.directory) != Some(route) {
             return None;
         }
         let packet = row.packet(frame.bytes)?;
-        if let (Some(at), Some(name)) = (alias, packet.name)
+        if let (Some(alias), Some(name)) = (row.alias, packet.name)
             && row.origin != Some(name.origin)
         {
             // Whoever handles it says the same.
-            conn.extra.as_mut()?.aliases_in[at].origin = Some(name.origin);
+            conn.note_origin(alias, name.origin);
         }
         let route = routes.get(route);
         let matched = route.matched.as_ref();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use punctual_codec::{
-    Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, QoS,
+    Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     RawPublish, ReasonCode, Split, Version, split, topic,
 };
 use punctual_model::{Answer, Requirements};
@@ -32,7 +32,7 @@ use crate::{Message, Nanos, QueueFull};
 /// Time between two log events about full queues.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// First byte of a PUBLISH with QoS 0, not retained.
-pub(super) const PLAIN: u8 = 0x30;
+pub(super) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.
 const RUN: usize = 64 << 10;
 
@@ -83,9 +83,7 @@ impl Shard {
         }
         let (mut name, mut notes) = (None, Notes::default());
         if conn.link && hub.unpacking.is_none() {
-            let extra = conn.extra.as_ref();
-            let aliases = extra.map_or(&[][..], |extra| &extra.aliases_in);
-            let told = match links::incoming(&mut raw, aliases)? {
+            let told = match links::incoming(&mut raw, conn.aliases_in())? {
                 Incoming::Told(message) => Some(message),
                 Incoming::Retains(message) => {
                     let session = conn.session;

@@ -3,9 +3,11 @@
 
 use std::num::NonZeroU32;
 
-use punctual_codec::{Frame, PropertyId, QoS};
+use punctual_codec::{Frame, PropertyId};
 
+use super::publish::PLAIN;
 use crate::federation::{MessageName, NAME_KEY};
+use crate::hub::Alias;
 
 /// Before a topic alias among properties.
 const ALIAS: u8 = PropertyId::TopicAlias as u8;
@@ -39,11 +41,6 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// First byte of a PUBLISH with that QoS, 0 or 1, not retained, sent for the first time.
-    pub(super) const fn first_byte(qos: QoS) -> u8 {
-        0x30 | (qos as u8) << 1
-    }
-
     /// The row that begins with that PUBLISH; `named` if it is from a neighbour.
     #[inline]
     pub(super) fn of(frame: Frame<'a>, v5: bool, named: bool) -> Option<Self> {
@@ -71,12 +68,22 @@ impl<'a> Row<'a> {
     }
 
     fn has_id(&self) -> bool {
-        self.first != Self::first_byte(QoS::AtMostOnce)
+        self.first != PLAIN
     }
 
-    /// The topic; empty if an alias stands for it.
-    pub(super) fn topic(&self) -> &'a [u8] {
-        &self.prefix[2..]
+    /// The topic, where the client has defined these aliases. What a neighbour has under its alias
+    /// is noted as known where the last message was taken in.
+    #[inline]
+    pub(super) fn topic<'t>(&mut self, aliases: &'t [Alias]) -> Option<&'t [u8]>
+    where
+        'a: 't,
+    {
+        let Some(alias) = self.alias else {
+            return Some(&self.prefix[2..]);
+        };
+        let alias = aliases.get(usize::from(alias).checked_sub(1)?)?;
+        self.origin = alias.origin;
+        Some(&alias.topic)
     }
 
     /// The first packet of `data`, if it is whole and as the row is.

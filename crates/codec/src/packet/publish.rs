@@ -112,8 +112,8 @@ pub struct Publish<'a> {
 impl Publish<'_> {
     /// First byte of the fixed header.
     #[inline]
-    pub fn first_byte(dup: bool, qos: QoS, retain: bool) -> u8 {
-        0x30 | u8::from(dup) << 3 | (qos as u8) << 1 | u8::from(retain)
+    pub const fn first_byte(dup: bool, qos: QoS, retain: bool) -> u8 {
+        0x30 | (dup as u8) << 3 | (qos as u8) << 1 | retain as u8
     }
 
     /// Appends the packet. On error `out` is as before.
