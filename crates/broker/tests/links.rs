@@ -1750,20 +1750,23 @@ impl Net {
         }
     }
 
+    /// A client sends a packet, as soon as it is not held back.
+    fn give(&mut self, at: usize, conn: ConnId, packet: &[u8]) {
+        loop {
+            let shard = &mut self.brokers[at].shard;
+            if shard.receive(conn, packet, self.now).consumed > 0 {
+                return;
+            }
+            self.step();
+        }
+    }
+
     /// A client of a broker publishes; whether the message is taken in.
     fn publish(&mut self, at: usize, conn: ConnId, publish: Publish<'_>) -> bool {
         let (qos, packet_id) = (publish.qos, publish.packet_id);
         let mut bytes = Vec::new();
         publish.encode(Version::V5, &mut bytes).unwrap();
-        // As long as it is held back.
-        while self.brokers[at]
-            .shard
-            .receive(conn, &bytes, self.now)
-            .consumed
-            == 0
-        {
-            self.step();
-        }
+        self.give(at, conn, &bytes);
         let answer = self.take(at, conn);
         let Ok(Split::Frame(frame)) = split(&answer, u32::MAX) else {
             panic!("no answer");
@@ -1776,14 +1779,7 @@ impl Net {
             release
                 .encode(PacketType::PubRel, Version::V5, &mut bytes)
                 .unwrap();
-            while self.brokers[at]
-                .shard
-                .receive(conn, &bytes, self.now)
-                .consumed
-                == 0
-            {
-                self.step();
-            }
+            self.give(at, conn, &bytes);
             self.take(at, conn);
         }
         taken
