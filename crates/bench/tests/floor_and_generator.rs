@@ -4,12 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test may end at once")]
 
 use std::net::SocketAddr;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use punctual_bench::{Floor, Options, Pace, Report, Scenario, Version, run};
 
-static FLOOR: LazyLock<SocketAddr> = LazyLock::new(|| {
+/// A floor of its own for each run: it forwards by topic, and tests run at the same time.
+fn floor() -> SocketAddr {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut floor = Floor::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -17,10 +17,10 @@ static FLOOR: LazyLock<SocketAddr> = LazyLock::new(|| {
         floor.run().unwrap();
     });
     told.recv().unwrap()
-});
+}
 
 fn counted(name: &str, prefix: &str, messages: u64) -> Options {
-    let mut options = Options::new(name.parse().unwrap(), *FLOOR);
+    let mut options = Options::new(name.parse().unwrap(), floor());
     options.messages = Some(messages);
     options.duration = Duration::from_secs(300);
     options.client_prefix = prefix.to_owned();
@@ -32,7 +32,6 @@ fn expect_clean(report: &Report, deliveries: u64) {
     assert_eq!(report.expected, deliveries, "{report}");
 }
 
-// The fans share one topic, so they take turns within one test.
 #[test]
 fn fans_deliver_everything_once_in_order() {
     for (name, publishers, subscribers) in [("1-1", 1, 1), ("5-1", 5, 1), ("1-7", 1, 7)] {

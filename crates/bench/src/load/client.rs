@@ -96,6 +96,13 @@ impl Handshake<'_> {
                     return Ok(bytes.split_off(body));
                 }
                 Frame::Incomplete => {}
+                // A message right behind the answer: whatever is measured would not be this run's.
+                Frame::Packet { first, .. } if first >> 4 == expected => {
+                    return Err(self.refusal(&format!(
+                        "sent more right after {name}: another run publishes to the same topics, \
+                         or a message is retained there"
+                    )));
+                }
                 _ => return Err(self.refusal(&format!("sent {bytes:02x?} instead of {name}"))),
             }
             match stream.read(&mut chunk) {
