@@ -109,7 +109,8 @@ pub(crate) fn apart(broker: &str, since: u64) -> u64 {
 /// What cores write to each other. Numbers are fixed, the highest byte last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Letter<'a> {
-    /// Send the session, of a client that connected at that time.
+    /// Send the session, of a client that connected at that time; with 0 say only when it was
+    /// there.
     Take { at: u64, user: Option<&'a str> },
     /// There is none that could be sent.
     Nothing { at: u64 },
@@ -303,6 +304,8 @@ pub(crate) struct Coming {
     pub(crate) timer: u64,
     /// As the session, if there is none by then.
     pub(crate) whole: bool,
+    /// It stays where it is until the client is known to have heard of the one that is here.
+    pub(crate) held: bool,
     /// It came as the session.
     pub(crate) came: bool,
     /// Something of it is safe here.
@@ -339,6 +342,7 @@ impl Coming {
             user,
             timer,
             whole,
+            held: false,
             came: false,
             safe: false,
             gone: false,

@@ -399,14 +399,17 @@ impl Shard {
         let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
         let send_buffer = limits.send_buffer;
         let conn = self.hub.conns.get_mut(id.slot);
-        let Some(conn) = conn.filter(|conn| conn.generation == id.generation) else {
+        let Some(mut conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return received;
         };
         conn.last_received = now;
         if conn.unheard && !data.is_empty() && matches!(conn.state, State::Connected) {
             conn.unheard = false;
-            if let Some(session) = self.hub.sessions.get_mut(conn.session) {
-                session.unheard = false;
+            let slot = conn.session;
+            self.hub.was_heard_of(slot, now);
+            match self.hub.conns.get_mut(id.slot) {
+                Some(same) => conn = same,
+                None => return received,
             }
         }
         // A neighbour is read whatever it does not read: both ends would wait for each

@@ -42,9 +42,11 @@ impl Shard {
         let goes_later = session.leaving.as_ref().is_some_and(|it| it.at > number);
         let is_here = session.arrived > number || session.is_transient() || goes_later;
         let goes = session.link.is_none() && !is_foreign && !is_here;
-        // Where it has gone from, its client is not any more.
-        let at = if session.handed { 0 } else { session.arrived };
-        goes.then_some((at, session.is_whole()))
+        let whole = session.is_whole();
+        // Where it has gone from, its client is not any more, and perhaps not where it does not
+        // know of it.
+        let at = if whole { session.arrived } else { 0 };
+        goes.then_some((at, whole))
     }
 
     /// The answer to [`crate::Federation::seek`]: who has something of the session.
@@ -52,7 +54,11 @@ impl Shard {
         let hub = &mut self.hub;
         let client: Arc<str> = client_id.into();
         let waits = hub.moves.awaiting.get(&client);
-        let conn = waits.filter(|it| it.number == number).map(|it| it.conn);
+        if waits.is_some_and(|it| it.number != number) {
+            // It has asked again since then.
+            return;
+        }
+        let conn = waits.map(|it| it.conn);
         if let Some(conn) = conn
             && hub.conn(conn).is_none()
         {
@@ -81,17 +87,24 @@ impl Shard {
             }
             return;
         }
-        let newer = |holder: &&Holder| holder.whole && here.is_none_or(|here| holder.at > here);
+        // What the client has not heard of is older than all that it may believe to have.
+        let heard = session.filter(|session| !session.unheard);
+        let heard = heard.map(|session| session.arrived);
+        let newer = |holder: &&Holder| holder.whole && heard.is_none_or(|at| holder.at > at);
         let whole = holders.iter().filter(newer).max_by(|a, b| {
             let order = a.at.cmp(&b.at);
             order.then_with(|| b.broker.cmp(&a.broker))
         });
         let whole = whole.filter(|_| conn.is_some());
+        let at = match conn {
+            Some(_) => number,
+            // It has got another one meanwhile.
+            None => here.unwrap_or(number),
+        };
         for holder in holders {
             let way = (client.clone(), Arc::from(&*holder.broker));
             let is_whole = whole == Some(holder);
-            self.hub
-                .begin_coming(way, number, user.clone(), is_whole, now);
+            self.hub.begin_coming(way, at, user.clone(), is_whole, now);
         }
         if conn.is_some() && whole.is_none() {
             self.connect_awaiting(&client, now);
@@ -291,12 +304,23 @@ impl Shard {
             self.hub.put_off(timer, now);
             return;
         }
-        if self.sought(client, user, at).is_none() {
+        if at == 0 || self.sought(client, user, at).is_none() {
             let session = slot.and_then(|slot| self.hub.sessions.get(slot));
             let own = session.filter(|it| it.username.is_none() || it.username.as_deref() == user);
-            let newer = own.map(|it| it.arrived).filter(|arrived| *arrived > at);
+            let newer = own.filter(|it| at == 0 || it.arrived > at);
             let letter = match newer {
-                Some(at) => Letter::Newer { at },
+                Some(session) if session.unheard && at != 0 => {
+                    let (arrived, user) = (session.arrived, session.username.clone());
+                    let coming = self.hub.moves.coming.get(way);
+                    if coming.is_none_or(|coming| coming.complete) {
+                        self.hub
+                            .begin_coming(way.clone(), arrived, user, false, now);
+                    }
+                    Letter::Nothing { at }
+                }
+                Some(session) => Letter::Newer {
+                    at: session.arrived,
+                },
                 None => Letter::Nothing { at },
             };
             self.hub.write(way, &letter);
@@ -481,7 +505,7 @@ impl Shard {
 
     fn nothing_comes(&mut self, way: &Way, at: u64, now: Nanos) {
         let coming = self.hub.moves.coming.get(way);
-        let Some(coming) = coming.filter(|coming| coming.at == at) else {
+        let Some(coming) = coming.filter(|coming| coming.at == at || at == 0) else {
             return;
         };
         let whole = coming.whole && !coming.came;
@@ -508,6 +532,7 @@ impl Shard {
             return;
         }
         match arrived.cmp(&at) {
+            Ordering::Greater if session.unheard => self.hub.keep_there(way, arrived, user, now),
             // And then here again, which was not heard of there.
             Ordering::Greater => self
                 .hub
@@ -902,12 +927,51 @@ impl Hub {
     /// Asks a broker for what it has of a session.
     fn begin_coming(&mut self, way: Way, at: u64, user: Option<Arc<str>>, whole: bool, now: Nanos) {
         self.forget_coming(&way);
-        let letter = Letter::Take {
-            at,
-            user: user.as_deref(),
-        };
-        self.write(&way, &letter);
+        self.ask_for(&way, at, user.as_deref());
         self.note_coming(way, at, user, whole, now);
+    }
+
+    fn ask_for(&self, way: &Way, at: u64, user: Option<&str>) {
+        let slot = self.session_named(&way.0);
+        let session = slot.and_then(|slot| self.sessions.get(slot));
+        // For one that its client may not have heard of the other one is not to end.
+        let unheard = session.is_some_and(|session| session.unheard);
+        let at = match unheard && !self.awaits(&way.0, at) {
+            true => 0,
+            false => at,
+        };
+        self.write(way, &Letter::Take { at, user });
+    }
+
+    /// Another broker has the session that a client may believe to have.
+    fn keep_there(&mut self, way: &Way, at: u64, user: Option<Arc<str>>, now: Nanos) {
+        self.forget_coming(way);
+        self.note_coming(way.clone(), at, user, false, now);
+        if let Some(coming) = self.moves.coming.get_mut(way) {
+            coming.held = true;
+            coming.again = now + MOST_PATIENCE;
+            let (timer, again) = (coming.timer, coming.again);
+            self.put_off(timer, again);
+        }
+    }
+
+    /// The client of a session has sent something since it was told of it: what there is of
+    /// another one elsewhere is for this one.
+    pub(crate) fn was_heard_of(&mut self, slot: u32, now: Nanos) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        session.unheard = false;
+        if self.moves.is_idle() {
+            return;
+        }
+        let (client, at) = (session.handle.client_id.clone(), session.arrived);
+        let user = session.username.clone();
+        for way in self.moves.ways_of(&client) {
+            if self.moves.coming.get(&way).is_some_and(|it| it.held) {
+                self.begin_coming(way, at, user.clone(), false, now);
+            }
+        }
     }
 
     fn note_coming(&mut self, way: Way, at: u64, user: Option<Arc<str>>, whole: bool, now: Nanos) {
@@ -962,6 +1026,13 @@ impl Hub {
             let again = coming.again;
             return self.put_off(timer, again);
         }
+        if coming.held && session.is_some_and(|session| session.unheard) {
+            // The client may be there by now.
+            coming.again = now + MOST_PATIENCE;
+            let (again, at, user) = (coming.again, coming.at, coming.user.clone());
+            self.ask_for(way, at, user.as_deref());
+            return self.put_off(timer, again);
+        }
         if leaves_later {
             // What is asked for would come back from where it goes.
             coming.again = now + coming.patience.max(MoveTimes::SILENCE);
@@ -975,11 +1046,7 @@ impl Hub {
         coming.patience = Nanos(coming.patience.0 * 2).min(MOST_PATIENCE);
         coming.again = now + coming.patience;
         let (again, at, user) = (coming.again, coming.at, coming.user.clone());
-        let letter = Letter::Take {
-            at,
-            user: user.as_deref(),
-        };
-        self.write(way, &letter);
+        self.ask_for(way, at, user.as_deref());
         self.put_off(timer, again);
     }
 

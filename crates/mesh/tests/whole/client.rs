@@ -198,6 +198,10 @@ impl Client {
         }));
     }
 
+    pub fn ping(&mut self) {
+        self.put(&Packet::PingReq);
+    }
+
     /// The connection is gone.
     pub fn lose(&mut self) {
         (self.pipe, self.connected) = (None, false);

@@ -75,6 +75,10 @@ fn run_in(
         let client = world.rng.below(all) as usize;
         roam(world, client);
     });
+    // What its client may not have heard of is all that there is only until that says something.
+    for client in 0..world.clients.len() {
+        world.ping(client);
+    }
     world.run_for(60_000);
     world.note_answers();
     for site in &mut world.sites {
@@ -644,6 +648,10 @@ fn what_waits_comes_to_a_new_session_before_it_subscribes() {
         assert_eq!(world.clients[0].presents, [false, true, true, false]);
         world.mend(0);
         world.run_for(5000);
+        // It may not have heard of the new one.
+        assert!(world.clients[0].received.is_empty(), "{pause}");
+        world.ping(0);
+        world.run_for(1000);
         let numbers: Vec<u64> = (0..10).collect();
         assert_eq!(world.clients[0].received, numbers, "{pause}");
     }
@@ -836,4 +844,53 @@ fn kill_and_mend(world: &mut World, broker: usize, kills: u32) {
     }
     world.mend(0);
     world.run_for(10_000);
+}
+
+/// A client has not heard of the session that it was given while its own one was cut off, and comes back
+/// to that: a session that nobody knows of is no reason to end the subscriptions of the one that it has.
+#[test]
+fn what_a_client_has_subscribed_to_is_not_lost_to_a_session_that_it_has_not_heard_of() {
+    let mut unheard = 0;
+    let ways = [0, 1].into_iter().flat_map(|home| {
+        let pauses = [500, 10_000].into_iter();
+        pauses.flat_map(move |pause| [false, true].map(|killed| (home, pause, killed)))
+    });
+    for (home, pause, killed) in ways {
+        for attempt in 0..8 {
+            let mut world = pair(true, "t");
+            (0..attempt).for_each(|_| _ = world.rng.any());
+            world.hang_up(0);
+            world.cut(0, false);
+            world.run_for(1000);
+            world.clients[0].home = 1;
+            world.connect(0);
+            world.run_for(1 + attempt % 3);
+            if world.clients[0].is_connected() {
+                continue;
+            }
+            world.vanish(0);
+            if killed {
+                world.crash(1);
+                world.start(1);
+            }
+            unheard += u32::from(holds(&world, 1, "s"));
+            world.connect(2);
+            world.run_for(100);
+            world.mend(0);
+            world.run_for(pause);
+            world.publish(1, "t", QoS::ExactlyOnce);
+            world.publish(2, "t", QoS::ExactlyOnce);
+            world.run_for(10);
+            world.clients[0].home = home;
+            world.connect(0);
+            for _ in 0..10 {
+                world.publish(1, "t", QoS::ExactlyOnce);
+                world.publish(2, "t", QoS::ExactlyOnce);
+                world.run_for(1);
+            }
+            let way = format!("at {home} after {pause}, killed: {killed}, attempt {attempt}");
+            came_once(&mut world, home, &way);
+        }
+    }
+    assert!(unheard > 0);
 }

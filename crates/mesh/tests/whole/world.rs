@@ -583,6 +583,14 @@ impl World {
         }
     }
 
+    /// A client says that it is there, if it is connected.
+    pub fn ping(&mut self, client: usize) {
+        if self.clients[client].is_connected() {
+            self.clients[client].ping();
+            self.flush(client);
+        }
+    }
+
     pub fn publish(&mut self, client: usize, topic: &'static str, qos: QoS) {
         self.send(Published {
             publisher: client,
