@@ -282,24 +282,27 @@ impl Directory {
         })
     }
 
-    /// Which of these names were given since then, and those of each life before if that is `None`: of
-    /// each origin the last before the first of them, and the last.
+    /// Which of these names were given since then, in this life and in those before, and all if that is
+    /// `None`: of each origin the last before the first of them, and the last.
     pub(crate) fn names_since(&self, began: Option<Began>) -> Vec<[u64; 2]> {
         let Some(federation) = self.federation() else {
             return Vec::new();
         };
         let own = federation.origin();
         let before = match began {
-            Some(_) => Vec::new(),
-            None => self.names().origins_before(own),
+            Some(began) if began.origin == own => Vec::new(),
+            _ => self.names().origins_before(own),
         };
-        let own = (
-            own,
-            began.map_or(0, |began| began.given),
-            self.last_number(),
-        );
-        let before = before.into_iter().map(|origin| (origin, 0, u32::MAX));
-        let all = before.chain([own]).filter(|(_, after, last)| after < last);
+        // Who began before the oldest that is remembered has had them all.
+        let first = began.and_then(|began| before.iter().position(|it| *it == began.origin));
+        let before = before.into_iter().skip(first.unwrap_or(0));
+        let lives = before.map(|origin| (origin, u32::MAX));
+        let lives = lives.chain([(own, self.last_number())]);
+        let all = lives.map(|(origin, last)| {
+            let began = began.filter(|began| began.origin == origin);
+            (origin, began.map_or(0, |began| began.given), last)
+        });
+        let all = all.filter(|(_, after, last)| after < last);
         let both = |(origin, after, last): (NonZeroU32, u32, u32)| {
             [after, last].map(|number| u64::from(origin.get()) << 32 | u64::from(number))
         };
@@ -320,9 +323,25 @@ impl Directory {
 
     /// What has been here by now.
     pub(crate) fn begins(&self) -> Option<Began> {
-        let passed = self.federation()?.mark_passed();
-        let given = self.last_number();
-        Some(Began { passed, given })
+        let federation = self.federation()?;
+        Some(Began {
+            passed: federation.mark_passed(),
+            stored: self.names().position(),
+            origin: federation.origin(),
+            given: self.last_number(),
+        })
+    }
+
+    /// What had been here when a session began to be here that was restored, as it was stored.
+    pub(crate) fn began(&self, stored: u64, origin: NonZeroU32, given: u32) -> Option<Began> {
+        let federation = self.federation()?;
+        let passed = self.names().passed_at(stored);
+        Some(Began {
+            passed: passed.unwrap_or_else(|| federation.mark_passed()),
+            stored,
+            origin,
+            given,
+        })
     }
 
     /// A name for a will, from which on a broker is known to have had it. It is as of another

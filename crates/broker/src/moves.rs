@@ -25,6 +25,7 @@
 //! Source: MQTT 5.0, 3.1.2.4 and 4.1, for brokers that are one server.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -504,7 +505,13 @@ impl Given {
 pub(crate) struct Began {
     /// See [`crate::Federation::mark_passed`].
     pub(crate) passed: u64,
-    /// Number in the last name that was given there.
+    /// Since when what passed is stored, see [`NameLog::position`].
+    ///
+    /// [`NameLog::position`]: crate::journal::NameLog::position
+    pub(crate) stored: u64,
+    /// Of the names that were given there then.
+    pub(crate) origin: NonZeroU32,
+    /// Number in the last of them.
     pub(crate) given: u32,
 }
 

@@ -1331,6 +1331,8 @@ pub(crate) struct Session {
     /// What had been here when it began to be here with subscriptions; `None` if that was before
     /// this broker started.
     pub(crate) began: Option<Began>,
+    /// The store knows that.
+    pub(crate) began_stored: bool,
     /// What may come again, while that is likely.
     pub(crate) had: Option<Box<Had>>,
 }
@@ -1369,6 +1371,7 @@ impl Session {
             unheard: false,
             missed: Nanos::MAX,
             began: None,
+            began_stored: false,
             had: None,
         }
     }

@@ -553,9 +553,16 @@ fn what_comes_to_a_session_on_two_ways_comes_in_order() {
 }
 
 /// What was at a broker before a session subscribed there, that session has not had, and gets it where
-/// it goes if it comes there by itself; what was there since is not given to it again.
+/// it goes if it comes there by itself; what was there since is not given to it again, also where the
+/// broker was killed meanwhile.
 #[test]
 fn only_what_came_since_a_session_was_there_is_taken_for_had() {
+    for kills in 0..3 {
+        what_is_taken_for_had(kills);
+    }
+}
+
+fn what_is_taken_for_had(kills: u32) {
     let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
     let (at_a, at_b) = (a.neighbour(), b.neighbour());
     let publisher = a.newcomer(0, "publisher");
@@ -570,14 +577,29 @@ fn only_what_came_since_a_session_was_there_is_taken_for_had() {
     a.publish(publisher, QoS::AtLeastOnce, false);
     a.commit();
     assert_eq!(a.payloads(moves), ["7.6", "x"]);
+    let mut since = vec!["7.6".to_owned(), "1.2".to_owned()];
+    for life in 1..=kills {
+        a = a.start_again();
+        let moves = a.come_back("moves");
+        a.payloads(moves);
+        let (link, publisher) = (a.neighbour(), a.newcomer(0, "publisher"));
+        let passes = format!("7.{}", 10 + life);
+        a.named(link, &passes, None);
+        a.publish(publisher, QoS::AtLeastOnce, false);
+        a.commit();
+        assert_eq!(a.payloads(moves), [&*passes, "x"]);
+        // As 11, 21 are written in names.
+        since.extend([passes, format!("{}.1", ["B", "L"][life as usize - 1])]);
+    }
     let there = come(&mut a, &mut b, "moves");
     carry(&mut a, &mut b);
     b.commit();
     b.payloads(there);
-    for name in ["7.5", "7.6", "1.1", "1.2", "7.7"] {
+    let before = ["7.5", "1.1"].map(str::to_owned);
+    for name in before.iter().chain(&since).chain([&"7.7".to_owned()]) {
         b.named(at_b, name, None);
     }
-    assert_eq!(b.payloads(there), ["7.5", "1.1", "7.7"]);
+    assert_eq!(b.payloads(there), ["7.5", "1.1", "7.7"], "{kills}");
 }
 
 /// A client that waits for its session does not any more when another broker asks for it as one that

@@ -9,9 +9,11 @@
 //! value says that; and another one says that the client of a session has connected elsewhere. In a
 //! mesh a value says when the client of a session connected last: another broker may have a session
 //! of it, and one of both gives way. Where the client had wanted an old one, others are asked for that
-//! after a restart, too.
+//! after a restart, too. What had been at the broker when a session began there it has not had: a value
+//! says how far that was.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 use punctual_store::Op;
 
@@ -30,6 +32,8 @@ const ELSEWHERE: &str = "elsewhere";
 /// The same: when the client of a session connected last, and [`UNASKED`] unless it had wanted an old
 /// one.
 const ARRIVED: &str = "arrived";
+/// The same: what had been here when it began to be here, as [`Began`].
+const BEGAN: &str = "began";
 /// Behind that time. Earlier versions do not know it, nor the time then.
 const UNASKED: u8 = 0;
 /// Names in a value that is not written again.
@@ -170,6 +174,18 @@ pub(super) struct Restored {
     pub(super) arrived: u64,
     /// Others may have an old one that it had wanted.
     pub(super) missed: bool,
+    /// What had been here when it began to be here: [`Began::stored`], [`Began::origin`], and
+    /// [`Began::given`].
+    pub(super) began: Option<(u64, NonZeroU32, u32)>,
+}
+
+/// Reads what [`Journal::began`] wrote.
+fn began(value: &[u8]) -> Option<(u64, NonZeroU32, u32)> {
+    let (stored, rest) = value.split_first_chunk()?;
+    let (origin, given) = rest.split_first_chunk()?;
+    let origin = NonZeroU32::new(u32::from_le_bytes(*origin))?;
+    let given = u32::from_le_bytes(given.try_into().ok()?);
+    Some((u64::from_le_bytes(*stored), origin, given))
 }
 
 /// Whose a value is, and its number or what is instead of that; `None` if it is something else.
@@ -185,6 +201,7 @@ impl Restored {
             LEFT => self.left = true,
             ELSEWHERE => self.elsewhere = true,
             ARRIVED => self.take_arrival(value),
+            BEGAN => self.began = began(value),
             _ => self.take_names(number, value),
         }
     }
@@ -247,6 +264,7 @@ impl Journal {
             (LEFT, session.handed),
             (ELSEWHERE, session.orphan_stored),
             (ARRIVED, arrived),
+            (BEGAN, std::mem::take(&mut session.began_stored)),
         ] {
             if stored {
                 let key = word_key(number, word);
@@ -268,6 +286,21 @@ impl Journal {
         }
         self.emit(&Op::Flow {
             key: &word_key(session.handle.number, ARRIVED),
+            value: &value,
+        });
+    }
+
+    /// Emits what had been here when a session began to be here, unless the store knows that.
+    pub(super) fn began(&mut self, session: &mut Session) {
+        let Some(began) = session.began.filter(|_| !session.began_stored) else {
+            return;
+        };
+        session.began_stored = true;
+        let mut value = began.stored.to_le_bytes().to_vec();
+        value.extend_from_slice(&began.origin.get().to_le_bytes());
+        value.extend_from_slice(&began.given.to_le_bytes());
+        self.emit(&Op::Flow {
+            key: &word_key(session.handle.number, BEGAN),
             value: &value,
         });
     }

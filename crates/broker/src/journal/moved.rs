@@ -458,6 +458,7 @@ impl Hub {
         if !session.durable {
             return;
         }
+        journal.began(session);
         for subscription in &session.subscriptions {
             journal.subscription(session, subscription);
         }

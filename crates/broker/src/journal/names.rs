@@ -53,6 +53,8 @@ pub(crate) struct NameLog {
     values: VecDeque<(u64, usize)>,
     names: usize,
     next: u64,
+    /// Of values that were restored, their numbers and the [`Federation::mark_passed`] before them.
+    restored: Vec<(u64, u64)>,
     /// Noted since values were emitted last.
     fresh: Vec<u8>,
     fresh_names: usize,
@@ -73,6 +75,21 @@ impl NameLog {
         origins.filter(|origin| *origin != own).collect()
     }
 
+    /// From which value on names are stored that are noted from now on.
+    pub(crate) fn position(&self) -> u64 {
+        // Some that were noted before may be in one with them, and count as earlier.
+        self.next + u64::from(!self.fresh.is_empty())
+    }
+
+    /// The [`Federation::mark_passed`] before the names from that [`Self::position`] on were restored;
+    /// `None` if there are none.
+    pub(crate) fn passed_at(&self, position: u64) -> Option<u64> {
+        let at = self
+            .restored
+            .partition_point(|(number, _)| *number < position);
+        self.restored.get(at).map(|(_, mark)| *mark)
+    }
+
     /// Takes what was stored before a restart, and tells the federation.
     pub(crate) fn restore(&mut self, key: &str, value: &[u8], federation: Option<&dyn Federation>) {
         let words = value.as_chunks().0.iter().copied().map(u32::from_le_bytes);
@@ -91,6 +108,9 @@ impl NameLog {
         else {
             return;
         };
+        if let Some(federation) = federation {
+            self.restored.push((number, federation.mark_passed()));
+        }
         for name in value.as_chunks().0 {
             if let (Some(federation), Some(name)) = (federation, name_of(name)) {
                 federation.note(name);

@@ -363,6 +363,7 @@ impl Hub {
         let detached = restored.detached;
         let is_left = restored.had.left || restored.had.elsewhere;
         let (arrived, missed) = (restored.had.arrived, restored.had.missed);
+        let began = restored.had.began;
         let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
             return false;
         };
@@ -372,6 +373,9 @@ impl Hub {
             session.unheard = in_mesh && !session.handle.link && session.is_blank();
             session.detached = detached;
             (session.arrived, session.arrival_stored) = (arrived, arrived);
+            session.began_stored = began.is_some();
+            session.began = began
+                .and_then(|(stored, origin, given)| self.directory.began(stored, origin, given));
             if in_mesh && missed && !is_left {
                 // Whom it was asked for since it was made is not stored.
                 session.missed = now;

@@ -250,9 +250,11 @@ impl Hub {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        if let Some(session) = self.sessions.get(slot).filter(|s| s.durable)
-            && let Some(known) = session.subscriptions.iter().find(|s| *s.filter == *filter)
-        {
+        let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
+            return;
+        };
+        journal.began(session);
+        if let Some(known) = session.subscriptions.iter().find(|s| *s.filter == *filter) {
             journal.subscription(session, known);
         }
     }

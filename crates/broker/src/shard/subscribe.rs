@@ -338,7 +338,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
             if session.subscriptions.is_empty() {
                 session.subscriptions.reserve_exact(1);
                 if lasts && !session.handle.link {
-                    session.began = hub.directory.begins();
+                    (session.began, session.began_stored) = (hub.directory.begins(), false);
                 }
             }
             session.subscriptions.push(Subscription {
