@@ -45,6 +45,10 @@ pub(crate) const PATIENCE: Nanos = Nanos::from_millis(200);
 pub(crate) const MOST_PATIENCE: Nanos = Nanos::from_secs(30);
 /// How often a broker is asked that has not begun.
 pub(crate) const TRIES: u32 = 8;
+/// Sessions that a broker which is reached again is asked for at a time.
+pub(crate) const ASKED: usize = 256;
+/// After which it is seen whether it can be asked for more, if it does not answer.
+pub(crate) const ASK_ON: Nanos = Nanos::from_secs(1);
 /// After which it is seen where the client of a session is that nobody has asked for.
 pub(crate) const ORPHANED: Nanos = Nanos::from_secs(2);
 /// After which what came for a session that has left is sent on.
@@ -360,6 +364,38 @@ impl Coming {
     }
 }
 
+/// What a broker is asked for that is reached again: one session after the other, of those that it
+/// may have an old one of, and few at a time, however many there are.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    /// Sessions that were missed since then.
+    pub(crate) since: Nanos,
+    /// And until then: for later ones it was asked as their clients connected.
+    pub(crate) until: Nanos,
+    /// Where the next of them is looked for.
+    pub(crate) next: u32,
+    /// Clients of those that it has not answered about.
+    pub(crate) open: HashSet<Arc<str>, foldhash::fast::RandomState>,
+    /// It was given up to wait for an answer: when it comes again it is asked for all of them.
+    pub(crate) unanswered: bool,
+    /// The errand that looks after it; 0 for none.
+    pub(crate) timer: u64,
+}
+
+impl Asking {
+    /// It is not asked for anything now.
+    pub(crate) fn nothing(since: Nanos) -> Self {
+        Self {
+            since,
+            until: since,
+            next: u32::MAX,
+            open: HashSet::default(),
+            unanswered: false,
+            timer: 0,
+        }
+    }
+}
+
 /// What a session has got that may come again.
 #[derive(Debug, Default)]
 pub(crate) struct Had {
@@ -535,6 +571,8 @@ pub(crate) enum Errand {
         session: u64,
     },
     Coming(Way),
+    /// A broker that is asked for sessions.
+    Asking(Arc<str>),
     Had {
         slot: u32,
         session: u64,
@@ -562,6 +600,8 @@ pub(crate) struct Moves {
     /// Clients that wait.
     pub(crate) awaiting: Map<Arc<str>, Awaiting>,
     pub(crate) coming: BTreeMap<Way, Coming>,
+    /// Brokers that are asked, by their names.
+    pub(crate) asking: BTreeMap<Arc<str>, Asking>,
     /// Errands and when they are due; timers that come earlier are void.
     pub(crate) errands: Map<u64, (Nanos, Errand)>,
     pub(crate) last: u64,

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -741,5 +742,123 @@ fn a_repetition_is_told_from_another_message_after_a_kill() {
         broker.release(publisher);
         let receiver = broker.come_back("receiver");
         assert_eq!(broker.payloads(receiver), expected, "{moved} {text}");
+    }
+}
+
+/// A broker that is reached again is asked for few sessions at a time of those that it may have an old
+/// one of, and for the next ones as it answers. If it is lost meanwhile, it is asked when it is back for
+/// all that it has not answered about, also where it was given up to wait for that.
+#[test]
+fn a_broker_is_asked_for_few_sessions_at_a_time() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    let mut all = BTreeSet::new();
+    for n in 0..1000 {
+        let client = format!("client-{n}");
+        let conn = a.connect(0, &client, 10_000);
+        let number = a.post.clock.load(Ordering::Relaxed) - 1;
+        a.shards[0].found(&client, number, &[], a.now);
+        a.shards[0].closed(conn.1, "gone", a.now);
+        all.insert(client);
+    }
+    a.commit();
+    let mut a = a.start_again();
+    a.shards[0].broker_came("b", Nanos(0), a.now);
+    let mut first = a.letters();
+    assert!((100..400).contains(&first.len()), "{}", first.len());
+    let most = first.len();
+    first.truncate(50);
+    for (client, _) in &first {
+        all.remove(client);
+    }
+    b.read("a", first);
+    a.read("b", b.letters());
+    assert_eq!(a.letters().len(), 50);
+    for _ in 0..120 {
+        a.pass(Nanos::from_secs(1));
+        a.letters();
+    }
+    a.shards[0].broker_came("b", a.now, a.now);
+    a.pass(Nanos::from_millis(1));
+    loop {
+        let asked = a.letters();
+        if asked.is_empty() {
+            break;
+        }
+        assert!(asked.len() <= most);
+        for (client, _) in &asked {
+            all.remove(client);
+        }
+        b.read("a", asked);
+        a.read("b", b.letters());
+    }
+    assert!(all.is_empty(), "{} were not asked for", all.len());
+}
+
+/// Where a broker has sessions that stay there, since their clients may not have heard of those that
+/// they were given elsewhere, it is asked for the next ones.
+#[test]
+fn who_keeps_a_session_has_answered() {
+    let (mut a, mut b) = (
+        Broker::new("a", 1, 1_000_000, 1),
+        Broker::new("b", 2, 1000, 1),
+    );
+    let mut all = BTreeSet::new();
+    for n in 0..600 {
+        let client = format!("client-{n}");
+        for broker in [&mut b, &mut a] {
+            let conn = broker.connect(0, &client, 10_000);
+            let number = broker.post.clock.load(Ordering::Relaxed) - 1;
+            broker.shards[0].found(&client, number, &[], broker.now);
+            broker.shards[0].closed(conn.1, "gone", broker.now);
+        }
+        all.insert(client);
+    }
+    a.commit();
+    let mut a = a.start_again();
+    a.shards[0].broker_came("b", Nanos(0), a.now);
+    loop {
+        let asked = a.letters();
+        if asked.is_empty() {
+            break;
+        }
+        for (client, _) in &asked {
+            assert!(all.remove(client), "{client} was asked for twice");
+        }
+        b.read("a", asked);
+        a.read("b", b.letters());
+    }
+    assert!(all.is_empty(), "{} were not asked for", all.len());
+    let stays = |n: &u32| b.shards[0].client(&format!("client-{n}")).is_some();
+    assert!((0..600).all(|n| stays(&n)));
+}
+
+/// A broker that has something of a session, and is lost before it has answered for longer than it is
+/// asked, is asked for that again when it is back.
+#[test]
+fn a_broker_that_was_asked_in_vain_is_asked_when_it_is_back() {
+    let mut a = Broker::new("a", 1, 1000, 1);
+    let _ = a.connect(0, "c", 10_000);
+    let number = a.post.clock.load(Ordering::Relaxed) - 1;
+    let holder = Holder {
+        broker: "b".into(),
+        at: 1,
+        whole: false,
+    };
+    a.shards[0].found("c", number, &[holder], a.now);
+    assert_eq!(a.letters().len(), 1);
+    let mut again = 0;
+    for _ in 0..300 {
+        a.pass(Nanos::from_secs(1));
+        again += a.letters().len();
+    }
+    assert_eq!(again, 8);
+    for asked in [1, 0] {
+        a.shards[0].broker_came("b", a.now, a.now);
+        let letters = a.letters();
+        assert_eq!(letters.len(), asked);
+        // It answers.
+        let mut b = Broker::new("b", 2, 2000, 1);
+        b.read("a", letters);
+        a.read("b", b.letters());
     }
 }

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hashbrown::HashSet;
 use punctual_codec::{Connect, QoS, ReasonCode, topic};
 
 use super::connect::Looked;
@@ -16,8 +17,9 @@ use crate::journal::{
     put_taken_up,
 };
 use crate::moves::{
-    Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE, MoveTimes, ORPHANED,
-    PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, apart, last_of_each,
+    ASK_ON, ASKED, Asking, Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter,
+    MOST_PATIENCE, MoveTimes, ORPHANED, PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, apart,
+    last_of_each,
 };
 use crate::session::{Delivery, Inflight, Load, Queue, Session, Step, Subscription};
 use crate::timers::Timer;
@@ -145,11 +147,13 @@ impl Shard {
             // Of a version that this broker does not know.
             None => {}
         }
+        self.hub.answered(&way);
+        self.hub.ask_on(&way.1, now);
         self.share_stats_soon(now);
     }
 
     /// A broker is reached again that was not since `away`: what could not be asked for is
-    /// asked for now. To be called on each shard.
+    /// asked for from now on, few sessions at a time. To be called on each shard.
     pub fn broker_came(&mut self, broker: &str, away: Nanos, now: Nanos) {
         let hub = &mut self.hub;
         let mut errands = Vec::new();
@@ -159,29 +163,16 @@ impl Shard {
                 errands.push(coming.timer);
             }
         }
-        let mut missed = Vec::new();
         for session in hub.sessions.iter_mut() {
-            match &mut session.leaving {
-                Some(leaving) if *leaving.to == *broker => {
-                    leaving.again = now;
-                    errands.push(leaving.timer);
-                }
-                _ if session.missed < Nanos::MAX && session.missed >= away => {
-                    let client = session.handle.client_id.clone();
-                    missed.push((client, session.arrived, session.username.clone()));
-                }
-                _ => {}
+            if let Some(leaving) = &mut session.leaving
+                && *leaving.to == *broker
+            {
+                leaving.again = now;
+                errands.push(leaving.timer);
             }
         }
         errands.into_iter().for_each(|id| hub.put_off(id, now));
-        for (client, at, user) in missed {
-            let way: Way = (client, broker.into());
-            let coming = hub.moves.coming.get(&way);
-            // What has come from there came for a session before.
-            if coming.is_none_or(|coming| coming.complete || coming.at < at) {
-                hub.begin_coming(way, at, user, false, now);
-            }
-        }
+        hub.begin_asking(&broker.into(), away, now);
     }
 
     /// Lets a client wait until its session has come from wherever it is; false if it need not.
@@ -803,6 +794,7 @@ impl Shard {
                 }
             }
             Errand::Coming(way) => hub.look_after_coming(&way, now),
+            Errand::Asking(broker) => hub.look_after_asking(id, &broker, now),
             Errand::Had { slot, session } => hub.forget_had(id, slot, session, now),
             Errand::Ahead { slot, session } => hub.ahead_is_due(id, slot, session, now),
             Errand::Orphan { slot, session } => hub.look_after_orphan(id, slot, session, now),
@@ -984,6 +976,111 @@ impl Hub {
         if let Some(coming) = self.moves.coming.remove(way) {
             self.moves.errands.remove(&coming.timer);
         }
+        if let Some(asking) = self.moves.asking.get_mut(&way.1) {
+            asking.open.remove(&way.0);
+        }
+    }
+
+    /// Asks a broker for the sessions that were missed since `away`, and for those that it has not
+    /// answered about.
+    fn begin_asking(&mut self, broker: &Arc<str>, away: Nanos, now: Nanos) {
+        let before = self.moves.asking.remove(broker);
+        let (since, open, timer) = match before {
+            Some(before) => (before.since.min(away), before.open, before.timer),
+            None => (away, HashSet::default(), 0),
+        };
+        let timer = match timer {
+            0 => self.new_errand(now + ASK_ON, Errand::Asking(broker.clone())),
+            timer => timer,
+        };
+        let asking = Asking {
+            since,
+            until: now,
+            next: 0,
+            open,
+            unanswered: false,
+            timer,
+        };
+        self.moves.asking.insert(broker.clone(), asking);
+        self.ask_on(broker, now);
+    }
+
+    /// Asks a broker for the next sessions, as many as may be asked for at a time.
+    fn ask_on(&mut self, broker: &Arc<str>, now: Nanos) {
+        while let Some(asking) = self.moves.asking.get_mut(broker)
+            && asking.open.len() < ASKED
+        {
+            if asking.next >= self.sessions.places() {
+                if asking.open.is_empty() && !asking.unanswered {
+                    let timer = asking.timer;
+                    self.moves.asking.remove(broker);
+                    self.moves.errands.remove(&timer);
+                }
+                return;
+            }
+            let (slot, missed) = (asking.next, asking.since..=asking.until);
+            asking.next += 1;
+            let Some(session) = self.sessions.get(slot) else {
+                continue;
+            };
+            let leaves = session.leaving.as_ref().is_some_and(|it| it.to == *broker);
+            if leaves || !missed.contains(&session.missed) {
+                continue;
+            }
+            let way: Way = (session.handle.client_id.clone(), broker.clone());
+            let (at, user) = (session.arrived, session.username.clone());
+            let coming = self.moves.coming.get(&way);
+            // What has come from there came for a session before.
+            if coming.is_none_or(|coming| coming.complete || coming.at < at) {
+                let client = way.0.clone();
+                self.begin_coming(way, at, user, false, now);
+                if let Some(asking) = self.moves.asking.get_mut(broker) {
+                    asking.open.insert(client);
+                }
+            }
+        }
+    }
+
+    /// Something about a session has come from a broker that may have been asked for it.
+    fn answered(&mut self, way: &Way) {
+        let coming = self.moves.coming.get(way);
+        if coming.is_none_or(|coming| coming.held || coming.stream != 0)
+            && let Some(asking) = self.moves.asking.get_mut(&way.1)
+        {
+            asking.open.remove(&way.0);
+        }
+    }
+
+    /// A broker is not asked any more that has not answered about a session: it is when it comes again.
+    fn note_unanswered(&mut self, (client, broker): &Way) {
+        let slot = self.session_named(client);
+        let session = slot.and_then(|slot| self.sessions.get(slot));
+        let Some(missed) = session.map(|session| session.missed) else {
+            return;
+        };
+        if missed == Nanos::MAX {
+            return;
+        }
+        let asking = self.moves.asking.entry(broker.clone());
+        let asking = asking.or_insert_with(|| Asking::nothing(missed));
+        asking.since = asking.since.min(missed);
+        asking.unanswered = true;
+    }
+
+    /// Goes on where answers do not come, or what was asked for is not wanted any more.
+    fn look_after_asking(&mut self, errand: u64, broker: &Arc<str>, now: Nanos) {
+        self.ask_on(broker, now);
+        let places = self.sessions.places();
+        let Some(asking) = self.moves.asking.get_mut(broker) else {
+            self.moves.errands.remove(&errand);
+            return;
+        };
+        if asking.next >= places && asking.open.is_empty() {
+            asking.timer = 0;
+            self.moves.errands.remove(&errand);
+        } else {
+            self.put_off(errand, now + ASK_ON);
+        }
     }
 
     /// A session has ended to which something may still come.
@@ -1041,6 +1138,7 @@ impl Hub {
         }
         coming.tries += u32::from(coming.stream == 0);
         if coming.tries > TRIES {
+            self.note_unanswered(way);
             return self.forget_coming(way);
         }
         coming.patience = Nanos(coming.patience.0 * 2).min(MOST_PATIENCE);
