@@ -603,6 +603,49 @@ fn what_is_taken_for_had(kills: u32) {
     assert_eq!(b.payloads(there), ["7.5", "1.1", "7.7"], "{kills}");
 }
 
+/// Two sessions of a client at two brokers, which have the same message and are asked for by each other
+/// at the same time, do not change places: each would take the other broker to have the message.
+#[test]
+fn two_sessions_do_not_change_places() {
+    for late in [false, true] {
+        let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 1000, 1));
+        for broker in [&mut a, &mut b] {
+            let link = broker.neighbour();
+            let moves = broker.newcomer(0, "moves");
+            broker.subscribe(moves, QoS::ExactlyOnce);
+            broker.shards[0].closed(moves.1, "gone", broker.now);
+            broker.named(link, "7.1", None);
+            broker.commit();
+        }
+        let (mut a, mut b) = (a.start_again(), b.start_again());
+        b.post.clock.store(3000, Ordering::Relaxed);
+        a.shards[0].broker_came("b", Nanos(0), a.now);
+        b.shards[0].broker_came("a", Nanos(0), b.now);
+        let (mut to_a, mut to_b) = (b.letters(), a.letters());
+        assert_eq!((to_a.len(), to_b.len()), (1, 1));
+        if late {
+            // What was asked before the client came is answered before what it asks for.
+            a.read("b", std::mem::take(&mut to_a));
+            to_b.extend(a.letters());
+        }
+        let moves = b.connect(0, "moves", 100);
+        let number = b.post.clock.load(Ordering::Relaxed) - 1;
+        let (at, whole) = a.shards[0].sought("moves", None, number).unwrap();
+        let holder = Holder {
+            broker: "a".into(),
+            at,
+            whole,
+        };
+        b.shards[0].found("moves", number, &[holder], b.now);
+        to_a.extend(b.letters());
+        a.read("b", to_a);
+        b.read("a", to_b);
+        carry(&mut a, &mut b);
+        b.commit();
+        assert_eq!(b.payloads(moves), ["7.1"], "{late}");
+    }
+}
+
 /// A client that waits for its session does not any more when another broker asks for it as one that
 /// has connected there later.
 #[test]

@@ -282,6 +282,13 @@ impl Shard {
     fn take_away(&mut self, way: &Way, at: u64, user: Option<&str>, now: Nanos) {
         let (client, to) = way;
         self.awaited_elsewhere(client, at, now);
+        let waits = self.hub.moves.awaiting.get(client);
+        if let Some(number) = waits.map(|waits| waits.number).filter(|it| *it > at) {
+            // Its client is here by now. Two sessions that change places would each take the other
+            // broker to have what it has.
+            self.hub.write(way, &Letter::Newer { at: number });
+            return;
+        }
         let slot = self.hub.session_named(client);
         if let Some(slot) = slot
             && let Some(session) = self.hub.sessions.get_mut(slot)
@@ -510,6 +517,11 @@ impl Shard {
     /// what is here goes there.
     fn is_newer_there(&mut self, way: &Way, at: u64, now: Nanos) {
         let (client, to) = way;
+        let waits = self.hub.moves.awaiting.get(client);
+        if waits.is_some_and(|waits| waits.number > at) {
+            // That answers what was asked before the client came here.
+            return;
+        }
         self.hub.forget_coming(way);
         self.arrived_elsewhere(client, at, false, now);
         let Some(slot) = self.hub.session_named(client) else {
