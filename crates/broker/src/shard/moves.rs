@@ -36,7 +36,8 @@ struct Part<'a> {
 impl Shard {
     /// Whether the session of a client is here, as another broker asks that the client has
     /// connected to at that time ([`crate::Federation::seek`]): when it connected here last, 0
-    /// if the session has gone on from here, and whether it is the whole session. To be asked on the shard that has it.
+    /// if the session has gone on from here, or the client may not have heard of it, and whether it is
+    /// the whole session. To be asked on the shard that has it.
     pub fn sought(&self, client_id: &str, user: Option<&str>, number: u64) -> Option<(u64, bool)> {
         let session = self.hub.sessions.get(self.hub.session_named(client_id)?)?;
         // What waits for one user is not for another who uses the same identifier.
