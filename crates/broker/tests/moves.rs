@@ -646,6 +646,40 @@ fn two_sessions_do_not_change_places() {
     }
 }
 
+/// The same where one of the two came there for a client that has gone on before it was let in, and the
+/// broker that it came from was killed before it heard of that.
+#[test]
+fn a_session_does_not_change_places_with_what_came_of_it() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    let link = a.neighbour();
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::ExactlyOnce);
+    a.shards[0].closed(moves.1, "gone", a.now);
+    a.named(link, "7.1", None);
+    a.commit();
+    let there = come(&mut a, &mut b, "moves");
+    b.shards[0].closed(there.1, "gone", b.now);
+    b.read("a", a.letters());
+    b.commit();
+    b.letters();
+    let mut a = a.start_again();
+    a.shards[0].broker_came("b", Nanos(0), a.now);
+    b.shards[0].broker_came("a", Nanos(0), b.now);
+    b.pass(Nanos::from_secs(2));
+    let (to_a, to_b) = (b.letters(), a.letters());
+    assert!(!to_a.is_empty() && !to_b.is_empty());
+    a.read("b", to_a);
+    b.read("a", to_b);
+    for _ in 0..10 {
+        carry(&mut a, &mut b);
+        a.commit();
+        a.pass(Nanos::from_secs(1));
+        b.pass(Nanos::from_secs(1));
+    }
+    let moves = b.come_back("moves");
+    assert_eq!(b.payloads(moves), ["7.1"]);
+}
+
 /// A client that waits for its session does not any more when another broker asks for it as one that
 /// has connected there later.
 #[test]

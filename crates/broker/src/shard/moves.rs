@@ -283,11 +283,9 @@ impl Shard {
     fn take_away(&mut self, way: &Way, at: u64, user: Option<&str>, now: Nanos) {
         let (client, to) = way;
         self.awaited_elsewhere(client, at, now);
-        let waits = self.hub.moves.awaiting.get(client);
-        if let Some(number) = waits.map(|waits| waits.number).filter(|it| *it > at) {
-            // Its client is here by now. Two sessions that change places would each take the other
-            // broker to have what it has.
-            self.hub.write(way, &Letter::Newer { at: number });
+        if let Some(at) = self.hub.comes_since(way).filter(|since| *since > at) {
+            // Two sessions that change places would each take the other broker to have what it has.
+            self.hub.write(way, &Letter::Newer { at });
             return;
         }
         let slot = self.hub.session_named(client);
@@ -518,9 +516,8 @@ impl Shard {
     /// what is here goes there.
     fn is_newer_there(&mut self, way: &Way, at: u64, now: Nanos) {
         let (client, to) = way;
-        let waits = self.hub.moves.awaiting.get(client);
-        if waits.is_some_and(|waits| waits.number > at) {
-            // That answers what was asked before the client came here.
+        if self.hub.comes_since(way).is_some_and(|since| since > at) {
+            // That answers what was asked before.
             return;
         }
         self.hub.forget_coming(way);
@@ -934,6 +931,17 @@ impl Hub {
         self.forget_coming(&way);
         self.ask_for(&way, at, user.as_deref());
         self.note_coming(way, at, user, whole, now);
+    }
+
+    /// For a client that connected here when a session is to come on that way; `None` if none is.
+    fn comes_since(&self, way: &Way) -> Option<u64> {
+        let waits = self.moves.awaiting.get(&way.0).map(|waits| waits.number);
+        let slot = self.session_named(&way.0);
+        let session = slot.and_then(|slot| self.sessions.get(slot));
+        let unheard = session.is_some_and(|session| session.unheard);
+        let coming = self.moves.coming.get(way).filter(|_| !unheard);
+        let coming = coming.filter(|coming| !coming.complete && !coming.gone);
+        waits.max(coming.map(|coming| coming.at))
     }
 
     fn ask_for(&self, way: &Way, at: u64, user: Option<&str>) {
