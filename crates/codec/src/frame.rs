@@ -57,6 +57,7 @@ impl PacketType {
     }
 
     /// The lower four bits, fixed for all types but PUBLISH [MQTT-2.1.3-1].
+    #[inline]
     fn fixed_flags(self) -> Option<u8> {
         match self {
             Self::Publish => None,

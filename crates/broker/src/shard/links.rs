@@ -35,7 +35,7 @@ use crate::{Message, Nanos, Permissions};
 
 /// Bytes from which a part of a run is long enough: more costs urgent messages time, and
 /// less saves little.
-const PACKED: usize = 4 << 10;
+pub(super) const PACKED: usize = 4 << 10;
 /// Bytes of the longest part of a run, with the longest topic.
 const MAX_PACKED: u32 = 128 << 10;
 /// After this it is looked again whether what waits has room.
@@ -1014,21 +1014,16 @@ impl Hub {
         &mut self,
         publisher: ConnId,
         topic: &[u8],
-        (mut bytes, packing): (&[u8], Packing),
+        (mut bytes, parts, packing): (&[u8], &[(usize, u64)], Packing),
         neighbours: &[&Target],
         now: Nanos,
     ) {
         let neighbours = taking_runs(packing, neighbours);
-        while !bytes.is_empty() {
-            let (mut len, mut messages) = (0, 0);
-            while len < PACKED
-                && let Ok(Split::Frame(frame)) = split(&bytes[len..], u32::MAX)
-            {
-                len += frame.bytes.len();
-                messages += 1;
-            }
-            let (part, rest) = bytes.split_at(len);
-            let Some(name) = self.directory.new_name().filter(|_| !part.is_empty()) else {
+        for (len, messages) in parts {
+            let Some((part, rest)) = bytes.split_at_checked(*len) else {
+                return;
+            };
+            let Some(name) = self.directory.new_name() else {
                 return;
             };
             let packed = Packed {
@@ -1036,7 +1031,7 @@ impl Hub {
                 packing,
                 name,
             };
-            self.pass_packed(publisher, topic, packed, messages, &neighbours, now);
+            self.pass_packed(publisher, topic, packed, *messages, &neighbours, now);
             bytes = rest;
         }
     }

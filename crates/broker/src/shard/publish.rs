@@ -43,6 +43,9 @@ pub(super) struct Run {
     pub(super) next: Next,
 }
 
+/// How many bytes and messages the parts of a run are that neighbours get as one message each.
+pub(super) type Parted = SmallVec<[(usize, u64); RUN / links::PACKED]>;
+
 impl Shard {
     /// A PUBLISH from a connected client.
     #[inline(never)]
@@ -578,7 +581,17 @@ impl Shard {
             payload: first.body.len() - head,
             longest: first.bytes.len(),
         };
-        run.extend(data, prefix, hub.config.limits.max_packet_size);
+        let max = hub.config.limits.max_packet_size;
+        let mut parts = Parted::new();
+        let mut before = (0, 0);
+        while run.bytes < RUN {
+            run.extend(data, prefix, max, RUN.min(before.0 + links::PACKED));
+            if run.bytes == before.0 {
+                break;
+            }
+            parts.push((run.bytes - before.0, run.messages - before.1));
+            before = (run.bytes, run.messages);
+        }
         if run.messages == 1 {
             return None;
         }
@@ -611,7 +624,8 @@ impl Shard {
             }
         }
         if !neighbours.is_empty() {
-            hub.pack(id, topic, (bytes, Packing { v5 }), &neighbours, now);
+            let packing = Packing { v5 };
+            hub.pack(id, topic, (bytes, &parts, packing), &neighbours, now);
         }
         Some(Run {
             messages: run.messages,
@@ -916,16 +930,16 @@ impl Extent {
             payload: 0,
             longest: 0,
         };
-        run.extend(data, &prefix, max);
+        run.extend(data, &prefix, max, RUN);
         (run.bytes == data.len() && run.messages > 0).then_some(run)
     }
 
-    /// Takes in the packets of `data` after the first that begin like it: same
-    /// topic, and `prefix` again. Larger ones than two length bytes can say
-    /// are left to the ordinary way.
+    /// Takes in the packets of `data` that follow, up to the one that reaches `end` bytes,
+    /// and begin like the first: same topic, and `prefix` again. Larger ones than two
+    /// length bytes can say are left to the ordinary way.
     #[inline]
-    fn extend(&mut self, data: &[u8], prefix: &[u8], max: u32) {
-        while self.bytes < RUN {
+    fn extend(&mut self, data: &[u8], prefix: &[u8], max: u32, end: usize) {
+        while self.bytes < end {
             let (len, header) = match data[self.bytes..] {
                 [PLAIN, len, ..] if len < 0x80 => (usize::from(len), 2),
                 [PLAIN, low, high, ..] if high < 0x80 && high != 0 => {
@@ -937,7 +951,7 @@ impl Extent {
             let Some(body) = data.get(start..start + len) else {
                 return;
             };
-            if !body.starts_with(prefix) || header + len > max as usize {
+            if !begins_with(body, prefix) || header + len > max as usize {
                 return;
             }
             self.bytes = start + len;
@@ -946,6 +960,25 @@ impl Extent {
             self.longest = self.longest.max(header + len);
         }
     }
+}
+
+/// Whether `data` begins like that, by words: for the few bytes of a topic a call of `memcmp`
+/// takes as long as what it compares.
+#[inline]
+fn begins_with(data: &[u8], prefix: &[u8]) -> bool {
+    let Some(data) = data.get(..prefix.len()) else {
+        return false;
+    };
+    let (words, rest) = data.as_chunks::<8>();
+    let (others, other) = prefix.as_chunks::<8>();
+    let are =
+        |(one, two): (&[u8; 8], &[u8; 8])| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*two);
+    words.iter().zip(others).all(are)
+        && match (data.last_chunk::<8>(), prefix.last_chunk::<8>()) {
+            // In part what was compared already.
+            (Some(one), Some(two)) => are((one, two)),
+            _ => rest.iter().zip(other).all(|(one, two)| one == two),
+        }
 }
 
 /// Makes a publication what its topic retains.
