@@ -13,7 +13,7 @@
 //!
 //! Where deadlines are promised, messages of admitted flows are handled one at a
 //! time, each written before the next is read, the most urgent first; sockets are
-//! asked after each, and between pieces of all other work ([`SLICE`], [`PIECE`], [`WRITE`]).
+//! asked after each, and between pieces of all other work ([`SLICE`], [`PIECE`], [`CALL`]).
 //! `docs/admission.md` says what bounds assume of that.
 
 use std::convert::Infallible;
@@ -42,8 +42,9 @@ use crate::tcp::takes_more;
 use crate::udp::{UDP, Udp};
 use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
 
-/// Shared read buffer: how much is read from one socket in one turn.
-const READ: usize = 256 << 10;
+/// Shared read buffer: how much is read from one socket in one turn. With half as much, a message
+/// to a neighbour took a tenth more of the processor, by what follows from each call.
+const READ: usize = 512 << 10;
 /// An incomplete packet above this size gets a buffer of its own.
 const OWN_BUFFER: usize = 64 << 10;
 /// How much such a buffer grows ahead of what has arrived.
@@ -53,7 +54,12 @@ const WIRE: usize = 64 << 10;
 /// Bytes that are read in one turn before sockets are asked again.
 const TURN: usize = 512 << 10;
 /// Bytes that are written in one call to a client that is sent nothing urgent.
-const WRITE: usize = 256 << 10;
+const WRITE: usize = 512 << 10;
+/// Where deadlines are promised: bytes that are read or written in one call, instead. Also
+/// what is read in one where much waits already, by [`WAITING`].
+const CALL: usize = 256 << 10;
+/// One in so many of the bytes that may wait to be handled is much.
+const WAITING: usize = 8;
 /// Where deadlines are promised: bytes of one client that are handled before the
 /// clock is looked at.
 const PIECE: usize = 32 << 10;
@@ -226,18 +232,19 @@ pub(crate) struct State {
 impl Worker {
     /// Serves until told to shut down.
     pub(crate) fn run(mut self) {
+        let promises = self.shard.promises();
         let mut state = State {
             links: Vec::new(),
             lingering: Vec::new(),
             ready: Ready::default(),
             asked: Nanos(0),
-            events: self.shard.promises().then(|| Events::with_capacity(256)),
+            events: promises.then(|| Events::with_capacity(256)),
             again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
             outputs: Vec::new(),
             mail: Vec::new(),
-            buffer: vec![0; READ].into_boxed_slice(),
+            buffer: vec![0; if promises { CALL } else { READ }].into_boxed_slice(),
             app: Vec::new(),
             unread: 0,
             stop_at: None,
@@ -626,12 +633,17 @@ impl Worker {
         let before = own.len();
         let plain = link.layer.is_none();
         let use_own = plain && before > OWN_BUFFER;
+        // What is not handled, since the client has to wait, is of that.
+        let most = match *total_unread + READ <= self.max_unread / WAITING {
+            true => buffer.len(),
+            false => buffer.len().min(CALL),
+        };
         let space = match (plain, use_own) {
             (true, true) => GROW,
             // What remains of it is copied after each message.
             _ if matches!(self.shard.need(id), Need::Promised(_)) => AT_ONCE,
-            (true, false) => buffer.len() - before,
-            (false, _) => buffer.len(),
+            (true, false) => most - before,
+            (false, _) => most,
         };
         if plain && !use_own {
             buffer[..before].copy_from_slice(&own);
@@ -957,6 +969,10 @@ impl Worker {
     fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
         let in_turns = scope == Scope::All && state.events.is_some();
         let until = state.asked + SLICE;
+        let most = match state.events {
+            Some(_) => CALL,
+            None => WRITE,
+        };
         let Some((link, ready)) = state.link_and_ready(id) else {
             if self.quic.has(id) {
                 self.quic.wants_to_send(id);
@@ -982,7 +998,7 @@ impl Worker {
         let is_over = || in_turns && clock.now() >= until;
         let result = match link.layer {
             None if link.wire.is_empty() => {
-                flush_plain(&mut self.shard, link, scope, step, is_over, now)
+                flush_plain(&mut self.shard, link, scope, (most, step), is_over, now)
             }
             _ => flush_layered(&mut self.shard, link, scope, step, is_over, now),
         };
@@ -1032,13 +1048,13 @@ impl Worker {
 }
 
 /// Writes a plain connection's bytes straight from the broker's buffers, at most
-/// `step` of them before it asks whether the kernel wants more. False if there may
-/// be more, and the time is over.
+/// `most` of them in one call and `step` before it asks whether the kernel wants
+/// more. False if there may be more, and the time is over.
 fn flush_plain(
     shard: &mut Shard,
     link: &mut Link,
     scope: Scope,
-    step: usize,
+    (most, step): (usize, usize),
     is_over: impl Fn() -> bool,
     now: Nanos,
 ) -> io::Result<bool> {
@@ -1049,9 +1065,9 @@ fn flush_plain(
             if filled == 0 {
                 return Ok(true);
             }
-            let (mut count, mut all) = (1, slices[0].len().min(WRITE));
+            let (mut count, mut all) = (1, slices[0].len().min(most));
             for slice in &slices[1..filled] {
-                if all + slice.len() > WRITE {
+                if all + slice.len() > most {
                     break;
                 }
                 (count, all) = (count + 1, all + slice.len());

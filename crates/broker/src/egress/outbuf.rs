@@ -18,8 +18,9 @@ use bytes::Bytes;
 pub(crate) const SHARE_FROM: usize = 8 << 10;
 /// The sent front of the buffer is cut off once it is this long.
 const COMPACT_FROM: usize = 256 << 10;
-/// Buffers above this capacity are not pooled.
-const POOLED_CAPACITY: usize = 512 << 10;
+/// Buffers above this capacity are not pooled: what is read at once from a client fits, with
+/// what is added to it.
+const POOLED_CAPACITY: usize = 1 << 20;
 /// Lanes that are pooled.
 const POOLED_LANES: usize = 1024;
 /// Bytes that the pool of one shard may hold.
