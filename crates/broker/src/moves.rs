@@ -45,8 +45,6 @@ pub(crate) const PATIENCE: Nanos = Nanos::from_millis(200);
 pub(crate) const MOST_PATIENCE: Nanos = Nanos::from_secs(30);
 /// How often a broker is asked that has not begun.
 pub(crate) const TRIES: u32 = 8;
-/// Sessions that a broker which is reached again is asked for at a time.
-pub(crate) const ASKED: usize = 256;
 /// After which it is seen whether it can be asked for more, if it does not answer.
 pub(crate) const ASK_ON: Nanos = Nanos::from_secs(1);
 /// After which it is seen where the client of a session is that nobody has asked for.

@@ -17,9 +17,8 @@ use crate::journal::{
     put_taken_up,
 };
 use crate::moves::{
-    ASK_ON, ASKED, Asking, Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter,
-    MOST_PATIENCE, MoveTimes, ORPHANED, PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, apart,
-    last_of_each,
+    ASK_ON, Asking, Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE,
+    MoveTimes, ORPHANED, PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, apart, last_of_each,
 };
 use crate::session::{Delivery, Inflight, Load, Queue, Session, Step, Subscription};
 use crate::timers::Timer;
@@ -1028,8 +1027,9 @@ impl Hub {
 
     /// Asks a broker for the next sessions, as many as may be asked for at a time.
     fn ask_on(&mut self, broker: &Arc<str>, now: Nanos) {
+        let most = self.config.limits.sessions_asked;
         while let Some(asking) = self.moves.asking.get_mut(broker)
-            && asking.open.len() < ASKED
+            && asking.open.len() < most
         {
             if asking.next >= self.sessions.places() {
                 if asking.open.is_empty() && !asking.unanswered {
