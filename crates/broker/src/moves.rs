@@ -47,6 +47,9 @@ pub(crate) const MOST_PATIENCE: Nanos = Nanos::from_secs(30);
 pub(crate) const TRIES: u32 = 8;
 /// After which it is seen whether it can be asked for more, if it does not answer.
 pub(crate) const ASK_ON: Nanos = Nanos::from_secs(1);
+/// The part of the time for which a client waits after which the answer that nobody has its session is
+/// not trusted: who did not answer a broker on the way was left out.
+pub(crate) const UNSURE: u64 = 4;
 /// After which it is seen where the client of a session is that nobody has asked for.
 pub(crate) const ORPHANED: Nanos = Nanos::from_secs(2);
 /// After which what came for a session that has left is sent on.
@@ -569,6 +572,13 @@ pub(crate) enum Errand {
         session: u64,
     },
     Coming(Way),
+    /// A new session of a client that waited long in vain for an old one.
+    Unsure {
+        slot: u32,
+        session: u64,
+        /// It is looked at once more.
+        again: bool,
+    },
     /// A broker that is asked for sessions.
     Asking(Arc<str>),
     Had {

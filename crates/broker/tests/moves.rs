@@ -680,6 +680,28 @@ fn a_session_does_not_change_places_with_what_came_of_it() {
     assert_eq!(b.payloads(moves), ["7.1"]);
 }
 
+/// Where it took long to hear that nobody has a client's session, somebody may not have answered a
+/// broker on the way: others are asked twice more.
+#[test]
+fn who_may_not_have_answered_is_asked_again() {
+    for (took, seeks) in [(1, 0), (2000, 1), (5000, 1)] {
+        let mut b = Broker::new("b", 2, 1000, 1);
+        let moves = b.connect(0, "moves", 100);
+        let number = b.post.clock.load(Ordering::Relaxed) - 1;
+        b.pass(Nanos::from_millis(took));
+        b.shards[0].found("moves", number, &[], b.now);
+        b.commit();
+        assert_eq!(b.take(moves), [PacketType::ConnAck]);
+        assert!(!b.is_present);
+        for (later, seeks) in [(5, seeks), (40, seeks), (100, 0)] {
+            let before = b.post.clock.load(Ordering::Relaxed);
+            b.pass(Nanos::from_secs(later));
+            let asked = b.post.clock.load(Ordering::Relaxed) - before;
+            assert_eq!(asked, seeks, "after {took} ms, {later} s later");
+        }
+    }
+}
+
 /// A client that waits for its session does not any more when another broker asks for it as one that
 /// has connected there later.
 #[test]

@@ -18,7 +18,7 @@ use crate::journal::{
 };
 use crate::moves::{
     ASK_ON, Asking, Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE,
-    MoveTimes, ORPHANED, PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, apart, last_of_each,
+    MoveTimes, ORPHANED, PART, PATIENCE, TRIES, TakenUp, UNSURE, WINDOW, Way, apart, last_of_each,
 };
 use crate::session::{Delivery, Inflight, Load, Queue, Session, Step, Subscription};
 use crate::timers::Timer;
@@ -237,6 +237,8 @@ impl Shard {
             return;
         };
         self.hub.moves.errands.remove(&waits.timer);
+        let wait = self.hub.move_times().wait;
+        let took = now + wait - waits.until;
         let id = waits.conn;
         let state = self.hub.conn(id).map(|conn| &mut conn.state);
         if let Some(state @ State::Awaiting(_)) = state
@@ -254,6 +256,21 @@ impl Shard {
         }
         self.hub.give_up_reserved(client);
         self.hub.follow_who_is_gone(client, now);
+        let slot = self.hub.session_named(client);
+        if took >= Nanos(wait.0 / UNSURE)
+            && let Some(slot) = slot
+            && let Some(session) = self.hub.sessions.get(slot)
+            && session.conn == Some(id.slot)
+        {
+            let session = session.handle.number;
+            let again = true;
+            let errand = Errand::Unsure {
+                slot,
+                session,
+                again,
+            };
+            self.hub.new_errand(now + ORPHANED, errand);
+        }
     }
 
     /// The client has connected to another broker, later: what was asked for here is not
@@ -803,6 +820,14 @@ impl Shard {
                 }
             }
             Errand::Coming(way) => hub.look_after_coming(&way, now),
+            Errand::Unsure {
+                slot,
+                session,
+                again,
+            } => {
+                hub.moves.errands.remove(&id);
+                hub.ask_once_more(slot, session, again, now);
+            }
             Errand::Asking(broker) => hub.look_after_asking(id, &broker, now),
             Errand::Had { slot, session } => hub.forget_had(id, slot, session, now),
             Errand::Ahead { slot, session } => hub.ahead_is_due(id, slot, session, now),
@@ -896,6 +921,26 @@ impl Hub {
         if let Some(session) = self.sessions.get(slot) {
             let session = session.handle.number;
             self.new_errand(now + ORPHANED, Errand::Orphan { slot, session });
+        }
+    }
+
+    /// Asks for what a new session's client may have elsewhere, now that what did not answer is known
+    /// to be away, and later whoever was.
+    fn ask_once_more(&mut self, slot: u32, number: u64, again: bool, now: Nanos) {
+        let session = self.sessions.get(slot);
+        let session = session.filter(|session| session.handle.number == number);
+        let (Some(session), Some(federation)) = (session, self.directory.federation()) else {
+            return;
+        };
+        let user = session.username.as_deref();
+        federation.seek(&session.handle.client_id, user);
+        if again {
+            let errand = Errand::Unsure {
+                slot,
+                session: number,
+                again: false,
+            };
+            self.new_errand(now + MOST_PATIENCE, errand);
         }
     }
 

@@ -185,6 +185,13 @@ fn what_is_published_under_an_identifier_of_an_old_copy_is_not_lost() {
     }
 }
 
+/// With this seed a broker hears too early that nobody has a client's session: the broker that has it is
+/// behind a link that has fallen silent, which is not noticed yet.
+#[test]
+fn a_session_is_found_although_who_has_it_was_not_heard() {
+    run(2551, LINKS, Who::All, &mut Outcome::default(), &mut 0);
+}
+
 #[test]
 fn sessions_follow_while_brokers_are_killed() {
     let faults = CRASHES;
