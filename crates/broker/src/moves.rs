@@ -20,7 +20,8 @@
 //! a part of the time for which messages may be under way: two ways would change the order.
 //!
 //! Who has got a new session because the other broker was not reached in time gets what waits
-//! there when it is, but nothing else of that session: its client was told that it has none.
+//! there when it is, but nothing else of that session: its client was told that it has none. It stays
+//! there until the client has sent something, and so is known to have heard that.
 //!
 //! Source: MQTT 5.0, 3.1.2.4 and 4.1, for brokers that are one server.
 

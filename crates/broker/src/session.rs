@@ -1329,7 +1329,7 @@ pub(crate) struct Session {
     /// if it was not made so.
     pub(crate) missed: Nanos,
     /// What had been here when it began to be here with subscriptions; `None` if that was before
-    /// this broker started.
+    /// this broker started, and is not stored.
     pub(crate) began: Option<Began>,
     /// The store knows that.
     pub(crate) began_stored: bool,

@@ -32,10 +32,10 @@ const ELSEWHERE: &str = "elsewhere";
 /// The same: when the client of a session connected last, and [`UNASKED`] unless it had wanted an old
 /// one.
 const ARRIVED: &str = "arrived";
-/// The same: what had been here when it began to be here, as [`Began`].
-const BEGAN: &str = "began";
 /// Behind that time. Earlier versions do not know it, nor the time then.
 const UNASKED: u8 = 0;
+/// The same: what had been here when it began to be here, as [`crate::moves::Began`].
+const BEGAN: &str = "began";
 /// Names in a value that is not written again.
 const FULL: usize = 64;
 /// Names in any value.
@@ -174,8 +174,8 @@ pub(super) struct Restored {
     pub(super) arrived: u64,
     /// Others may have an old one that it had wanted.
     pub(super) missed: bool,
-    /// What had been here when it began to be here: [`Began::stored`], [`Began::origin`], and
-    /// [`Began::given`].
+    /// What had been here when it began to be here: `stored`, `origin`, and `given` of
+    /// [`crate::moves::Began`].
     pub(super) began: Option<(u64, NonZeroU32, u32)>,
 }
 

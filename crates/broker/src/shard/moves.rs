@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hashbrown::HashSet;
 use punctual_codec::{Connect, QoS, ReasonCode, topic};
 
 use super::connect::Looked;
@@ -980,20 +979,22 @@ impl Hub {
     /// For a client that connected here when a session is to come on that way; `None` if none is.
     fn comes_since(&self, way: &Way) -> Option<u64> {
         let waits = self.moves.awaiting.get(&way.0).map(|waits| waits.number);
-        let slot = self.session_named(&way.0);
-        let session = slot.and_then(|slot| self.sessions.get(slot));
-        let unheard = session.is_some_and(|session| session.unheard);
-        let coming = self.moves.coming.get(way).filter(|_| !unheard);
+        let coming = self.moves.coming.get(way);
+        let coming = coming.filter(|_| !self.is_unheard(&way.0));
         let coming = coming.filter(|coming| !coming.complete && !coming.gone);
         waits.max(coming.map(|coming| coming.at))
     }
 
-    fn ask_for(&self, way: &Way, at: u64, user: Option<&str>) {
-        let slot = self.session_named(&way.0);
+    /// Whether a client may not have heard of the session that it has here.
+    fn is_unheard(&self, client: &str) -> bool {
+        let slot = self.session_named(client);
         let session = slot.and_then(|slot| self.sessions.get(slot));
+        session.is_some_and(|session| session.unheard)
+    }
+
+    fn ask_for(&self, way: &Way, at: u64, user: Option<&str>) {
         // For one that its client may not have heard of the other one is not to end.
-        let unheard = session.is_some_and(|session| session.unheard);
-        let at = match unheard && !self.awaits(&way.0, at) {
+        let at = match self.is_unheard(&way.0) && !self.awaits(&way.0, at) {
             true => 0,
             false => at,
         };
@@ -1050,22 +1051,12 @@ impl Hub {
     /// answered about.
     fn begin_asking(&mut self, broker: &Arc<str>, away: Nanos, now: Nanos) {
         let before = self.moves.asking.remove(broker);
-        let (since, open, timer) = match before {
-            Some(before) => (before.since.min(away), before.open, before.timer),
-            None => (away, HashSet::default(), 0),
-        };
-        let timer = match timer {
-            0 => self.new_errand(now + ASK_ON, Errand::Asking(broker.clone())),
-            timer => timer,
-        };
-        let asking = Asking {
-            since,
-            until: now,
-            next: 0,
-            open,
-            unanswered: false,
-            timer,
-        };
+        let mut asking = before.unwrap_or_else(|| Asking::nothing(away));
+        asking.since = asking.since.min(away);
+        (asking.until, asking.next, asking.unanswered) = (now, 0, false);
+        if asking.timer == 0 {
+            asking.timer = self.new_errand(now + ASK_ON, Errand::Asking(broker.clone()));
+        }
         self.moves.asking.insert(broker.clone(), asking);
         self.ask_on(broker, now);
     }
