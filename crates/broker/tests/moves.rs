@@ -252,6 +252,19 @@ impl Broker {
         conn
     }
 
+    /// Clients that are new here, although they wanted sessions, are gone; returns who they are.
+    fn leave_sessions(&mut self, count: u32) -> BTreeSet<String> {
+        let leave = |n| {
+            let client = format!("client-{n}");
+            let conn = self.connect(0, &client, 10_000);
+            let number = self.post.clock.load(Ordering::Relaxed) - 1;
+            self.shards[0].found(&client, number, &[], self.now);
+            self.shards[0].closed(conn.1, "gone", self.now);
+            client
+        };
+        (0..count).map(leave).collect()
+    }
+
     fn subscribe(&mut self, conn: (usize, ConnId), qos: QoS) {
         let options = SubscribeOptions {
             qos,
@@ -359,8 +372,8 @@ impl Broker {
     }
 }
 
-/// A client comes to `b` whose session is at `a`.
-fn come(a: &mut Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
+/// A client comes to `b`, which hears that its session is at `a`.
+fn want(a: &Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
     let conn = b.connect(0, client_id, 100);
     let number = b.post.clock.load(Ordering::Relaxed) - 1;
     let (at, whole) = a.shards[0].sought(client_id, None, number).unwrap();
@@ -370,6 +383,12 @@ fn come(a: &mut Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
         whole,
     };
     b.shards[0].found(client_id, number, &[holder], b.now);
+    conn
+}
+
+/// A client comes to `b` whose session is at `a`.
+fn come(a: &mut Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
+    let conn = want(a, b, client_id);
     assert_eq!(b.take(conn), []);
     let take = b.letters();
     a.read("b", take);
@@ -386,6 +405,20 @@ fn carry(a: &mut Broker, b: &mut Broker) {
         b.read("a", to_b);
         b.commit();
         a.read("b", to_a);
+    }
+}
+
+/// Lets `a` ask `b` until it has asked for all, and tells for whom, by turns.
+fn ask_on(a: &mut Broker, b: &mut Broker) -> Vec<Vec<String>> {
+    let mut turns = Vec::new();
+    loop {
+        let asked = a.letters();
+        if asked.is_empty() {
+            return turns;
+        }
+        turns.push(asked.iter().map(|(client, _)| client.clone()).collect());
+        b.read("a", asked);
+        a.read("b", b.letters());
     }
 }
 
@@ -628,15 +661,7 @@ fn two_sessions_do_not_change_places() {
             a.read("b", std::mem::take(&mut to_a));
             to_b.extend(a.letters());
         }
-        let moves = b.connect(0, "moves", 100);
-        let number = b.post.clock.load(Ordering::Relaxed) - 1;
-        let (at, whole) = a.shards[0].sought("moves", None, number).unwrap();
-        let holder = Holder {
-            broker: "a".into(),
-            at,
-            whole,
-        };
-        b.shards[0].found("moves", number, &[holder], b.now);
+        let moves = want(&a, &mut b, "moves");
         to_a.extend(b.letters());
         a.read("b", to_a);
         b.read("a", to_b);
@@ -850,15 +875,7 @@ fn a_repetition_is_told_from_another_message_after_a_kill() {
 #[test]
 fn a_broker_is_asked_for_few_sessions_at_a_time() {
     let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
-    let mut all = BTreeSet::new();
-    for n in 0..1000 {
-        let client = format!("client-{n}");
-        let conn = a.connect(0, &client, 10_000);
-        let number = a.post.clock.load(Ordering::Relaxed) - 1;
-        a.shards[0].found(&client, number, &[], a.now);
-        a.shards[0].closed(conn.1, "gone", a.now);
-        all.insert(client);
-    }
+    let mut all = a.leave_sessions(1000);
     a.commit();
     let mut a = a.start_again();
     a.shards[0].broker_came("b", Nanos(0), a.now);
@@ -878,17 +895,11 @@ fn a_broker_is_asked_for_few_sessions_at_a_time() {
     }
     a.shards[0].broker_came("b", a.now, a.now);
     a.pass(Nanos::from_millis(1));
-    loop {
-        let asked = a.letters();
-        if asked.is_empty() {
-            break;
-        }
+    for asked in ask_on(&mut a, &mut b) {
         assert!(asked.len() <= most);
-        for (client, _) in &asked {
+        for client in &asked {
             all.remove(client);
         }
-        b.read("a", asked);
-        a.read("b", b.letters());
     }
     assert!(all.is_empty(), "{} were not asked for", all.len());
 }
@@ -901,34 +912,17 @@ fn who_keeps_a_session_has_answered() {
         Broker::new("a", 1, 1_000_000, 1),
         Broker::new("b", 2, 1000, 1),
     );
-    let mut all = BTreeSet::new();
-    for n in 0..600 {
-        let client = format!("client-{n}");
-        for broker in [&mut b, &mut a] {
-            let conn = broker.connect(0, &client, 10_000);
-            let number = broker.post.clock.load(Ordering::Relaxed) - 1;
-            broker.shards[0].found(&client, number, &[], broker.now);
-            broker.shards[0].closed(conn.1, "gone", broker.now);
-        }
-        all.insert(client);
-    }
+    let stay = b.leave_sessions(600);
+    let mut all = a.leave_sessions(600);
     a.commit();
     let mut a = a.start_again();
     a.shards[0].broker_came("b", Nanos(0), a.now);
-    loop {
-        let asked = a.letters();
-        if asked.is_empty() {
-            break;
-        }
-        for (client, _) in &asked {
-            assert!(all.remove(client), "{client} was asked for twice");
-        }
-        b.read("a", asked);
-        a.read("b", b.letters());
+    for client in ask_on(&mut a, &mut b).iter().flatten() {
+        assert!(all.remove(client), "{client} was asked for twice");
     }
     assert!(all.is_empty(), "{} were not asked for", all.len());
-    let stays = |n: &u32| b.shards[0].client(&format!("client-{n}")).is_some();
-    assert!((0..600).all(|n| stays(&n)));
+    assert_eq!(stay.len(), 600);
+    assert!(stay.iter().all(|it| b.shards[0].client(it).is_some()));
 }
 
 /// A broker that has something of a session, and is lost before it has answered for longer than it is

@@ -590,6 +590,19 @@ fn a_session_that_two_brokers_have_uses_other_packet_identifiers_at_each() {
     assert!(both > 0);
 }
 
+/// A client comes to the other broker of a [`pair`] while the one that has its session is cut off; a
+/// little differently in each attempt.
+fn comes_cut_off(store: bool, attempt: u64) -> World {
+    let mut world = pair(store, "t");
+    (0..attempt).for_each(|_| _ = world.rng.any());
+    world.hang_up(0);
+    world.cut(0, false);
+    world.run_for(1000);
+    world.clients[0].home = 1;
+    world.connect(0);
+    world
+}
+
 /// A client that has not heard that its session is a new one is told so again, and does not take
 /// it for the one to which it has subscribed.
 #[test]
@@ -598,13 +611,7 @@ fn who_has_not_heard_of_a_new_session_is_told_again() {
     for store in [false, true] {
         for silent in [false, true] {
             for attempt in 0..8 {
-                let mut world = pair(store, "t");
-                (0..attempt).for_each(|_| _ = world.rng.any());
-                world.hang_up(0);
-                world.cut(0, false);
-                world.run_for(1000);
-                world.clients[0].home = 1;
-                world.connect(0);
+                let mut world = comes_cut_off(store, attempt);
                 world.run_for(1);
                 let hears = world.clients[0].is_connected();
                 unheard += u32::from(!hears && holds(&world, 1, "s"));
@@ -864,13 +871,7 @@ fn what_a_client_has_subscribed_to_is_not_lost_to_a_session_that_it_has_not_hear
     });
     for (home, pause, killed) in ways {
         for attempt in 0..8 {
-            let mut world = pair(true, "t");
-            (0..attempt).for_each(|_| _ = world.rng.any());
-            world.hang_up(0);
-            world.cut(0, false);
-            world.run_for(1000);
-            world.clients[0].home = 1;
-            world.connect(0);
+            let mut world = comes_cut_off(true, attempt);
             world.run_for(1 + attempt % 3);
             if world.clients[0].is_connected() {
                 continue;
