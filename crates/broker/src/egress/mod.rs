@@ -158,6 +158,9 @@ pub(crate) struct Lanes {
     sending: VecDeque<Sending>,
     /// What the last call of [`Egress::plan`] chose, in order.
     plan: VecDeque<Piece>,
+    /// Of each lane, the largest of the packets that the last plan looked at. A
+    /// credit has to grow as large, be it by a byte at a time.
+    largest: [usize; 4],
     /// How often a round is halved: what was encoded and not written has to be
     /// put back, so no more is chosen than the socket takes.
     halved: u32,
@@ -548,6 +551,7 @@ impl Egress {
         let mut bulk_left = lanes.bulk.len() - bulk_cut;
         let mut chosen = 0;
         let round = ROUND >> lanes.halved;
+        lanes.largest = [OVERHEAD; 4];
         while chosen < round && lanes.plan.len() < PIECES {
             lanes.draw(seat);
             let heads: Heads = [
@@ -556,6 +560,9 @@ impl Egress {
                 self.plain.next_packet(&mut plain.clone()),
                 lanes.bulk.next_packet(&mut bulk.clone()),
             ];
+            for (largest, head) in lanes.largest.iter_mut().zip(heads) {
+                *largest = head.map_or(*largest, |head| head.max(*largest));
+            }
             let nothing_urgent = heads[0].is_none() && heads[1].is_none();
             if nothing_urgent && scope == Scope::Urgent {
                 break;
@@ -687,13 +694,14 @@ impl Egress {
             if let Some(class) = piece.class
                 && written > 0
             {
-                let heads: Heads = [
+                let waits = [
                     lanes.has_urgent(Class::RealTime),
                     lanes.has_urgent(Class::Priority),
                     !self.plain.is_empty(),
                     !lanes.bulk.is_empty(),
-                ]
-                .map(|waits| waits.then_some(OVERHEAD));
+                ];
+                let heads: Heads =
+                    std::array::from_fn(|lane| waits[lane].then_some(lanes.largest[lane]));
                 match piece.part == Part::Express && express + written <= cut {
                     true => lanes.credits.sent_rest(shares, &heads, class, written),
                     false => lanes.credits.sent(shares, &heads, class, written),

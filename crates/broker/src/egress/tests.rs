@@ -256,6 +256,42 @@ proptest! {
     }
 }
 
+/// Bytes that each lane is written while those with a length in `lens` always
+/// have a packet with so much payload, of the first `total` or a few more; the
+/// socket takes `pieces` in turn, over and over.
+fn written(lens: [Option<usize>; 4], shares: Shares, pieces: &[usize], total: usize) -> [usize; 4] {
+    let mut world = World::new(1, UNBOUNDED);
+    world.shares = shares;
+    for (lane, len) in lens.iter().enumerate() {
+        let rank = Rank {
+            class: Class::ALL[lane],
+            key: 0,
+        };
+        for _ in 0..len.map_or(0, |len| (total + 20_000) / len + 1) {
+            push(&mut world, rank, QoS::AtMostOnce, len.unwrap_or(0), lane);
+        }
+    }
+    let mut pieces = pieces.iter().cycle();
+    while world.written[0].len() < total
+        && let Some(n) = pieces.next()
+    {
+        world.write(0, *n, Scope::All, Nanos(0));
+    }
+    let all = world.written[0].len();
+    world.leave(0, Nanos(0));
+    let mut written = [0; 4];
+    let mut sum = 0;
+    for packet in packets(&world.written[0]) {
+        let lane = packet.last().copied().unwrap_or(0);
+        written[usize::from(lane)] += packet.len();
+        sum += packet.len();
+        if sum >= all {
+            break;
+        }
+    }
+    written
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
@@ -263,39 +299,15 @@ proptest! {
     /// lane 0 all but the others' shares, however little a socket takes at once.
     #[test]
     fn shares_hold_in_what_is_written(
-        lens in proptest::array::uniform4(proptest::option::weighted(0.8, 100..1500usize)),
+        lens in proptest::array::uniform4(proptest::option::weighted(0.8, 100..3000usize)),
         shares in [0..1u16, 0..167u16, 0..167u16, 0..167u16],
-        pieces in proptest::collection::vec(1..20_000usize, 1..20),
+        pieces in proptest::collection::vec(prop_oneof![1..50usize, 1..20_000usize], 1..20),
     ) {
-        const TOTAL: usize = 60_000;
         prop_assume!(lens.iter().any(Option::is_some));
-        let mut world = World::new(1, UNBOUNDED);
-        world.shares = Shares(shares);
-        for (lane, len) in lens.iter().enumerate() {
-            let rank = Rank { class: Class::ALL[lane], key: 0 };
-            for _ in 0..len.map_or(0, |len| (TOTAL + 20_000) / len + 1) {
-                push(&mut world, rank, QoS::AtMostOnce, len.unwrap_or(0), lane);
-            }
-        }
-        let mut pieces = pieces.iter().cycle();
-        while world.written[0].len() < TOTAL
-            && let Some(n) = pieces.next()
-        {
-            world.write(0, *n, Scope::All, Nanos(0));
-        }
-        let all = world.written[0].len();
-        world.leave(0, Nanos(0));
-        let mut written = [0; 4];
-        let mut sum = 0;
-        for packet in packets(&world.written[0]) {
-            let lane = packet.last().copied().unwrap_or(0);
-            written[usize::from(lane)] += packet.len();
-            sum += packet.len();
-            if sum >= all {
-                break;
-            }
-        }
-        let slack = 4 * 1600;
+        let written = written(lens, Shares(shares), &pieces, 120_000);
+        let all: usize = written.iter().sum();
+        let largest = lens.iter().flatten().max().copied().unwrap_or(0) + OVERHEAD;
+        let slack = 4 * largest.max(1600);
         let others: usize = (1..4).map(|lane| usize::from(shares[lane])).sum();
         for lane in 0..4 {
             let share = if lane == 0 { 1000 - others } else { usize::from(shares[lane]) };
@@ -304,6 +316,22 @@ proptest! {
                 prop_assert!(written[lane] + slack >= least, "lane {}: {:?}", lane, written);
             }
         }
+    }
+}
+
+/// A lane whose packets are longer than a frame earns one of them, be it a byte
+/// at a time.
+#[test]
+fn a_lane_of_long_packets_has_its_share_of_a_slow_socket() {
+    let lens = [Some(100), Some(2000), Some(100), Some(2000)];
+    let written = written(lens, Shares([0, 150, 100, 150]), &[1], 90_000);
+    let all: usize = written.iter().sum();
+    for (lane, share) in [(1, 150), (2, 100), (3, 150)] {
+        assert!(
+            written[lane] + 3 * 2100 >= all * share / 1000,
+            "lane {lane}: {written:?}"
+        );
+        assert!(written[lane] > 0, "lane {lane}: {written:?}");
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct World {
 
 const ENCODING: Encoding = Encoding {
     v5: true,
-    max_packet: 1800,
+    max_packet: 6000,
 };
 
 impl World {
