@@ -38,7 +38,7 @@ use crate::load::Load;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
 use crate::marking::Marking;
 use crate::quic::{QUIC, Quic};
-use crate::tcp::takes_more;
+use crate::tcp::{acknowledge, takes_more};
 use crate::udp::{UDP, Udp};
 use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
 
@@ -155,6 +155,8 @@ struct Link {
     class: Class,
     /// The socket is set up for what is urgent.
     tuned: bool,
+    /// What came last from a neighbour is not acknowledged yet: nothing went the other way since.
+    owes_ack: bool,
 }
 
 impl Link {
@@ -215,6 +217,8 @@ pub(crate) struct State {
     again: bool,
     urgent: Vec<ConnId>,
     dirty: Vec<ConnId>,
+    /// Links to neighbours that were read from, and may owe an acknowledgement.
+    owing: Vec<ConnId>,
     outputs: Vec<Output>,
     mail: Vec<Mail>,
     buffer: Box<[u8]>,
@@ -242,6 +246,7 @@ impl Worker {
             again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
+            owing: Vec::new(),
             outputs: Vec::new(),
             mail: Vec::new(),
             buffer: vec![0; if promises { CALL } else { READ }].into_boxed_slice(),
@@ -317,6 +322,7 @@ impl Worker {
             self.flush(&mut state, now);
             // Flushing may have let publishers go on, or ended connections.
             self.act(&mut state, now);
+            state.acknowledge();
             self.keep(now);
             self.post();
             state.ending = None;
@@ -585,6 +591,7 @@ impl Worker {
             again: false,
             class,
             tuned,
+            owes_ack: false,
         }));
         if refeed {
             state.ready.push(id.slot, self.shard.need(id));
@@ -613,6 +620,7 @@ impl Worker {
             links,
             unread: total_unread,
             dirty,
+            owing,
             ..
         } = state;
         let Some(link) = links.get_mut(slot as usize).and_then(Option::as_deref_mut) else {
@@ -666,6 +674,10 @@ impl Worker {
             }
             Ok(n) => {
                 link.readable = n == space || link.closing;
+                if self.shard.is_link(id) {
+                    link.owes_ack = true;
+                    owing.push(id);
+                }
                 n
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -1082,6 +1094,7 @@ fn flush_plain(
         };
         match result {
             Ok(n) => {
+                link.owes_ack = false;
                 let more = shard.sent(link.id, n, now);
                 if n < wanted || (cut && !takes_more(&link.stream)) {
                     link.blocked = true;
@@ -1140,6 +1153,7 @@ fn flush_layered(
         }
         match link.stream.write(&link.wire[link.wire_sent..]) {
             Ok(n) => {
+                link.owes_ack = false;
                 link.wire_sent += n;
                 if link.wire_sent == link.wire.len() {
                     link.wire.clear();
@@ -1186,6 +1200,19 @@ impl State {
     fn link_and_ready(&mut self, id: ConnId) -> Option<(&mut Link, &mut Ready)> {
         let link = self.links.get_mut(id.slot as usize)?.as_deref_mut()?;
         (link.id == id).then_some((link, &mut self.ready))
+    }
+
+    /// Has what came from neighbours acknowledged, now that it has been passed on.
+    fn acknowledge(&mut self) {
+        let mut owing = std::mem::take(&mut self.owing);
+        for id in owing.drain(..) {
+            if let Some((link, _)) = self.link_and_ready(id)
+                && std::mem::take(&mut link.owes_ack)
+            {
+                acknowledge(&link.stream);
+            }
+        }
+        self.owing = owing;
     }
 
     fn remove(&mut self, id: ConnId) -> Option<Link> {

@@ -746,6 +746,13 @@ impl Shard {
         }
     }
 
+    /// Whether it leads to another broker of the mesh.
+    #[inline]
+    pub fn is_link(&self, id: ConnId) -> bool {
+        let conn = self.hub.conns.get(id.slot);
+        conn.is_some_and(|conn| conn.generation == id.generation && conn.link)
+    }
+
     /// What the lanes get at least of what one receiver is sent, and of what a
     /// transport sends that serves several in turn ([`Credits`](crate::Credits)).
     pub fn shares(&self) -> Shares {
