@@ -7,11 +7,19 @@
 //! cache. Source: madvise(2), proc_pid_maps(5).
 
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Whoever changes how code is mapped does it alone: what is given back has to be a file's still.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static MAPPED: Mutex<()> = Mutex::new(());
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Gives back the code that is mapped. To be called once everything has
 /// started. Locked memory stays (`--realtime`); where there is no `/proc`
 /// nothing happens.
 pub fn release_code() {
+    let _alone = alone();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for range in maps.lines().filter_map(code) {
         // SAFETY: the range is a mapping of this process that is backed by a
@@ -26,6 +34,13 @@ pub fn release_code() {
             );
         }
     }
+}
+
+/// The addresses of the mapping of a file's code in which `address` is.
+pub(crate) fn code_of(address: usize) -> Option<Range<usize>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut codes = maps.lines().filter_map(code);
+    codes.find(|range| range.contains(&address))
 }
 
 /// The addresses of a mapping that is code of a file and nothing else.

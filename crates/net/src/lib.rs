@@ -8,6 +8,7 @@
 mod acceptor;
 mod alarm;
 pub mod footprint;
+pub mod huge_pages;
 pub mod layer;
 mod load;
 mod mailbox;

@@ -292,6 +292,14 @@ impl Config {
         })
     }
 
+    /// Whether the code goes into huge pages.
+    pub(crate) fn huge_pages(&self) -> bool {
+        match self.server.huge_pages {
+            Auto::Fixed(moved) => moved,
+            Auto::Auto => self.admission.enabled || self.mesh.enabled || self.server.realtime,
+        }
+    }
+
     /// Priority of threads that decide about flows, where real time is asked for:
     /// those that serve clients go before.
     pub(crate) fn deciding_priority(&self) -> Option<u8> {
@@ -452,6 +460,24 @@ mod tests {
         let realtime = config.realtime().unwrap();
         assert_eq!((realtime.priority, realtime.pin), (40, true));
         assert_eq!(realtime.busy_poll, Duration::from_micros(50));
+    }
+
+    #[test]
+    fn code_is_in_huge_pages_where_time_matters_unless_something_else_is_said() {
+        let config = |set: fn(&mut Config)| {
+            let mut config = Config::default();
+            set(&mut config);
+            config.huge_pages()
+        };
+        assert!(!config(|_| {}));
+        assert!(config(|config| config.mesh.enabled = true));
+        assert!(config(|config| config.admission.enabled = true));
+        assert!(config(|config| config.server.realtime = true));
+        assert!(config(|config| config.server.huge_pages = Auto::Fixed(true)));
+        assert!(!config(|config| {
+            config.mesh.enabled = true;
+            config.server.huge_pages = Auto::Fixed(false);
+        }));
     }
 
     #[test]

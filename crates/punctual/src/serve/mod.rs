@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use punctual_net::huge_pages;
 use punctual_net::layer::{LayerConfig, WebSocketOptions};
 use punctual_net::tls::TlsAcceptor;
 use punctual_net::{
@@ -52,9 +53,23 @@ impl Source {
     }
 }
 
+/// Has the code in huge pages, as far as the system has some; says why not where that `is_asked_for`.
+fn move_code(is_asked_for: bool) {
+    match huge_pages::move_code() {
+        Ok(bytes) => tracing::info!("{} MiB of code are in huge pages", bytes >> 20),
+        Err(error) if is_asked_for => {
+            tracing::warn!("the code stays in small pages (server.huge_pages): {error}");
+        }
+        Err(error) => tracing::debug!("the code stays in small pages: {error}"),
+    }
+}
+
 /// Serves until told to stop.
 pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    if config.huge_pages() {
+        move_code(config.server.huge_pages != Auto::Auto);
+    }
     let (listeners, urls) = listeners(&config)?;
     let (authenticator, access) = auth::load(&config.auth)?;
     let shards = match config.server.shards {
