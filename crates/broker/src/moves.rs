@@ -48,9 +48,6 @@ pub(crate) const MOST_PATIENCE: Nanos = Nanos::from_secs(30);
 pub(crate) const TRIES: u32 = 8;
 /// After which it is seen whether it can be asked for more, if it does not answer.
 pub(crate) const ASK_ON: Nanos = Nanos::from_secs(1);
-/// The part of the time for which a client waits after which the answer that nobody has its session is
-/// not trusted: who did not answer a broker on the way was left out.
-pub(crate) const UNSURE: u64 = 4;
 /// After which it is seen where the client of a session is that nobody has asked for.
 pub(crate) const ORPHANED: Nanos = Nanos::from_secs(2);
 /// After which what came for a session that has left is sent on.
@@ -256,6 +253,8 @@ pub(crate) struct Awaiting {
     /// What looks after it.
     pub(crate) timer: u64,
     pub(crate) until: Nanos,
+    /// Somebody may have its session who has not been heard.
+    pub(crate) unsure: bool,
 }
 
 /// A session on its way to another broker.
@@ -573,7 +572,7 @@ pub(crate) enum Errand {
         session: u64,
     },
     Coming(Way),
-    /// A new session of a client that waited long in vain for an old one.
+    /// A session of a client, of whom somebody may have another one who has not been heard.
     Unsure {
         slot: u32,
         session: u64,

@@ -264,7 +264,7 @@ impl Node {
             Message::Arrived(arrivals) => self.heard_arrivals(link, arrivals),
             Message::Left(left) => self.heard_left(link, left, now),
             Message::Seek(seek) => self.heard_seek(link, seek, now),
-            Message::Found(found) => self.heard_found(link, found),
+            Message::Found(found) => self.heard_found(link, found, now),
             Message::Letter(letter) => self.pass_letter(Some(link), letter, now),
             Message::Sums(sums) => self.heard_sums(link, sums),
             Message::Ask(about) => self.asked(link, about),

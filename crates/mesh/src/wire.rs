@@ -25,7 +25,7 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=9;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=10;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
@@ -48,6 +48,9 @@ pub const BRAKES: u8 = 8;
 /// From this version on the name of a publication does not say where it was taken in, if the one
 /// before it under its topic alias was taken in there, too.
 pub const ORIGINS: u8 = 9;
+/// From this version on who answers for others who has a session says if not all of them could be
+/// asked.
+pub const INCOMPLETE: u8 = 10;
 /// Before the name of a broker in [`Lasting`]: the one that is told of keeps messages for it.
 pub const KEEPS: &str = "$mesh/keeps/";
 /// Parts that filters are divided into when tables are compared.
@@ -319,7 +322,7 @@ impl Message {
                 out.seek(seek);
             }
             Self::Found(found) => {
-                out.byte(14);
+                out.byte(if found.incomplete { 20 } else { 14 });
                 out.found(found);
             }
             Self::Letter(letter) => {
@@ -435,7 +438,7 @@ impl Message {
             11 => Self::Arrived(from.arrivals()?),
             12 => Self::Left(from.left()?),
             13 => Self::Seek(from.seek()?),
-            14 => Self::Found(from.found()?),
+            kind @ (14 | 20) => Self::Found(from.found(kind == 20)?),
             15 => Self::Letter(from.letter()?),
             16 => Self::Sums(from.sums()?),
             17 => Self::Ask(from.ids()?),
@@ -825,18 +828,21 @@ mod tests {
                 user: user.map(|any| if any { "u".into() } else { "".into() }),
                 wait: number as u32,
             })),
-            (id(), any::<u64>(), holders).prop_map(|(by, number, holders)| {
-                let holders =
-                    holders
-                        .into_iter()
-                        .map(|(broker, at, whole)| Holder { broker, at, whole });
-                let holders = holders.collect();
-                Message::Found(Found {
-                    by,
-                    number,
-                    holders,
-                })
-            }),
+            (id(), any::<u64>(), holders, any::<bool>()).prop_map(
+                |(by, number, holders, incomplete)| {
+                    let holders =
+                        holders
+                            .into_iter()
+                            .map(|(broker, at, whole)| Holder { broker, at, whole });
+                    let holders = holders.collect();
+                    Message::Found(Found {
+                        by,
+                        number,
+                        holders,
+                        incomplete,
+                    })
+                }
+            ),
             (id(), id(), body).prop_map(|(to, from, body)| Message::Letter(Letter {
                 to,
                 from,

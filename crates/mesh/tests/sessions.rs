@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use punctual_mesh::wire::{Holder, LASTING, SeekSession, TRACES, Traced, VERSIONS};
+use punctual_mesh::wire::{Holder, INCOMPLETE, LASTING, SeekSession, TRACES, Traced, VERSIONS};
 use punctual_mesh::{BrokerId, LinkId, Node, NotForgotten, Output, Settings};
 use punctual_model::Nanos;
 
@@ -15,7 +15,7 @@ fn name(n: usize) -> BrokerId {
 fn settings(n: usize) -> Settings {
     Settings {
         keep: Nanos::from_secs(60),
-        ..Settings::new(name(n), 1, 10 - n as u64)
+        ..Settings::new(name(n), 1, 10_u64.saturating_sub(n as u64))
     }
 }
 
@@ -154,18 +154,20 @@ impl Row {
         self.settle();
     }
 
-    fn found(&mut self) -> Option<Vec<Holder>> {
+    /// Those who have something, and whether others may have.
+    fn found(&mut self) -> Option<(Vec<Holder>, bool)> {
         let (n, output) = self.asked.pop()?;
         let Output::Found {
             number,
             client,
             holders,
+            incomplete,
         } = output
         else {
             panic!("{output:?}");
         };
         assert_eq!((n, number, &*client), (0, 7, "c"));
-        Some(holders)
+        Some((holders, incomplete))
     }
 
     fn seek(&mut self) {
@@ -195,7 +197,8 @@ fn all_are_asked_and_the_answer_is_that_of_all() {
     row.answer(3, Some((5, true)));
     assert_eq!(row.found(), None, "one has not answered");
     row.answer(2, Some((4, false)));
-    let mut holders = row.found().unwrap();
+    let (mut holders, incomplete) = row.found().unwrap();
+    assert!(!incomplete);
     holders.sort_by_key(|holder| holder.at);
     assert_eq!(holders, [holder(2, 4, false), holder(3, 5, true)]);
     // Another answer is one too many.
@@ -211,11 +214,11 @@ fn nobody_has_it() {
     row.answer(1, None);
     row.answer(2, None);
     assert_eq!(row.sought(), [1, 2]);
-    assert_eq!(row.found(), Some(Vec::new()));
+    assert_eq!(row.found(), Some((Vec::new(), false)));
     let mut alone = Row::new(1, None);
     assert!(!alone.nodes[0].can_seek());
     alone.seek();
-    assert_eq!(alone.found(), Some(Vec::new()));
+    assert_eq!(alone.found(), Some((Vec::new(), false)));
 }
 
 #[test]
@@ -227,13 +230,89 @@ fn who_does_not_answer_is_not_waited_for() {
     row.run_for(370);
     assert_eq!(row.found(), None);
     row.run_for(130);
-    assert_eq!(row.found(), Some(vec![holder(1, 9, true)]));
+    assert_eq!(row.found(), Some((vec![holder(1, 9, true)], true)));
     // Nor who is cut off meanwhile.
     row.seek();
     assert_eq!(row.sought(), [1, 2]);
     row.answer(1, None);
     row.cut(1, 2);
-    assert_eq!(row.found(), Some(Vec::new()));
+    assert_eq!(row.found(), Some((Vec::new(), true)));
+    // Who is known to be away need not be heard: it is asked when it comes.
+    row.run_for(10);
+    row.seek();
+    assert_eq!(row.sought(), [1]);
+    row.answer(1, None);
+    assert_eq!(row.found(), Some((Vec::new(), false)));
+}
+
+/// That takes as long as it takes, also with who would not say that the answer is incomplete: from
+/// that one on it is taken to be where it took long.
+#[test]
+fn an_answer_is_complete_also_if_it_comes_late() {
+    let late = |old: Option<usize>, millis: u64| {
+        let mut row = Row::speaking(4, old, INCOMPLETE - 1);
+        row.seek();
+        assert_eq!(row.sought(), [1, 2, 3]);
+        row.answer(1, None);
+        row.answer(2, None);
+        row.run_for(millis);
+        row.answer(3, None);
+        let (holders, incomplete) = row.found().unwrap();
+        assert_eq!(holders, []);
+        incomplete
+    };
+    assert!(!late(None, 300));
+    for old in 1..4 {
+        assert!(!late(Some(old), 70));
+        assert!(late(Some(old), 130));
+    }
+}
+
+/// A broker far away gives somebody up long before who asks would have done so.
+#[test]
+fn it_is_passed_on_that_an_answer_is_incomplete() {
+    let found = |old: Option<usize>| {
+        let mut row = Row::speaking(14, old, INCOMPLETE - 1);
+        row.seek();
+        (1..13).for_each(|n| row.answer(n, None));
+        assert_eq!(row.sought().len(), 13);
+        // For the last one there is an eighth less of the time for each before it.
+        let wait = settings(0).session_wait.0 / 1_000_000;
+        row.run_for(wait / 4 - 5);
+        row.found()
+    };
+    assert_eq!(found(None), Some((Vec::new(), true)));
+    // Who does not know that is not told.
+    assert_eq!(found(Some(1)), Some((Vec::new(), false)));
+}
+
+/// A broker that goes to another place in the tree is asked at neither, and reached all the while for
+/// who asks.
+#[test]
+fn an_answer_is_incomplete_if_the_tree_has_changed() {
+    let mut row = Row::new(4, None);
+    row.seek();
+    assert_eq!(row.sought(), [1, 2, 3]);
+    row.cut(2, 3);
+    row.connect(0, 3, *VERSIONS.end());
+    row.run_for(100);
+    assert!(row.nodes[0].reached().contains(&name(3)));
+    row.asked.clear();
+    row.answer(1, None);
+    row.answer(2, None);
+    assert_eq!(row.found(), Some((Vec::new(), true)));
+    // Also one that has only come.
+    let mut row = Row::new(4, None);
+    row.cut(2, 3);
+    row.run_for(100);
+    row.seek();
+    assert_eq!(row.sought(), [1, 2]);
+    row.connect(2, 3, *VERSIONS.end());
+    row.run_for(100);
+    row.asked.clear();
+    row.answer(1, None);
+    row.answer(2, None);
+    assert_eq!(row.found(), Some((Vec::new(), true)));
 }
 
 #[test]
@@ -242,7 +321,7 @@ fn who_speaks_an_older_version_is_not_asked() {
     row.seek();
     assert_eq!(row.sought(), [1]);
     row.answer(1, None);
-    assert_eq!(row.found(), Some(Vec::new()));
+    assert_eq!(row.found(), Some((Vec::new(), false)));
     assert!(row.nodes[2].can_seek(), "the other side has a neighbour");
     row.nodes[0].letter(&name(3), "c", [1].into(), row.now);
     row.settle();

@@ -17,7 +17,7 @@ use crate::journal::{
 };
 use crate::moves::{
     ASK_ON, Asking, Awaiting, Coming, Errand, GATHER, Holder, Leaving, Letter, MOST_PATIENCE,
-    MoveTimes, ORPHANED, PART, PATIENCE, TRIES, TakenUp, UNSURE, WINDOW, Way, apart, last_of_each,
+    MoveTimes, ORPHANED, PART, PATIENCE, TRIES, TakenUp, WINDOW, Way, apart, last_of_each,
 };
 use crate::session::{Delivery, Inflight, Load, Queue, Session, Step, Subscription};
 use crate::timers::Timer;
@@ -50,14 +50,25 @@ impl Shard {
         goes.then_some((at, whole))
     }
 
-    /// The answer to [`crate::Federation::seek`]: who has something of the session.
-    pub fn found(&mut self, client_id: &str, number: u64, holders: &[Holder], now: Nanos) {
+    /// The answer to [`crate::Federation::seek`]: who has something of the session. It is `incomplete`
+    /// if others may have, who have not been heard: they are asked again later.
+    pub fn found(
+        &mut self,
+        client_id: &str,
+        number: u64,
+        holders: &[Holder],
+        incomplete: bool,
+        now: Nanos,
+    ) {
         let hub = &mut self.hub;
         let client: Arc<str> = client_id.into();
-        let waits = hub.moves.awaiting.get(&client);
-        if waits.is_some_and(|it| it.number != number) {
+        let mut waits = hub.moves.awaiting.get_mut(&client);
+        if waits.as_ref().is_some_and(|it| it.number != number) {
             // It has asked again since then.
             return;
+        }
+        if let Some(waits) = &mut waits {
+            waits.unsure = incomplete;
         }
         let conn = waits.map(|it| it.conn);
         if let Some(conn) = conn
@@ -202,6 +213,8 @@ impl Shard {
             number,
             timer,
             until,
+            // Until there is an answer.
+            unsure: true,
         };
         hub.moves.awaiting.insert(client.clone(), waits);
         if let Some(conn) = hub.conn(id) {
@@ -236,8 +249,6 @@ impl Shard {
             return;
         };
         self.hub.moves.errands.remove(&waits.timer);
-        let wait = self.hub.move_times().wait;
-        let took = now + wait - waits.until;
         let id = waits.conn;
         let state = self.hub.conn(id).map(|conn| &mut conn.state);
         if let Some(state @ State::Awaiting(_)) = state
@@ -256,7 +267,7 @@ impl Shard {
         self.hub.give_up_reserved(client);
         self.hub.follow_who_is_gone(client, now);
         let slot = self.hub.session_named(client);
-        if took >= Nanos(wait.0 / UNSURE)
+        if waits.unsure
             && let Some(slot) = slot
             && let Some(session) = self.hub.sessions.get(slot)
             && session.conn == Some(id.slot)
@@ -923,8 +934,8 @@ impl Hub {
         }
     }
 
-    /// Asks for what a new session's client may have elsewhere, now that what did not answer is known
-    /// to be away, and later whoever was.
+    /// Asks for what a session's client may have elsewhere, now that who did not answer is known to be
+    /// away, or is where it goes, and once more later.
     fn ask_once_more(&mut self, slot: u32, number: u64, again: bool, now: Nanos) {
         let session = self.sessions.get(slot);
         let session = session.filter(|session| session.handle.number == number);

@@ -126,6 +126,8 @@ pub enum Output {
         client: Box<str>,
         /// Who has something of the session.
         holders: Vec<Holder>,
+        /// Whether others may have, who were not asked or have not answered.
+        incomplete: bool,
     },
     /// What another broker's core has written about a session, see [`crate::Node::letter`].
     Letter {

@@ -4,6 +4,17 @@
 //! A question goes over the tree to every broker; each answers when all behind it have, so
 //! that who asks knows at once when nobody has the session. A link that is lost, and one
 //! that does not answer in [`super::Settings::session_wait`], has answered with no.
+//!
+//! Such an answer is *incomplete*, and so is every one that it is a part of: who asked asks again later.
+//! One is complete if each broker that is reached was asked, and has answered. A broker that is not
+//! reached does not make it incomplete: when it comes, it is asked for what was missed without it
+//! ([`Output::Came`]). But one that changes its place in the tree, and is reached all the while, may be
+//! asked at neither, as the question passes the old place after it has left and the new one before it
+//! comes. What is told of it goes the same ways as question and answer, and in order, so that one of
+//! the brokers on the way hears of it while the question is open there: the answer is incomplete also
+//! where whom a broker reaches, and how, has changed meanwhile. Brokers before [`SESSIONS`] have
+//! nothing that could come, and are not missed. Those before [`INCOMPLETE`] do not say that an answer
+//! is; one that took them long is taken to be.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,13 +24,16 @@ use punctual_model::Nanos;
 use super::keeping::Keeping;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
-use crate::wire::{Found, Holder, Letter, Message, SESSIONS, SeekSession};
+use crate::wire::{Found, Holder, INCOMPLETE, Letter, Message, SESSIONS, SeekSession};
 
 /// Letters that wait for [`super::Node::kept`]; those beyond are lost, and written again.
 const MAX_LETTERS: usize = 1 << 10;
 
-/// Questions that are open at a time; those beyond are answered with no.
+/// Questions that are open at a time; those beyond are answered with no, incompletely.
 const MAX_SEEKS: usize = 1 << 16;
+/// The part of the time that there is for an answer after which one is taken to be incomplete from who
+/// would not say so: about as long as the last of ten brokers in a row would wait in vain.
+const LATE: u64 = 4;
 /// Brokers of which it is remembered since when they are away.
 const MAX_AWAY: usize = 1 << 12;
 
@@ -37,6 +51,12 @@ struct Asked {
     /// Whether this broker's own core has not.
     own: bool,
     holders: Vec<Holder>,
+    /// Whether one of the answers is.
+    incomplete: bool,
+    /// When an answer is late, see [`LATE`].
+    late: Nanos,
+    /// [`Seeks::changes`] when it was asked.
+    changes: u64,
 }
 
 /// Questions, and who is there to be asked.
@@ -45,6 +65,8 @@ pub(super) struct Seeks {
     asked: BTreeMap<Question, Asked>,
     /// When they are answered at the latest; some may be already.
     ends: BTreeSet<(Nanos, Question)>,
+    /// How often it has changed whom this broker reaches, or how.
+    changes: u64,
     /// Brokers that are reached.
     present: BTreeSet<BrokerId>,
     /// Those that were, and since when they are not.
@@ -126,12 +148,14 @@ impl Node {
         self.ask(Some(from), seek, now);
     }
 
-    pub(super) fn heard_found(&mut self, from: LinkId, found: Found) {
+    pub(super) fn heard_found(&mut self, from: LinkId, found: Found, now: Nanos) {
         let key = (found.by, found.number);
+        let says = self.links.speaks(from, INCOMPLETE);
         if let Some(asked) = self.seeks.asked.get_mut(&key)
             && asked.open.remove(&from)
         {
             asked.holders.extend(found.holders);
+            asked.incomplete |= found.incomplete || !says && asked.late <= now;
             self.answer_if_done(key);
         }
     }
@@ -172,9 +196,8 @@ impl Node {
     fn ask(&mut self, from: Option<LinkId>, seek: SeekSession, now: Nanos) {
         let key = (seek.by.clone(), seek.number);
         if self.seeks.asked.contains_key(&key) || self.seeks.asked.len() >= MAX_SEEKS {
-            let (client, holders) = (seek.client, Vec::new());
-            self.tell_found(from, key, client, holders);
-            return;
+            // One that comes on a second way is answered on the first, if that is still one.
+            return self.tell_found(from, key, seek.client, Vec::new(), true);
         }
         let links = self.links.speaking(SESSIONS);
         let others = links.filter(|link| Some(*link) != from);
@@ -187,15 +210,18 @@ impl Node {
         for link in &open {
             self.outputs.send(*link, &Message::Seek(further.clone()));
         }
+        let wait = Nanos::from_millis(u64::from(seek.wait)).min(self.settings.session_wait);
         let asked = Asked {
             client: seek.client.clone(),
             from,
             open,
             own: from.is_some(),
             holders: Vec::new(),
+            incomplete: false,
+            late: now + Nanos(wait.0 / LATE),
+            changes: self.seeks.changes,
         };
         self.seeks.asked.insert(key.clone(), asked);
-        let wait = Nanos::from_millis(u64::from(seek.wait)).min(self.settings.session_wait);
         self.seeks.ends.insert((now + wait, key.clone()));
         if from.is_some() {
             self.outputs.push(Output::Sought(seek));
@@ -212,7 +238,9 @@ impl Node {
 
     fn answer_seek(&mut self, key: Question) {
         if let Some(asked) = self.seeks.asked.remove(&key) {
-            self.tell_found(asked.from, key, asked.client, asked.holders);
+            let missed = asked.own || !asked.open.is_empty();
+            let incomplete = asked.incomplete || missed || asked.changes != self.seeks.changes;
+            self.tell_found(asked.from, key, asked.client, asked.holders, incomplete);
         }
     }
 
@@ -246,12 +274,14 @@ impl Node {
         (by, number): Question,
         client: Box<str>,
         holders: Vec<Holder>,
+        incomplete: bool,
     ) {
         match to {
             None => self.outputs.push(Output::Found {
                 number,
                 client,
                 holders,
+                incomplete,
             }),
             Some(link) if self.links.speaks(link, SESSIONS) => self.outputs.send(
                 link,
@@ -259,6 +289,7 @@ impl Node {
                     by,
                     number,
                     holders,
+                    incomplete: incomplete && self.links.speaks(link, INCOMPLETE),
                 }),
             ),
             Some(_) => {}
@@ -272,6 +303,7 @@ impl Node {
 
     /// Notes who is reached now, and tells who was not before.
     pub(super) fn note_presence(&mut self, now: Nanos) {
+        self.seeks.changes += 1;
         self.forget_lost_answers();
         let own = &self.settings.id;
         let reached = self.reach.reached().filter(|id| *id != own);

@@ -40,6 +40,9 @@ pub struct Found {
     pub number: u64,
     /// Who has something.
     pub holders: Vec<Holder>,
+    /// Others may have something: not all could be asked, or have answered. Before
+    /// [`super::INCOMPLETE`] that is not said.
+    pub incomplete: bool,
 }
 
 /// From one broker's core to another's.
@@ -105,7 +108,7 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn found(&mut self) -> Result<Found, WireError> {
+    pub(super) fn found(&mut self, incomplete: bool) -> Result<Found, WireError> {
         let (by, number) = (self.id()?, self.number()?);
         let count = self.count(4)?;
         let holder = |reader: &mut Self| {
@@ -120,6 +123,7 @@ impl Reader<'_> {
             by,
             number,
             holders,
+            incomplete,
         })
     }
 

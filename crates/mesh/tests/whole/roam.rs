@@ -7,14 +7,15 @@ use std::collections::BTreeSet;
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
+use punctual_mesh::wire::INCOMPLETE;
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 
 use crate::client::{Anew, Client, Fate};
 use crate::world::{Edge, World};
 use crate::{
-    CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, each_seed, introduce, live, place,
-    publish_any, publisher, publishers, world,
+    CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, divide, each_seed, introduce, live,
+    place, publish_any, publisher, publishers, world,
 };
 
 /// Who goes from broker to broker.
@@ -208,6 +209,19 @@ fn publishers_roam_in_quiet() {
 fn publishers_roam_while_links_fail() {
     let faults = LINKS;
     all(8, faults, Who::All);
+}
+
+/// Some brokers do not say that not all could be asked for a session.
+#[test]
+fn publishers_roam_with_brokers_of_two_versions() {
+    let (mut outcome, mut moved) = (Outcome::default(), 0);
+    each_seed(8, |seed| {
+        let mut world = world(seed, LINKS);
+        divide(&mut world, seed, INCOMPLETE);
+        run_in(&mut world, seed, LINKS, Who::All, &mut outcome, &mut moved);
+    });
+    println!("two versions: {outcome:?}, {moved} moved");
+    assert!(outcome.delivered > 0 && moved > 0);
 }
 
 #[test]

@@ -579,6 +579,7 @@ impl Running {
                 number,
                 client,
                 holders,
+                incomplete,
             } => {
                 let holder = |wire::Holder { broker, at, whole }| Holder {
                     broker: broker.as_str().into(),
@@ -586,7 +587,7 @@ impl Running {
                     whole,
                 };
                 let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
-                self.shard.found(&client, number, &holders, now);
+                self.shard.found(&client, number, &holders, incomplete, now);
             }
             Order::Letter { from, client, body } => {
                 self.shard.letter(from.as_str(), &client, &body, now);

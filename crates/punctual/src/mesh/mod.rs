@@ -890,7 +890,7 @@ impl Keeper {
         });
     }
 
-    fn found(&self, client: Box<str>, number: u64, holders: Vec<wire::Holder>) {
+    fn found(&self, client: Box<str>, number: u64, holders: Vec<wire::Holder>, incomplete: bool) {
         let holder = |wire::Holder { broker, at, whole }| Holder {
             broker: broker.as_str().into(),
             at,
@@ -898,7 +898,7 @@ impl Keeper {
         };
         let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
         self.at_home_of(client, move |shard, client, now| {
-            shard.found(client, number, &holders, now);
+            shard.found(client, number, &holders, incomplete, now);
         });
     }
 
@@ -1032,7 +1032,8 @@ impl Keeper {
                     number,
                     client,
                     holders,
-                } => self.found(client, number, holders),
+                    incomplete,
+                } => self.found(client, number, holders, incomplete),
                 Output::Letter { from, client, body } => {
                     self.at_home_of(client, move |shard, client, now| {
                         shard.letter(from.as_str(), client, &body, now);
