@@ -705,6 +705,46 @@ fn a_session_does_not_change_places_with_what_came_of_it() {
     assert_eq!(b.payloads(moves), ["7.1"]);
 }
 
+/// A client goes back to a broker where something is left of its session, which asks for it once more
+/// before it is known there who has it: the session comes as such, not as a part of what is left.
+#[test]
+fn a_session_that_comes_before_it_is_asked_for_is_not_what_is_left_of_it() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::ExactlyOnce);
+    come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    // Nothing more of it comes for a while.
+    b.pass(Nanos::from_millis(1500));
+    let again = b.letters();
+    assert_eq!(again.len(), 1);
+    a.post.clock.store(3000, Ordering::Relaxed);
+    let moves = a.connect(0, "moves", 100);
+    let number = a.post.clock.load(Ordering::Relaxed) - 1;
+    let (at, whole) = b.shards[0].sought("moves", None, number).unwrap();
+    assert!(whole);
+    a.read("b", again);
+    for finds in [false, true] {
+        if finds {
+            let broker = "b".into();
+            a.shards[0].found(
+                "moves",
+                number,
+                &[Holder { broker, at, whole }],
+                false,
+                a.now,
+            );
+        }
+        for _ in 0..3 {
+            carry(&mut a, &mut b);
+            a.commit();
+        }
+    }
+    assert_eq!(a.take(moves), [PacketType::ConnAck]);
+    assert!(a.is_present);
+}
+
 /// Where not all have been heard of whether they have a client's session, or none, all are asked
 /// twice more; not where nobody has it, however long that took.
 #[test]

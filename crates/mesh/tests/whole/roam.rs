@@ -24,6 +24,8 @@ enum Who {
     Subscribers,
     /// Publishers, too, which have sessions.
     All,
+    /// The same, which hardly stay anywhere.
+    Restless,
 }
 
 /// A client goes to another broker, perhaps before its own notices.
@@ -55,7 +57,7 @@ fn run_in(
     moved: &mut u64,
 ) {
     place(world);
-    if who == Who::All {
+    if who != Who::Subscribers {
         for client in publishers(world) {
             let anew = match world.rng.chance(50) {
                 true => Anew::Publishes,
@@ -68,9 +70,10 @@ fn run_in(
     introduce(world);
     let all = world.clients.len() as u64;
     let publishers = publishers(world);
+    let often = if who == Who::Restless { 40 } else { 10 };
     live(world, faults, (40, 20, 200), |world| {
         publish_any(world, &publishers);
-        if !world.rng.chance(10) {
+        if !world.rng.chance(often) {
             return;
         }
         let client = world.rng.below(all) as usize;
@@ -228,6 +231,15 @@ fn publishers_roam_with_brokers_of_two_versions() {
 fn publishers_roam_while_brokers_are_killed() {
     let faults = CRASHES;
     all(16, faults, Who::All);
+}
+
+#[test]
+fn who_hardly_stays_loses_nothing() {
+    for faults in [QUIET, LINKS, CRASHES] {
+        all(4, faults, Who::Restless);
+    }
+    // A session comes back to where something is left of it before it is known there who has it.
+    run(3164, QUIET, Who::Restless, &mut Outcome::default(), &mut 0);
 }
 
 /// Two brokers, a subscriber that is at the first, and a publisher at each.

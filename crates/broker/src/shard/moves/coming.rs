@@ -89,6 +89,11 @@ impl Shard {
         let Part { stream, number, .. } = *part;
         let slot = hub.session_named(client);
         if !hub.moves.coming.contains_key(way) {
+            if hub.moves.awaiting.contains_key(client) {
+                // It is the session, perhaps, and what is left of an old one here does not take it
+                // in: it comes again when it is known here who has what.
+                return;
+            }
             let session = slot.and_then(|slot| hub.sessions.get(slot));
             match session {
                 // This broker has started again since it asked.
