@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, MessageName,
-    MoveTimes, Nanos, Operations, Restorer, Scope, Shard, Understands,
+    MoveTimes, Nanos, Operations, Restorer, Scope, Shard, StoreTrouble, Understands,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -743,6 +743,31 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_what_is_left_of_it() {
     }
     assert_eq!(a.take(moves), [PacketType::ConnAck]);
     assert!(a.is_present);
+}
+
+/// A client goes back to a broker whose store has no room, where something is left of its session: it is
+/// refused, as where nothing is left, since its session could not come. What is left goes on to the
+/// session.
+#[test]
+fn who_goes_back_to_a_broker_without_room_is_not_given_another_session() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let link = a.neighbour();
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::ExactlyOnce);
+    let moves = come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    a.shards[0].store_full(Some(StoreTrouble::Full), a.now);
+    let before = a.post.clock.load(Ordering::Relaxed);
+    a.connect(0, "moves", 100);
+    assert_eq!(a.post.clock.load(Ordering::Relaxed), before, "asks");
+    a.shards[0].store_full(None, a.now);
+    a.named(link, "7.1", None);
+    for _ in 0..3 {
+        a.commit();
+        carry(&mut a, &mut b);
+    }
+    assert_eq!(b.payloads(moves), ["7.1"]);
 }
 
 /// Where not all have been heard of whether they have a client's session, or none, all are asked

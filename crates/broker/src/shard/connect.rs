@@ -377,11 +377,14 @@ impl Shard {
         let owner = existing.and_then(|slot| self.hub.sessions.get(slot)?.username.clone());
         let is_foreign = owner.is_some() && owner != username && !is_link;
         let clean_start = connect.clean_start || is_foreign;
+        let session = existing.and_then(|slot| self.hub.sessions.get(slot));
+        // What is left of a session that has gone on is not the one that its client comes back to.
+        let may_stay = session.is_some_and(Session::is_whole) && !clean_start;
         // A full store has room for a neighbour: without it others are cut off.
         if let Some(trouble) = self.hub.store_trouble()
             && durable
             && (!is_link || self.hub.is_store_failing())
-            && (clean_start || !existing.is_some_and(|slot| self.hub.is_safe(slot)))
+            && !existing.is_some_and(|slot| may_stay && self.hub.is_safe(slot))
         {
             return Err(Refusal::new(trouble.reason(), trouble.why()));
         }
