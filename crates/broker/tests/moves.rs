@@ -745,6 +745,27 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_what_is_left_of_it() {
     assert!(a.is_present);
 }
 
+/// A client waits for its session where an older one of it is, and goes on before it has come: what comes
+/// then is not taken in by the older one.
+#[test]
+fn a_session_that_is_not_waited_for_any_more_stays_where_it_is() {
+    let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 1000, 1));
+    for broker in [&mut a, &mut b] {
+        let moves = broker.newcomer(0, "moves");
+        broker.subscribe(moves, QoS::ExactlyOnce);
+        broker.shards[0].closed(moves.1, "gone", broker.now);
+    }
+    b.shards[0].arrived_elsewhere("moves", 2500, false, b.now);
+    b.post.clock.store(3000, Ordering::Relaxed);
+    want(&a, &mut b, "moves");
+    let take = b.letters();
+    b.shards[0].arrived_elsewhere("moves", 4000, false, b.now);
+    a.read("b", take);
+    carry(&mut a, &mut b);
+    let (_, whole) = a.shards[0].sought("moves", None, 5000).unwrap();
+    assert!(whole);
+}
+
 /// A client goes back to a broker whose store has no room, where something is left of its session: it is
 /// refused, as where nothing is left, since its session could not come. What is left goes on to the
 /// session.

@@ -273,6 +273,15 @@ impl Round {
         }
     }
 
+    /// Whether what begins so is a session, and not only what was left of one.
+    pub(crate) fn begins_whole(bytes: &[u8]) -> bool {
+        let op = bytes.split_first_chunk().and_then(|(length, rest)| {
+            let length = u32::from_le_bytes(*length) as usize;
+            Op::decode(rest.get(..length)?).ok()
+        });
+        matches!(op, Some(Op::Session(op)) if op.version == WHOLE)
+    }
+
     /// Reads on; `None` if these are no operations of a session.
     pub(crate) fn read(&mut self, directory: &Directory, bytes: &[u8]) -> Option<()> {
         self.room = self.room.checked_sub(bytes.len())?;

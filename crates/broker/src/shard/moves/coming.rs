@@ -96,6 +96,14 @@ impl Shard {
             }
             let session = slot.and_then(|slot| hub.sessions.get(slot));
             match session {
+                // It was asked for when its client was here, and may be newer than what goes on after
+                // that client.
+                Some(session)
+                    if (session.elsewhere || session.leaving.is_some())
+                        && Round::begins_whole(part.bytes) =>
+                {
+                    return hub.write(way, &Letter::Lost { stream });
+                }
                 // This broker has started again since it asked.
                 Some(session) if number == 0 && session.link.is_none() => {
                     let (at, user) = (session.arrived, session.username.clone());
