@@ -1439,9 +1439,11 @@ impl Session {
         known.for_each(|known| known.earlier = true);
     }
 
-    /// Whether nothing would be lost with it.
+    /// Whether nothing in it has come from its client, which may have been sent messages all the same.
     pub(crate) fn is_blank(&self) -> bool {
-        self.subscriptions.is_empty() && self.incoming.is_none() && self.window.open() == 0
+        let mut sent = self.window.unfinished();
+        let unanswered = sent.all(|it| it.step != Step::Comp);
+        self.subscriptions.is_empty() && self.incoming.is_none() && unanswered
     }
 
     /// Whether its client is at another broker, and it does not go there.

@@ -766,6 +766,32 @@ fn a_session_that_is_not_waited_for_any_more_stays_where_it_is() {
     assert!(whole);
 }
 
+/// A client was given a new session, and sent what waited, but has not heard of that when the broker is
+/// killed: that session is not taken for the one that it has elsewhere.
+#[test]
+fn a_session_that_was_sent_something_in_vain_is_not_taken_for_the_old_one() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let link = a.neighbour();
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::AtLeastOnce);
+    come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    a.named(link, "7.1", None);
+    a.commit();
+    let find_nothing = |a: &mut Broker| {
+        let moves = a.connect(0, "moves", 100);
+        let number = a.post.clock.load(Ordering::Relaxed) - 1;
+        a.shards[0].found("moves", number, &[], false, a.now);
+        a.commit();
+        let sent = a.payloads(moves);
+        assert_eq!((a.is_present, sent), (false, vec!["7.1".to_owned()]));
+    };
+    find_nothing(&mut a);
+    let mut a = a.start_again();
+    find_nothing(&mut a);
+}
+
 /// A client goes back to a broker whose store has no room, where something is left of its session: it is
 /// refused, as where nothing is left, since its session could not come. What is left goes on to the
 /// session.
