@@ -25,6 +25,8 @@ pub enum Need {
 pub struct Ready {
     /// By priority.
     promised: [VecDeque<u32>; 8],
+    /// How many of these there are.
+    promises: usize,
     urgent: VecDeque<u32>,
     plain: VecDeque<u32>,
 }
@@ -33,7 +35,10 @@ impl Ready {
     /// A connection has something, and is not in here.
     pub fn push(&mut self, slot: u32, need: Need) {
         match need {
-            Need::Promised(priority) => self.promised[usize::from(priority.min(7))].push_back(slot),
+            Need::Promised(priority) => {
+                self.promised[usize::from(priority.min(7))].push_back(slot);
+                self.promises += 1;
+            }
             Need::Urgent => self.urgent.push_back(slot),
             Need::Plain => self.plain.push_back(slot),
         }
@@ -42,12 +47,15 @@ impl Ready {
     /// The most urgent of those that send messages of admitted flows.
     pub fn pop_promised(&mut self) -> Option<u32> {
         let mut levels = self.promised.iter_mut().rev();
-        levels.find_map(VecDeque::pop_front)
+        let first = levels.find_map(VecDeque::pop_front)?;
+        self.promises -= 1;
+        Some(first)
     }
 
     /// Whether [`Self::pop_promised`] has one.
+    #[inline]
     pub fn has_promised(&self) -> bool {
-        self.promised.iter().any(|level| !level.is_empty())
+        self.promises > 0
     }
 
     /// One that sent something urgent lately.
@@ -61,16 +69,19 @@ impl Ready {
     }
 
     /// How many sent something urgent lately.
+    #[inline]
     pub fn urgent(&self) -> usize {
         self.urgent.len()
     }
 
     /// How many others there are.
+    #[inline]
     pub fn plain(&self) -> usize {
         self.plain.len()
     }
 
     /// Whether none is in here.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.plain.is_empty() && !self.has_promised()
     }

@@ -347,7 +347,16 @@ impl Worker {
 
     /// Handles messages of admitted flows, one after the other, the most urgent of
     /// those that are there first.
+    #[inline]
     fn read_promised(&mut self, state: &mut State) {
+        // Most turns have none, and are to run through little code.
+        if state.ready.has_promised() {
+            self.read_all_promised(state);
+        }
+    }
+
+    #[inline(never)]
+    fn read_all_promised(&mut self, state: &mut State) {
         for _ in 0..PROMISED {
             let Some(slot) = state.ready.pop_promised() else {
                 break;
@@ -364,7 +373,7 @@ impl Worker {
     #[inline]
     fn give_way(&mut self, state: &mut State) {
         if state.events.is_some() && (self.is_interrupted(state) || state.ready.has_promised()) {
-            self.read_promised(state);
+            self.read_all_promised(state);
         }
     }
 
@@ -816,7 +825,15 @@ impl Worker {
     }
 
     /// Does what the broker asks for.
+    #[inline]
     pub(crate) fn act(&mut self, state: &mut State, now: Nanos) {
+        if self.shard.has_outputs() {
+            self.act_on_all(state, now);
+        }
+    }
+
+    #[inline(never)]
+    fn act_on_all(&mut self, state: &mut State, now: Nanos) {
         while self.shard.has_outputs() {
             let mut outputs = std::mem::take(&mut state.outputs);
             self.shard.take_outputs(&mut outputs);
@@ -961,9 +978,13 @@ impl Worker {
     /// Writes what is urgent, the most urgent first.
     #[inline]
     fn flush_urgent(&mut self, state: &mut State) {
-        if !self.shard.has_urgent() {
-            return;
+        if self.shard.has_urgent() {
+            self.flush_all_urgent(state);
         }
+    }
+
+    #[inline(never)]
+    fn flush_all_urgent(&mut self, state: &mut State) {
         let now = self.clock.now();
         let mut urgent = std::mem::take(&mut state.urgent);
         self.shard.take_urgent(&mut urgent);
