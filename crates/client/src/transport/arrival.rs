@@ -85,7 +85,7 @@ mod tests {
     }
 
     /// The kernel begins to note times a moment after the first socket asks
-    /// for them.
+    /// for them; what came before has none, or that of reading.
     #[track_caller]
     fn comes_to_know(mut wait: impl FnMut() -> Duration) {
         let knows = (0..100).any(|_| (PAUSE..LONGEST).contains(&wait()));
@@ -103,7 +103,7 @@ mod tests {
             let mut buf = [0; 10];
             let n = arrival.receive(&socket, &mut buf, |_| panic!("without time"));
             assert_eq!(&buf[..n.unwrap()], b"abc");
-            arrival.waited().unwrap()
+            arrival.waited().unwrap_or_default()
         });
     }
 
@@ -119,7 +119,7 @@ mod tests {
             let mut buf = [0; 10];
             let n = arrival.receive(&stream, &mut buf, |_| panic!("without time"));
             assert_eq!(&buf[..n.unwrap()], b"abc");
-            arrival.waited().unwrap()
+            arrival.waited().unwrap_or_default()
         });
     }
 
