@@ -233,6 +233,12 @@ pub(crate) struct Moved {
     gists: Vec<u64>,
 }
 
+/// The first operation of a part, behind its length, and what follows; `None` if it is not there yet.
+fn first_op(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, behind) = bytes.split_first_chunk()?;
+    behind.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
 impl Round {
     /// Of a client's session that comes from the broker `from`, and is `session` here, or a
     /// new one.
@@ -275,10 +281,7 @@ impl Round {
 
     /// Whether what begins so is a session, and not only what was left of one.
     pub(crate) fn begins_whole(bytes: &[u8]) -> bool {
-        let op = bytes.split_first_chunk().and_then(|(length, rest)| {
-            let length = u32::from_le_bytes(*length) as usize;
-            Op::decode(rest.get(..length)?).ok()
-        });
+        let op = first_op(bytes).and_then(|(op, _)| Op::decode(op).ok());
         matches!(op, Some(Op::Session(op)) if op.version == WHOLE)
     }
 
@@ -288,10 +291,7 @@ impl Round {
         let mut rest = std::mem::take(&mut self.rest);
         rest.extend_from_slice(bytes);
         let mut left = &rest[..];
-        while let Some((length, behind)) = left.split_first_chunk()
-            && let Some((op, behind)) =
-                behind.split_at_checked(u32::from_le_bytes(*length) as usize)
-        {
+        while let Some((op, behind)) = first_op(left) {
             self.take(directory, &Op::decode(op).ok()?)?;
             left = behind;
         }
