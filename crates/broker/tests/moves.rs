@@ -244,11 +244,17 @@ impl Broker {
 
     /// A client that is new in the whole mesh.
     fn newcomer(&mut self, shard: usize, client_id: &str) -> (usize, ConnId) {
-        let conn = self.connect(shard, client_id, 100);
-        let number = self.post.clock.load(Ordering::Relaxed) - 1;
-        self.shards[shard].found(client_id, number, &[], false, self.now);
+        let conn = self.connect_unknown(shard, client_id, 100);
         self.commit();
         assert_eq!(self.take(conn), [PacketType::ConnAck]);
+        conn
+    }
+
+    /// A client connects, of whose session no other broker has anything.
+    fn connect_unknown(&mut self, shard: usize, client_id: &str, expiry: u32) -> (usize, ConnId) {
+        let conn = self.connect(shard, client_id, expiry);
+        let number = self.post.clock.load(Ordering::Relaxed) - 1;
+        self.shards[shard].found(client_id, number, &[], false, self.now);
         conn
     }
 
@@ -256,9 +262,7 @@ impl Broker {
     fn leave_sessions(&mut self, count: u32) -> BTreeSet<String> {
         let leave = |n| {
             let client = format!("client-{n}");
-            let conn = self.connect(0, &client, 10_000);
-            let number = self.post.clock.load(Ordering::Relaxed) - 1;
-            self.shards[0].found(&client, number, &[], false, self.now);
+            let conn = self.connect_unknown(0, &client, 10_000);
             self.shards[0].closed(conn.1, "gone", self.now);
             client
         };
@@ -310,9 +314,7 @@ impl Broker {
 
     /// A client connects whose session is here, and nobody else is reached.
     fn come_back(&mut self, client_id: &str) -> (usize, ConnId) {
-        let conn = self.connect(0, client_id, 100);
-        let number = self.post.clock.load(Ordering::Relaxed) - 1;
-        self.shards[0].found(client_id, number, &[], false, self.now);
+        let conn = self.connect_unknown(0, client_id, 100);
         self.commit();
         assert_eq!(self.take(conn).first(), Some(&PacketType::ConnAck));
         assert!(self.is_present);
@@ -780,9 +782,7 @@ fn a_session_that_was_sent_something_in_vain_is_not_taken_for_the_old_one() {
     a.named(link, "7.1", None);
     a.commit();
     let find_nothing = |a: &mut Broker| {
-        let moves = a.connect(0, "moves", 100);
-        let number = a.post.clock.load(Ordering::Relaxed) - 1;
-        a.shards[0].found("moves", number, &[], false, a.now);
+        let moves = a.connect_unknown(0, "moves", 100);
         a.commit();
         let sent = a.payloads(moves);
         assert_eq!((a.is_present, sent), (false, vec!["7.1".to_owned()]));
