@@ -126,6 +126,10 @@ pub struct LoadArgs {
     /// Port of the broker
     #[arg(long, short, default_value_t = 1883)]
     port: u16,
+    /// Port of the broker that subscribers (factory: the controller) connect to, if it is another
+    /// one, in the same federation; subscriptions are given half a second to become known
+    #[arg(long, value_name = "PORT")]
+    subscribers_port: Option<u16>,
     /// MQTT version of all clients: 3.1.1 or 5
     #[arg(long, short = 'V', default_value = "3.1.1")]
     proto: Version,
@@ -218,6 +222,10 @@ impl LoadArgs {
             _ => usual.pace,
         };
         Ok(Options {
+            receivers: self
+                .subscribers_port
+                .map(|port| resolve(&self.host, port))
+                .transpose()?,
             version: self.proto,
             qos: self.qos,
             pace,

@@ -61,6 +61,19 @@ impl Member {
         }
     }
 
+    /// Messages with QoS 1 that it has received so far, from clients and neighbours.
+    #[track_caller]
+    fn received_with_qos_1(&self) -> u64 {
+        let metrics = self.broker.get("/metrics").body;
+        let line = metrics
+            .lines()
+            .find(|line| {
+                line.starts_with("punctual_messages_received_total") && line.contains("qos=\"1\"")
+            })
+            .unwrap_or_else(|| panic!("{metrics}"));
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    }
+
     fn status(&self) -> Value {
         self.broker.get("/api/v1/mesh").ok()
     }
@@ -132,6 +145,26 @@ impl Member {
 
 fn subscriber(member: &Member, id: &str, filter: &str) -> Client {
     subscribed(member.client(id), filter)
+}
+
+#[test]
+fn load_crosses_from_publishers_to_subscribers_at_another_broker() {
+    let a = Member::start("a", "gamma = 1000000", &[]);
+    let b = Member::start("b", "", &[&a]);
+    b.attached("a");
+    let port = |member: &Member| member.broker.tcp.port().to_string();
+    let (near, far) = (port(&a), port(&b));
+    for (scenario, qos) in [("3-2", "1"), ("4pairs", "2")] {
+        let ports = ["--port", &near, "--subscribers-port", &far, "--qos", qos];
+        let load = Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .args(["bench", "load", scenario, "--messages", "200", "--strict"])
+            .args(ports)
+            .output()
+            .unwrap();
+        assert!(load.status.success(), "{load:?}");
+    }
+    // Each of three publishers' messages once, for both subscribers.
+    assert_eq!(b.received_with_qos_1(), 600);
 }
 
 #[test]
@@ -1227,29 +1260,18 @@ fn everybody_hears_once(strategy: &str, came: [u64; 4]) {
         assert_eq!(all, expected.collect::<Vec<_>>());
     }
     // Nobody wants this, and it goes to everybody.
-    let passed = |member: &Member| {
-        let metrics = member.broker.get("/metrics").body;
-        let line = metrics
-            .lines()
-            .find(|line| {
-                line.starts_with("punctual_messages_received_total") && line.contains("qos=\"1\"")
-            })
-            .unwrap_or_else(|| panic!("{metrics}"))
-            .to_owned();
-        line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
-    };
-    let before = members.map(passed);
+    let before = members.map(Member::received_with_qos_1);
     publish(&mut publishers[2], "unwanted", "x", QoS::AtLeastOnce);
     for ((member, before), more) in members.iter().zip(before).zip(came) {
         let start = Instant::now();
-        while passed(member) < before + more {
+        while member.received_with_qos_1() < before + more {
             assert!(
                 start.elapsed() < PATIENCE,
                 "{} of {more}",
-                passed(member) - before
+                member.received_with_qos_1() - before
             );
             std::thread::yield_now();
         }
-        assert_eq!(passed(member), before + more);
+        assert_eq!(member.received_with_qos_1(), before + more);
     }
 }

@@ -83,6 +83,10 @@ pub struct FederationArgs {
     /// Rounds of latency and throughput
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     hop_rounds: u32,
+    /// Program of the brokers, such as another build; publishers, subscribers and relays are those
+    /// of this one [default: this one]
+    #[arg(long, value_name = "PROGRAM")]
+    broker: Option<PathBuf>,
     /// Directory for configurations and logs
     #[arg(long, value_name = "DIR", default_value = "target/bench/federation")]
     directory: PathBuf,
@@ -109,7 +113,15 @@ impl FederationArgs {
     /// Without the privilege to make namespaces, or if brokers do not become one.
     pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
-        let program = program(own_words)?;
+        let program = match &self.broker {
+            // A name without a slash would be looked for in PATH.
+            Some(program) => fs::canonicalize(program).map_err(|error| Error::Config {
+                field: "--broker",
+                value: program.display().to_string(),
+                remedy: format!("name a program ({error})"),
+            })?,
+            None => program(own_words)?,
+        };
         let mut report = Report::new(Machine::read());
         if self.only.contains(&Part::Traffic) {
             for name in &self.topologies {

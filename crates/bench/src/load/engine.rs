@@ -99,7 +99,10 @@ impl Engine {
         for (token, client) in (0u32..).zip(&plan.clients) {
             let id = format!("{}{}", options.client_prefix, client.id);
             let (stream, connack) = Handshake {
-                address: options.address,
+                address: match options.receivers {
+                    Some(address) if client.far => address,
+                    _ => options.address,
+                },
                 version: options.version,
                 client_id: &id,
                 filters: &client.filters,

@@ -55,6 +55,9 @@ pub struct Options {
     pub scenario: Scenario,
     /// Where the broker listens.
     pub address: SocketAddr,
+    /// Where the broker of those who only receive (factory: of the controller) listens, if it is
+    /// another one: a federation or a bridge leads there.
+    pub receivers: Option<SocketAddr>,
     /// Protocol version of all clients.
     pub version: Version,
     /// QoS of publications and subscriptions, 0 to 2.
@@ -106,6 +109,7 @@ impl Options {
         Self {
             scenario,
             address,
+            receivers: None,
             version: Version::V311,
             qos: 0,
             pace: scenario.default_pace(),
@@ -163,6 +167,9 @@ impl Options {
     }
 }
 
+/// How long subscriptions are given to become known at another broker.
+const SPREAD: Duration = Duration::from_millis(500);
+
 /// Does one run on the calling thread.
 ///
 /// # Errors
@@ -213,6 +220,9 @@ fn run_traffic(options: &Options, watch: Option<Watch>) -> Result<Report> {
     let mut plan = options.scenario.plan(options.pace, options.echo);
     plan.begin_topics(&options.topic_prefix);
     let mut engine = Engine::connect(&plan, options)?;
+    if options.receivers.is_some() {
+        std::thread::sleep(SPREAD);
+    }
     let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let counted = options.messages.is_some();
 

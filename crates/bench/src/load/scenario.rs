@@ -130,6 +130,8 @@ pub(crate) struct ClientPlan {
     pub(crate) filters: Vec<String>,
     /// The publishers whose messages it receives.
     pub(crate) receives: Range<u32>,
+    /// Whether it connects to the broker of those who receive, if that is another one.
+    pub(crate) far: bool,
 }
 
 /// One stream of messages to one topic.
@@ -188,7 +190,7 @@ impl Plan {
         let topic = "bench/fan".to_owned();
         let mut plan = Self::default();
         for i in 0..subscribers {
-            plan.client(format!("sub-{i}"), vec![topic.clone()], 0..publishers);
+            plan.far_client(format!("sub-{i}"), vec![topic.clone()], 0..publishers);
         }
         let receivers: Vec<u32> = (0..subscribers).collect();
         for i in 0..publishers {
@@ -207,7 +209,7 @@ impl Plan {
         let mut plan = Self::default();
         for i in 0..pairs {
             let topic = format!("bench/pair/{i}");
-            let subscriber = plan.client(format!("sub-{i}"), vec![topic.clone()], i..i + 1);
+            let subscriber = plan.far_client(format!("sub-{i}"), vec![topic.clone()], i..i + 1);
             let client = plan.client(format!("pub-{i}"), Vec::new(), 0..0);
             plan.publishers.push(PublisherPlan {
                 client,
@@ -226,7 +228,7 @@ impl Plan {
         let topics: Vec<String> = (1..=8).map(|i| format!("cell/T{i}")).collect();
         let sensed = topics.iter().step_by(2).cloned();
         let answered = topics.iter().skip(1).step_by(2).filter(|_| echo).cloned();
-        plan.client(
+        plan.far_client(
             "controller".to_owned(),
             sensed.chain(answered).collect(),
             0..8,
@@ -270,8 +272,15 @@ impl Plan {
             id,
             filters,
             receives,
+            far: false,
         });
         (self.clients.len() - 1) as u32
+    }
+
+    fn far_client(&mut self, id: String, filters: Vec<String>, receives: Range<u32>) -> u32 {
+        let index = self.client(id, filters, receives);
+        self.clients[index as usize].far = true;
+        index
     }
 }
 
@@ -302,6 +311,19 @@ mod tests {
                         assert!(!receives || client.receives.contains(&index));
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_crosses_is_sent_to_clients_that_are_far() {
+        for name in ["3-2", "4pairs", "rate", "factory"] {
+            let scenario: Scenario = name.parse().unwrap();
+            let plan = scenario.plan(scenario.default_pace(), false);
+            let far = |client: u32| plan.clients[client as usize].far;
+            for publisher in &plan.publishers {
+                let crosses = |&to: &u32| far(to) != far(publisher.client);
+                assert!(publisher.receivers.iter().all(crosses), "{name}");
             }
         }
     }
