@@ -5,7 +5,7 @@
 #   scripts/bench.sh --quick    floor, punctual and mosquitto, one second per case
 #   scripts/bench.sh urgency    instead: the goals for urgent messages beside what is measured
 #                               (root; about half an hour; --short: a few minutes)
-#   scripts/bench.sh against REVISION
+#   scripts/bench.sh against REVISION|PROGRAM
 #                               instead: throughput beside that of another state (root; minutes)
 #
 # Further options go to `punctual-bench compare`, see its --help. Peers are built once into
