@@ -310,6 +310,8 @@ pub(crate) struct Coming {
     pub(crate) timer: u64,
     /// As the session, if there is none by then.
     pub(crate) whole: bool,
+    /// When the client connected there last, as [`Holder::at`].
+    pub(crate) arrived: u64,
     /// It stays where it is until the client is known to have heard of the one that is here.
     pub(crate) held: bool,
     /// It came as the session.
@@ -348,6 +350,7 @@ impl Coming {
             user,
             timer,
             whole,
+            arrived: 0,
             held: false,
             came: false,
             safe: false,

@@ -379,11 +379,8 @@ fn want(a: &Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
     let conn = b.connect(0, client_id, 100);
     let number = b.post.clock.load(Ordering::Relaxed) - 1;
     let (at, whole) = a.shards[0].sought(client_id, None, number).unwrap();
-    let holder = Holder {
-        broker: "a".into(),
-        at,
-        whole,
-    };
+    let broker = a.post.name.into();
+    let holder = Holder { broker, at, whole };
     b.shards[0].found(client_id, number, &[holder], false, b.now);
     conn
 }
@@ -393,7 +390,7 @@ fn come(a: &mut Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
     let conn = want(a, b, client_id);
     assert_eq!(b.take(conn), []);
     let take = b.letters();
-    a.read("b", take);
+    a.read(b.post.name, take);
     conn
 }
 
@@ -404,9 +401,9 @@ fn carry(a: &mut Broker, b: &mut Broker) {
         if to_b.is_empty() && to_a.is_empty() {
             return;
         }
-        b.read("a", to_b);
+        b.read(a.post.name, to_b);
         b.commit();
-        a.read("b", to_a);
+        a.read(b.post.name, to_a);
     }
 }
 
@@ -745,6 +742,31 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_what_is_left_of_it() {
     }
     assert_eq!(a.take(moves), [PacketType::ConnAck]);
     assert!(a.is_present);
+}
+
+/// A session comes for a client that has gone on: it is newer than where it came from, which may have it
+/// still, and than an older one, which the client is not given where that is.
+#[test]
+fn a_session_that_was_not_waited_for_is_newer_than_an_older_one() {
+    let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 3000, 1));
+    let mut c = Broker::new("c", 3, 1000, 1);
+    for broker in [&mut a, &mut c] {
+        let moves = broker.newcomer(0, "moves");
+        broker.subscribe(moves, QoS::ExactlyOnce);
+        broker.shards[0].closed(moves.1, "gone", broker.now);
+    }
+    let (before, _) = a.shards[0].sought("moves", None, 5000).unwrap();
+    let there = come(&mut a, &mut b, "moves");
+    b.shards[0].closed(there.1, "gone", b.now);
+    b.read("a", a.letters());
+    b.commit();
+    let (at, whole) = b.shards[0].sought("moves", None, 5000).unwrap();
+    assert!(whole && at > before, "{at} after {before}");
+    c.shards[0].arrived_elsewhere("moves", 4000, false, c.now);
+    c.post.clock.store(5000, Ordering::Relaxed);
+    let moves = want(&b, &mut c, "moves");
+    c.commit();
+    assert_eq!(c.take(moves), [], "is given the older one");
 }
 
 /// A client waits for its session where an older one of it is, and goes on before it has come: what comes

@@ -397,7 +397,8 @@ impl Round {
 }
 
 impl Hub {
-    /// Makes the session that came; false if there is no room for it.
+    /// Makes the session that came, whose client had it last when it `arrived`; false if there is no
+    /// room for it.
     ///
     /// What its client `had` here it is not given again, unless it is among the messages `own`
     /// that are still to be given to it. Where it was it may go on, too, if what is said of that it
@@ -405,6 +406,7 @@ impl Hub {
     pub(crate) fn adopt(
         &mut self,
         moved: Moved,
+        arrived: u64,
         had: &Had,
         own: &[Delivery],
         apart: u64,
@@ -436,6 +438,7 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return false;
         };
+        session.arrived = arrived;
         session.began = self.directory.begins();
         session.window.skip(apart);
         for gist in gists {

@@ -98,7 +98,11 @@ impl Shard {
         for holder in holders {
             let way = (client.clone(), Arc::from(&*holder.broker));
             let is_whole = whole == Some(holder);
-            self.hub.begin_coming(way, at, user.clone(), is_whole, now);
+            let user = user.clone();
+            self.hub.begin_coming(way.clone(), at, user, is_whole, now);
+            if let Some(coming) = self.hub.moves.coming.get_mut(&way) {
+                coming.arrived = holder.at;
+            }
         }
         if conn.is_some() && whole.is_none() {
             self.connect_awaiting(&client, now);

@@ -26,13 +26,14 @@ impl Shard {
         if coming.stream != stream || coming.complete {
             return;
         }
-        let came = coming.came;
+        let (at, came) = (coming.at, coming.came);
         self.hub.forget_coming(way);
         let slot = self.hub.session_named(&way.0);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
         if let Some((slot, session)) = session
             && came
-            && session.arrived == 0
+            // Its client was not let in with it.
+            && session.arrived < at
             && session.leaving.is_none()
         {
             self.end_session(slot, now);
@@ -273,7 +274,10 @@ impl Shard {
         let (own, taken_up) = left.unwrap_or_default();
         let federation = self.hub.directory.federation();
         let apart = apart(federation.map_or("", |mesh| mesh.name()), coming.stream);
-        if !self.hub.adopt(moved, &had, &own, apart, now) {
+        // Until its client is let in with it, it is older than what that is let in with elsewhere, but newer
+        // than where it comes from, which need not hear that it is here.
+        let arrived = coming.arrived + 1;
+        if !self.hub.adopt(moved, arrived, &had, &own, apart, now) {
             return None;
         }
         let slot = self.hub.session_named(client)?;
