@@ -507,8 +507,9 @@ pub trait Federation: Debug + Send + Sync {
     }
     /// Asks all other brokers for the session of a client that connects here, and whose has to
     /// be that user's; [`crate::Shard::found`] is the answer, with the number that is returned:
-    /// when that was, as [`Self::arrived`] says. `None` if there is nobody to be asked.
-    fn seek(&self, _client_id: &str, _user: Option<&str>) -> Option<u64> {
+    /// when that was, as [`Self::arrived`] says, or `since` if they are asked once more for a client
+    /// that waits since then. `None` if there is nobody to be asked.
+    fn seek(&self, _client_id: &str, _user: Option<&str>, _since: Option<u64>) -> Option<u64> {
         None
     }
     /// Something for [`crate::Shard::letter`] of another broker, about a client's session. It

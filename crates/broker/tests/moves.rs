@@ -61,8 +61,8 @@ impl Federation for Post {
     fn arrived(&self, _: &str, _: bool, since: Option<u64>) -> u64 {
         since.unwrap_or_else(|| self.tick())
     }
-    fn seek(&self, _: &str, _: Option<&str>) -> Option<u64> {
-        Some(self.tick())
+    fn seek(&self, _: &str, _: Option<&str>, since: Option<u64>) -> Option<u64> {
+        Some(since.unwrap_or_else(|| self.tick()))
     }
     fn letter(&self, _: &str, client: &str, body: Arc<[u8]>) {
         self.letters.lock().unwrap().push((client.into(), body));
@@ -767,6 +767,54 @@ fn a_session_that_was_not_waited_for_is_newer_than_an_older_one() {
     let moves = want(&b, &mut c, "moves");
     c.commit();
     assert_eq!(c.take(moves), [], "is given the older one");
+}
+
+/// A session has gone on, or has ended, by the time that it is asked for where it was found: whoever has it
+/// now is asked for, and the client is not given an older one meanwhile, or a new one.
+#[test]
+fn a_session_that_has_gone_on_is_asked_for_again() {
+    for (has_older, ends) in [(false, false), (true, false), (false, true)] {
+        let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+        let (mut a, mut b) = (with("a", 1, 2000), with("b", 2, 3000));
+        let mut c = with("c", 3, 1000);
+        if has_older {
+            let moves = c.newcomer(0, "moves");
+            c.subscribe(moves, QoS::ExactlyOnce);
+            c.shards[0].closed(moves.1, "gone", c.now);
+            c.shards[0].arrived_elsewhere("moves", 2500, false, c.now);
+        }
+        let moves = a.newcomer(0, "moves");
+        a.subscribe(moves, QoS::ExactlyOnce);
+        // It is found at the first broker, and goes to the second one.
+        c.post.clock.store(4000, Ordering::Relaxed);
+        let moves = want(&a, &mut c, "moves");
+        let number = c.post.clock.load(Ordering::Relaxed) - 1;
+        let there = come(&mut a, &mut b, "moves");
+        carry(&mut a, &mut b);
+        b.commit();
+        assert_eq!(b.take(there), [PacketType::ConnAck]);
+        if ends {
+            for _ in 0..5 {
+                a.pass(Nanos::from_secs(1));
+                a.commit();
+                carry(&mut a, &mut b);
+            }
+            assert!(a.shards[0].client("moves").is_none());
+        }
+        carry(&mut a, &mut c);
+        c.commit();
+        assert_eq!(c.take(moves), [], "{has_older}, {ends}");
+        let (at, whole) = b.shards[0].sought("moves", None, number).unwrap();
+        let broker = "b".into();
+        let holder = Holder { broker, at, whole };
+        c.shards[0].found("moves", number, &[holder], false, c.now);
+        carry(&mut b, &mut c);
+        c.commit();
+        assert_eq!(c.take(moves), [PacketType::ConnAck]);
+        assert!(c.is_present);
+        let (_, whole) = b.shards[0].sought("moves", None, number).unwrap();
+        assert!(!whole);
+    }
 }
 
 /// A client waits for its session where an older one of it is, and goes on before it has come: what comes

@@ -145,8 +145,8 @@ impl Federation for Seam {
         self.will_wait
     }
 
-    fn seek(&self, client_id: &str, user: Option<&str>) -> Option<u64> {
-        let at = self.next_arrival();
+    fn seek(&self, client_id: &str, user: Option<&str>, since: Option<u64>) -> Option<u64> {
+        let at = since.unwrap_or_else(|| self.next_arrival());
         let asks = self.can_seek.load(Ordering::Relaxed);
         asks.then(|| self.tell(Input::Seek(at, client_id.into(), user.map(Into::into))))?;
         Some(at)

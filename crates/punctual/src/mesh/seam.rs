@@ -224,11 +224,11 @@ impl Federation for Seam {
         self.will_wait
     }
 
-    fn seek(&self, client_id: &str, user: Option<&str>) -> Option<u64> {
+    fn seek(&self, client_id: &str, user: Option<&str>, since: Option<u64>) -> Option<u64> {
         if !self.can_seek.load(Ordering::Relaxed) {
             return None;
         }
-        let number = self.next_arrival();
+        let number = since.unwrap_or_else(|| self.next_arrival());
         self.tell(Input::Seek {
             number,
             client: client_id.into(),

@@ -149,7 +149,7 @@ impl Shard {
         if !directory.reserve(client, hub.index) {
             return false;
         }
-        let Some(number) = federation.seek(client, awaited.username.as_deref()) else {
+        let Some(number) = federation.seek(client, awaited.username.as_deref(), None) else {
             hub.give_up_reserved(client);
             return false;
         };
@@ -169,6 +169,25 @@ impl Shard {
             conn.paused += 1;
         }
         true
+    }
+
+    /// The session that a client waits for has gone on from where it was to come from: all others are
+    /// asked once more who has it.
+    pub(super) fn seek_again(&mut self, client: &Arc<str>, now: Nanos) {
+        let directory = self.hub.directory.clone();
+        let hub = &mut self.hub;
+        let waits = hub.moves.awaiting.get_mut(client);
+        if let (Some(waits), Some(federation)) = (waits, directory.federation())
+            && let Some(conn) = hub.conns.get(waits.conn.slot)
+            && let State::Awaiting(awaited) = &conn.state
+        {
+            let user = awaited.username.as_deref();
+            if federation.seek(client, user, Some(waits.number)).is_some() {
+                waits.unsure = true;
+                return;
+            }
+        }
+        self.connect_awaiting(client, now);
     }
 
     /// Another connection of a client that waits takes its place.
@@ -321,7 +340,7 @@ impl Hub {
             return;
         };
         let user = session.username.as_deref();
-        federation.seek(&session.handle.client_id, user);
+        federation.seek(&session.handle.client_id, user, None);
         if again {
             let errand = Errand::Unsure {
                 slot,
@@ -341,7 +360,7 @@ impl Hub {
         };
         if let (true, Some(federation)) = (session.is_orphan(), self.directory.federation()) {
             let user = session.username.as_deref();
-            federation.seek(&session.handle.client_id, user);
+            federation.seek(&session.handle.client_id, user, None);
         }
         self.put_off(errand, now + MOST_PATIENCE);
     }

@@ -48,7 +48,7 @@ impl Shard {
         let whole = coming.whole && !coming.came;
         self.hub.forget_coming(way);
         if whole && self.hub.awaits(&way.0, at) {
-            self.connect_awaiting(&way.0, now);
+            self.seek_again(&way.0, now);
         }
     }
 
@@ -180,12 +180,12 @@ impl Shard {
         }
         let moved = read.and_then(|()| round.finish());
         let is_left = moved.as_ref().is_some_and(|moved| !moved.whole);
+        coming.whole &= !is_left;
         if is_left && !coming.came && hub.session_named(client).is_none() {
             // There is no session any more; this comes again for the new one.
-            coming.whole = false;
             hub.moves.coming.insert(way.clone(), coming);
             if awaited {
-                self.connect_awaiting(client, now);
+                self.seek_again(client, now);
             }
             return;
         }
@@ -212,8 +212,11 @@ impl Shard {
         hub.moves.coming.insert(way.clone(), coming);
         hub.watch_had(slot, now);
         hub.acknowledge_parts(now);
-        if awaited {
-            self.connect_awaiting(client, now);
+        match awaited {
+            // What is here may be older than what has gone on.
+            true if is_left => self.seek_again(client, now),
+            true => self.connect_awaiting(client, now),
+            false => {}
         }
     }
 
