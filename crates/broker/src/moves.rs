@@ -316,6 +316,8 @@ pub(crate) struct Coming {
     pub(crate) held: bool,
     /// It came as the session.
     pub(crate) came: bool,
+    /// What was elsewhere was added to it, and is nowhere else.
+    pub(crate) joined: bool,
     /// Something of it is safe here.
     pub(crate) safe: bool,
     /// It ended here.
@@ -353,6 +355,7 @@ impl Coming {
             arrived: 0,
             held: false,
             came: false,
+            joined: false,
             safe: false,
             gone: false,
             ending: false,

@@ -817,6 +817,50 @@ fn a_session_that_has_gone_on_is_asked_for_again() {
     }
 }
 
+/// A session comes to where its client does not wait any more, and takes in what is left of it elsewhere.
+/// It does not end there when its client is back where it came from, which has not what was left.
+#[test]
+fn a_session_that_was_added_to_does_not_end_when_it_stays_where_it_was() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 2000), with("b", 2, 3000));
+    let mut c = with("c", 3, 1000);
+    for broker in [&mut a, &mut c] {
+        let moves = broker.newcomer(0, "moves");
+        broker.subscribe(moves, QoS::AtLeastOnce);
+        broker.shards[0].closed(moves.1, "gone", broker.now);
+    }
+    let link = c.neighbour();
+    c.named(link, "7.1", None);
+    c.commit();
+    let there = b.connect(0, "moves", 100);
+    let number = b.post.clock.load(Ordering::Relaxed) - 1;
+    let holders = [&a, &c].map(|broker| {
+        let (at, whole) = broker.shards[0].sought("moves", None, number).unwrap();
+        let broker = broker.post.name.into();
+        Holder { broker, at, whole }
+    });
+    b.shards[0].found("moves", number, &holders, false, b.now);
+    b.shards[0].closed(there.1, "gone", b.now);
+    let mut take = b.letters();
+    let second = take.split_off(1);
+    a.read("b", take);
+    b.read("a", a.letters());
+    b.commit();
+    let safe = b.letters();
+    c.read("b", second);
+    b.read("c", c.letters());
+    b.commit();
+    c.read("b", b.letters());
+    // The client is back, and then the first broker hears that its session has come.
+    let moves = a.connect_unknown(0, "moves", 100);
+    a.commit();
+    assert_eq!(a.payloads(moves), [""; 0]);
+    a.read("b", safe);
+    b.read("a", a.letters());
+    let moves = b.come_back("moves");
+    assert_eq!(b.payloads(moves), ["7.1"]);
+}
+
 /// A client waits for its session where an older one of it is, and goes on before it has come: what comes
 /// then is not taken in by the older one.
 #[test]

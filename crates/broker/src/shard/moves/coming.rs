@@ -26,7 +26,7 @@ impl Shard {
         if coming.stream != stream || coming.complete {
             return;
         }
-        let (at, came) = (coming.at, coming.came);
+        let (at, came) = (coming.at, coming.came && !coming.joined);
         self.hub.forget_coming(way);
         let slot = self.hub.session_named(&way.0);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
@@ -228,6 +228,7 @@ impl Shard {
             let count = self.hub.append(slot, moved, coming.came, now);
             if !coming.came {
                 self.hub.stats.messages_moved_late += count;
+                self.hub.note_joined(&way.0);
             }
             return Some(slot);
         }
@@ -284,6 +285,7 @@ impl Shard {
             return None;
         }
         let slot = self.hub.session_named(client)?;
+        coming.joined = !own.is_empty();
         self.hub.append_own(slot, own, now);
         self.hub.take_up(slot, taken_up);
         if let Some(session) = self.hub.sessions.get_mut(slot) {
@@ -378,6 +380,16 @@ impl Hub {
         let coming = coming.filter(|_| !self.is_unheard(&way.0));
         let coming = coming.filter(|coming| !coming.complete && !coming.gone);
         waits.max(coming.map(|coming| coming.at))
+    }
+
+    /// A client's session has taken in what was elsewhere, also what it had already: that is not kept
+    /// there for it any more.
+    fn note_joined(&mut self, client: &Arc<str>) {
+        for way in self.moves.ways_of(client) {
+            if let Some(coming) = self.moves.coming.get_mut(&way) {
+                coming.joined |= coming.came;
+            }
+        }
     }
 
     /// Whether a client may not have heard of the session that it has here.
