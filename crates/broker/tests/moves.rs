@@ -708,10 +708,26 @@ fn a_session_does_not_change_places_with_what_came_of_it() {
 /// before it is known there who has it: the session comes as such, not as a part of what is left.
 #[test]
 fn a_session_that_comes_before_it_is_asked_for_is_not_what_is_left_of_it() {
+    for came in [false, true] {
+        a_session_comes_before_it_is_asked_for(came);
+    }
+}
+
+/// With `came` it had come from there before.
+fn a_session_comes_before_it_is_asked_for(came: bool) {
     let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
     let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
-    let moves = a.newcomer(0, "moves");
-    a.subscribe(moves, QoS::ExactlyOnce);
+    let first = if came { &mut b } else { &mut a };
+    let moves = first.newcomer(0, "moves");
+    first.subscribe(moves, QoS::ExactlyOnce);
+    if came {
+        a.post.clock.store(2500, Ordering::Relaxed);
+        come(&mut b, &mut a, "moves");
+        carry(&mut a, &mut b);
+        a.commit();
+        carry(&mut a, &mut b);
+        b.post.clock.store(2700, Ordering::Relaxed);
+    }
     come(&mut a, &mut b, "moves");
     carry(&mut a, &mut b);
     // Nothing more of it comes for a while.

@@ -89,7 +89,15 @@ impl Shard {
         let (client, from) = way;
         let Part { stream, number, .. } = *part;
         let slot = hub.session_named(client);
-        if !hub.moves.coming.contains_key(way) {
+        let leaves = slot.and_then(|slot| hub.sessions.get(slot)?.leaving.as_ref());
+        let leaves = leaves.map_or(0, |leaving| leaving.at);
+        let begins_whole = number == 0 && Round::begins_whole(part.bytes);
+        let coming = hub.moves.coming.get(way).filter(|coming| {
+            // A session that begins to come was not asked for before what is here began to leave: added
+            // to that, it might go to where it comes from, and be known there.
+            !(begins_whole && stream > coming.stream && leaves > coming.at)
+        });
+        if coming.is_none() {
             if hub.moves.awaiting.contains_key(client) {
                 // It is the session, perhaps, and what is left of an old one here does not take it
                 // in: it comes again when it is known here who has what.
@@ -100,8 +108,7 @@ impl Shard {
                 // It was asked for when its client was here, and may be newer than what goes on after
                 // that client.
                 Some(session)
-                    if (session.elsewhere || session.leaving.is_some())
-                        && Round::begins_whole(part.bytes) =>
+                    if (session.elsewhere || session.leaving.is_some()) && begins_whole =>
                 {
                     return hub.write(way, &Letter::Lost { stream });
                 }
