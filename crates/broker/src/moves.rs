@@ -255,6 +255,8 @@ pub(crate) struct Awaiting {
     pub(crate) until: Nanos,
     /// Somebody may have its session who has not been heard.
     pub(crate) unsure: bool,
+    /// What is left of its session was found once, and not the session.
+    pub(crate) missed: bool,
 }
 
 /// A session on its way to another broker.

@@ -833,6 +833,37 @@ fn a_session_that_has_gone_on_is_asked_for_again() {
     }
 }
 
+/// A session goes from one broker to another while these are asked for it, so that it is found at neither,
+/// but what is left of it is: they are asked once more before its client is given a new one.
+#[test]
+fn a_session_that_moves_while_it_is_asked_for_is_asked_for_again() {
+    for comes in [true, false] {
+        let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+        let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+        let moves = a.newcomer(0, "moves");
+        a.subscribe(moves, QoS::ExactlyOnce);
+        come(&mut a, &mut b, "moves");
+        carry(&mut a, &mut b);
+        let mut c = with("c", 3, 3000);
+        let moves = want(&a, &mut c, "moves");
+        let number = c.post.clock.load(Ordering::Relaxed) - 1;
+        assert_eq!(c.take(moves), [], "{comes}");
+        carry(&mut a, &mut c);
+        assert_eq!(c.take(moves), [], "{comes}");
+        let broker = if comes { &b } else { &a };
+        let (at, whole) = broker.shards[0].sought("moves", None, number).unwrap();
+        assert_eq!(whole, comes);
+        let broker = broker.post.name.into();
+        let holder = Holder { broker, at, whole };
+        c.shards[0].found("moves", number, &[holder], false, c.now);
+        let broker = if comes { &mut b } else { &mut a };
+        carry(broker, &mut c);
+        c.commit();
+        assert_eq!(c.take(moves), [PacketType::ConnAck]);
+        assert_eq!(c.is_present, comes);
+    }
+}
+
 /// A session comes to where its client does not wait any more, and takes in what is left of it elsewhere.
 /// It does not end there when its client is back where it came from, which has not what was left.
 #[test]

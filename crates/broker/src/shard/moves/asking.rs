@@ -104,8 +104,17 @@ impl Shard {
                 coming.arrived = holder.at;
             }
         }
-        if conn.is_some() && whole.is_none() {
-            self.connect_awaiting(&client, now);
+        if conn.is_none() || whole.is_some() {
+            return;
+        }
+        // It may have gone on from one broker to another while these were asked, one after the other.
+        let is_left = holders.iter().any(|holder| !holder.whole);
+        match self.hub.moves.awaiting.get_mut(&client) {
+            Some(waits) if is_left && !waits.missed => {
+                waits.missed = true;
+                self.seek_again(&client, now);
+            }
+            _ => self.connect_awaiting(&client, now),
         }
     }
 
@@ -162,6 +171,7 @@ impl Shard {
             until,
             // Until there is an answer.
             unsure: true,
+            missed: false,
         };
         hub.moves.awaiting.insert(client.clone(), waits);
         if let Some(conn) = hub.conn(id) {
