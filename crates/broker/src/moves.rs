@@ -320,6 +320,8 @@ pub(crate) struct Coming {
     pub(crate) came: bool,
     /// What was elsewhere was added to it, and is nowhere else.
     pub(crate) joined: bool,
+    /// What came is the session: where it comes from is only what is left.
+    pub(crate) handed: bool,
     /// Something of it is safe here.
     pub(crate) safe: bool,
     /// It ended here.
@@ -358,6 +360,7 @@ impl Coming {
             held: false,
             came: false,
             joined: false,
+            handed: false,
             safe: false,
             gone: false,
             ending: false,

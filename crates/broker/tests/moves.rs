@@ -908,6 +908,50 @@ fn a_session_that_was_added_to_does_not_end_when_it_stays_where_it_was() {
     assert_eq!(b.payloads(moves), ["7.1"]);
 }
 
+/// A session has come, and where it comes from has not heard of that and gives it to another broker, too. The
+/// client comes back to the first one before that has heard where it was: others are asked who has the session.
+#[test]
+fn a_session_that_may_have_gone_elsewhere_too_is_asked_for() {
+    for hears in [false, true] {
+        let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+        let mut c = Broker::new("c", 3, 3000, 1);
+        let link = a.neighbour();
+        let moves = a.newcomer(0, "moves");
+        a.subscribe(moves, QoS::AtLeastOnce);
+        a.shards[0].closed(moves.1, "gone", a.now);
+        a.named(link, "7.1", None);
+        a.commit();
+        let first = come(&mut a, &mut b, "moves");
+        b.read("a", a.letters());
+        b.commit();
+        assert_eq!(b.payloads(first), ["7.1"]);
+        let got = b.letters();
+        let second = come(&mut a, &mut c, "moves");
+        let session = a.letters();
+        if hears {
+            a.read("b", got);
+            b.read("a", a.letters());
+        }
+        c.read("a", session);
+        c.commit();
+        carry(&mut a, &mut c);
+        c.commit();
+        assert_eq!(c.payloads(second), ["7.1"]);
+        c.give(
+            second,
+            Packet::PubAck(Ack::new(c.packet_id, ReasonCode::Success)),
+        );
+        c.commit();
+        b.post.clock.store(4000, Ordering::Relaxed);
+        let third = want(&c, &mut b, "moves");
+        b.commit();
+        assert_eq!(b.take(third), [], "{hears}");
+        carry(&mut c, &mut b);
+        assert_eq!(b.payloads(third), [""; 0], "{hears}");
+        assert!(b.is_present);
+    }
+}
+
 /// A client waits for its session where an older one of it is, and goes on before it has come: what comes
 /// then is not taken in by the older one.
 #[test]
@@ -1078,16 +1122,11 @@ fn an_identifier_of_an_old_copy_is_not_that_of_a_new_message() {
     assert_eq!(a.payloads(receivers[0]), ["1", "3", "4"]);
 
     // The second broker has not heard that the client was elsewhere.
-    let publisher = b.connect(0, "publisher", 100);
-    b.commit();
-    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
-    assert!(b.is_present);
+    let publisher = b.come_back("publisher");
     b.publish_exactly(publisher, false, "5");
     b.shards[0].closed(publisher.1, "cut", b.now);
     // "6" was sent to the first broker, and did not arrive.
-    let publisher = b.connect(0, "publisher", 100);
-    b.commit();
-    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
+    let publisher = b.come_back("publisher");
     b.publish_exactly(publisher, true, "6");
     b.publish_exactly(publisher, true, "6");
     b.release(publisher);
@@ -1110,9 +1149,7 @@ fn a_repetition_is_told_from_another_message_where_a_session_has_come() {
     b.publish_exactly(publisher, true, "1");
     assert!(b.payloads(receiver).is_empty());
     b.shards[0].closed(publisher.1, "cut", b.now);
-    let publisher = b.connect(0, "publisher", 100);
-    b.commit();
-    assert_eq!(b.take(publisher), [PacketType::ConnAck]);
+    let publisher = b.come_back("publisher");
     b.publish_exactly(publisher, true, "2");
     b.release(publisher);
     assert_eq!(b.payloads(receiver), ["2"]);

@@ -390,13 +390,18 @@ impl Shard {
         }
         let is_own = !is_link && !assigned;
         let session = existing.and_then(|slot| self.hub.sessions.get(slot));
-        let may_be_elsewhere =
-            session.is_none_or(|it| it.elsewhere || !it.is_whole() || it.leaving.is_some());
+        let may_be_elsewhere = session
+            .is_none_or(|it| it.elsewhere || !it.is_whole() || it.leaving.is_some())
+            || self.hub.may_be_elsewhere_too(&client_id);
         if let Looked::Not(body) = looked
             && is_own
             && !clean_start
             && may_be_elsewhere
         {
+            if let Some(slot) = existing {
+                // It need not have been noticed that the client has left.
+                self.take_over(slot, false, now);
+            }
             let awaited = Awaited {
                 body: body.into(),
                 username: username.clone(),

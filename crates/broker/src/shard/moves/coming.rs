@@ -26,17 +26,20 @@ impl Shard {
         if coming.stream != stream || coming.complete {
             return;
         }
-        let (at, came) = (coming.at, coming.came && !coming.joined);
+        let (at, came, joined) = (coming.at, coming.came && !coming.handed, coming.joined);
         self.hub.forget_coming(way);
         let slot = self.hub.session_named(&way.0);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
         if let Some((slot, session)) = session
             && came
-            // Its client was not let in with it.
-            && session.arrived < at
             && session.leaving.is_none()
         {
-            self.end_session(slot, now);
+            match session.arrived.cmp(&at) {
+                // Its client was not let in with it.
+                Ordering::Less if !joined => self.end_session(slot, now),
+                Ordering::Equal => self.hub.follow_client(slot, now),
+                _ => {}
+            }
         }
     }
 
@@ -132,6 +135,7 @@ impl Shard {
         if stream > coming.stream && number == 0 {
             (coming.stream, coming.next) = (stream, 0);
             (coming.round, coming.waits) = (None, None);
+            coming.handed |= coming.came && !begins_whole;
             // What ended here was another session.
             coming.gone &= slot.is_none();
         }
@@ -188,6 +192,7 @@ impl Shard {
         let moved = read.and_then(|()| round.finish());
         let is_left = moved.as_ref().is_some_and(|moved| !moved.whole);
         coming.whole &= !is_left;
+        coming.handed |= coming.came && is_left;
         if is_left && !coming.came && hub.session_named(client).is_none() {
             // There is no session any more; this comes again for the new one.
             hub.moves.coming.insert(way.clone(), coming);
@@ -397,6 +402,17 @@ impl Hub {
                 coming.joined |= coming.came;
             }
         }
+    }
+
+    /// Whether the broker that a client's session came from need not have heard that it is here, and may
+    /// have given it to another one.
+    pub(in crate::shard) fn may_be_elsewhere_too(&self, client: &Arc<str>) -> bool {
+        if self.moves.is_idle() {
+            return false;
+        }
+        let mut ways = self.moves.ways_of(client).into_iter();
+        let coming = |way| self.moves.coming.get(&way);
+        ways.any(|way| coming(way).is_some_and(|it| it.came && !it.handed))
     }
 
     /// Whether a client may not have heard of the session that it has here.
