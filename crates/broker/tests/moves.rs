@@ -952,6 +952,31 @@ fn a_session_that_may_have_gone_elsewhere_too_is_asked_for() {
     }
 }
 
+/// A session comes when its client does not wait any more, and was given a new one, which it may not have
+/// heard of: it stays where it is until that is known, with its subscriptions.
+#[test]
+fn a_session_that_comes_too_late_stays_where_it_is_until_its_client_has_heard() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    let link = a.neighbour();
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::AtLeastOnce);
+    a.shards[0].closed(moves.1, "gone", a.now);
+    let moves = come(&mut a, &mut b, "moves");
+    b.pass(Nanos::from_secs(5));
+    b.commit();
+    assert_eq!(b.take(moves), [PacketType::ConnAck]);
+    assert!(!b.is_present);
+    carry(&mut a, &mut b);
+    a.named(link, "7.1", None);
+    a.commit();
+    carry(&mut a, &mut b);
+    let (_, whole) = a.shards[0].sought("moves", None, 3000).unwrap();
+    assert!(whole);
+    b.give(moves, Packet::PingReq);
+    carry(&mut a, &mut b);
+    assert_eq!(b.payloads(moves), ["7.1"]);
+}
+
 /// A client waits for its session where an older one of it is, and goes on before it has come: what comes
 /// then is not taken in by the older one.
 #[test]

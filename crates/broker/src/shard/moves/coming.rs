@@ -201,6 +201,17 @@ impl Shard {
             }
             return;
         }
+        let is_whole = moved.as_ref().is_some_and(|moved| moved.whole);
+        if is_whole
+            && !coming.came
+            && !hub.moves.awaiting.contains_key(client)
+            && hub.is_unheard(client)
+        {
+            // It came too late for its client, which may not know that.
+            hub.moves.errands.remove(&coming.timer);
+            hub.write(way, &Letter::Lost { stream });
+            return hub.keep_there(way, coming.at, coming.user, now);
+        }
         let slot = moved.and_then(|moved| self.take_in(way, &mut coming, moved, now));
         let hub = &mut self.hub;
         let Some(slot) = slot else {
