@@ -977,6 +977,63 @@ fn a_session_that_comes_too_late_stays_where_it_is_until_its_client_has_heard() 
     assert_eq!(b.payloads(moves), ["7.1"]);
 }
 
+/// A client comes back to where an old copy of its session is, which its newest one begins to go to before it
+/// is known there who has it: that comes as such, and is not added to the older one.
+#[test]
+fn a_session_that_comes_before_it_is_asked_for_is_not_added_to_an_older_one() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let mut c = with("c", 3, 3000);
+    let link = a.neighbour();
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::AtLeastOnce);
+    a.shards[0].closed(moves.1, "gone", a.now);
+    a.named(link, "7.1", None);
+    a.commit();
+    // The second broker has a copy, of which the first one does not hear, and the third one has it then.
+    let moves = come(&mut a, &mut b, "moves");
+    b.read("a", a.letters());
+    b.shards[0].closed(moves.1, "gone", b.now);
+    b.commit();
+    b.letters();
+    come(&mut a, &mut c, "moves");
+    carry(&mut a, &mut c);
+    // The client is at the first one again, and gets what waits.
+    a.post.clock.store(4000, Ordering::Relaxed);
+    let moves = come(&mut c, &mut a, "moves");
+    carry(&mut c, &mut a);
+    a.commit();
+    assert_eq!(a.payloads(moves), ["7.1"]);
+    a.give(
+        moves,
+        Packet::PubAck(Ack::new(a.packet_id, ReasonCode::Success)),
+    );
+    a.commit();
+    a.letters();
+    b.shards[0].arrived_elsewhere("moves", 4000, false, b.now);
+    b.post.clock.store(5000, Ordering::Relaxed);
+    let moves = b.connect(0, "moves", 100);
+    a.shards[0].arrived_elsewhere("moves", 5000, false, a.now);
+    let holder = Holder {
+        broker: "b".into(),
+        at: 5000,
+        whole: true,
+    };
+    a.shards[0].found("moves", 4500, &[holder], false, a.now);
+    carry(&mut a, &mut b);
+    assert_eq!(b.take(moves), []);
+    let (at, whole) = a.shards[0].sought("moves", None, 5000).unwrap();
+    assert!(whole);
+    let broker = "a".into();
+    let holder = Holder { broker, at, whole };
+    b.shards[0].found("moves", 5000, &[holder], false, b.now);
+    carry(&mut a, &mut b);
+    a.commit();
+    carry(&mut a, &mut b);
+    assert_eq!(b.payloads(moves), [""; 0]);
+    assert!(b.is_present);
+}
+
 /// A client waits for its session where an older one of it is, and goes on before it has come: what comes
 /// then is not taken in by the older one.
 #[test]

@@ -93,12 +93,14 @@ impl Shard {
         let Part { stream, number, .. } = *part;
         let slot = hub.session_named(client);
         let leaves = slot.and_then(|slot| hub.sessions.get(slot)?.leaving.as_ref());
-        let leaves = leaves.map_or(0, |leaving| leaving.at);
+        let waits = hub.moves.awaiting.get(client);
+        let since = leaves.map(|it| it.at).max(waits.map(|it| it.number));
         let begins_whole = number == 0 && Round::begins_whole(part.bytes);
         let coming = hub.moves.coming.get(way).filter(|coming| {
-            // A session that begins to come was not asked for before what is here began to leave: added
-            // to that, it might go to where it comes from, and be known there.
-            !(begins_whole && stream > coming.stream && leaves > coming.at)
+            // What was asked for before what is here began to leave, or its client came here, is not a
+            // session that begins now: added to what is here, it might go back to where it comes from,
+            // where all of it is known, or be taken for an older one.
+            !(begins_whole && stream > coming.stream && since > Some(coming.at))
         });
         if coming.is_none() {
             if hub.moves.awaiting.contains_key(client) {
