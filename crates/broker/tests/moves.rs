@@ -1034,6 +1034,32 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_added_to_an_older_one() {
     assert!(b.is_present);
 }
 
+/// What is left of a session was asked for by a broker that its client has left before it was let in: it is
+/// told that nothing is there, and finds the session.
+#[test]
+fn what_is_left_does_not_wait_for_who_has_gone_on() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let link = a.neighbour();
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::AtLeastOnce);
+    let moves = come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    let mut c = with("c", 3, 3000);
+    let gone = want(&a, &mut c, "moves");
+    c.shards[0].closed(gone.1, "gone", c.now);
+    c.shards[0].found("moves", 3000, &[], false, c.now);
+    a.named(link, "7.1", None);
+    a.commit();
+    carry(&mut a, &mut c);
+    let (at, whole) = b.shards[0].sought("moves", None, 5000).unwrap();
+    let broker = "b".into();
+    let holder = Holder { broker, at, whole };
+    a.shards[0].found("moves", 4000, &[holder], false, a.now);
+    carry(&mut a, &mut b);
+    assert_eq!(b.payloads(moves), ["7.1"]);
+}
+
 /// A client waits for its session where an older one of it is, and goes on before it has come: what comes
 /// then is not taken in by the older one.
 #[test]

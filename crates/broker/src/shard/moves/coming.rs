@@ -196,6 +196,11 @@ impl Shard {
         coming.whole &= !is_left;
         coming.handed |= coming.came && is_left;
         if is_left && !coming.came && hub.session_named(client).is_none() {
+            if !hub.moves.awaiting.contains_key(client) {
+                // Nor will there be one: its client has gone on.
+                hub.moves.errands.remove(&coming.timer);
+                return hub.write(way, &Letter::Lost { stream });
+            }
             // There is no session any more; this comes again for the new one.
             hub.moves.coming.insert(way.clone(), coming);
             if awaited {
