@@ -1034,6 +1034,70 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_added_to_an_older_one() {
     assert!(b.is_present);
 }
 
+/// A session comes from where only what was left of it was found, before the one that was found: it has come
+/// there meanwhile. It is not added to the older one that is here, but found again.
+#[test]
+fn a_session_that_was_not_there_yet_is_not_added_to_an_older_one() {
+    let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 1000, 1));
+    for broker in [&mut a, &mut b] {
+        let moves = broker.newcomer(0, "moves");
+        broker.subscribe(moves, QoS::ExactlyOnce);
+        broker.shards[0].closed(moves.1, "gone", broker.now);
+    }
+    b.shards[0].arrived_elsewhere("moves", 3000, false, b.now);
+    b.post.clock.store(4000, Ordering::Relaxed);
+    let moves = b.connect(0, "moves", 100);
+    let holder = |broker: &str, at, whole| Holder {
+        broker: broker.into(),
+        at,
+        whole,
+    };
+    let holders = [holder("a", 0, false), holder("c", 3000, true)];
+    b.shards[0].found("moves", 4000, &holders, false, b.now);
+    let mut take = b.letters();
+    take.truncate(1);
+    a.read("b", take);
+    carry(&mut a, &mut b);
+    let (at, whole) = a.shards[0].sought("moves", None, 4000).unwrap();
+    assert!(whole);
+    b.shards[0].found("moves", 4000, &[holder("a", at, whole)], false, b.now);
+    carry(&mut a, &mut b);
+    // It says again what was not answered.
+    a.pass(Nanos::from_millis(1));
+    carry(&mut a, &mut b);
+    b.commit();
+    assert_eq!(b.take(moves), [PacketType::ConnAck]);
+    let (_, whole) = a.shards[0].sought("moves", None, 4000).unwrap();
+    assert!(!whole);
+}
+
+/// A session comes in place of what is left of it, from where it was not yet when that was asked, and its
+/// client has gone on: it is newer than what was left.
+#[test]
+fn a_session_that_comes_in_place_of_what_is_left_is_newer() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let moves = b.newcomer(0, "moves");
+    b.subscribe(moves, QoS::AtLeastOnce);
+    let (before, _) = b.shards[0].sought("moves", None, 5000).unwrap();
+    a.post.clock.store(3000, Ordering::Relaxed);
+    come(&mut b, &mut a, "moves");
+    carry(&mut b, &mut a);
+    b.post.clock.store(4000, Ordering::Relaxed);
+    let moves = b.connect(0, "moves", 100);
+    let holder = Holder {
+        broker: "a".into(),
+        at: 0,
+        whole: false,
+    };
+    b.shards[0].found("moves", 4000, std::slice::from_ref(&holder), false, b.now);
+    b.shards[0].closed(moves.1, "gone", b.now);
+    b.shards[0].found("moves", 4000, &[holder], false, b.now);
+    carry(&mut b, &mut a);
+    let (at, whole) = b.shards[0].sought("moves", None, 5000).unwrap();
+    assert!(whole && at > before, "{at} after {before}");
+}
+
 /// What is left of a session was asked for by a broker that its client has left before it was let in: it is
 /// told that nothing is there, and finds the session.
 #[test]

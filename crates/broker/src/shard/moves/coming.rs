@@ -127,8 +127,8 @@ impl Shard {
         }
         let awaits = hub.moves.awaiting.contains_key(client);
         let whole = hub.moves.coming.get(way).is_some_and(|coming| coming.whole);
-        if slot.is_none() && awaits && !whole {
-            // What is left of a session comes after it, when it is said again.
+        if awaits && !whole && (slot.is_none() || begins_whole) {
+            // What is left of a session, and other copies of it, come after it, when they are said again.
             return;
         }
         let Some(mut coming) = hub.moves.coming.remove(way) else {
@@ -302,15 +302,18 @@ impl Shard {
         now: Nanos,
     ) -> Option<u32> {
         let (client, from) = way;
+        // Until its client is let in with it, it is older than what that is let in with elsewhere, but newer
+        // than where it comes from, which need not hear that it is here, and than what is left here.
+        let session = slot.and_then(|slot| self.hub.sessions.get(slot));
+        let left = session.filter(|session| !session.unheard);
+        let left = left.map_or(0, |session| session.arrived);
+        let arrived = coming.arrived.max(left) + 1;
         let had = slot.and_then(|slot| self.hub.take_had(slot));
         let had = had.unwrap_or_default();
         let left = slot.map(|slot| self.leave_behind(slot, now));
         let (own, taken_up) = left.unwrap_or_default();
         let federation = self.hub.directory.federation();
         let apart = apart(federation.map_or("", |mesh| mesh.name()), coming.stream);
-        // Until its client is let in with it, it is older than what that is let in with elsewhere, but newer
-        // than where it comes from, which need not hear that it is here.
-        let arrived = coming.arrived + 1;
         if !self.hub.adopt(moved, arrived, &had, &own, apart, now) {
             return None;
         }
