@@ -146,9 +146,15 @@ fn world(seed: u64, faults: Faults) -> World {
 
 /// The same, where messages wait so long for brokers that are away, whoever is to get them.
 fn world_that_heals_in(heal: Nanos, seed: u64, faults: Faults) -> World {
+    world_with(heal, 1, seed, faults)
+}
+
+/// The same, where brokers are so many times as far from each other, and say as rarely that they are there.
+fn world_with(heal: Nanos, far: u64, seed: u64, faults: Faults) -> World {
     let mut rng = Rng::new(seed);
     let n = 2 + rng.below(6) as usize;
-    let edges = graph(&mut rng, n);
+    let mut edges = graph(&mut rng, n);
+    edges.iter_mut().for_each(|edge| edge.delay.0 *= far);
     let mut config = Config::default();
     config.limits.max_queued_messages = faults.room;
     // Of which half may wait for what came before them; who has connected lets 16 come.
@@ -158,7 +164,7 @@ fn world_that_heals_in(heal: Nanos, seed: u64, faults: Faults) -> World {
     config.durability.patience = Nanos([0, 1_000_000, 100_000_000][seed as usize % 3]);
     let store = faults.crashes || rng.chance(50);
     World::new(rng, n, edges, store, &config, |settings| {
-        settings.tree.hello = Nanos::from_millis(200);
+        settings.tree.hello = Nanos::from_millis(200 * far);
         settings.heal = heal;
     })
 }

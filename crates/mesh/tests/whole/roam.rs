@@ -15,7 +15,7 @@ use crate::client::{Anew, Client, Fate};
 use crate::world::{Edge, World};
 use crate::{
     CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, divide, each_seed, introduce, live,
-    place, publish_any, publisher, publishers, world,
+    place, publish_any, publisher, publishers, world, world_with,
 };
 
 /// Who goes from broker to broker.
@@ -238,8 +238,30 @@ fn who_hardly_stays_loses_nothing() {
     for faults in [QUIET, LINKS, CRASHES] {
         all(4, faults, Who::Restless);
     }
-    // A session comes back to where something is left of it before it is known there who has it.
-    run(3164, QUIET, Who::Restless, &mut Outcome::default(), &mut 0);
+    for seed in [
+        // A session comes back to where something is left of it before it is known there who has it.
+        3164,
+        // A client is back where its session came before that was known where it came from.
+        6031, // A session has gone on from where it was found.
+        6199,
+    ] {
+        run(seed, QUIET, Who::Restless, &mut Outcome::default(), &mut 0);
+    }
+}
+
+/// The same where brokers are far from each other, so that clients go on before their sessions have come.
+#[test]
+fn who_hardly_stays_far_from_others_loses_nothing() {
+    let (mut outcome, mut moved) = (Outcome::default(), 0);
+    for faults in [QUIET, LINKS, CRASHES] {
+        each_seed(4, |seed| {
+            let mut world = world_with(Nanos::from_secs(60), 5, seed, faults);
+            let who = Who::Restless;
+            run_in(&mut world, seed, faults, who, &mut outcome, &mut moved);
+        });
+    }
+    println!("far from others: {outcome:?}, {moved} moved");
+    assert!(outcome.delivered > 0 && moved > 0);
 }
 
 /// Two brokers, a subscriber that is at the first, and a publisher at each.
