@@ -517,6 +517,14 @@ pub trait Federation: Debug + Send + Sync {
     fn letter(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}
     /// The answer to [`crate::Shard::link_keep`].
     fn wishes_kept(&self, _number: u64) {}
+    /// The answer to [`crate::Shard::link_flush`].
+    fn flushed(&self, _number: u64) {}
+    /// A client's session leaves for another broker: [`crate::Shard::fenced`] is to be called, with
+    /// the same client and number, when all has come here that was on its way in the mesh, or is not
+    /// waited for any more. False if nobody tells.
+    fn fence(&self, _client_id: &str, _number: u64) -> bool {
+        false
+    }
     /// Names of messages that came from neighbours, the last ones, the latest last, and how many of
     /// them came since [`Self::mark_passed`] returned `mark`.
     fn passed(&self, _mark: u64) -> (Vec<MessageName>, usize) {

@@ -5,8 +5,8 @@
 //! there, and sends the session as a *stream*: operations as they are stored, cut into parts,
 //! each acknowledged, in *rounds*. The first round is the session as it is; what comes
 //! for it meanwhile is kept, and sent in further rounds until every broker knows where
-//! the session is now; then the subscriptions end here, a last round goes, and with its
-//! acknowledgement the session ends. A round is acknowledged when it is committed, and what it
+//! the session is now, and all has come that was on its way before; then the subscriptions
+//! end here, a last round goes, and with its acknowledgement the session ends. A round is acknowledged when it is committed, and what it
 //! had is forgotten here only then. So what was acknowledged to a publisher is at one of
 //! both at every moment, whoever is killed and whatever connection breaks; what is at both
 //! for a moment is recognised by what it is called ([`Had`]).
@@ -274,6 +274,8 @@ pub(crate) struct Leaving {
     pub(crate) ends: Option<Nanos>,
     /// Until when that is put off at most, while there are brokers that do not hear of it.
     pub(crate) ends_by: Nanos,
+    /// After that they end when all has come that was on its way here.
+    pub(crate) fence: Fence,
     /// Those that have ended.
     pub(crate) subscriptions: Option<Vec<Subscription>>,
     /// What is to be committed here before the round is sent.
@@ -296,6 +298,14 @@ pub(crate) struct Leaving {
     pub(crate) messages: u64,
     /// What was to be taken up here meanwhile, see [`crate::session::Window::take_up`].
     pub(crate) taken_up: Vec<TakenUp>,
+}
+
+/// Whether all has come that was on its way here, see [`crate::Federation::fence`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fence {
+    Unasked,
+    Asked,
+    Passed,
 }
 
 /// A packet identifier of a session that ends, of a message with QoS 2 that its client may

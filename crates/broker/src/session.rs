@@ -891,6 +891,18 @@ impl Queue {
             .is_some_and(|waiting| waiting.unacknowledged > 0)
     }
 
+    /// Whether something waits since that time or longer.
+    pub(crate) fn has_since(&self, time: Nanos) -> bool {
+        let Some(waiting) = &self.0 else {
+            return false;
+        };
+        let fronts = [waiting.normal.front(), waiting.bulk.front()];
+        let braked = waiting.braked_lanes().filter_map(VecDeque::front);
+        let urgent = waiting.urgent().flat_map(Lane::iter);
+        let mut oldest = fronts.into_iter().flatten().chain(braked).chain(urgent);
+        oldest.any(|queued| queued.since <= time)
+    }
+
     /// What goes next.
     pub(crate) fn front(&mut self) -> Option<&Delivery> {
         let waiting = self.0.as_mut()?;

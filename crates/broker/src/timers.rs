@@ -20,6 +20,8 @@ pub(crate) enum Timer {
     Parked { slot: u32, generation: u32 },
     /// Neighbours may have to be told of what only little is taken here.
     Brakes,
+    /// Neighbours may have acknowledged what was queued for them.
+    Flushes,
     /// What a neighbour has sent is acknowledged at last.
     Answers { slot: u32, generation: u32 },
     /// A publisher that came too early may go on.

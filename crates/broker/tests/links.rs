@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     AccessControl, Config, ConnId, ConnMeta, Directory, Discipline, Federation, LinkLimits,
-    LinkNews, MessageName, Nanos, Permissions, Restorer, Scope, Shard, StoreTrouble, Testament,
-    Understands, UrgencyRights,
+    LinkNews, MessageName, MoveTimes, Nanos, Permissions, Restorer, Scope, Shard, StoreTrouble,
+    Testament, Understands, UrgencyRights,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -74,6 +74,18 @@ impl Federation for Notes {
 
     fn wishes_kept(&self, number: u64) {
         self.news.lock().unwrap().push(format!("kept {number}"));
+    }
+
+    fn flushed(&self, number: u64) {
+        self.news.lock().unwrap().push(format!("flushed {number}"));
+    }
+
+    fn move_times(&self) -> MoveTimes {
+        MoveTimes {
+            wait: Nanos(0),
+            linger: Nanos(0),
+            heal: Nanos::from_secs(10),
+        }
     }
 
     fn left_behind(&self, _: &str, will: Option<Testament>) {
@@ -377,6 +389,54 @@ fn a_message_crosses_with_its_name_and_arrives_without() {
         .map(|name| (name.origin.get(), name.number))
         .collect();
     assert_eq!(names, [(1, 1), (1, 2)]);
+}
+
+/// It is told when a neighbour has acknowledged all that was queued for it at a moment: what waited, and
+/// what was in flight; not what came later.
+#[test]
+fn it_is_told_when_what_was_queued_is_acknowledged() {
+    let mut pair = Pair::new();
+    let at = |millis| NOW + Nanos::from_millis(millis);
+    let flushed = |pair: &Pair, number: u64| {
+        let news = pair.a.notes.news.lock().unwrap();
+        news.contains(&format!("flushed {number}"))
+    };
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_flush("b", 1, NOW);
+    assert!(flushed(&pair, 1), "nothing is queued");
+    let publisher = pair.a.client("publisher");
+    let publish = |pair: &mut Pair, ids: std::ops::Range<u16>| {
+        ids.for_each(|id| pair.a.publish(publisher, "t", "m", id));
+    };
+    // Ten may be in flight.
+    publish(&mut pair, 1..16);
+    pair.a.shard.link_flush("b", 2, NOW);
+    pair.a.shard.tick(at(1));
+    let mut took = 0;
+    for round in 1..9 {
+        publish(&mut pair, 100 * round..100 * round + 2);
+        pair.a
+            .shard
+            .link_flush("b", 2 + u64::from(round), at(20 * u64::from(round)));
+        if flushed(&pair, 2) {
+            break;
+        }
+        let sent = pair.carry().len();
+        pair.b.shard.tick(at(20 * u64::from(round) + 10));
+        took += sent;
+        pair.carry();
+        pair.a.shard.tick(at(20 * u64::from(round) + 15));
+    }
+    assert!(took >= 15 && flushed(&pair, 2), "{took}");
+    // Nobody is told where the connection is lost.
+    publish(&mut pair, 2000..2001);
+    pair.a.shard.link_flush("b", 50, at(500));
+    let lost = pair.at_a;
+    pair.a.shard.closed(lost, "lost", at(500));
+    pair.a.shard.tick(at(600));
+    pair.a.shard.link_flush("b", 51, at(600));
+    assert!(!flushed(&pair, 50) && !flushed(&pair, 51));
 }
 
 #[test]

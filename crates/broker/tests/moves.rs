@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
@@ -31,6 +31,9 @@ struct Post {
     passed: Mutex<Vec<MessageName>>,
     /// A message is under way.
     linger: Nanos,
+    /// Whether it is told when all has come that was on its way, and of whom that is asked.
+    fences: AtomicBool,
+    fenced: Mutex<Vec<(String, u64)>>,
 }
 
 impl Post {
@@ -66,6 +69,10 @@ impl Federation for Post {
     }
     fn letter(&self, _: &str, client: &str, body: Arc<[u8]>) {
         self.letters.lock().unwrap().push((client.into(), body));
+    }
+    fn fence(&self, client: &str, number: u64) -> bool {
+        self.fenced.lock().unwrap().push((client.into(), number));
+        self.fences.load(Ordering::Relaxed)
     }
     fn move_times(&self) -> MoveTimes {
         MoveTimes {
@@ -116,6 +123,8 @@ impl Broker {
             letters: Mutex::default(),
             passed: Mutex::default(),
             linger,
+            fences: AtomicBool::new(false),
+            fenced: Mutex::default(),
         });
         directory.set_federation(post.clone());
         let now = Nanos::from_secs(1);
@@ -503,6 +512,49 @@ fn what_another_shard_has_sent_when_a_session_leaves_goes_with_it() {
     }
     assert!(a.shards[0].client("kept").is_none());
     assert_eq!(b.take(there), [PacketType::Publish]);
+}
+
+#[test]
+fn a_session_wants_what_was_on_its_way_until_that_has_come() {
+    let mut a = Broker::new("a", 1, 1000, 1);
+    let mut b = Broker::new("b", 2, 2000, 1);
+    a.post.fences.store(true, Ordering::Relaxed);
+    let moves = a.newcomer(0, "moves");
+    a.subscribe(moves, QoS::AtLeastOnce);
+    let link = a.neighbour();
+    let there = come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    b.commit();
+    let on = |a: &mut Broker, b: &mut Broker| {
+        for _ in 0..5 {
+            carry(a, b);
+            a.pass(Nanos::from_secs(1));
+            a.commit();
+        }
+    };
+    on(&mut a, &mut b);
+    let asked = std::mem::take(&mut *a.post.fenced.lock().unwrap());
+    let [(client, number)] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(client, "moves");
+    a.named(link, "7,5", None);
+    a.commit();
+    on(&mut a, &mut b);
+    assert_eq!(b.payloads(there), ["7,5"]);
+    // The answer to another question.
+    let now = a.now;
+    a.shards[0].fenced("moves", number + 1, now);
+    on(&mut a, &mut b);
+    assert!(a.shards[0].client("moves").is_some());
+    a.named(link, "7,6", None);
+    a.commit();
+    let now = a.now;
+    a.shards[0].fenced("moves", *number, now);
+    on(&mut a, &mut b);
+    assert_eq!(b.payloads(there), ["7,6"]);
+    assert!(a.shards[0].client("moves").is_none());
+    assert_eq!(*a.post.fenced.lock().unwrap(), []);
 }
 
 #[test]

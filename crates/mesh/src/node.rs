@@ -1,12 +1,14 @@
 //! One broker of the mesh: what happens between its tree, its table and its neighbours.
 //!
 //! Each part keeps its own state: [`links`] (connections and numbers), [`filters`] (who wants
-//! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`] (what waits for links that do not carry),
+//! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`]
+//! (what waits for links that do not carry), [`fences`] (whether all has come that was on its way),
 //! [`keeping`] (what a restart must not lose), [`sessions`] and [`clients`]. A [`Node`] hands each
 //! event to the part that it is for; then it settles: does what the tree asks and tells neighbours
 //! what there is to tell, in an order in which nobody sends what another cannot know yet.
 
 mod clients;
+mod fences;
 mod filters;
 mod keeping;
 mod lasting;
@@ -26,6 +28,7 @@ use punctual_codec::topic;
 use punctual_model::Nanos;
 
 use self::clients::Clients;
+use self::fences::Fences;
 use self::filters::Filters;
 use self::keeping::Keeping;
 use self::lasting::Lasting;
@@ -66,6 +69,7 @@ pub struct Node {
     keeping: Keeping,
     clients: Clients,
     seeks: Seeks,
+    fences: Fences,
     pace: Pace,
     traces: u64,
     outputs: Outputs,
@@ -90,6 +94,7 @@ impl Node {
             keeping: Keeping::default(),
             clients: Clients::new(&settings),
             seeks: Seeks::default(),
+            fences: Fences::default(),
             pace: Pace::new(settings.batch),
             traces: 0,
             outputs: Outputs::default(),
@@ -269,6 +274,8 @@ impl Node {
             Message::Sums(sums) => self.heard_sums(link, sums),
             Message::Ask(about) => self.asked(link, about),
             Message::Lasting(told) => self.heard_lasting(link, told),
+            Message::Fence(fence) => self.heard_fence(link, fence, now),
+            Message::Fenced(fenced) => self.heard_fenced(link, fenced, now),
             Message::Trace(trace) => self.follow(Some(link), trace),
             Message::Traced(traced) => self.traced(traced),
         }
@@ -408,6 +415,7 @@ impl Node {
         self.pass_on(now);
         self.publish_wills(now);
         self.answer_late_seeks(now);
+        self.tick_fences(now);
         self.settle(now);
     }
 
@@ -419,6 +427,7 @@ impl Node {
             .chain(self.members.next_leave(&self.links))
             .chain(self.clients.wills.next())
             .chain(self.seeks.next())
+            .chain(self.fences.next())
             .fold(self.tree.next_timeout(), Ord::min)
     }
 
@@ -457,6 +466,7 @@ impl Node {
         let changed = self.reach.has_changes();
         if changed {
             self.note_presence(now);
+            self.forget_lost_fences();
             self.note_kept();
             self.tell_reach(now);
         }

@@ -8,6 +8,7 @@
 //! within its bound; what does not decode ends the link.
 
 mod clients;
+mod fences;
 mod lasting;
 mod sessions;
 
@@ -15,6 +16,7 @@ use punctual_codec::topic;
 use punctual_model::Nanos;
 
 pub use self::clients::{Arrival, Left, Testament};
+pub use self::fences::{Fence, Fenced};
 pub use self::lasting::Lasting;
 pub use self::sessions::{Found, Holder, Letter, Seek as SeekSession};
 
@@ -25,7 +27,7 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=10;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=11;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
@@ -51,6 +53,8 @@ pub const ORIGINS: u8 = 9;
 /// From this version on who answers for others who has a session says if not all of them could be
 /// asked.
 pub const INCOMPLETE: u8 = 10;
+/// From this version on brokers tell each other when all has come that was on its way.
+pub const FENCES: u8 = 11;
 /// Before the name of a broker in [`Lasting`]: the one that is told of keeps messages for it.
 pub const KEEPS: &str = "$mesh/keeps/";
 /// Parts that filters are divided into when tables are compared.
@@ -140,6 +144,10 @@ pub enum Message {
     Ask(Vec<BrokerId>),
     /// What those at one broker await.
     Lasting(Lasting),
+    /// Asks to say when all has come that is on its way from the receiver and those behind it.
+    Fence(Fence),
+    /// Answer to that.
+    Fenced(Fenced),
 }
 
 /// A broker, and the filter of a shared subscription that has members there.
@@ -341,6 +349,14 @@ impl Message {
                 out.byte(18);
                 out.lasting(told);
             }
+            Self::Fence(fence) => {
+                out.byte(21);
+                out.fence(fence);
+            }
+            Self::Fenced(fenced) => {
+                out.byte(22);
+                out.fenced(fenced);
+            }
         }
         out.0
     }
@@ -443,6 +459,8 @@ impl Message {
             16 => Self::Sums(from.sums()?),
             17 => Self::Ask(from.ids()?),
             18 => Self::Lasting(from.lasting()?),
+            21 => Self::Fence(from.fence()?),
+            22 => Self::Fenced(from.fenced()?),
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -843,6 +861,14 @@ mod tests {
                     })
                 }
             ),
+            (id(), any::<u64>(), any::<bool>()).prop_map(|(by, number, settled)| {
+                Message::Fence(Fence {
+                    by,
+                    number,
+                    settled,
+                })
+            }),
+            (id(), any::<u64>()).prop_map(|(by, number)| Message::Fenced(Fenced { by, number })),
             (id(), id(), body).prop_map(|(to, from, body)| Message::Letter(Letter {
                 to,
                 from,

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use punctual_mesh::wire::{Holder, INCOMPLETE, LASTING, SeekSession, TRACES, Traced, VERSIONS};
+use punctual_mesh::wire::{
+    FENCES, Holder, INCOMPLETE, LASTING, SeekSession, TRACES, Traced, VERSIONS,
+};
 use punctual_mesh::{BrokerId, LinkId, Node, NotForgotten, Output, Settings};
 use punctual_model::Nanos;
 
@@ -31,6 +33,9 @@ struct Row {
     leads: BTreeMap<(usize, BrokerId), Vec<BrokerId>>,
     /// One that keeps nothing at the moment, and what it is asked to keep.
     unkept: Option<(usize, u64)>,
+    /// One whose neighbours acknowledge nothing at the moment, and what it waits for.
+    stuck: Option<usize>,
+    flushes: Vec<u64>,
     now: Nanos,
 }
 
@@ -51,6 +56,8 @@ impl Row {
             moved: Vec::new(),
             leads: BTreeMap::new(),
             unkept: None,
+            stuck: None,
+            flushes: Vec::new(),
             now,
         };
         for b in 1..n {
@@ -109,7 +116,12 @@ impl Row {
                                 self.leads.insert((n, peer), brokers);
                             }
                         }
+                        Output::Flush { number, .. } if self.stuck == Some(n) => {
+                            self.flushes.push(number);
+                        }
+                        Output::Flush { number, .. } => self.nodes[n].flushed(number),
                         Output::Sought(_)
+                        | Output::Fenced { .. }
                         | Output::Found { .. }
                         | Output::Letter { .. }
                         | Output::Came { .. }
@@ -525,6 +537,101 @@ fn what_lingers_is_kept_for_a_while_when_who_sent_what_waits_is_gone() {
         row.run_for(200);
         assert!(forgotten(&row), "silently: {silently}");
     }
+}
+
+/// What is kept for a lost link is forgotten when all has come that was on its way, in `heal` at the
+/// latest; where an earlier version is spoken that is not known.
+#[test]
+fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
+    let forgotten = |row: &Row| row.moved.contains(&(0, given_up(9, None)));
+    let lose = |mut row: Row, stuck: usize| {
+        let behind = vec![name(2)];
+        row.nodes[0].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
+        row.stuck = Some(stuck);
+        row.run_for(1900);
+        assert!(!forgotten(&row));
+        row.run_for(200);
+        row
+    };
+    // Either of the two has something queued.
+    for stuck in [1, 2] {
+        let mut row = lose(Row::new(3, None), stuck);
+        row.run_for(5000);
+        let flushes = std::mem::take(&mut row.flushes);
+        let [number] = flushes[..] else {
+            panic!("asked again while it waits: {flushes:?}");
+        };
+        assert!(!forgotten(&row));
+        row.nodes[stuck].flushed(number);
+        row.settle();
+        assert!(forgotten(&row));
+    }
+    let mut row = lose(Row::new(3, None), 2);
+    // On the way of the question there is another link now.
+    row.cut(1, 2);
+    row.connect(1, 2, *VERSIONS.end());
+    row.run_for(2500);
+    assert!(row.flushes.len() == 2 && !forgotten(&row));
+    row.nodes[2].flushed(row.flushes[0]);
+    row.settle();
+    assert!(!forgotten(&row), "what was asked before is void");
+    row.nodes[2].flushed(row.flushes[1]);
+    row.settle();
+    assert!(forgotten(&row));
+
+    let mut row = lose(Row::new(3, None), 1);
+    row.run_for(9700);
+    assert!(!forgotten(&row));
+    row.run_for(300);
+    assert!(forgotten(&row), "nothing waits for ever");
+
+    assert!(forgotten(&lose(Row::speaking(3, Some(1), FENCES - 1), 1)));
+    assert!(forgotten(&lose(Row::speaking(3, Some(2), FENCES - 1), 2)));
+}
+
+/// For sessions that leave it is asked twice, for several at once, and not while something that is
+/// kept for a lost link may turn round.
+#[test]
+fn sessions_leave_when_what_was_on_its_way_has_come() {
+    let mut row = Row::new(3, None);
+    let fenced = |row: &mut Row| -> Vec<u64> {
+        let is = |(_, output): &(usize, Output)| matches!(output, Output::Fenced { .. });
+        let fenced = row.asked.extract_if(.., |asked| is(asked));
+        let numbers = fenced.map(|(n, output)| match output {
+            Output::Fenced { client, number } if n == 0 && *client == *"c" => number,
+            other => panic!("{n}: {other:?}"),
+        });
+        numbers.collect()
+    };
+    row.stuck = Some(2);
+    for number in [1, 2, 3] {
+        row.nodes[0].fence(number, "c", row.now);
+        row.settle();
+    }
+    for numbers in [vec![1], vec![2, 3]] {
+        for _ in 0..2 {
+            row.run_for(300);
+            assert!(fenced(&mut row).is_empty());
+            assert_eq!(row.flushes.len(), 1);
+            row.nodes[2].flushed(row.flushes.remove(0));
+            row.run_for(10);
+        }
+        assert_eq!(fenced(&mut row), numbers);
+    }
+    row.stuck = None;
+    let behind = vec![name(1)];
+    row.nodes[2].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
+    row.run_for(100);
+    row.nodes[0].fence(4, "c", row.now);
+    row.run_for(1800);
+    assert!(fenced(&mut row).is_empty());
+    row.run_for(1500);
+    assert_eq!(fenced(&mut row), [4]);
+
+    let mut alone = Row::new(1, None);
+    alone.nodes[0].fence(5, "c", alone.now);
+    alone.run_for(10);
+    assert_eq!(fenced(&mut alone), [5]);
 }
 
 #[test]

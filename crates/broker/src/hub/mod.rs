@@ -27,6 +27,7 @@ use crate::message::Messages;
 use crate::moves::Moves;
 use crate::passed::PassedOn;
 use crate::session::{Names, Session, Step, Will};
+use crate::shard::flush::Flush;
 use crate::slab::Slab;
 use crate::timers::{Timer, Timers};
 use crate::{Config, Nanos, Stats};
@@ -97,6 +98,8 @@ pub(crate) struct Hub {
     pub(crate) brakes_armed: bool,
     /// What neighbours sent again and others got because of that.
     pub(crate) passed_on: PassedOn,
+    /// What [`crate::Shard::link_flush`] was asked and has not answered.
+    pub(crate) flushes: Vec<Flush>,
     /// What [`crate::Shard::link_keep`] was asked last, and the ticket that it waits for.
     pub(crate) wishes: Option<(u64, u64)>,
     /// A neighbour's run is taken apart: for those who do not take it as it is.

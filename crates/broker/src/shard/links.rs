@@ -905,7 +905,7 @@ impl Shard {
         }
     }
 
-    fn link_session(&self, peer: &str) -> Option<u32> {
+    pub(super) fn link_session(&self, peer: &str) -> Option<u32> {
         self.hub.session_named(&format!("{LINK_PREFIX}{peer}"))
     }
 

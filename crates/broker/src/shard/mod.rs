@@ -4,6 +4,7 @@ mod acknowledged;
 mod admission;
 mod brakes;
 mod connect;
+pub(crate) mod flush;
 mod inspect;
 mod lifecycle;
 mod links;
@@ -207,6 +208,7 @@ impl Shard {
                 neighbours: Vec::new(),
                 brakes_armed: false,
                 passed_on: PassedOn::default(),
+                flushes: Vec::new(),
                 wishes: None,
                 unpacking: None,
                 queue_full_reported: Nanos(0),
@@ -987,7 +989,7 @@ impl Shard {
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
             Timer::Errand { id } => moves.errands.get(&id).is_some_and(|(due, _)| *due == at),
-            Timer::Brakes | Timer::Sys | Timer::Housekeeping => true,
+            Timer::Brakes | Timer::Flushes | Timer::Sys | Timer::Housekeeping => true,
         });
     }
 
@@ -1045,6 +1047,7 @@ impl Shard {
                 self.hub.send_answers(ConnId { slot, generation });
             }
             Timer::Brakes => self.hub.tell_brakes(now),
+            Timer::Flushes => self.hub.flushes_are_due(now),
             Timer::Errand { id } => self.run_errand(id, now),
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {

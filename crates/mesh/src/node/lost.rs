@@ -11,7 +11,8 @@
 //! have come from elsewhere, and who has it recognises it ([`crate::seen`]).
 //!
 //! Once all that were behind the lost link are back, what still comes for it is passed on
-//! for [`super::Settings::linger`], since messages may be under way from brokers that did not
+//! for [`super::Settings::linger`], and until all has come that was on its way then
+//! ([`super::fences`]), since messages may be under way from brokers that did not
 //! know yet; then it is forgotten. For who does not come back in [`super::Settings::heal`] only what
 //! its persistent sessions await ([`super::lasting`]) is kept from then on, for
 //! [`super::Settings::keep`] altogether. Who has none is given up, unless no link carries at all:
@@ -50,11 +51,33 @@ struct Lost {
     away: Option<BTreeSet<BrokerId>>,
     /// Since when others are.
     changed: Option<Nanos>,
+    /// Whether all has come that was on its way, when that was long enough ago.
+    fence: Across,
     /// One that an operator has taken out of `behind`, until what follows from that is done.
     forgotten: Option<BrokerId>,
 }
 
+/// Whether all has come that was on its way, see [`super::fences`].
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Across {
+    #[default]
+    Unasked,
+    /// It is to be asked.
+    Wanted,
+    /// With that number.
+    Asked(u64),
+    Passed,
+}
+
 impl Lost {
+    /// Whether all has come that was on its way; asks for it if not.
+    fn is_fenced(&mut self) -> bool {
+        if self.fence == Across::Unasked {
+            self.fence = Across::Wanted;
+        }
+        self.fence == Across::Passed
+    }
+
     /// Those that are away, if what is kept is to be narrowed to what they await: when it was not,
     /// when one of them was forgotten, or, once nothing can be under way from who does not know yet,
     /// when others are away by now.
@@ -68,13 +91,14 @@ impl Lost {
         match &self.away {
             None => Some(away),
             Some(before) if *before == away => {
-                self.changed = None;
+                (self.changed, self.fence) = (None, Across::Unasked);
                 forgets.then_some(away)
             }
             Some(_) => {
                 let changed = *self.changed.get_or_insert(now);
                 let ends = links.linger_ends(changed);
-                ends.is_some_and(|end| end <= now).then_some(away)
+                let lingered = ends.is_some_and(|end| end <= now);
+                (lingered && self.is_fenced()).then_some(away)
             }
         }
     }
@@ -96,6 +120,8 @@ struct Due {
     narrow: Vec<(LinkId, BTreeSet<BrokerId>)>,
     /// Links for which nothing is kept after that, and who was forgotten if it is for that.
     over: Vec<(LinkId, Option<BrokerId>)>,
+    /// Links for which nothing is done before all has come that is on its way.
+    fences: Vec<LinkId>,
 }
 
 /// Links that carried and do not any more.
@@ -140,6 +166,7 @@ impl LostLinks {
             pass_on: now,
             away: None,
             changed: None,
+            fence: Across::Unasked,
             forgotten: None,
         };
         self.lost.insert(link, lost);
@@ -199,6 +226,33 @@ impl LostLinks {
         self.lost.keys().copied()
     }
 
+    /// Whether what is kept for any goes elsewhere, as all are back.
+    pub(super) fn are_back(&self) -> bool {
+        self.lost.values().any(|lost| lost.back.is_some())
+    }
+
+    /// A question is asked for a link.
+    fn fence_is_asked(&mut self, link: LinkId, number: u64) {
+        if let Some(lost) = self.lost.get_mut(&link) {
+            lost.fence = Across::Asked(number);
+        }
+    }
+
+    /// Whether a link waits for the answer to a question.
+    fn awaits_fence(&self, link: LinkId, number: u64) -> bool {
+        let lost = self.lost.get(&link);
+        lost.is_some_and(|lost| lost.fence == Across::Asked(number))
+    }
+
+    /// That is answered.
+    pub(super) fn fenced(&mut self, link: LinkId, number: u64) {
+        if self.awaits_fence(link, number)
+            && let Some(lost) = self.lost.get_mut(&link)
+        {
+            lost.fence = Across::Passed;
+        }
+    }
+
     /// All that any led to, or those that carry again and are not known to lead to them.
     fn behind(&self) -> BTreeSet<BrokerId> {
         let behind = self.lost.values().filter_map(|lost| lost.behind.as_ref());
@@ -238,13 +292,15 @@ impl LostLinks {
                 Some(behind) => reach.where_are(behind),
                 None => (Vec::new(), false),
             };
-            if !all {
-                lost.back = None;
-            } else if lost.back.is_none() {
-                (lost.back, lost.pass_on, lost.changed) = (Some(now), now, None);
+            if all != lost.back.is_some() {
+                (lost.back, lost.fence) = (all.then_some(now), Across::Unasked);
+                if all {
+                    (lost.pass_on, lost.changed) = (now, None);
+                }
             }
             let lingers = lost.back.and_then(|back| links.linger_ends(back));
             let lingered = lingers.is_some_and(|end| end <= now);
+            let lingered = lingered && lost.is_fenced();
             let forgotten = lost.forgotten.take();
             let forgets = forgotten.is_some();
             let is_empty = lost.behind.as_ref().is_some_and(BTreeSet::is_empty);
@@ -261,6 +317,9 @@ impl LostLinks {
                     (ends, narrows) = (true, None);
                 }
             }
+            if lost.fence == Across::Wanted {
+                due.fences.push(*from);
+            }
             if ends || narrows.is_some() || all && lost.pass_on <= now {
                 lost.pass_on = now + self.again;
                 let last = to.len();
@@ -275,6 +334,7 @@ impl LostLinks {
                 due.over.push((*from, forgotten));
             } else if let Some(away) = narrows {
                 (lost.away, lost.changed) = (Some(away.clone()), None);
+                lost.fence = Across::Unasked;
                 due.narrow.push((*from, away));
             }
         }
@@ -284,11 +344,16 @@ impl LostLinks {
     /// When something is due.
     fn next(&self, links: &Links, may_heal: bool) -> Option<Nanos> {
         let due = self.lost.values().filter_map(|lost| {
+            // Later it is told when there is something to do.
+            let lingers = |since| {
+                let ends = links.linger_ends(since);
+                ends.filter(|_| matches!(lost.fence, Across::Unasked | Across::Passed))
+            };
             let all = match lost.back {
-                Some(back) => [links.linger_ends(back), Some(lost.pass_on)],
+                Some(back) => [lingers(back), Some(lost.pass_on)],
                 None => {
                     let heals = lost.away.is_none().then_some(lost.since + self.heal);
-                    let narrows = lost.changed.and_then(|changed| links.linger_ends(changed));
+                    let narrows = lost.changed.and_then(lingers);
                     [heals, narrows].map(|at| at.filter(|_| may_heal))
                 }
             };
@@ -367,6 +432,13 @@ impl Node {
             }
             self.note_kept();
         }
+        for link in due.fences {
+            let number = self.fences.begin_for(link, now, now + self.settings.heal);
+            self.lost.fence_is_asked(link, number);
+        }
+        let lost = &self.lost;
+        self.fences
+            .retain(|link, number| lost.awaits_fence(link, number));
         let led_to = self.led_to();
         self.lasting
             .retain(|id| led_to.contains(id), &mut self.outputs, now);

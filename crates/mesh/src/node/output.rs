@@ -145,6 +145,21 @@ pub enum Output {
         /// Since when it may not have been, unnoticed for a while; 0 if it never was.
         away: Nanos,
     },
+    /// When the neighbour has acknowledged all that is queued for it now,
+    /// [`crate::Node::flushed`] is to be called with that number, unless its connection is lost before.
+    Flush {
+        /// Which.
+        link: LinkId,
+        /// Of this order.
+        number: u64,
+    },
+    /// The answer to [`crate::Node::fence`].
+    Fenced {
+        /// Client identifier.
+        client: Box<str>,
+        /// As it was given.
+        number: u64,
+    },
     /// An answer to [`crate::Node::trace`].
     Traced(Traced),
     /// Something for the log.

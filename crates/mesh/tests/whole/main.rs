@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use client::{Client, Fate};
 use punctual_broker::Config;
 use punctual_codec::{QoS, topic};
+use punctual_mesh::Settings;
 use punctual_mesh::wire::{BRAKES, LASTING, ORDER, ORIGINS};
 use punctual_model::Nanos;
 use punctual_sim::Rng;
@@ -141,20 +142,19 @@ fn fault(world: &mut World, faults: Faults) {
 
 /// Brokers as they mostly are, on some graph.
 fn world(seed: u64, faults: Faults) -> World {
-    world_that_heals_in(Nanos::from_secs(60), seed, faults)
+    world_with(seed, faults, |_| ())
 }
 
 /// The same, where messages wait so long for brokers that are away, whoever is to get them.
 fn world_that_heals_in(heal: Nanos, seed: u64, faults: Faults) -> World {
-    world_with(heal, 1, seed, faults)
+    world_with(seed, faults, |settings| settings.heal = heal)
 }
 
-/// The same, where brokers are so many times as far from each other, and say as rarely that they are there.
-fn world_with(heal: Nanos, far: u64, seed: u64, faults: Faults) -> World {
+/// The same, with other settings.
+fn world_with(seed: u64, faults: Faults, change: impl Fn(&mut Settings)) -> World {
     let mut rng = Rng::new(seed);
     let n = 2 + rng.below(6) as usize;
-    let mut edges = graph(&mut rng, n);
-    edges.iter_mut().for_each(|edge| edge.delay.0 *= far);
+    let edges = graph(&mut rng, n);
     let mut config = Config::default();
     config.limits.max_queued_messages = faults.room;
     // Of which half may wait for what came before them; who has connected lets 16 come.
@@ -164,9 +164,32 @@ fn world_with(heal: Nanos, far: u64, seed: u64, faults: Faults) -> World {
     config.durability.patience = Nanos([0, 1_000_000, 100_000_000][seed as usize % 3]);
     let store = faults.crashes || rng.chance(50);
     World::new(rng, n, edges, store, &config, |settings| {
-        settings.tree.hello = Nanos::from_millis(200 * far);
-        settings.heal = heal;
+        settings.tree.hello = Nanos::from_millis(200);
+        settings.heal = Nanos::from_secs(60);
+        change(settings);
     })
+}
+
+/// Brokers that are so many times as far from each other, and say as rarely that they are there.
+fn world_far_apart(far: u64, seed: u64, faults: Faults) -> World {
+    let mut world = world_with(seed, faults, |settings| settings.tree.hello.0 *= far);
+    for edge in &mut world.edges {
+        edge.delay.0 *= far;
+    }
+    world
+}
+
+/// Brokers between which messages are under way for seconds: few at a time, over long connections.
+fn world_with_long_queues(seed: u64, faults: Faults) -> World {
+    let mut world = world_with(seed, faults, |settings| {
+        settings.heal = Nanos::from_secs(600);
+        settings.session_wait = Nanos::from_secs(10);
+    });
+    world.window = 2;
+    for edge in 0..world.edges.len() {
+        world.edges[edge].delay = Nanos(world.rng.within(10_000_000..=60_000_000));
+    }
+    world
 }
 
 /// The client that publishes at a broker.
@@ -254,6 +277,18 @@ fn live(
     }
 }
 
+/// Until nothing waits anywhere, or it seems to wait for ever.
+fn drain(world: &mut World) {
+    let waits = |site: &site::Site| {
+        let running = site.running.as_ref();
+        running.is_some_and(|running| running.directory.totals().queued_bytes > 0)
+    };
+    let end = world.now + Nanos::from_secs(600);
+    while world.now < end && world.sites.iter().any(waits) {
+        world.run_for(5000);
+    }
+}
+
 fn heal(world: &mut World) {
     (0..world.edges.len()).for_each(|edge| world.mend(edge));
     (0..world.sites.len()).for_each(|n| world.start(n));
@@ -306,6 +341,7 @@ fn run_with_pauses(
     });
     // What is kept for links that do not carry is given up by then.
     world.run_for(50_000);
+    drain(world);
     world.note_answers();
     check(seed, world, true, outcome);
 }
@@ -521,6 +557,19 @@ fn nothing_is_lost_with_little_room_and_stores_that_fill_up() {
         room: 20,
     };
     all(8, faults);
+}
+
+/// Brokers go to other places in the tree while messages are on their way to the old ones for
+/// seconds.
+#[test]
+fn nothing_is_lost_while_it_is_under_way_for_long() {
+    let mut outcome = Outcome::default();
+    each_seed(8, |seed| {
+        let mut world = world_with_long_queues(seed, LINKS);
+        run_in(&mut world, seed, LINKS, &mut outcome);
+    });
+    println!("under way for long: {outcome:?}");
+    assert!(outcome.delivered > 0);
 }
 
 /// With these seeds a link carries at one end alone for a moment, and the other end hears

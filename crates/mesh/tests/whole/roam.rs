@@ -14,8 +14,9 @@ use punctual_sim::Rng;
 use crate::client::{Anew, Client, Fate};
 use crate::world::{Edge, World};
 use crate::{
-    CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, divide, each_seed, introduce, live,
-    place, publish_any, publisher, publishers, world, world_with,
+    CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, divide, drain, each_seed,
+    introduce, live, place, publish_any, publisher, publishers, world, world_far_apart,
+    world_with_long_queues,
 };
 
 /// Who goes from broker to broker.
@@ -84,6 +85,7 @@ fn run_in(
         world.ping(client);
     }
     world.run_for(60_000);
+    drain(world);
     world.note_answers();
     for site in &mut world.sites {
         let stats = site.running.as_mut().unwrap().shard.stats();
@@ -119,6 +121,28 @@ fn sessions_follow_in_quiet() {
 fn sessions_follow_while_links_fail() {
     let faults = LINKS;
     all(8, faults, Who::Subscribers);
+}
+
+/// Sessions go while messages are on their way to where they were for seconds.
+#[test]
+fn sessions_follow_while_messages_are_under_way_for_long() {
+    under_way_for_long(QUIET);
+}
+
+#[test]
+fn sessions_follow_while_messages_are_under_way_for_long_and_links_fail() {
+    under_way_for_long(LINKS);
+}
+
+fn under_way_for_long(faults: Faults) {
+    let (mut outcome, mut moved) = (Outcome::default(), 0);
+    each_seed(8, |seed| {
+        let mut world = world_with_long_queues(seed, faults);
+        let who = Who::Subscribers;
+        run_in(&mut world, seed, faults, who, &mut outcome, &mut moved);
+    });
+    println!("under way for long, {faults:?}: {outcome:?}, {moved} moved");
+    assert!(outcome.delivered > 0 && moved > 0);
 }
 
 /// With this seed a session comes to a broker where its client waited for it, and which that client
@@ -255,7 +279,7 @@ fn who_hardly_stays_far_from_others_loses_nothing() {
     let (mut outcome, mut moved) = (Outcome::default(), 0);
     for faults in [QUIET, LINKS, CRASHES] {
         each_seed(4, |seed| {
-            let mut world = world_with(Nanos::from_secs(60), 5, seed, faults);
+            let mut world = world_far_apart(5, seed, faults);
             let who = Who::Restless;
             run_in(&mut world, seed, faults, who, &mut outcome, &mut moved);
         });
@@ -271,13 +295,19 @@ fn pair(store: bool, filter: &'static str) -> World {
 
 /// The same, with that subscriber.
 fn pair_of(store: bool, subscriber: Client) -> World {
+    pair_with(2, 16, store, subscriber)
+}
+
+/// The same, with so many ms between the two, and as many messages in flight.
+fn pair_with(delay: u64, window: u16, store: bool, subscriber: Client) -> World {
     let edge = Edge {
         ends: [0, 1],
-        delay: Nanos::from_millis(2),
+        delay: Nanos::from_millis(delay),
         cut: false,
     };
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 2, vec![edge], store, &config, |_| ());
+    world.window = window;
     world.clients = vec![subscriber, publisher(0), publisher(1)];
     world.run_for(5000);
     connect_all(&mut world);
@@ -381,6 +411,26 @@ fn who_finds_its_broker_dead_gets_what_waits_there_when_it_is_back() {
     let all: BTreeSet<u64> = world.clients[0].received.iter().copied().collect();
     assert_eq!((world.clients[0].received.len(), all.len()), (40, 40));
     assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
+}
+
+/// Messages wait for seconds to cross a slow link to where a session was when they were published; it has
+/// left long before they come.
+#[test]
+fn what_waits_for_seconds_comes_to_where_a_session_has_gone() {
+    for store in [false, true] {
+        let mut world = pair_with(4, 1, store, Client::new("s".into(), Some("t"), 0));
+        world.hang_up(0);
+        for _ in 0..500 {
+            world.publish(2, "t", QoS::ExactlyOnce);
+            world.run_for(1);
+        }
+        world.move_to(0, 1);
+        world.run_for(3500);
+        let under_way = world.published.len() - world.clients[0].received.len();
+        assert!(under_way > 50, "{under_way}");
+        came_once(&mut world, 1, "what waited");
+        assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
+    }
 }
 
 /// Publishes more than the link takes at once, of what the first broker is told; a third client

@@ -32,6 +32,8 @@ enum Input {
     Seek(u64, Box<str>, Option<Box<str>>),
     Letter(BrokerId, Box<str>, Arc<[u8]>),
     Kept(u64),
+    Fence(u64, Box<str>),
+    Flushed(u64),
     Up(ConnId, BrokerId, bool),
     Told(ConnId, Vec<u8>),
     Waits(ConnId, bool),
@@ -159,6 +161,15 @@ impl Federation for Seam {
 
     fn wishes_kept(&self, number: u64) {
         self.tell(Input::Kept(number));
+    }
+
+    fn fence(&self, client_id: &str, number: u64) -> bool {
+        self.tell(Input::Fence(number, client_id.into()));
+        true
+    }
+
+    fn flushed(&self, number: u64) {
+        self.tell(Input::Flushed(number));
     }
 
     fn are_away(&self) -> bool {
@@ -421,6 +432,8 @@ impl Running {
             }
             Input::Letter(to, client, body) => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),
+            Input::Fence(number, client) => self.node.fence(number, &client, now),
+            Input::Flushed(number) => self.node.flushed(number),
             Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
             {
                 Some(open) => self.link_up(conn, &open, now),
@@ -595,6 +608,12 @@ impl Running {
             Order::Came { broker, away } => {
                 self.shard.broker_came(broker.as_str(), away, now);
             }
+            Order::Flush { link, number } => {
+                if let Some(peer) = peer(link) {
+                    self.shard.link_flush(&peer, number, now);
+                }
+            }
+            Order::Fenced { client, number } => self.shard.fenced(&client, number, now),
             Order::Traced(_) | Order::Event(_) => {}
         }
     }

@@ -625,12 +625,15 @@ impl World {
                 }
             }
             Output::Keep(number) => node.kept(number, now),
+            // Nothing is under way for long here.
+            Output::Flush { number, .. } => node.flushed(number),
             Output::Reached
             | Output::Arrived(_)
             | Output::Will { .. }
             | Output::Published { .. }
             | Output::Sought(_)
             | Output::Found { .. }
+            | Output::Fenced { .. }
             | Output::Letter { .. }
             | Output::Came { .. }
             | Output::Traced(_)

@@ -87,6 +87,13 @@ enum Input {
     },
     /// So many changes of what neighbours want are kept.
     Kept(u64),
+    /// A client's session leaves: has all come that was on its way?
+    Fence {
+        number: u64,
+        client: Box<str>,
+    },
+    /// A neighbour has acknowledged what was queued for it.
+    Flushed(u64),
     Link {
         conn: ConnId,
         peer: BrokerId,
@@ -497,6 +504,8 @@ impl Keeper {
             Input::Sought { by, number, has } => self.node.sought(&by, number, has),
             Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),
+            Input::Fence { number, client } => self.node.fence(number, &client, now),
+            Input::Flushed(number) => self.node.flushed(number),
             Input::Link { conn, peer, news } => match news {
                 News::Up { dialled } => self.up(conn, peer, dialled, now),
                 News::Message(bytes) => self.message(conn, &bytes, now),
@@ -1042,6 +1051,18 @@ impl Keeper {
                 Output::Came { broker, away } => self.all_shards(move |shard, now| {
                     shard.broker_came(broker.as_str(), away, now);
                 }),
+                Output::Flush { link, number } => {
+                    if let Some(peer) = peer(link) {
+                        orders.push(Box::new(move |shard, now| {
+                            shard.link_flush(&peer, number, now);
+                        }));
+                    }
+                }
+                Output::Fenced { client, number } => {
+                    self.at_home_of(client, move |shard, client, now| {
+                        shard.fenced(client, number, now);
+                    });
+                }
                 Output::Traced(traced) => {
                     if let Some(waiting) = self.traces.get_mut(&traced.number) {
                         waiting.answers.push(traced);

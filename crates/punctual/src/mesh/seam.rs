@@ -248,6 +248,16 @@ impl Federation for Seam {
         self.tell(Input::Kept(number));
     }
 
+    fn fence(&self, client_id: &str, number: u64) -> bool {
+        let client = client_id.into();
+        self.tell(Input::Fence { number, client });
+        true
+    }
+
+    fn flushed(&self, number: u64) {
+        self.tell(Input::Flushed(number));
+    }
+
     fn are_away(&self) -> bool {
         self.are_away.load(Ordering::Relaxed)
     }

@@ -13,7 +13,7 @@ use crate::journal::{
     Journal, Known, offset, put_delivery, put_inflight, put_session, put_state, put_taken_up,
 };
 use crate::moves::{
-    Errand, GATHER, Leaving, Letter, MOST_PATIENCE, MoveTimes, PART, PATIENCE, WINDOW, Way,
+    Errand, Fence, GATHER, Leaving, Letter, MOST_PATIENCE, MoveTimes, PART, PATIENCE, WINDOW, Way,
     last_of_each,
 };
 use crate::session::{Delivery, Load, Queue, Step, Subscription};
@@ -117,6 +117,19 @@ impl Shard {
             hub.restore_subscriptions(slot, subscriptions, wall);
         }
         hub.take_up(slot, leaving.taken_up);
+    }
+
+    /// All has come here that was on its way when [`crate::Federation::fence`] was called with that
+    /// client and number.
+    pub fn fenced(&mut self, client_id: &str, number: u64, now: Nanos) {
+        let slot = self.hub.session_named(client_id);
+        if let Some(slot) = slot
+            && let Some(leaving) = self.hub.leaving(slot)
+            && leaving.stream == number
+        {
+            leaving.fence = Fence::Passed;
+            self.hub.look_after_leaving(slot, now);
+        }
     }
 
     /// Parts below `next` are where they went.
@@ -301,6 +314,7 @@ impl Hub {
             ending: false,
             ends: None,
             ends_by: Nanos(0),
+            fence: Fence::Unasked,
             subscriptions: None,
             after: 0,
             kept,
@@ -435,6 +449,14 @@ impl Hub {
             leaving.ends = Some(ends.max((now + linger).min(leaving.ends_by)));
         }
         let ends = leaving.ends.is_some_and(|ends| ends <= now);
+        if ends && leaving.fence == Fence::Unasked {
+            let client = &session.handle.client_id;
+            leaving.fence = match federation.fence(client, leaving.stream) {
+                true => Fence::Asked,
+                false => Fence::Passed,
+            };
+        }
+        let ends = ends && leaving.fence == Fence::Passed;
         if ends && leaving.subscriptions.is_none() {
             let subscriptions = self.withdraw(slot);
             if let Some(leaving) = self.leaving(slot) {

@@ -1,0 +1,277 @@
+//! Fences: whether all has come here that was on its way.
+//!
+//! A broker, or a session, that goes to another place is sent what comes from there on as soon as those
+//! between its old and its new place know where it is. What they passed on before is on its way to
+//! the old place, or waits for that, perhaps for long, and only who goes on to want it there sends it
+//! on. So before the old place ends that, it puts a *fence* behind what is on its way: a
+//! question goes to every broker of the tree, and each answers when all behind it have, and when the
+//! neighbour that asks has acknowledged what was queued for it then. A message is
+//! acknowledged when it is in the queues in which it goes on: so the answer overtakes nothing although
+//! it is not queued itself, and messages cost nothing more where nobody asks.
+//!
+//! For a session each broker answers only once it keeps nothing any more for links that were lost
+//! and whose brokers are back ([`super::lost`]): that may turn round. What turned round
+//! just before may have passed those that had answered, so it is asked twice.
+//!
+//! A question is said again until it is answered, for [`super::Settings::heal`] at most. Who has
+//! lost a link over which it came or went forgets it, and is asked anew by the way that there is then.
+//! Links of a version before [`FENCES`] are passed over: what comes there is waited for as long as
+//! [`super::Settings::linger`], which is over before anybody asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual_model::Nanos;
+
+use super::{Node, Output};
+use crate::id::{BrokerId, LinkId};
+use crate::wire::{FENCES, Fence, Fenced, Message};
+
+/// Questions of others that are open at a time; those beyond are not heard.
+const MAX_ASKED: usize = 1 << 12;
+/// Sessions that leave within that time share a question.
+const GATHER: Nanos = Nanos::from_millis(100);
+
+/// Who asks, and the number of the question there.
+type Question = (BrokerId, u64);
+
+/// What waits for an answer.
+#[derive(Debug, Clone, Copy)]
+enum For {
+    /// To forget what is kept for a link that is lost.
+    Link(LinkId),
+    /// Sessions that leave.
+    Sessions {
+        /// For the second time.
+        again: bool,
+    },
+}
+
+/// A question of this broker.
+#[derive(Debug)]
+struct Own {
+    what: For,
+    /// When it is said next.
+    due: Nanos,
+    /// When it is not waited for any more.
+    until: Nanos,
+}
+
+/// A question that is open here, of this broker or another.
+#[derive(Debug)]
+struct Asked {
+    /// Who is to be answered; `None` for this broker itself.
+    from: Option<LinkId>,
+    /// Who has not answered.
+    open: BTreeSet<LinkId>,
+    settled: bool,
+    /// By which number the shell says that what was queued for who asks is acknowledged.
+    flush: Option<u64>,
+    /// When it is forgotten.
+    until: Nanos,
+}
+
+/// All questions that are open.
+#[derive(Debug, Default)]
+pub(super) struct Fences {
+    own: BTreeMap<u64, Own>,
+    asked: BTreeMap<Question, Asked>,
+    /// Sessions for which it is asked: clients and numbers,
+    leaving: Vec<(Box<str>, u64)>,
+    /// those for which it is next,
+    gathered: Vec<(Box<str>, u64)>,
+    /// and when that may be.
+    next: Nanos,
+    /// The last number of a question or flush.
+    last: u64,
+}
+
+impl Fences {
+    /// When one is to be said, or ends.
+    pub(super) fn next(&self) -> Option<Nanos> {
+        let own = self.own.values().map(|own| own.due.min(own.until));
+        let all = self.asked.values().map(|asked| asked.until);
+        own.chain(all).min()
+    }
+
+    /// A question of this broker; it is asked in [`Node::tick_fences`].
+    fn begin(&mut self, what: For, due: Nanos, until: Nanos) -> u64 {
+        self.last += 1;
+        self.own.insert(self.last, Own { what, due, until });
+        self.last
+    }
+
+    /// For what is to be forgotten of a lost link.
+    pub(super) fn begin_for(&mut self, link: LinkId, now: Nanos, until: Nanos) -> u64 {
+        self.begin(For::Link(link), now, until)
+    }
+
+    /// For the next sessions, unless others still wait.
+    fn begin_for_sessions(&mut self, now: Nanos, heal: Nanos) {
+        if self.leaving.is_empty() && !self.gathered.is_empty() {
+            self.leaving = std::mem::take(&mut self.gathered);
+            let due = now.max(self.next);
+            self.next = due + GATHER;
+            self.begin(For::Sessions { again: false }, due, due + heal);
+        }
+    }
+
+    /// Forgets questions for links that do not wait for them any more.
+    pub(super) fn retain(&mut self, awaits: impl Fn(LinkId, u64) -> bool) {
+        self.own.retain(|number, own| match own.what {
+            For::Link(link) => awaits(link, *number),
+            For::Sessions { .. } => true,
+        });
+    }
+}
+
+impl Node {
+    /// A client's session leaves: [`Output::Fenced`] tells, with the same client and number, when all has
+    /// come here that was on its way in the mesh, or has not in [`super::Settings::heal`].
+    pub fn fence(&mut self, number: u64, client: &str, now: Nanos) {
+        self.fences.gathered.push((client.into(), number));
+        self.fences.begin_for_sessions(now, self.settings.heal);
+        self.tick_fences(now);
+        self.settle(now);
+    }
+
+    /// What was queued for a neighbour when [`Output::Flush`] asked for that with this number is
+    /// acknowledged.
+    pub fn flushed(&mut self, number: u64) {
+        let is_it = |_: &Question, asked: &mut Asked| asked.flush == Some(number);
+        let asked = self.fences.asked.extract_if(.., is_it).next();
+        if let Some(((by, number), Asked { from: Some(to), .. })) = asked {
+            let fenced = Message::Fenced(Fenced { by, number });
+            self.outputs.send(to, &fenced);
+        }
+    }
+
+    /// Asks what is due, and ends what has waited for long enough.
+    pub(super) fn tick_fences(&mut self, now: Nanos) {
+        self.fences.asked.retain(|_, asked| asked.until > now);
+        let over = |_: &u64, own: &mut Own| own.until <= now;
+        let over: Vec<(u64, Own)> = self.fences.own.extract_if(.., over).collect();
+        for (number, own) in over {
+            self.end_fence(number, own.what, now);
+        }
+        let hello = self.settings.tree.hello;
+        let due = self.fences.own.iter_mut();
+        let due = due.filter(|(_, own)| own.due <= now);
+        let due: Vec<(Fence, Nanos)> = due
+            .map(|(number, own)| {
+                own.due = now + hello;
+                let fence = Fence {
+                    by: self.settings.id.clone(),
+                    number: *number,
+                    settled: matches!(own.what, For::Sessions { .. }),
+                };
+                (fence, own.until)
+            })
+            .collect();
+        for (fence, until) in due {
+            self.ask_fence(None, fence, until, now);
+        }
+    }
+
+    pub(super) fn heard_fence(&mut self, from: LinkId, fence: Fence, now: Nanos) {
+        let by = BTreeSet::from([fence.by.clone()]);
+        // Before it is reached there, what is kept for it is not in the queue of that link.
+        let is_there = self.reach.where_are(&by).0.contains(&from);
+        if is_there && self.fences.asked.len() < MAX_ASKED {
+            self.ask_fence(Some(from), fence, now + self.settings.heal, now);
+        }
+    }
+
+    pub(super) fn heard_fenced(&mut self, from: LinkId, fenced: Fenced, now: Nanos) {
+        let key = (fenced.by, fenced.number);
+        if let Some(asked) = self.fences.asked.get_mut(&key)
+            && asked.open.remove(&from)
+        {
+            self.go_on_fencing(key, now);
+        }
+    }
+
+    /// Asks all others, or those again that have not answered.
+    fn ask_fence(&mut self, from: Option<LinkId>, fence: Fence, until: Nanos, now: Nanos) {
+        let key = (fence.by.clone(), fence.number);
+        let known = self.fences.asked.get(&key);
+        let open = match known.filter(|asked| asked.from == from) {
+            Some(asked) => asked.open.clone(),
+            None => {
+                let links = self.links.speaking(FENCES);
+                let open: BTreeSet<LinkId> = links.filter(|link| Some(*link) != from).collect();
+                let asked = Asked {
+                    from,
+                    open: open.clone(),
+                    settled: fence.settled,
+                    flush: None,
+                    until,
+                };
+                self.fences.asked.insert(key.clone(), asked);
+                open
+            }
+        };
+        let message = Message::Fence(fence);
+        for link in open {
+            self.outputs.send(link, &message);
+        }
+        self.go_on_fencing(key, now);
+    }
+
+    /// Once those behind this broker have answered, what is queued here for who asks is waited for.
+    fn go_on_fencing(&mut self, key: Question, now: Nanos) {
+        let Some(asked) = self.fences.asked.get_mut(&key) else {
+            return;
+        };
+        // Later, when it is asked again.
+        let turns = asked.settled && self.lost.are_back();
+        if !asked.open.is_empty() || asked.flush.is_some() || turns {
+            return;
+        }
+        if let Some(link) = asked.from {
+            self.fences.last += 1;
+            let number = self.fences.last;
+            asked.flush = Some(number);
+            self.outputs.push(Output::Flush { link, number });
+            return;
+        }
+        let number = key.1;
+        self.fences.asked.remove(&key);
+        match self.fences.own.remove(&number) {
+            Some(Own {
+                what: For::Sessions { again: false },
+                until,
+                ..
+            }) => {
+                self.fences.begin(For::Sessions { again: true }, now, until);
+            }
+            Some(own) => self.end_fence(number, own.what, now),
+            None => {}
+        }
+    }
+
+    /// A question of this broker is answered, or is not waited for any more.
+    fn end_fence(&mut self, number: u64, what: For, now: Nanos) {
+        match what {
+            For::Link(link) => {
+                self.lost.fenced(link, number);
+                self.pass_on(now);
+            }
+            For::Sessions { .. } => {
+                for (client, number) in std::mem::take(&mut self.fences.leaving) {
+                    self.outputs.push(Output::Fenced { client, number });
+                }
+                self.fences.begin_for_sessions(now, self.settings.heal);
+            }
+        }
+    }
+
+    /// Links do not carry any more: what was asked over them is asked anew.
+    pub(super) fn forget_lost_fences(&mut self) {
+        let links = &self.links;
+        let carries = |link: &LinkId| links.get(*link).is_some_and(|link| link.edge.carries());
+        self.fences.asked.retain(|_, asked| {
+            let mut all = asked.from.iter().chain(&asked.open);
+            all.all(carries)
+        });
+    }
+}
