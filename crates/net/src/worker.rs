@@ -42,6 +42,10 @@ use crate::tcp::{acknowledge, takes_more};
 use crate::udp::{UDP, Udp};
 use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
 
+/// What comes from a neighbour within this after something else has TCP's acknowledgement sent once
+/// it is handled: the broker's own is not before several have come.
+const APART: Nanos = Nanos::from_millis(5);
+
 /// Shared read buffer: how much is read from one socket in one turn. With half as much, a message
 /// to a neighbour took a tenth more of the processor, by what follows from each call.
 const READ: usize = 512 << 10;
@@ -157,6 +161,8 @@ struct Link {
     tuned: bool,
     /// What came last from a neighbour is not acknowledged yet: nothing went the other way since.
     owes_ack: bool,
+    /// When something came from a neighbour last.
+    read_at: Nanos,
 }
 
 impl Link {
@@ -601,6 +607,7 @@ impl Worker {
             class,
             tuned,
             owes_ack: false,
+            read_at: Nanos(0),
         }));
         if refeed {
             state.ready.push(id.slot, self.shard.need(id));
@@ -683,10 +690,6 @@ impl Worker {
             }
             Ok(n) => {
                 link.readable = n == space || link.closing;
-                if self.shard.is_link(id) {
-                    link.owes_ack = true;
-                    owing.push(id);
-                }
                 n
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -740,6 +743,15 @@ impl Worker {
             }
             app
         };
+        if n > 0 && self.shard.is_link(id) {
+            let follows = now < link.read_at + APART;
+            link.read_at = now;
+            // Else there is soon an answer, or the next message, which takes that of TCP along.
+            if follows || data.first().is_some_and(|byte| is_unanswered(*byte)) {
+                link.owes_ack = true;
+                owing.push(id);
+            }
+        }
 
         let mut flow = Flow::Read;
         let (mut consumed, mut needed) = (0, 0);
@@ -1195,6 +1207,11 @@ fn flush_layered(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Whether a packet that begins so is a PUBLISH with QoS 0 (MQTT 5.0, 3.3.1).
+fn is_unanswered(first: u8) -> bool {
+    first & 0b1111_0110 == 0b0011_0000
 }
 
 impl Link {
