@@ -589,20 +589,22 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     assert!(forgotten(&lose(Row::speaking(3, Some(2), FENCES - 1), 2)));
 }
 
+/// Sessions of client `c` at the first broker for which all has come.
+fn fenced(row: &mut Row) -> Vec<u64> {
+    let is = |(_, output): &(usize, Output)| matches!(output, Output::Fenced { .. });
+    let fenced = row.asked.extract_if(.., |asked| is(asked));
+    let numbers = fenced.map(|(n, output)| match output {
+        Output::Fenced { client, number } if n == 0 && *client == *"c" => number,
+        other => panic!("{n}: {other:?}"),
+    });
+    numbers.collect()
+}
+
 /// For sessions that leave it is asked twice, for several at once, and not while something that is
 /// kept for a lost link may turn round.
 #[test]
 fn sessions_leave_when_what_was_on_its_way_has_come() {
     let mut row = Row::new(3, None);
-    let fenced = |row: &mut Row| -> Vec<u64> {
-        let is = |(_, output): &(usize, Output)| matches!(output, Output::Fenced { .. });
-        let fenced = row.asked.extract_if(.., |asked| is(asked));
-        let numbers = fenced.map(|(n, output)| match output {
-            Output::Fenced { client, number } if n == 0 && *client == *"c" => number,
-            other => panic!("{n}: {other:?}"),
-        });
-        numbers.collect()
-    };
     row.stuck = Some(2);
     for number in [1, 2, 3] {
         row.nodes[0].fence(number, "c", row.now);
@@ -632,6 +634,38 @@ fn sessions_leave_when_what_was_on_its_way_has_come() {
     alone.nodes[0].fence(5, "c", alone.now);
     alone.run_for(10);
     assert_eq!(fenced(&mut alone), [5]);
+}
+
+/// Who has just lost a link does not say that all has come from behind it; what is away for longer is
+/// not waited for.
+#[test]
+fn sessions_do_not_leave_while_those_are_away_that_were_asked() {
+    for (a, b) in [(0, 1), (1, 2)] {
+        let mut row = Row::new(3, None);
+        row.stuck = Some(2);
+        row.nodes[0].fence(1, "c", row.now);
+        row.run_for(300);
+        assert_eq!(row.flushes.len(), 1);
+        row.flushes.clear();
+        row.cut(a, b);
+        row.run_for(3000);
+        assert!(fenced(&mut row).is_empty(), "{a} has lost {b}");
+        row.connect(a, b, *VERSIONS.end());
+        for _ in 0..2 {
+            row.run_for(2500);
+            assert!(fenced(&mut row).is_empty());
+            assert_eq!(row.flushes.len(), 1);
+            row.nodes[2].flushed(row.flushes.remove(0));
+            row.run_for(10);
+        }
+        assert_eq!(fenced(&mut row), [1]);
+
+        row.cut(a, b);
+        row.run_for(10_000);
+        row.nodes[0].fence(2, "c", row.now);
+        row.run_for(300);
+        assert_eq!(fenced(&mut row), [2]);
+    }
 }
 
 #[test]

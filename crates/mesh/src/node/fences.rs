@@ -10,7 +10,7 @@
 //! it is not queued itself, and messages cost nothing more where nobody asks.
 //!
 //! For a session each broker answers only once it keeps nothing any more for links that were lost
-//! and whose brokers are back ([`super::lost`]): that may turn round. What turned round
+//! and whose brokers are back ([`super::lost`]), or may soon be: that may turn round. What turned round
 //! just before may have passed those that had answered, so it is asked twice.
 //!
 //! A question is said again until it is answered, for [`super::Settings::heal`] at most. Who has
@@ -222,9 +222,12 @@ impl Node {
         let Some(asked) = self.fences.asked.get_mut(&key) else {
             return;
         };
-        // Later, when it is asked again.
-        let turns = asked.settled && self.lost.are_back();
-        if !asked.open.is_empty() || asked.flush.is_some() || turns {
+        if !asked.open.is_empty() || asked.flush.is_some() {
+            return;
+        }
+        if asked.settled && self.lost.may_turn(now) {
+            // It is asked again, over the links that there are then.
+            self.fences.asked.remove(&key);
             return;
         }
         if let Some(link) = asked.from {

@@ -226,9 +226,10 @@ impl LostLinks {
         self.lost.keys().copied()
     }
 
-    /// Whether what is kept for any goes elsewhere, as all are back.
-    pub(super) fn are_back(&self) -> bool {
-        self.lost.values().any(|lost| lost.back.is_some())
+    /// Whether what is kept for any goes elsewhere, as all are back, or may soon.
+    pub(super) fn may_turn(&self, now: Nanos) -> bool {
+        let mut lost = self.lost.values();
+        lost.any(|lost| lost.back.is_some() || lost.since + self.heal > now)
     }
 
     /// A question is asked for a link.
