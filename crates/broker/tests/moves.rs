@@ -267,6 +267,20 @@ impl Broker {
         conn
     }
 
+    /// A client that is new in the whole mesh subscribes, and is gone.
+    fn leave_session(&mut self, client_id: &str, qos: QoS) {
+        let conn = self.newcomer(0, client_id);
+        self.subscribe(conn, qos);
+        self.shards[0].closed(conn.1, "gone", self.now);
+    }
+
+    /// What it answers who asks for a client's session.
+    fn holder(&self, client_id: &str, number: u64) -> Holder {
+        let (at, whole) = self.shards[0].sought(client_id, None, number).unwrap();
+        let broker = self.post.name.into();
+        Holder { broker, at, whole }
+    }
+
     /// Clients that are new here, although they wanted sessions, are gone; returns who they are.
     fn leave_sessions(&mut self, count: u32) -> BTreeSet<String> {
         let leave = |n| {
@@ -387,9 +401,7 @@ impl Broker {
 fn want(a: &Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
     let conn = b.connect(0, client_id, 100);
     let number = b.post.clock.load(Ordering::Relaxed) - 1;
-    let (at, whole) = a.shards[0].sought(client_id, None, number).unwrap();
-    let broker = a.post.name.into();
-    let holder = Holder { broker, at, whole };
+    let holder = a.holder(client_id, number);
     b.shards[0].found(client_id, number, &[holder], false, b.now);
     conn
 }
@@ -695,9 +707,7 @@ fn two_sessions_do_not_change_places() {
         let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 1000, 1));
         for broker in [&mut a, &mut b] {
             let link = broker.neighbour();
-            let moves = broker.newcomer(0, "moves");
-            broker.subscribe(moves, QoS::ExactlyOnce);
-            broker.shards[0].closed(moves.1, "gone", broker.now);
+            broker.leave_session("moves", QoS::ExactlyOnce);
             broker.named(link, "7.1", None);
             broker.commit();
         }
@@ -728,9 +738,7 @@ fn two_sessions_do_not_change_places() {
 fn a_session_does_not_change_places_with_what_came_of_it() {
     let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
     let link = a.neighbour();
-    let moves = a.newcomer(0, "moves");
-    a.subscribe(moves, QoS::ExactlyOnce);
-    a.shards[0].closed(moves.1, "gone", a.now);
+    a.leave_session("moves", QoS::ExactlyOnce);
     a.named(link, "7.1", None);
     a.commit();
     let there = come(&mut a, &mut b, "moves");
@@ -819,9 +827,7 @@ fn a_session_that_was_not_waited_for_is_newer_than_an_older_one() {
     let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 3000, 1));
     let mut c = Broker::new("c", 3, 1000, 1);
     for broker in [&mut a, &mut c] {
-        let moves = broker.newcomer(0, "moves");
-        broker.subscribe(moves, QoS::ExactlyOnce);
-        broker.shards[0].closed(moves.1, "gone", broker.now);
+        broker.leave_session("moves", QoS::ExactlyOnce);
     }
     let (before, _) = a.shards[0].sought("moves", None, 5000).unwrap();
     let there = come(&mut a, &mut b, "moves");
@@ -846,9 +852,7 @@ fn a_session_that_has_gone_on_is_asked_for_again() {
         let (mut a, mut b) = (with("a", 1, 2000), with("b", 2, 3000));
         let mut c = with("c", 3, 1000);
         if has_older {
-            let moves = c.newcomer(0, "moves");
-            c.subscribe(moves, QoS::ExactlyOnce);
-            c.shards[0].closed(moves.1, "gone", c.now);
+            c.leave_session("moves", QoS::ExactlyOnce);
             c.shards[0].arrived_elsewhere("moves", 2500, false, c.now);
         }
         let moves = a.newcomer(0, "moves");
@@ -872,9 +876,7 @@ fn a_session_that_has_gone_on_is_asked_for_again() {
         carry(&mut a, &mut c);
         c.commit();
         assert_eq!(c.take(moves), [], "{has_older}, {ends}");
-        let (at, whole) = b.shards[0].sought("moves", None, number).unwrap();
-        let broker = "b".into();
-        let holder = Holder { broker, at, whole };
+        let holder = b.holder("moves", number);
         c.shards[0].found("moves", number, &[holder], false, c.now);
         carry(&mut b, &mut c);
         c.commit();
@@ -903,10 +905,8 @@ fn a_session_that_moves_while_it_is_asked_for_is_asked_for_again() {
         carry(&mut a, &mut c);
         assert_eq!(c.take(moves), [], "{comes}");
         let broker = if comes { &b } else { &a };
-        let (at, whole) = broker.shards[0].sought("moves", None, number).unwrap();
-        assert_eq!(whole, comes);
-        let broker = broker.post.name.into();
-        let holder = Holder { broker, at, whole };
+        let holder = broker.holder("moves", number);
+        assert_eq!(holder.whole, comes);
         c.shards[0].found("moves", number, &[holder], false, c.now);
         let broker = if comes { &mut b } else { &mut a };
         carry(broker, &mut c);
@@ -924,20 +924,14 @@ fn a_session_that_was_added_to_does_not_end_when_it_stays_where_it_was() {
     let (mut a, mut b) = (with("a", 1, 2000), with("b", 2, 3000));
     let mut c = with("c", 3, 1000);
     for broker in [&mut a, &mut c] {
-        let moves = broker.newcomer(0, "moves");
-        broker.subscribe(moves, QoS::AtLeastOnce);
-        broker.shards[0].closed(moves.1, "gone", broker.now);
+        broker.leave_session("moves", QoS::AtLeastOnce);
     }
     let link = c.neighbour();
     c.named(link, "7.1", None);
     c.commit();
     let there = b.connect(0, "moves", 100);
     let number = b.post.clock.load(Ordering::Relaxed) - 1;
-    let holders = [&a, &c].map(|broker| {
-        let (at, whole) = broker.shards[0].sought("moves", None, number).unwrap();
-        let broker = broker.post.name.into();
-        Holder { broker, at, whole }
-    });
+    let holders = [&a, &c].map(|broker| broker.holder("moves", number));
     b.shards[0].found("moves", number, &holders, false, b.now);
     b.shards[0].closed(there.1, "gone", b.now);
     let mut take = b.letters();
@@ -968,9 +962,7 @@ fn a_session_that_may_have_gone_elsewhere_too_is_asked_for() {
         let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
         let mut c = Broker::new("c", 3, 3000, 1);
         let link = a.neighbour();
-        let moves = a.newcomer(0, "moves");
-        a.subscribe(moves, QoS::AtLeastOnce);
-        a.shards[0].closed(moves.1, "gone", a.now);
+        a.leave_session("moves", QoS::AtLeastOnce);
         a.named(link, "7.1", None);
         a.commit();
         let first = come(&mut a, &mut b, "moves");
@@ -1010,9 +1002,7 @@ fn a_session_that_may_have_gone_elsewhere_too_is_asked_for() {
 fn a_session_that_comes_too_late_stays_where_it_is_until_its_client_has_heard() {
     let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
     let link = a.neighbour();
-    let moves = a.newcomer(0, "moves");
-    a.subscribe(moves, QoS::AtLeastOnce);
-    a.shards[0].closed(moves.1, "gone", a.now);
+    a.leave_session("moves", QoS::AtLeastOnce);
     let moves = come(&mut a, &mut b, "moves");
     b.pass(Nanos::from_secs(5));
     b.commit();
@@ -1037,9 +1027,7 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_added_to_an_older_one() {
     let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
     let mut c = with("c", 3, 3000);
     let link = a.neighbour();
-    let moves = a.newcomer(0, "moves");
-    a.subscribe(moves, QoS::AtLeastOnce);
-    a.shards[0].closed(moves.1, "gone", a.now);
+    a.leave_session("moves", QoS::AtLeastOnce);
     a.named(link, "7.1", None);
     a.commit();
     // The second broker has a copy, of which the first one does not hear, and the third one has it then.
@@ -1074,10 +1062,8 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_added_to_an_older_one() {
     a.shards[0].found("moves", 4500, &[holder], false, a.now);
     carry(&mut a, &mut b);
     assert_eq!(b.take(moves), []);
-    let (at, whole) = a.shards[0].sought("moves", None, 5000).unwrap();
-    assert!(whole);
-    let broker = "a".into();
-    let holder = Holder { broker, at, whole };
+    let holder = a.holder("moves", 5000);
+    assert!(holder.whole);
     b.shards[0].found("moves", 5000, &[holder], false, b.now);
     carry(&mut a, &mut b);
     a.commit();
@@ -1092,9 +1078,7 @@ fn a_session_that_comes_before_it_is_asked_for_is_not_added_to_an_older_one() {
 fn a_session_that_was_not_there_yet_is_not_added_to_an_older_one() {
     let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 1000, 1));
     for broker in [&mut a, &mut b] {
-        let moves = broker.newcomer(0, "moves");
-        broker.subscribe(moves, QoS::ExactlyOnce);
-        broker.shards[0].closed(moves.1, "gone", broker.now);
+        broker.leave_session("moves", QoS::ExactlyOnce);
     }
     b.shards[0].arrived_elsewhere("moves", 3000, false, b.now);
     b.post.clock.store(4000, Ordering::Relaxed);
@@ -1110,9 +1094,9 @@ fn a_session_that_was_not_there_yet_is_not_added_to_an_older_one() {
     take.truncate(1);
     a.read("b", take);
     carry(&mut a, &mut b);
-    let (at, whole) = a.shards[0].sought("moves", None, 4000).unwrap();
-    assert!(whole);
-    b.shards[0].found("moves", 4000, &[holder("a", at, whole)], false, b.now);
+    let holder = a.holder("moves", 4000);
+    assert!(holder.whole);
+    b.shards[0].found("moves", 4000, &[holder], false, b.now);
     carry(&mut a, &mut b);
     // It says again what was not answered.
     a.pass(Nanos::from_millis(1));
@@ -1168,9 +1152,7 @@ fn what_is_left_does_not_wait_for_who_has_gone_on() {
     a.named(link, "7.1", None);
     a.commit();
     carry(&mut a, &mut c);
-    let (at, whole) = b.shards[0].sought("moves", None, 5000).unwrap();
-    let broker = "b".into();
-    let holder = Holder { broker, at, whole };
+    let holder = b.holder("moves", 5000);
     a.shards[0].found("moves", 4000, &[holder], false, a.now);
     carry(&mut a, &mut b);
     assert_eq!(b.payloads(moves), ["7.1"]);
@@ -1182,9 +1164,7 @@ fn what_is_left_does_not_wait_for_who_has_gone_on() {
 fn a_session_that_is_not_waited_for_any_more_stays_where_it_is() {
     let (mut a, mut b) = (Broker::new("a", 1, 2000, 1), Broker::new("b", 2, 1000, 1));
     for broker in [&mut a, &mut b] {
-        let moves = broker.newcomer(0, "moves");
-        broker.subscribe(moves, QoS::ExactlyOnce);
-        broker.shards[0].closed(moves.1, "gone", broker.now);
+        broker.leave_session("moves", QoS::ExactlyOnce);
     }
     b.shards[0].arrived_elsewhere("moves", 2500, false, b.now);
     b.post.clock.store(3000, Ordering::Relaxed);

@@ -600,6 +600,18 @@ fn fenced(row: &mut Row) -> Vec<u64> {
     numbers.collect()
 }
 
+/// The same, once the last broker has answered twice, each time asked within `wait` ms.
+fn fenced_twice(row: &mut Row, wait: u64) -> Vec<u64> {
+    for _ in 0..2 {
+        row.run_for(wait);
+        assert!(fenced(row).is_empty());
+        assert_eq!(row.flushes.len(), 1);
+        row.nodes[2].flushed(row.flushes.remove(0));
+        row.run_for(10);
+    }
+    fenced(row)
+}
+
 /// For sessions that leave it is asked twice, for several at once, and not while something that is
 /// kept for a lost link may turn round.
 #[test]
@@ -611,14 +623,7 @@ fn sessions_leave_when_what_was_on_its_way_has_come() {
         row.settle();
     }
     for numbers in [vec![1], vec![2, 3]] {
-        for _ in 0..2 {
-            row.run_for(300);
-            assert!(fenced(&mut row).is_empty());
-            assert_eq!(row.flushes.len(), 1);
-            row.nodes[2].flushed(row.flushes.remove(0));
-            row.run_for(10);
-        }
-        assert_eq!(fenced(&mut row), numbers);
+        assert_eq!(fenced_twice(&mut row, 300), numbers);
     }
     row.stuck = None;
     let behind = vec![name(1)];
@@ -651,14 +656,7 @@ fn sessions_do_not_leave_while_those_are_away_that_were_asked() {
         row.run_for(3000);
         assert!(fenced(&mut row).is_empty(), "{a} has lost {b}");
         row.connect(a, b, *VERSIONS.end());
-        for _ in 0..2 {
-            row.run_for(2500);
-            assert!(fenced(&mut row).is_empty());
-            assert_eq!(row.flushes.len(), 1);
-            row.nodes[2].flushed(row.flushes.remove(0));
-            row.run_for(10);
-        }
-        assert_eq!(fenced(&mut row), [1]);
+        assert_eq!(fenced_twice(&mut row, 2500), [1]);
 
         row.cut(a, b);
         row.run_for(10_000);
