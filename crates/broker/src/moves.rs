@@ -6,10 +6,10 @@
 //! each acknowledged, in *rounds*. The first round is the session as it is; what comes
 //! for it meanwhile is kept, and sent in further rounds until every broker knows where
 //! the session is now, and all has come that was on its way before; then the subscriptions
-//! end here, a last round goes, and with its acknowledgement the session ends. A round is acknowledged when it is committed, and what it
-//! had is forgotten here only then. So what was acknowledged to a publisher is at one of
-//! both at every moment, whoever is killed and whatever connection breaks; what is at both
-//! for a moment is recognised by what it is called ([`Had`]).
+//! end here, a last round goes, and with its acknowledgement the session ends. A round is
+//! acknowledged when it is committed, and what it had is forgotten here only then. So what was
+//! acknowledged to a publisher is at one of both at every moment, whoever is killed and whatever
+//! connection breaks; what is at both for a moment is recognised by what it is called ([`Had`]).
 //!
 //! Where something of QoS 2 goes, it goes when it is committed here: otherwise a crash here
 //! would leave its identifier there and no message, or the message there, and its
