@@ -533,16 +533,16 @@ impl Egress {
             true => (control, 0),
             false => (0, control),
         };
-        for (part, len, class) in [
+        let rests = [
             (Part::Express, lanes.express.len(), lanes.cut),
             (Part::Bulk, bulk_cut, Some(Class::Bulk)),
             (Part::Control, first, None),
             (Part::Plain, plain_cut, normal),
             (Part::Control, second, None),
-        ] {
-            if len > 0 {
-                lanes.add(part, len, class);
-            }
+        ];
+        let mut rests = rests.into_iter().filter(|(_, len, _)| *len > 0);
+        for (part, len, class) in rests.clone() {
+            lanes.add(part, len, class);
         }
         let mut credits = lanes.credits;
         let mut plain = self.plain.place(plain_cut);
@@ -575,6 +575,12 @@ impl Egress {
                     lanes.add(Part::Bulk, bulk_left, Some(Class::Bulk));
                 }
                 break;
+            }
+            // What goes before counts before the next is chosen.
+            for (_, len, class) in rests.by_ref() {
+                if let Some(class) = class {
+                    credits.sent_rest(shares, &heads, class, len);
+                }
             }
             let Some(class) = credits.pick(shares, &heads) else {
                 break;

@@ -335,6 +335,22 @@ fn a_lane_of_long_packets_has_its_share_of_a_slow_socket() {
     }
 }
 
+/// That a socket has taken a byte of a packet earns its lane no second one before the first is paid.
+#[test]
+fn a_packet_that_is_begun_earns_nothing() {
+    let lens = [Some(373), Some(777), Some(563), Some(209)];
+    let shares = [721, 106, 40, 133];
+    let written = written(lens, Shares([0, 106, 40, 133]), &[1, 791], 120_000);
+    let all: usize = written.iter().sum();
+    for (lane, share) in shares.into_iter().enumerate() {
+        let slack = 2000;
+        assert!(
+            written[lane].abs_diff(all * share / 1000) < slack,
+            "lane {lane}: {written:?}"
+        );
+    }
+}
+
 /// What a receiver that is gone was not sent is not counted as sent, however it
 /// waited; what it was sent in part is.
 #[test]
