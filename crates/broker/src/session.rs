@@ -1141,6 +1141,8 @@ pub(crate) struct Subscription {
     pub(crate) demoted: bool,
     /// The federation knows that it is to be sent messages also when its client is away.
     pub(crate) lasting: bool,
+    /// It is one of the session that was here before, see [`Session::unheard`].
+    pub(crate) inherited: bool,
 }
 
 /// Retained messages that are still to be sent for a new subscription.
@@ -1335,7 +1337,8 @@ pub(crate) struct Session {
     /// The client has had it elsewhere: this is what is left of it.
     pub(crate) handed: bool,
     /// It is new, and its client may not have heard of that: it may believe that it has the
-    /// session that it had elsewhere.
+    /// session that it had elsewhere. For that one is what was on its way to what was left of it
+    /// here, so that its subscriptions stay until then.
     pub(crate) unheard: bool,
     /// When it was made for a client that had wanted an old one, or was here after a restart; `MAX`
     /// if it was not made so.

@@ -20,13 +20,19 @@ use punctual_codec::{
 };
 use punctual_store::{Memory, Store as _};
 
+/// What is said about a client's session.
+type Letter = (String, Arc<[u8]>);
+
 /// What the brokers say to each other.
 #[derive(Debug)]
 struct Post {
     name: &'static str,
     origin: u32,
     clock: AtomicU64,
-    letters: Mutex<Vec<(String, Arc<[u8]>)>>,
+    /// And to whom.
+    letters: Mutex<Vec<(String, Letter)>>,
+    /// Subscriptions of clients, and how often there were none any more.
+    wanted: Mutex<(i32, u32)>,
     /// Names that came from neighbours.
     passed: Mutex<Vec<MessageName>>,
     /// A message is under way.
@@ -43,8 +49,14 @@ impl Post {
 }
 
 impl Federation for Post {
-    fn subscribed(&self, _: &str, _: bool) {}
-    fn unsubscribed(&self, _: &str, _: bool) {}
+    fn subscribed(&self, _: &str, _: bool) {
+        self.wanted.lock().unwrap().0 += 1;
+    }
+    fn unsubscribed(&self, _: &str, _: bool) {
+        let mut wanted = self.wanted.lock().unwrap();
+        wanted.0 -= 1;
+        wanted.1 += u32::from(wanted.0 == 0);
+    }
     fn may_connect(&self, _: &str) -> bool {
         true
     }
@@ -67,8 +79,9 @@ impl Federation for Post {
     fn seek(&self, _: &str, _: Option<&str>, since: Option<u64>) -> Option<u64> {
         Some(since.unwrap_or_else(|| self.tick()))
     }
-    fn letter(&self, _: &str, client: &str, body: Arc<[u8]>) {
-        self.letters.lock().unwrap().push((client.into(), body));
+    fn letter(&self, to: &str, client: &str, body: Arc<[u8]>) {
+        let letter = (client.into(), body);
+        self.letters.lock().unwrap().push((to.into(), letter));
     }
     fn fence(&self, client: &str, number: u64) -> bool {
         self.fenced.lock().unwrap().push((client.into(), number));
@@ -121,6 +134,7 @@ impl Broker {
             origin,
             clock: AtomicU64::new(clock),
             letters: Mutex::default(),
+            wanted: Mutex::default(),
             passed: Mutex::default(),
             linger,
             fences: AtomicBool::new(false),
@@ -386,11 +400,19 @@ impl Broker {
         std::mem::take(&mut self.payloads)
     }
 
-    fn letters(&self) -> Vec<(String, Arc<[u8]>)> {
-        std::mem::take(&mut self.post.letters.lock().unwrap())
+    fn letters(&self) -> Vec<Letter> {
+        let letters = std::mem::take(&mut *self.post.letters.lock().unwrap());
+        let letters = letters.into_iter();
+        letters.map(|(_, letter)| letter).collect()
     }
 
-    fn read(&mut self, from: &str, letters: Vec<(String, Arc<[u8]>)>) {
+    fn letters_to(&self, broker: &Broker) -> Vec<Letter> {
+        let mut letters = self.post.letters.lock().unwrap();
+        let to = letters.extract_if(.., |(to, _)| to == broker.post.name);
+        to.map(|(_, letter)| letter).collect()
+    }
+
+    fn read(&mut self, from: &str, letters: Vec<Letter>) {
         for (client, body) in letters {
             self.shards[0].letter(from, &client, &body, self.now);
         }
@@ -418,7 +440,7 @@ fn come(a: &mut Broker, b: &mut Broker, client_id: &str) -> (usize, ConnId) {
 /// Carries letters until there are none.
 fn carry(a: &mut Broker, b: &mut Broker) {
     loop {
-        let (to_b, to_a) = (a.letters(), b.letters());
+        let (to_b, to_a) = (a.letters_to(b), b.letters_to(a));
         if to_b.is_empty() && to_a.is_empty() {
             return;
         }
@@ -455,7 +477,7 @@ fn uncommitted() -> (Broker, Broker, u64) {
 }
 
 /// The last round of a session that goes from `a`, which has come before.
-fn last_round(a: &mut Broker) -> Vec<(String, Arc<[u8]>)> {
+fn last_round(a: &mut Broker) -> Vec<Letter> {
     a.pass(Nanos::from_millis(100));
     a.pass(Nanos::from_millis(100));
     let last = a.letters();
@@ -1199,6 +1221,177 @@ fn a_session_that_was_sent_something_in_vain_is_not_taken_for_the_old_one() {
     find_nothing(&mut a);
     let mut a = a.start_again();
     find_nothing(&mut a);
+}
+
+/// A client goes back to a broker that hears of nobody, and is given a new session there. What was on
+/// its way there for the one that went on from there goes to it, until its client says something and
+/// so has heard that it is a new one.
+#[test]
+fn what_was_on_its_way_is_for_a_new_session_until_its_client_has_heard_of_it() {
+    for again in [false, true] {
+        let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+        let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+        let link = a.neighbour();
+        a.leave_session("moves", QoS::AtLeastOnce);
+        let there = come(&mut a, &mut b, "moves");
+        carry(&mut a, &mut b);
+        let find_nothing = |a: &mut Broker| {
+            let conn = a.connect_unknown(0, "moves", 100);
+            a.commit();
+            a.take(conn);
+            assert!(!a.is_present);
+            conn
+        };
+        let mut moves = find_nothing(&mut a);
+        if again {
+            a.shards[0].closed(moves.1, "gone", a.now);
+            moves = find_nothing(&mut a);
+        }
+        // The others have not heard that it is not wanted there any more.
+        assert_eq!(*a.post.wanted.lock().unwrap(), (1, 0), "{again}");
+        a.named(link, "7.1", None);
+        a.commit();
+        assert_eq!(a.payloads(moves), ["7.1"], "{again}");
+
+        // Not acknowledged, it goes to the session that its client has.
+        let holder = b.holder("moves", 5000);
+        a.shards[0].closed(moves.1, "gone", a.now);
+        a.shards[0].arrived_elsewhere("moves", 4000, false, a.now);
+        a.pass(Nanos::from_secs(3));
+        a.shards[0].found("moves", 3000, &[holder], false, a.now);
+        carry(&mut a, &mut b);
+        assert_eq!(b.payloads(there), ["7.1"], "{again}");
+    }
+
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let link = a.neighbour();
+    a.leave_session("moves", QoS::AtLeastOnce);
+    come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    let moves = a.connect_unknown(0, "moves", 100);
+    a.commit();
+    a.give(moves, Packet::PingReq);
+    assert_eq!(*a.post.wanted.lock().unwrap(), (0, 1));
+    assert_eq!(a.shards[0].stats().subscriptions, 0);
+    a.named(link, "7.1", None);
+    a.commit();
+    assert_eq!(a.payloads(moves), [""; 0]);
+}
+
+/// What comes late to a session that goes on already, and is not wanted there any more, goes after it.
+#[test]
+fn what_comes_to_a_session_that_ends_goes_on_with_it() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b, mut c) = (with("a", 1, 1000), with("b", 2, 2000), with("c", 3, 3000));
+    let link = a.neighbour();
+    a.leave_session("moves", QoS::AtLeastOnce);
+    let moves = come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    b.commit();
+    b.shards[0].closed(moves.1, "gone", b.now);
+    let moves = come(&mut b, &mut c, "moves");
+    carry(&mut b, &mut c);
+    b.pass(Nanos::from_secs(3));
+    b.pass(Nanos::from_millis(1));
+    assert_eq!(b.shards[0].stats().subscriptions, 0);
+    assert!(b.shards[0].client("moves").is_some());
+    a.named(link, "7.1", None);
+    a.commit();
+    a.pass(Nanos::from_millis(100));
+    carry(&mut a, &mut b);
+    for _ in 0..3 {
+        b.pass(Nanos::from_millis(100));
+        carry(&mut b, &mut c);
+    }
+    assert_eq!(c.payloads(moves), ["7.1"]);
+    assert!(b.shards[0].client("moves").is_none());
+}
+
+/// A broker with an old copy of a session asks for what is left of it elsewhere, and its client goes on;
+/// what was left is a session by then, as that has come there, and is not added to the old copy.
+#[test]
+fn a_session_that_was_left_when_it_was_asked_for_is_not_added_to_an_older_one() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b, mut c) = (with("a", 1, 2000), with("b", 2, 1000), with("c", 3, 3000));
+    for broker in [&mut a, &mut b] {
+        broker.leave_session("moves", QoS::AtLeastOnce);
+    }
+    let there = come(&mut a, &mut c, "moves");
+    carry(&mut a, &mut c);
+    c.shards[0].closed(there.1, "gone", c.now);
+    b.shards[0].arrived_elsewhere("moves", 3000, false, b.now);
+    b.post.clock.store(5000, Ordering::Relaxed);
+    let gone = want(&a, &mut b, "moves");
+    b.shards[0].closed(gone.1, "gone", b.now);
+    b.shards[0].found("moves", 5000, &[], false, b.now);
+    let take = b.letters();
+
+    a.post.clock.store(4000, Ordering::Relaxed);
+    come(&mut c, &mut a, "moves");
+    carry(&mut c, &mut a);
+    a.read("b", take);
+    carry(&mut a, &mut b);
+    let (_, whole) = a.shards[0].sought("moves", None, 6000).unwrap();
+    assert!(whole);
+}
+
+/// A client connects again while its session is on its way to it, which is asked for again so that all
+/// of it is sent once more: it stays where it has come by then.
+#[test]
+fn a_session_that_is_sent_again_to_where_it_has_come_stays_there() {
+    let (mut a, mut b) = (Broker::new("a", 1, 1000, 1), Broker::new("b", 2, 2000, 1));
+    a.leave_session("moves", QoS::ExactlyOnce);
+    let publisher = a.newcomer(0, "publisher");
+    a.publish_exactly(publisher, false, "x");
+    let other = a.newcomer(0, "other");
+    want(&a, &mut b, "moves");
+    a.read("b", b.letters());
+    a.commit();
+    let parts = a.letters();
+    let moves = want(&a, &mut b, "moves");
+    let again = b.letters();
+    b.read("a", parts);
+    b.commit();
+    assert_eq!(b.payloads(moves), ["x"]);
+    assert!(b.is_present);
+    // What has come is acknowledged before what is sent again is stored.
+    a.publish(other, QoS::ExactlyOnce, false);
+    a.read("b", again);
+    for _ in 0..5 {
+        carry(&mut a, &mut b);
+        a.pass(Nanos::from_millis(100));
+        a.commit();
+    }
+    assert!(a.shards[0].client("moves").is_none());
+    assert_eq!(b.shards[0].stats().clients_connected, 1);
+}
+
+/// A broker asks for the session of a client that has connected to another one since: it hears so, and
+/// neither gets that session nor makes another one, or keeps it.
+#[test]
+fn who_asks_after_the_client_has_gone_on_hears_so() {
+    for waits in [true, false] {
+        let (mut a, mut b) = (Broker::new("a", 1, 5000, 1), Broker::new("b", 2, 1000, 1));
+        let moves = match waits {
+            true => b.connect(0, "moves", 100),
+            false => b.newcomer(0, "moves"),
+        };
+        let here = a.newcomer(0, "moves");
+        a.subscribe(here, QoS::AtLeastOnce);
+        let holder = a.holder("moves", 1000);
+        assert_eq!((holder.at, holder.whole), (5000, true));
+        b.shards[0].found("moves", 1000, &[holder], false, b.now);
+        for _ in 0..3 {
+            carry(&mut a, &mut b);
+            b.pass(Nanos::from_millis(100));
+        }
+        assert!(!b.take(moves).contains(&PacketType::ConnAck));
+        assert_eq!(b.shards[0].stats().clients_connected, 0, "{waits}");
+        assert!(b.shards[0].client("moves").is_none());
+        assert!(a.shards[0].client("moves").is_some());
+        assert_eq!(a.shards[0].stats().clients_connected, 1);
+    }
 }
 
 /// A client goes back to a broker whose store has no room, where something is left of its session: it is

@@ -534,6 +534,10 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return 0;
         };
+        // It may be leaving, and wait for this.
+        let leaving = session.leaving.as_ref();
+        let withdrawn = leaving.and_then(|leaving| leaving.subscriptions.as_deref());
+        let withdrawn = withdrawn.unwrap_or_default();
         let (mut load, mut count) = (Load::default(), 0);
         let mut unknown = Had::default();
         let had = match &mut session.had {
@@ -553,7 +557,12 @@ impl Hub {
             }
             if !had.note_moved(keys)
                 || released
-                || wanted && !session.subscriptions.iter().any(subscribed)
+                || wanted
+                    && !session
+                        .subscriptions
+                        .iter()
+                        .chain(withdrawn)
+                        .any(subscribed)
             {
                 continue;
             }

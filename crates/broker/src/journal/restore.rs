@@ -332,6 +332,7 @@ impl RestoredSession {
             numbered: flags & NUMBERED != 0,
             demoted: flags & DEMOTED != 0,
             lasting: false,
+            inherited: false,
         };
         if flags & OWED != 0 {
             self.replays.push_back(Replay::new(&subscription));

@@ -67,6 +67,7 @@ impl Journal {
             numbered,
             demoted,
             lasting: _,
+            inherited: _,
         } = subscription;
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(*numbered, NUMBERED)

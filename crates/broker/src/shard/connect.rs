@@ -412,11 +412,13 @@ impl Shard {
             }
         }
         self.end_awaiting(&client_id, now);
-        let mut left = Vec::new();
+        let (mut left, mut inherited, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(slot) = existing {
             let whole = self.hub.sessions.get(slot).is_none_or(Session::is_whole);
             if !whole && !clean_start {
                 // What the client knows of it was changed elsewhere, or it knows nothing of it.
+                wanted = self.hub.keep_wanted(slot);
+                inherited = self.hub.withdraw(slot);
                 (left, _) = self.leave_behind(slot, now);
             } else {
                 self.stop_leaving(slot, now);
@@ -430,9 +432,9 @@ impl Shard {
             None => {
                 let hub = &mut self.hub;
                 let max = config.limits.max_sessions;
-                hub.directory
-                    .claim(&client_id, hub.index, max)
-                    .map_err(|error| match error {
+                if let Err(error) = hub.directory.claim(&client_id, hub.index, max) {
+                    hub.end_wanted(wanted);
+                    return Err(match error {
                         ClaimError::Quota => {
                             Refusal::new(ReasonCode::QuotaExceeded, "limits.max_sessions reached")
                         }
@@ -440,7 +442,8 @@ impl Shard {
                             ReasonCode::ServerBusy,
                             "client identifier is being connected elsewhere",
                         ),
-                    })?;
+                    });
+                }
                 let (directory, index) = (hub.directory.clone(), hub.index);
                 let slot = hub
                     .sessions
@@ -502,6 +505,8 @@ impl Shard {
         let promised = promised.max();
         let has_subscriptions = !session.subscriptions.is_empty();
         hub.tell_lasting(slot);
+        hub.inherit(slot, inherited, now);
+        hub.end_wanted(wanted);
         let Some(session) = hub.sessions.get_mut(slot) else {
             return Ok(());
         };

@@ -330,6 +330,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         Some(known) => {
             (known.options, known.id) = (options, id);
             (known.numbered, known.demoted) = (numbered, demoted);
+            known.inherited = false;
             if let Some(federation) = hub.directory.federation() {
                 known.tell_lasting(lasts, &**federation);
             }
@@ -348,6 +349,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 numbered,
                 demoted,
                 lasting,
+                inherited: false,
             });
             if let Some(federation) = hub.directory.federation() {
                 federation.subscribed(filter, lasting);

@@ -86,6 +86,8 @@ fn run_in(
     }
     world.run_for(60_000);
     drain(world);
+    // What is left of a session ends when the last of it has come.
+    world.run_for(5000);
     world.note_answers();
     for site in &mut world.sites {
         let stats = site.running.as_mut().unwrap().shard.stats();

@@ -600,6 +600,9 @@ impl Running {
                     whole,
                 };
                 let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
+                for holder in &holders {
+                    self.seam.arrived.fetch_max(holder.at, Ordering::Relaxed);
+                }
                 self.shard.found(&client, number, &holders, incomplete, now);
             }
             Order::Letter { from, client, body } => {

@@ -17,15 +17,16 @@ impl Shard {
     /// Whether the session of a client is here, as another broker asks that the client has
     /// connected to at that time ([`crate::Federation::seek`]): when it connected here last, 0
     /// if the session has gone on from here, or the client may not have heard of it, and whether it is
-    /// the whole session. To be asked on the shard that has it.
+    /// the whole session. If the client has connected here later, who asks hears of that, and when it
+    /// asks for the session it does not get it. To be asked on the shard that has it.
     pub fn sought(&self, client_id: &str, user: Option<&str>, number: u64) -> Option<(u64, bool)> {
         let session = self.hub.sessions.get(self.hub.session_named(client_id)?)?;
         // What waits for one user is not for another who uses the same identifier.
         let is_foreign = session.username.is_some() && session.username.as_deref() != user;
         let goes_later = session.leaving.as_ref().is_some_and(|it| it.at > number);
-        let is_here = session.arrived > number || session.is_transient() || goes_later;
-        let goes = session.link.is_none() && !is_foreign && !is_here;
         let whole = session.is_whole();
+        let is_here = session.arrived > number && !whole || session.is_transient() || goes_later;
+        let goes = session.link.is_none() && !is_foreign && !is_here;
         // Where it has gone from, its client is not any more, and perhaps not where it does not
         // know of it.
         let at = if whole { session.arrived } else { 0 };

@@ -96,11 +96,15 @@ impl Shard {
         let waits = hub.moves.awaiting.get(client);
         let since = leaves.map(|it| it.at).max(waits.map(|it| it.number));
         let begins_whole = number == 0 && Round::begins_whole(part.bytes);
+        let session = slot.and_then(|slot| hub.sessions.get(slot));
+        let is_orphan = waits.is_none() && session.is_some_and(Session::is_orphan);
         let coming = hub.moves.coming.get(way).filter(|coming| {
             // What was asked for before what is here began to leave, or its client came here, is not a
             // session that begins now: added to what is here, it might go back to where it comes from,
-            // where all of it is known, or be taken for an older one.
-            !(begins_whole && stream > coming.stream && since > Some(coming.at))
+            // where all of it is known, or be taken for an older one. Nor is what was left when it was
+            // asked for, and is a session by now, something of an old copy that its client has left.
+            let was_left = is_orphan && coming.arrived == 0 && !coming.came;
+            !(begins_whole && stream > coming.stream && (since > Some(coming.at) || was_left))
         });
         if coming.is_none() {
             if hub.moves.awaiting.contains_key(client) {
@@ -108,7 +112,6 @@ impl Shard {
                 // in: it comes again when it is known here who has what.
                 return;
             }
-            let session = slot.and_then(|slot| hub.sessions.get(slot));
             match session {
                 // It was asked for when its client was here, and may be newer than what goes on after
                 // that client.
@@ -268,27 +271,12 @@ impl Shard {
         if self.hub.store_trouble().is_some() {
             return None;
         }
-        // What is here is older. Its subscriptions are hardly others: nobody is to hear that they
-        // end before those of the next one begin.
-        let session = slot.and_then(|slot| self.hub.sessions.get(slot));
-        let subscriptions = session.map(|session| session.subscriptions.iter());
-        let filters = subscriptions
-            .into_iter()
-            .flatten()
-            .map(|it| it.filter.clone());
-        let filters: Vec<_> = filters.collect();
-        let directory = self.hub.directory.clone();
-        if let Some(federation) = directory.federation() {
-            filters
-                .iter()
-                .for_each(|filter| federation.subscribed(filter, false));
-        }
+        // What is here is older. Its subscriptions are hardly others.
+        let wanted = slot
+            .map(|slot| self.hub.keep_wanted(slot))
+            .unwrap_or_default();
         let taken = self.take_place(way, coming, slot, moved, now);
-        if let Some(federation) = directory.federation() {
-            filters
-                .iter()
-                .for_each(|filter| federation.unsubscribed(filter, false));
-        }
+        self.hub.end_wanted(wanted);
         taken
     }
 
@@ -471,6 +459,10 @@ impl Hub {
             return;
         };
         session.unheard = false;
+        self.end_inherited(slot);
+        let Some(session) = self.sessions.get(slot) else {
+            return;
+        };
         if self.moves.is_idle() {
             return;
         }

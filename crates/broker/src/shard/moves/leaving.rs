@@ -16,7 +16,7 @@ use crate::moves::{
     Errand, Fence, GATHER, Leaving, Letter, MOST_PATIENCE, MoveTimes, PART, PATIENCE, WINDOW, Way,
     last_of_each,
 };
-use crate::session::{Delivery, Load, Queue, Step, Subscription};
+use crate::session::{Delivery, Load, Queue, Session, Step, Subscription};
 use crate::shard::Shard;
 use crate::timers::Timer;
 
@@ -43,7 +43,8 @@ impl Shard {
             self.hub.put_off(timer, now);
             return;
         }
-        if at == 0 || self.sought(client, user, at).is_none() {
+        let has = self.sought(client, user, at);
+        if at == 0 || has.is_none_or(|(arrived, _)| arrived > at) {
             let session = slot.and_then(|slot| self.hub.sessions.get(slot));
             let own = session.filter(|it| it.username.is_none() || it.username.as_deref() == user);
             let newer = own.filter(|it| at == 0 || it.arrived > at);
@@ -137,8 +138,13 @@ impl Shard {
         let Some(slot) = self.hub.leaves_with(way, stream) else {
             let slot = self.hub.session_named(&way.0);
             let session = slot.and_then(|slot| self.hub.sessions.get(slot));
-            // Once it was handed over, what is there is the session, wherever the rest goes.
-            if session.is_none_or(|session| !session.handed) {
+            // Once it was handed over, what is there is the session, wherever the rest goes; and so it is
+            // if all of it goes there once more.
+            let is_there = |session: &Session| {
+                let leaving = session.leaving.as_ref();
+                session.handed || leaving.is_some_and(|leaving| leaving.to == way.1)
+            };
+            if !session.is_some_and(is_there) {
                 self.hub.write(way, &Letter::Void { stream });
             }
             return;
@@ -495,10 +501,19 @@ impl Hub {
 
     /// Ends the subscriptions of a session, and returns them.
     pub(in crate::shard) fn withdraw(&mut self, slot: u32) -> Vec<Subscription> {
+        self.withdraw_some(slot, |_| true)
+    }
+
+    fn withdraw_some(
+        &mut self,
+        slot: u32,
+        is_one: impl Fn(&Subscription) -> bool,
+    ) -> Vec<Subscription> {
         let Some(session) = self.sessions.get_mut(slot) else {
             return Vec::new();
         };
-        let subscriptions = std::mem::take(&mut session.subscriptions);
+        let gone = session.subscriptions.extract_if(.., |it| is_one(it));
+        let subscriptions: Vec<Subscription> = gone.collect();
         if subscriptions.is_empty() {
             return subscriptions;
         }
@@ -520,7 +535,57 @@ impl Hub {
         all.fetch_sub(count, std::sync::atomic::Ordering::Relaxed);
         subscriptions
     }
+
+    /// Nobody is to hear that the subscriptions of a session end before those of the next one have
+    /// begun: that is told by [`Self::end_wanted`].
+    pub(in crate::shard) fn keep_wanted(&self, slot: u32) -> Vec<Wanted> {
+        let (federation, session) = (self.directory.federation(), self.sessions.get(slot));
+        let (Some(federation), Some(session)) = (federation, session) else {
+            return Vec::new();
+        };
+        let wanted = session.subscriptions.iter().map(|subscription| {
+            federation.subscribed(&subscription.filter, subscription.lasting);
+            (subscription.filter.clone(), subscription.lasting)
+        });
+        wanted.collect()
+    }
+
+    pub(in crate::shard) fn end_wanted(&self, wanted: Vec<Wanted>) {
+        if let Some(federation) = self.directory.federation() {
+            for (filter, lasting) in wanted {
+                federation.unsubscribed(&filter, lasting);
+            }
+        }
+    }
+
+    /// A new session has the subscriptions of what was left of the one that was here before until
+    /// its client has heard of it.
+    pub(in crate::shard) fn inherit(
+        &mut self,
+        slot: u32,
+        mut subscriptions: Vec<Subscription>,
+        now: Nanos,
+    ) {
+        let clock = self.directory.federation().map(|mesh| mesh.clock());
+        let (Some(clock), Some(session)) = (clock, self.sessions.get_mut(slot)) else {
+            return;
+        };
+        if subscriptions.is_empty() {
+            return;
+        }
+        session.began = self.directory.begins();
+        subscriptions.iter_mut().for_each(|it| it.inherited = true);
+        self.restore_subscriptions(slot, subscriptions, offset(clock, now).0);
+    }
+
+    /// The client of a session knows that it is a new one.
+    pub(super) fn end_inherited(&mut self, slot: u32) {
+        self.withdraw_some(slot, |subscription| subscription.inherited);
+    }
 }
+
+/// A filter that stays wanted, and whether the federation knows it as one of a persistent session.
+pub(in crate::shard) type Wanted = (Box<str>, bool);
 
 /// Takes all that waits, in the order in which it would be sent.
 fn take_all(queue: &mut Queue, change: impl Fn(&mut Delivery)) -> Vec<Delivery> {
