@@ -324,6 +324,8 @@ pub(crate) struct Coming {
     pub(crate) whole: bool,
     /// When the client connected there last, as [`Holder::at`].
     pub(crate) arrived: u64,
+    /// When it was asked for there was only what is left of a session.
+    pub(crate) left: bool,
     /// It stays where it is until the client is known to have heard of the one that is here.
     pub(crate) held: bool,
     /// It came as the session.
@@ -367,6 +369,7 @@ impl Coming {
             timer,
             whole,
             arrived: 0,
+            left: false,
             held: false,
             came: false,
             joined: false,

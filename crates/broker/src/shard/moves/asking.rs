@@ -102,7 +102,7 @@ impl Shard {
             let user = user.clone();
             self.hub.begin_coming(way.clone(), at, user, is_whole, now);
             if let Some(coming) = self.hub.moves.coming.get_mut(&way) {
-                coming.arrived = holder.at;
+                (coming.arrived, coming.left) = (holder.at, !holder.whole);
             }
         }
         if conn.is_none() || whole.is_some() {

@@ -103,7 +103,7 @@ impl Shard {
             // session that begins now: added to what is here, it might go back to where it comes from,
             // where all of it is known, or be taken for an older one. Nor is what was left when it was
             // asked for, and is a session by now, something of an old copy that its client has left.
-            let was_left = is_orphan && coming.arrived == 0 && !coming.came;
+            let was_left = is_orphan && coming.left && !coming.came;
             !(begins_whole && stream > coming.stream && (since > Some(coming.at) || was_left))
         });
         if coming.is_none() {
