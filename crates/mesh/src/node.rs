@@ -410,7 +410,7 @@ impl Node {
     pub fn tick(&mut self, now: Nanos) {
         self.tree.tick(now);
         while let Some(gone) = self.members.left(&self.links, now) {
-            self.filters.table.unsubscribe(&gone);
+            self.fence_filter(gone, now);
         }
         self.pass_on(now);
         self.publish_wills(now);

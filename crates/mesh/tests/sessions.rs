@@ -496,7 +496,9 @@ fn what_lingers_is_kept_while_publications_wait() {
     row.run_for(1900);
     assert!(!forgotten(&row) && wants(&row) == 2);
     row.run_for(200);
-    assert!(forgotten(&row) && wants(&row) == 0);
+    assert!(forgotten(&row));
+    row.run_for(3000);
+    assert_eq!(wants(&row), 0);
 
     // What waited is gone with the link.
     row.nodes[0].subscribe("$share/g/u", false, row.now);
@@ -639,6 +641,39 @@ fn sessions_leave_when_what_was_on_its_way_has_come() {
     alone.nodes[0].fence(5, "c", alone.now);
     alone.run_for(10);
     assert_eq!(fenced(&mut alone), [5]);
+}
+
+/// What the last member of a shared subscription at a broker wanted is wanted there until all has come
+/// that was on its way, and not for longer where there are others.
+#[test]
+fn a_member_leaves_when_what_was_on_its_way_has_come() {
+    let mut row = Row::new(3, None);
+    let wants = |row: &Row| {
+        let links = row.nodes[1].status().links;
+        let link = links.iter().find(|link| link.peer == name(0));
+        link.unwrap().filters
+    };
+    for _ in 0..2 {
+        row.nodes[0].subscribe("$share/g/u", false, row.now);
+    }
+    row.run_for(100);
+    assert_eq!(wants(&row), 1);
+    row.stuck = Some(2);
+    row.nodes[0].unsubscribe("$share/g/u", false, row.now);
+    row.run_for(4000);
+    assert!(wants(&row) == 1 && row.flushes.is_empty());
+    row.nodes[0].unsubscribe("$share/g/u", false, row.now);
+    row.run_for(2000);
+    assert!(fenced_twice(&mut row, 300).is_empty());
+    assert_eq!(wants(&row), 0);
+
+    // For a while, whatever comes.
+    row.nodes[0].subscribe("$share/g/u", false, row.now);
+    row.nodes[0].unsubscribe("$share/g/u", false, row.now);
+    row.run_for(11_000);
+    assert_eq!(wants(&row), 1);
+    row.run_for(1500);
+    assert_eq!(wants(&row), 0);
 }
 
 /// Who has just lost a link does not say that all has come from behind it; what is away for longer is

@@ -3,13 +3,14 @@
 //! A broker, or a session, that goes to another place is sent what comes from there on as soon as those
 //! between its old and its new place know where it is. What they passed on before is on its way to
 //! the old place, or waits for that, perhaps for long, and only who goes on to want it there sends it
-//! on. So before the old place ends that, it puts a *fence* behind what is on its way: a
+//! on. The same goes for the last member of a shared subscription that leaves a broker. So before the old
+//! place ends that, it puts a *fence* behind what is on its way: a
 //! question goes to every broker of the tree, and each answers when all behind it have, and when the
 //! neighbour that asks has acknowledged what was queued for it then. A message is
 //! acknowledged when it is in the queues in which it goes on: so the answer overtakes nothing although
 //! it is not queued itself, and messages cost nothing more where nobody asks.
 //!
-//! For a session each broker answers only once it keeps nothing any more for links that were lost
+//! For a session, or a member, each broker answers only once it keeps nothing any more for links that were lost
 //! and whose brokers are back ([`super::lost`]), or may soon be: that may turn round. What turned round
 //! just before may have passed those that had answered, so it is asked twice.
 //!
@@ -22,25 +23,35 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_model::Nanos;
 
+use super::members::MAX_LEAVING;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::wire::{FENCES, Fence, Fenced, Message};
 
 /// Questions of others that are open at a time; those beyond are not heard.
 const MAX_ASKED: usize = 1 << 12;
-/// Sessions that leave within that time share a question.
+/// Those that leave within that time share a question.
 const GATHER: Nanos = Nanos::from_millis(100);
 
 /// Who asks, and the number of the question there.
 type Question = (BrokerId, u64);
+
+/// What leaves when all has come that was on its way.
+#[derive(Debug)]
+enum Leaves {
+    /// A session: its client, and the number by which the shell calls that.
+    Session(Box<str>, u64),
+    /// What a member of a shared subscription wanted.
+    Filter(Box<str>),
+}
 
 /// What waits for an answer.
 #[derive(Debug, Clone, Copy)]
 enum For {
     /// To forget what is kept for a link that is lost.
     Link(LinkId),
-    /// Sessions that leave.
-    Sessions {
+    /// All that leaves.
+    Leaving {
         /// For the second time.
         again: bool,
     },
@@ -75,10 +86,10 @@ struct Asked {
 pub(super) struct Fences {
     own: BTreeMap<u64, Own>,
     asked: BTreeMap<Question, Asked>,
-    /// Sessions for which it is asked: clients and numbers,
-    leaving: Vec<(Box<str>, u64)>,
+    /// Those for which it is asked,
+    leaving: Vec<Leaves>,
     /// those for which it is next,
-    gathered: Vec<(Box<str>, u64)>,
+    gathered: Vec<Leaves>,
     /// and when that may be.
     next: Nanos,
     /// The last number of a question or flush.
@@ -105,13 +116,13 @@ impl Fences {
         self.begin(For::Link(link), now, until)
     }
 
-    /// For the next sessions, unless others still wait.
-    fn begin_for_sessions(&mut self, now: Nanos, heal: Nanos) {
+    /// For those that are next, unless others still wait.
+    fn begin_for_next(&mut self, now: Nanos, heal: Nanos) {
         if self.leaving.is_empty() && !self.gathered.is_empty() {
             self.leaving = std::mem::take(&mut self.gathered);
             let due = now.max(self.next);
             self.next = due + GATHER;
-            self.begin(For::Sessions { again: false }, due, due + heal);
+            self.begin(For::Leaving { again: false }, due, due + heal);
         }
     }
 
@@ -119,7 +130,7 @@ impl Fences {
     pub(super) fn retain(&mut self, awaits: impl Fn(LinkId, u64) -> bool) {
         self.own.retain(|number, own| match own.what {
             For::Link(link) => awaits(link, *number),
-            For::Sessions { .. } => true,
+            For::Leaving { .. } => true,
         });
     }
 }
@@ -128,10 +139,22 @@ impl Node {
     /// A client's session leaves: [`Output::Fenced`] tells, with the same client and number, when all has
     /// come here that was on its way in the mesh, or has not in [`super::Settings::heal`].
     pub fn fence(&mut self, number: u64, client: &str, now: Nanos) {
-        self.fences.gathered.push((client.into(), number));
-        self.fences.begin_for_sessions(now, self.settings.heal);
+        let session = Leaves::Session(client.into(), number);
+        self.fences.gathered.push(session);
+        self.fences.begin_for_next(now, self.settings.heal);
         self.tick_fences(now);
         self.settle(now);
+    }
+
+    /// What the last member of a shared subscription wanted is wanted until all has come that was on its
+    /// way.
+    pub(super) fn fence_filter(&mut self, filter: Box<str>, now: Nanos) {
+        let fences = &mut self.fences;
+        if fences.leaving.len() + fences.gathered.len() >= MAX_LEAVING {
+            return self.filters.table.unsubscribe(&filter);
+        }
+        fences.gathered.push(Leaves::Filter(filter));
+        fences.begin_for_next(now, self.settings.heal);
     }
 
     /// What was queued for a neighbour when [`Output::Flush`] asked for that with this number is
@@ -162,7 +185,7 @@ impl Node {
                 let fence = Fence {
                     by: self.settings.id.clone(),
                     number: *number,
-                    settled: matches!(own.what, For::Sessions { .. }),
+                    settled: matches!(own.what, For::Leaving { .. }),
                 };
                 (fence, own.until)
             })
@@ -241,11 +264,11 @@ impl Node {
         self.fences.asked.remove(&key);
         match self.fences.own.remove(&number) {
             Some(Own {
-                what: For::Sessions { again: false },
+                what: For::Leaving { again: false },
                 until,
                 ..
             }) => {
-                self.fences.begin(For::Sessions { again: true }, now, until);
+                self.fences.begin(For::Leaving { again: true }, now, until);
             }
             Some(own) => self.end_fence(number, own.what, now),
             None => {}
@@ -259,11 +282,16 @@ impl Node {
                 self.lost.fenced(link, number);
                 self.pass_on(now);
             }
-            For::Sessions { .. } => {
-                for (client, number) in std::mem::take(&mut self.fences.leaving) {
-                    self.outputs.push(Output::Fenced { client, number });
+            For::Leaving { .. } => {
+                for leaves in std::mem::take(&mut self.fences.leaving) {
+                    match leaves {
+                        Leaves::Session(client, number) => {
+                            self.outputs.push(Output::Fenced { client, number });
+                        }
+                        Leaves::Filter(filter) => self.filters.table.unsubscribe(&filter),
+                    }
                 }
-                self.fences.begin_for_sessions(now, self.settings.heal);
+                self.fences.begin_for_next(now, self.settings.heal);
             }
         }
     }

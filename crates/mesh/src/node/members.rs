@@ -2,8 +2,9 @@
 //! what the shell knows of the latter.
 //!
 //! Who hears of a member can send to it, so what is told to neighbours is told to the shell, too. A
-//! shared filter whose last member has left is wanted for [`super::Settings::linger`] more: what
-//! was given to it has to come, to be given to others.
+//! shared filter whose last member has left is wanted for [`super::Settings::linger`] more, and until all
+//! has come that was on its way then ([`super::fences`]): what was given to it has to come, to be
+//! given to others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,7 +19,7 @@ use crate::reach::{Reach, Told};
 use crate::wire::Member;
 
 /// Shared filters whose messages still come after the last member left.
-const MAX_LEAVING: usize = 1 << 16;
+pub(super) const MAX_LEAVING: usize = 1 << 16;
 
 /// Members of shared subscriptions, here and elsewhere.
 #[derive(Debug)]
@@ -63,7 +64,8 @@ impl Members {
     }
 
     /// A client of this broker is not a member any more; `plain` is what it wanted. Returns such a
-    /// filter that is not wanted any more, if too many have been left.
+    /// filter that is not wanted any more: this one if there are other members here, or another if
+    /// too many have been left.
     pub(super) fn unsubscribe(
         &mut self,
         shared: &str,
@@ -72,10 +74,11 @@ impl Members {
     ) -> Option<Box<str>> {
         if let Some(count) = self.own.get_mut(shared) {
             *count -= 1;
-            if *count == 0 {
-                self.own.remove(shared);
-                self.reach.remove(&(self.broker.clone(), shared.into()));
+            if *count > 0 {
+                return Some(plain.into());
             }
+            self.own.remove(shared);
+            self.reach.remove(&(self.broker.clone(), shared.into()));
         }
         self.leaving.push_back((now, plain.into()));
         let is_full = self.leaving.len() > MAX_LEAVING;
