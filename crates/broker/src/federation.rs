@@ -476,6 +476,27 @@ pub struct Relay {
     pub parent: Option<Arc<str>>,
 }
 
+/// For whom other brokers are asked for a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seeker {
+    /// A client that connects now, and waits for the answer.
+    Client,
+    /// The same once more for one that waits since then.
+    Waiting(u64),
+    /// Another session of the client, which may be one with it: it has more time.
+    Session,
+}
+
+impl Seeker {
+    /// Since when a client waits, if it is asked once more.
+    pub fn since(self) -> Option<u64> {
+        match self {
+            Self::Waiting(since) => Some(since),
+            Self::Client | Self::Session => None,
+        }
+    }
+}
+
 /// Who keeps the tree and the tables. Called on shard threads: nothing may block or
 /// take long.
 pub trait Federation: Debug + Send + Sync {
@@ -505,11 +526,10 @@ pub trait Federation: Debug + Send + Sync {
     fn arrived(&self, _client_id: &str, _clean_start: bool, since: Option<u64>) -> u64 {
         since.unwrap_or(0)
     }
-    /// Asks all other brokers for the session of a client that connects here, and whose has to
-    /// be that user's; [`crate::Shard::found`] is the answer, with the number that is returned:
-    /// when that was, as [`Self::arrived`] says, or `since` if they are asked once more for a client
-    /// that waits since then. `None` if there is nobody to be asked.
-    fn seek(&self, _client_id: &str, _user: Option<&str>, _since: Option<u64>) -> Option<u64> {
+    /// Asks all other brokers for the session of a client, which has to be that user's;
+    /// [`crate::Shard::found`] is the answer, with the number that is returned: when that was, as
+    /// [`Self::arrived`] says, or since when its client waits. `None` if there is nobody to be asked.
+    fn seek(&self, _client_id: &str, _user: Option<&str>, _seeker: Seeker) -> Option<u64> {
         None
     }
     /// Something for [`crate::Shard::letter`] of another broker, about a client's session. It

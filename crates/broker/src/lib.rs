@@ -62,7 +62,7 @@ pub use egress::{
 };
 pub use federation::{
     Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Relay,
-    Testament, Understands,
+    Seeker, Testament, Understands,
 };
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,

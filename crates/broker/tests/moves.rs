@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, MessageName,
-    MoveTimes, Nanos, Operations, Restorer, Scope, Shard, StoreTrouble, Understands,
+    MoveTimes, Nanos, Operations, Restorer, Scope, Seeker, Shard, StoreTrouble, Understands,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -76,8 +76,8 @@ impl Federation for Post {
     fn arrived(&self, _: &str, _: bool, since: Option<u64>) -> u64 {
         since.unwrap_or_else(|| self.tick())
     }
-    fn seek(&self, _: &str, _: Option<&str>, since: Option<u64>) -> Option<u64> {
-        Some(since.unwrap_or_else(|| self.tick()))
+    fn seek(&self, _: &str, _: Option<&str>, seeker: Seeker) -> Option<u64> {
+        Some(seeker.since().unwrap_or_else(|| self.tick()))
     }
     fn letter(&self, to: &str, client: &str, body: Arc<[u8]>) {
         let letter = (client.into(), body);

@@ -183,7 +183,7 @@ impl Row {
     }
 
     fn seek(&mut self) {
-        self.nodes[0].seek(7, "c", Some("u"), self.now);
+        self.nodes[0].seek(7, "c", Some("u"), true, self.now);
         self.settle();
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A question goes over the tree to every broker; each answers when all behind it have, so
 //! that who asks knows at once when nobody has the session. A link that is lost, and one
-//! that does not answer in [`super::Settings::session_wait`], has answered with no.
+//! that does not answer in [`super::Settings::session_wait`], or [`super::Settings::heal`] where no client
+//! waits, has answered with no.
 //!
 //! Such an answer is *incomplete*, and so is every one that it is a part of: who asked asks again later.
 //! One is complete if each broker that is reached was asked, and has answered. A broker that is not
@@ -107,17 +108,26 @@ impl Node {
     }
 
     /// Asks all other brokers for the session of a client; [`Output::Found`] is the answer,
-    /// with the same `number`, in [`super::Settings::session_wait`] at the latest.
-    pub fn seek(&mut self, number: u64, client: &str, user: Option<&str>, now: Nanos) {
+    /// with the same `number`, in [`super::Settings::session_wait`] at the latest if that client `waits`
+    /// for it, and otherwise in [`super::Settings::heal`], if that is longer.
+    pub fn seek(&mut self, number: u64, client: &str, user: Option<&str>, waits: bool, now: Nanos) {
+        let wait = match waits {
+            true => self.settings.session_wait,
+            false => self.longest_seek(),
+        };
         let seek = SeekSession {
             by: self.settings.id.clone(),
             number,
             client: client.into(),
             user: user.map(Into::into),
-            wait: (self.settings.session_wait.0 / 1_000_000).min(u64::from(u32::MAX)) as u32,
+            wait: (wait.0 / 1_000_000).min(u64::from(u32::MAX)) as u32,
         };
         self.ask(None, seek, now);
         self.settle(now);
+    }
+
+    fn longest_seek(&self) -> Nanos {
+        self.settings.session_wait.max(self.settings.heal)
     }
 
     /// What this broker's core has of a session that it was asked for with [`Output::Sought`]:
@@ -210,7 +220,7 @@ impl Node {
         for link in &open {
             self.outputs.send(*link, &Message::Seek(further.clone()));
         }
-        let wait = Nanos::from_millis(u64::from(seek.wait)).min(self.settings.session_wait);
+        let wait = Nanos::from_millis(u64::from(seek.wait)).min(self.longest_seek());
         let asked = Asked {
             client: seek.client.clone(),
             from,

@@ -898,6 +898,25 @@ fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
     }
 }
 
+/// It takes longer to ask another broker for a session than its client waits: that is given another one,
+/// and the two become one all the same.
+#[test]
+fn sessions_become_one_also_where_others_are_far_away() {
+    let subscriber = Client::new("s".into(), Some("t"), 0);
+    let mut world = pair_with(400, 64, true, subscriber);
+    world.hang_up(0);
+    world.publish(1, "t", QoS::ExactlyOnce);
+    world.run_for(2000);
+    world.clients[0].home = 1;
+    world.connect(0);
+    world.run_for(1000);
+    assert_eq!(world.clients[0].presents, [false, false]);
+    world.publish(2, "t", QoS::ExactlyOnce);
+    world.run_for(30_000);
+    assert_eq!([0, 1].map(|site| holds(&world, site, "s")), [false, true]);
+    came_once(&mut world, 1, "far away");
+}
+
 /// A session that began with Clean Start 1 and was never elsewhere stays where its client was last,
 /// although that broker was killed: neither one that the client was given meanwhile where its own was
 /// cut off, nor one from before that was not reached then, takes its place.

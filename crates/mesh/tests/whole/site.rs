@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Output, Received, Restorer, Scope, Shard, StoreTrouble, Testament,
-    Understands,
+    MessageName, MoveTimes, Output, Received, Restorer, Scope, Seeker, Shard, StoreTrouble,
+    Testament, Understands,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{
@@ -29,7 +29,7 @@ enum Input {
     Unsubscribed(Box<str>, bool),
     Arrived(Arrival),
     LeftBehind(Box<str>, Option<wire::Testament>),
-    Seek(u64, Box<str>, Option<Box<str>>),
+    Seek(u64, Box<str>, Option<Box<str>>, bool),
     Letter(BrokerId, Box<str>, Arc<[u8]>),
     Kept(u64),
     Fence(u64, Box<str>),
@@ -147,10 +147,12 @@ impl Federation for Seam {
         self.will_wait
     }
 
-    fn seek(&self, client_id: &str, user: Option<&str>, since: Option<u64>) -> Option<u64> {
-        let at = since.unwrap_or_else(|| self.next_arrival());
+    fn seek(&self, client_id: &str, user: Option<&str>, seeker: Seeker) -> Option<u64> {
+        let at = seeker.since().unwrap_or_else(|| self.next_arrival());
         let asks = self.can_seek.load(Ordering::Relaxed);
-        asks.then(|| self.tell(Input::Seek(at, client_id.into(), user.map(Into::into))))?;
+        let waits = seeker != Seeker::Session;
+        let user = user.map(Into::into);
+        asks.then(|| self.tell(Input::Seek(at, client_id.into(), user, waits)))?;
         Some(at)
     }
 
@@ -427,8 +429,8 @@ impl Running {
             Input::Unsubscribed(filter, lasting) => self.node.unsubscribe(&filter, lasting, now),
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
-            Input::Seek(number, client, user) => {
-                self.node.seek(number, &client, user.as_deref(), now);
+            Input::Seek(number, client, user, waits) => {
+                self.node.seek(number, &client, user.as_deref(), waits, now);
             }
             Input::Letter(to, client, body) => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),

@@ -72,6 +72,7 @@ enum Input {
         number: u64,
         client: Box<str>,
         user: Option<Box<str>>,
+        waits: bool,
     },
     /// A shard is asked for that by another broker, and answers.
     Sought {
@@ -500,7 +501,10 @@ impl Keeper {
                 number,
                 client,
                 user,
-            } => self.node.seek(number, &client, user.as_deref(), now),
+                waits,
+            } => {
+                self.node.seek(number, &client, user.as_deref(), waits, now);
+            }
             Input::Sought { by, number, has } => self.node.sought(&by, number, has),
             Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use punctual_broker::{
-    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Relay, Testament,
+    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Relay, Seeker, Testament,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{self, Arrival};
@@ -224,15 +224,16 @@ impl Federation for Seam {
         self.will_wait
     }
 
-    fn seek(&self, client_id: &str, user: Option<&str>, since: Option<u64>) -> Option<u64> {
+    fn seek(&self, client_id: &str, user: Option<&str>, seeker: Seeker) -> Option<u64> {
         if !self.can_seek.load(Ordering::Relaxed) {
             return None;
         }
-        let number = since.unwrap_or_else(|| self.next_arrival());
+        let number = seeker.since().unwrap_or_else(|| self.next_arrival());
         self.tell(Input::Seek {
             number,
             client: client_id.into(),
             user: user.map(Into::into),
+            waits: seeker != Seeker::Session,
         });
         Some(number)
     }

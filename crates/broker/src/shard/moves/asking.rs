@@ -7,6 +7,7 @@ use std::sync::Arc;
 use punctual_codec::Connect;
 
 use crate::Nanos;
+use crate::federation::Seeker;
 use crate::hub::{Awaited, ConnId, Hub, State};
 use crate::moves::{ASK_ON, Asking, Awaiting, Errand, Holder, MOST_PATIENCE, ORPHANED, Way};
 use crate::session::Session;
@@ -159,7 +160,8 @@ impl Shard {
         if !directory.reserve(client, hub.index) {
             return false;
         }
-        let Some(number) = federation.seek(client, awaited.username.as_deref(), None) else {
+        let Some(number) = federation.seek(client, awaited.username.as_deref(), Seeker::Client)
+        else {
             hub.give_up_reserved(client);
             return false;
         };
@@ -193,7 +195,8 @@ impl Shard {
             && let State::Awaiting(awaited) = &conn.state
         {
             let user = awaited.username.as_deref();
-            if federation.seek(client, user, Some(waits.number)).is_some() {
+            let seeker = Seeker::Waiting(waits.number);
+            if federation.seek(client, user, seeker).is_some() {
                 waits.unsure = true;
                 return;
             }
@@ -351,7 +354,7 @@ impl Hub {
             return;
         };
         let user = session.username.as_deref();
-        federation.seek(&session.handle.client_id, user, None);
+        federation.seek(&session.handle.client_id, user, Seeker::Session);
         if again {
             let errand = Errand::Unsure {
                 slot,
@@ -371,7 +374,7 @@ impl Hub {
         };
         if let (true, Some(federation)) = (session.is_orphan(), self.directory.federation()) {
             let user = session.username.as_deref();
-            federation.seek(&session.handle.client_id, user, None);
+            federation.seek(&session.handle.client_id, user, Seeker::Session);
         }
         self.put_off(errand, now + MOST_PATIENCE);
     }
