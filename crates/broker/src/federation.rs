@@ -532,6 +532,8 @@ pub trait Federation: Debug + Send + Sync {
     fn seek(&self, _client_id: &str, _user: Option<&str>, _seeker: Seeker) -> Option<u64> {
         None
     }
+    /// A client has connected to another broker then: whoever connects from now on has connected later.
+    fn heard_arrival(&self, _at: u64) {}
     /// Something for [`crate::Shard::letter`] of another broker, about a client's session. It
     /// may be lost.
     fn letter(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}

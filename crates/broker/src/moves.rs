@@ -21,7 +21,8 @@
 //!
 //! Who has got a new session because the other broker was not reached in time gets what waits
 //! there when it is, but nothing else of that session: its client was told that it has none. It stays
-//! there until the client has sent something, and so is known to have heard that.
+//! there until the client has sent something, and so is known to have heard that. Until then it has
+//! the subscriptions of what was left here of that session, for what is on its way to it.
 //!
 //! Source: MQTT 5.0, 3.1.2.4 and 4.1, for brokers that are one server.
 
@@ -611,6 +612,11 @@ pub(crate) enum Errand {
     },
     /// Messages of a session that wait for others.
     Ahead {
+        slot: u32,
+        session: u64,
+    },
+    /// A session with subscriptions of what was left of the one before it.
+    Inherited {
         slot: u32,
         session: u64,
     },

@@ -18,12 +18,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use punctual_codec::topic;
+
 use crate::Limits;
 use crate::directory::SessionHandle;
 use crate::egress::Class;
 use crate::hub::{Conn, Hub};
 use crate::route::Target;
-use crate::session::Session;
+use crate::session::{Session, Subscription};
 
 /// What a message needs of one receiver.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +46,22 @@ impl Hub {
         self.sessions
             .get(target.slot)
             .filter(|session| Arc::ptr_eq(&session.handle, &target.session))
+    }
+
+    /// The same receiver, where another session has taken the place of the one of a client of a mesh
+    /// and has a subscription for it, too: what was on its way between shards then is for that.
+    pub(crate) fn successor(&self, target: &Target, topic: &str) -> Option<Target> {
+        let slot = self.session_named(&target.session.client_id)?;
+        let session = self.sessions.get(slot)?;
+        let wants = |it: &Subscription| topic::matches(&it.filter, topic);
+        // One that began with Clean Start 1 has nothing of before.
+        let follows = session.had.is_some() && session.link.is_none() && !target.shared;
+        let follows = follows && session.subscriptions.iter().any(wants);
+        follows.then(|| Target {
+            session: session.handle.clone(),
+            slot: session.handle.slot,
+            ..target.clone()
+        })
     }
 
     /// Whether a message with QoS above 0 would be sent at once.

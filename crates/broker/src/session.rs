@@ -1334,6 +1334,8 @@ pub(crate) struct Session {
     pub(crate) elsewhere: bool,
     /// The store knows that the client has connected elsewhere.
     pub(crate) orphan_stored: bool,
+    /// The last errand that sees to it that it goes where its client is; 0 for none.
+    pub(crate) orphaned: u64,
     /// The client has had it elsewhere: this is what is left of it.
     pub(crate) handed: bool,
     /// It is new, and its client may not have heard of that: it may believe that it has the
@@ -1382,6 +1384,7 @@ impl Session {
             leaving: None,
             elsewhere: false,
             orphan_stored: false,
+            orphaned: 0,
             handed: false,
             unheard: false,
             missed: Nanos::MAX,

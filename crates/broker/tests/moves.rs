@@ -1271,12 +1271,51 @@ fn what_was_on_its_way_is_for_a_new_session_until_its_client_has_heard_of_it() {
     carry(&mut a, &mut b);
     let moves = a.connect_unknown(0, "moves", 100);
     a.commit();
+    assert_eq!(*a.post.wanted.lock().unwrap(), (1, 0));
     a.give(moves, Packet::PingReq);
     assert_eq!(*a.post.wanted.lock().unwrap(), (0, 1));
     assert_eq!(a.shards[0].stats().subscriptions, 0);
     a.named(link, "7.1", None);
     a.commit();
     assert_eq!(a.payloads(moves), [""; 0]);
+}
+
+/// Nor for longer than what was left would have been there, although that client says nothing.
+#[test]
+fn what_a_new_session_inherits_ends() {
+    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
+    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    a.leave_session("moves", QoS::AtLeastOnce);
+    come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    let moves = a.connect_unknown(0, "moves", 100);
+    a.shards[0].closed(moves.1, "gone", a.now);
+    a.pass(Nanos::from_millis(12_900));
+    assert_eq!(a.shards[0].stats().subscriptions, 1);
+    a.pass(Nanos::from_millis(200));
+    assert_eq!(a.shards[0].stats().subscriptions, 0);
+    assert_eq!(*a.post.wanted.lock().unwrap(), (0, 1));
+}
+
+/// What another shard has sent when another session takes the place of a client's is for that.
+#[test]
+fn what_another_shard_has_sent_is_for_who_takes_the_place() {
+    let linger = Nanos::from_secs(3);
+    let mut a = Broker::with("a", 1, 1000, 2, linger);
+    let mut b = Broker::with("b", 2, 2000, 1, linger);
+    a.leave_session("moves", QoS::AtLeastOnce);
+    let publisher = a.connect(1, "", 0);
+    assert_eq!(a.take(publisher), [PacketType::ConnAck]);
+    come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    a.publish(publisher, QoS::AtLeastOnce, false);
+    let mut mail = Vec::new();
+    a.shards[1].take_outbox(0, &mut mail);
+    let moves = a.connect_unknown(0, "moves", 100);
+    let now = a.now;
+    a.shards[0].remote(mail.into_iter(), now);
+    a.commit();
+    assert_eq!(a.payloads(moves), ["x"]);
 }
 
 /// What comes late to a session that goes on already, and is not wanted there any more, goes after it.

@@ -410,7 +410,11 @@ impl Node {
     pub fn tick(&mut self, now: Nanos) {
         self.tree.tick(now);
         while let Some(gone) = self.members.left(&self.links, now) {
-            self.fence_filter(gone, now);
+            let by_table = self.settings.strategy == Strategy::SubscriptionTable;
+            match by_table && self.filters.table.is_last(&gone) {
+                true => self.fence_filter(gone, now),
+                false => self.filters.table.unsubscribe(&gone),
+            }
         }
         self.pass_on(now);
         self.publish_wills(now);

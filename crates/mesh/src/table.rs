@@ -153,6 +153,11 @@ impl Table {
         }
     }
 
+    /// Whether nobody else at this broker wants a filter than somebody who does not want it any more.
+    pub fn is_last(&self, filter: &str) -> bool {
+        self.own.get(filter) == Some(&1)
+    }
+
     /// A neighbour told changes.
     pub fn apply(&mut self, link: LinkId, add: Vec<Box<str>>, remove: Vec<Box<str>>) -> Applied {
         let mut applied = Applied::default();

@@ -280,6 +280,43 @@ fn an_answer_is_complete_also_if_it_comes_late() {
     }
 }
 
+/// Where no client waits there is more time, but nobody who does not answer is waited for longer than
+/// for a client once the session is found.
+#[test]
+fn who_is_asked_for_no_client_has_more_time() {
+    let ask = |answers: &[(usize, Option<(u64, bool)>)]| {
+        let mut row = Row::new(4, None);
+        row.nodes[0].seek(7, "c", Some("u"), false, row.now);
+        row.settle();
+        assert_eq!(row.sought(), [1, 2, 3]);
+        answers.iter().for_each(|(n, has)| row.answer(*n, *has));
+        row
+    };
+    let mut row = ask(&[(1, None), (2, Some((5, true)))]);
+    row.run_for(400);
+    assert_eq!(row.found(), None);
+    row.run_for(100);
+    assert_eq!(row.found(), Some((vec![holder(2, 5, true)], true)));
+    row.run_for(20_000);
+    assert_eq!(row.found(), None);
+
+    // What is left of one is not enough.
+    let mut row = ask(&[(1, None), (2, Some((0, false)))]);
+    row.run_for(5000);
+    assert_eq!(row.found(), None);
+    row.answer(3, Some((5, true)));
+    let all = vec![holder(3, 5, true), holder(2, 0, false)];
+    let (mut found, incomplete) = row.found().unwrap();
+    found.sort_by_key(|holder| !holder.whole);
+    assert_eq!((found, incomplete), (all, false));
+
+    let mut row = ask(&[(1, None), (2, None)]);
+    row.run_for(6000);
+    assert_eq!(row.found(), None);
+    row.run_for(4000);
+    assert_eq!(row.found(), Some((Vec::new(), true)));
+}
+
 /// A broker far away gives somebody up long before who asks would have done so.
 #[test]
 fn it_is_passed_on_that_an_answer_is_incomplete() {

@@ -1132,17 +1132,29 @@ impl Shard {
         publication.keeping.entry = entry;
         let known = MessageName::from_key(message.name).map(Number::from);
         publication.name = name.or(known);
+        let successor = match hub.session_of(target) {
+            Some(_) => None,
+            None => hub.successor(target, message.topic()),
+        };
         if promised {
             publication.promise = Promise::Made;
         }
         if promised && message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
             publication.reserved = message.size();
             hub.give_back(&target.session, message.size());
-            if hub.session_of(target).is_none() {
+            if hub.session_of(target).is_none() && successor.is_none() {
                 hub.stats.dropped_session_ended += 1;
             }
         }
-        let _ = hub.deliver(&mut publication, target, now);
+        match successor {
+            // It has another place there, and an entry.
+            Some(successor) => {
+                let mut publication = crate::hub::Publication::from_message(message, now);
+                publication.name = name.or(known);
+                let _ = hub.deliver(&mut publication, &successor, now);
+            }
+            None => drop(hub.deliver(&mut publication, target, now)),
+        }
         hub.release(publication.reserved);
         // It was not kept after all.
         if publication.keeping.entry != 0

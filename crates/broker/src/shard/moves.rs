@@ -98,6 +98,7 @@ impl Shard {
             Errand::Asking(broker) => hub.look_after_asking(id, &broker, now),
             Errand::Had { slot, session } => hub.forget_had(id, slot, session, now),
             Errand::Ahead { slot, session } => hub.ahead_is_due(id, slot, session, now),
+            Errand::Inherited { slot, session } => hub.inherited_is_due(id, slot, session, now),
             Errand::Orphan { slot, session } => hub.look_after_orphan(id, slot, session, now),
         }
     }

@@ -37,6 +37,7 @@ impl Shard {
             ));
         }
         let (v5, slot) = (conn.v5(), conn.session);
+        hub.subscribes(slot);
         let identifier = packet
             .properties
             .number(PropertyId::SubscriptionIdentifier)
@@ -157,6 +158,7 @@ impl Shard {
         let Some(session_slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
             return;
         };
+        hub.subscribes(session_slot);
         let mut reasons = Vec::new();
         for filter in packet.filters() {
             let Some(session) = hub.sessions.get_mut(session_slot) else {
@@ -330,7 +332,6 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         Some(known) => {
             (known.options, known.id) = (options, id);
             (known.numbered, known.demoted) = (numbered, demoted);
-            known.inherited = false;
             if let Some(federation) = hub.directory.federation() {
                 known.tell_lasting(lasts, &**federation);
             }

@@ -56,8 +56,18 @@ struct Asked {
     incomplete: bool,
     /// When an answer is late, see [`LATE`].
     late: Nanos,
+    /// From when on one is enough that has the whole session: no client waits for others.
+    enough: Nanos,
+    /// When it is answered at the latest.
+    ends: Nanos,
     /// [`Seeks::changes`] when it was asked.
     changes: u64,
+}
+
+impl Asked {
+    fn is_enough(&self, now: Nanos) -> bool {
+        self.enough <= now && self.holders.iter().any(|holder| holder.whole)
+    }
 }
 
 /// Questions, and who is there to be asked.
@@ -109,7 +119,8 @@ impl Node {
 
     /// Asks all other brokers for the session of a client; [`Output::Found`] is the answer,
     /// with the same `number`, in [`super::Settings::session_wait`] at the latest if that client `waits`
-    /// for it, and otherwise in [`super::Settings::heal`], if that is longer.
+    /// for it, and otherwise in [`super::Settings::heal`], if that is longer and nobody with the whole
+    /// session has answered before.
     pub fn seek(&mut self, number: u64, client: &str, user: Option<&str>, waits: bool, now: Nanos) {
         let wait = match waits {
             true => self.settings.session_wait,
@@ -166,7 +177,10 @@ impl Node {
         {
             asked.holders.extend(found.holders);
             asked.incomplete |= found.incomplete || !says && asked.late <= now;
-            self.answer_if_done(key);
+            match asked.is_enough(now) {
+                true => self.answer_seek(key),
+                false => self.answer_if_done(key),
+            }
         }
     }
 
@@ -229,10 +243,13 @@ impl Node {
             holders: Vec::new(),
             incomplete: false,
             late: now + Nanos(wait.0 / LATE),
+            enough: now + wait.min(self.settings.session_wait),
+            ends: now + wait,
             changes: self.seeks.changes,
         };
+        let times = [asked.enough, asked.ends];
         self.seeks.asked.insert(key.clone(), asked);
-        self.seeks.ends.insert((now + wait, key.clone()));
+        self.seeks.ends.extend(times.map(|at| (at, key.clone())));
         if from.is_some() {
             self.outputs.push(Output::Sought(seek));
         }
@@ -248,6 +265,9 @@ impl Node {
 
     fn answer_seek(&mut self, key: Question) {
         if let Some(asked) = self.seeks.asked.remove(&key) {
+            for at in [asked.enough, asked.ends] {
+                self.seeks.ends.remove(&(at, key.clone()));
+            }
             let missed = asked.own || !asked.open.is_empty();
             let incomplete = asked.incomplete || missed || asked.changes != self.seeks.changes;
             self.tell_found(asked.from, key, asked.client, asked.holders, incomplete);
@@ -256,12 +276,14 @@ impl Node {
 
     /// Answers the questions whose time is over.
     pub(super) fn answer_late_seeks(&mut self, now: Nanos) {
-        let ends = &mut self.seeks.ends;
-        let mut late = Vec::new();
-        while ends.first().is_some_and(|(at, _)| *at <= now) {
-            late.extend(ends.pop_first().map(|(_, key)| key));
+        while self.seeks.next().is_some_and(|at| at <= now)
+            && let Some((_, key)) = self.seeks.ends.pop_first()
+        {
+            let asked = self.seeks.asked.get(&key);
+            if asked.is_some_and(|asked| asked.ends <= now || asked.is_enough(now)) {
+                self.answer_seek(key);
+            }
         }
-        late.into_iter().for_each(|key| self.answer_seek(key));
     }
 
     /// Nobody answers over links that do not carry any more.

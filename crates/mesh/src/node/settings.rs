@@ -37,7 +37,7 @@ pub struct Settings {
     pub will_wait: Nanos,
     /// Bytes of wills that are kept for other brokers.
     pub max_will_bytes: usize,
-    /// How long others are waited for that are asked for a session.
+    /// How long others are waited for that are asked for a session while its client waits.
     pub session_wait: Nanos,
 }
 

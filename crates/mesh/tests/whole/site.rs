@@ -156,6 +156,10 @@ impl Federation for Seam {
         Some(at)
     }
 
+    fn heard_arrival(&self, at: u64) {
+        self.arrived.fetch_max(at, Ordering::Relaxed);
+    }
+
     fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
         let to = BrokerId::new(to).unwrap();
         self.tell(Input::Letter(to, client_id.into(), body));
@@ -563,7 +567,7 @@ impl Running {
             }
             Order::Arrived(arrivals) => {
                 for Arrival { client, at, clean } in arrivals {
-                    self.seam.arrived.fetch_max(at, Ordering::Relaxed);
+                    self.seam.heard_arrival(at);
                     self.shard.arrived_elsewhere(&client, at, clean, now);
                 }
             }
@@ -586,7 +590,7 @@ impl Running {
                     user,
                     ..
                 } = seek;
-                self.seam.arrived.fetch_max(number, Ordering::Relaxed);
+                self.seam.heard_arrival(number);
                 let has = self.shard.sought(&client, user.as_deref(), number);
                 self.node.sought(&by, number, has);
             }
@@ -602,9 +606,6 @@ impl Running {
                     whole,
                 };
                 let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
-                for holder in &holders {
-                    self.seam.arrived.fetch_max(holder.at, Ordering::Relaxed);
-                }
                 self.shard.found(&client, number, &holders, incomplete, now);
             }
             Order::Letter { from, client, body } => {

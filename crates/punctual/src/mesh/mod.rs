@@ -910,9 +910,6 @@ impl Keeper {
             whole,
         };
         let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
-        // It may be later than what was asked.
-        let last = holders.iter().map(|holder| holder.at).max();
-        self.seam.heard_arrival(last.unwrap_or(0));
         self.at_home_of(client, move |shard, client, now| {
             shard.found(client, number, &holders, incomplete, now);
         });

@@ -84,11 +84,6 @@ impl Seam {
         }
     }
 
-    /// Notes when a client has arrived at another broker.
-    pub(super) fn heard_arrival(&self, at: u64) {
-        self.arrived.fetch_max(at, Ordering::Relaxed);
-    }
-
     /// Notes that a link to a neighbour exists, and whether this broker opened it.
     pub(super) fn linked(&self, peer: &BrokerId, dialled: bool) {
         lock(&self.linked).insert(peer.clone(), dialled);
@@ -236,6 +231,10 @@ impl Federation for Seam {
             waits: seeker != Seeker::Session,
         });
         Some(number)
+    }
+
+    fn heard_arrival(&self, at: u64) {
+        self.arrived.fetch_max(at, Ordering::Relaxed);
     }
 
     fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {

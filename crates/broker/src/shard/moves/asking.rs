@@ -18,8 +18,9 @@ impl Shard {
     /// Whether the session of a client is here, as another broker asks that the client has
     /// connected to at that time ([`crate::Federation::seek`]): when it connected here last, 0
     /// if the session has gone on from here, or the client may not have heard of it, and whether it is
-    /// the whole session. If the client has connected here later, who asks hears of that, and when it
-    /// asks for the session it does not get it. To be asked on the shard that has it.
+    /// the whole session. If the client has connected here later, and the whole session is here and stays, who
+    /// asks hears of that, and when it asks for the session it does not get it. To be asked on the shard that
+    /// has it.
     pub fn sought(&self, client_id: &str, user: Option<&str>, number: u64) -> Option<(u64, bool)> {
         let session = self.hub.sessions.get(self.hub.session_named(client_id)?)?;
         // What waits for one user is not for another who uses the same identifier.
@@ -45,6 +46,11 @@ impl Shard {
         now: Nanos,
     ) {
         let hub = &mut self.hub;
+        if let Some(federation) = hub.directory.federation() {
+            // It may be later than what was asked.
+            let last = holders.iter().map(|holder| holder.at).max();
+            federation.heard_arrival(last.unwrap_or(0));
+        }
         let client: Arc<str> = client_id.into();
         let mut waits = hub.moves.awaiting.get_mut(&client);
         if waits.as_ref().is_some_and(|it| it.number != number) {
@@ -339,9 +345,21 @@ impl Hub {
 
     /// Sees to it that a session goes where its client is.
     pub(crate) fn note_orphan(&mut self, slot: u32, now: Nanos) {
-        if let Some(session) = self.sessions.get(slot) {
-            let session = session.handle.number;
-            self.new_errand(now + ORPHANED, Errand::Orphan { slot, session });
+        let Some(session) = self.sessions.get(slot) else {
+            return;
+        };
+        let (number, at) = (session.handle.number, now + ORPHANED);
+        let errand = session.orphaned;
+        match self.moves.errands.get(&errand).map(|(due, _)| *due) {
+            Some(due) if due <= at => {}
+            Some(_) => self.put_off(errand, at),
+            None => {
+                let session = number;
+                let errand = self.new_errand(at, Errand::Orphan { slot, session });
+                if let Some(session) = self.sessions.get_mut(slot) {
+                    session.orphaned = errand;
+                }
+            }
         }
     }
 

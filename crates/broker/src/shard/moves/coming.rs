@@ -64,6 +64,9 @@ impl Shard {
             return;
         }
         self.hub.forget_coming(way);
+        if let Some(federation) = self.hub.directory.federation() {
+            federation.heard_arrival(at);
+        }
         self.arrived_elsewhere(client, at, false, now);
         let Some(slot) = self.hub.session_named(client) else {
             return;
@@ -97,13 +100,13 @@ impl Shard {
         let since = leaves.map(|it| it.at).max(waits.map(|it| it.number));
         let begins_whole = number == 0 && Round::begins_whole(part.bytes);
         let session = slot.and_then(|slot| hub.sessions.get(slot));
-        let is_orphan = waits.is_none() && session.is_some_and(Session::is_orphan);
+        let is_elsewhere = session.is_some_and(|it| it.elsewhere && it.conn.is_none());
         let coming = hub.moves.coming.get(way).filter(|coming| {
             // What was asked for before what is here began to leave, or its client came here, is not a
             // session that begins now: added to what is here, it might go back to where it comes from,
             // where all of it is known, or be taken for an older one. Nor is what was left when it was
             // asked for, and is a session by now, something of an old copy that its client has left.
-            let was_left = is_orphan && coming.left && !coming.came;
+            let was_left = is_elsewhere && waits.is_none() && coming.left && !coming.came;
             !(begins_whole && stream > coming.stream && (since > Some(coming.at) || was_left))
         });
         if coming.is_none() {
@@ -118,6 +121,8 @@ impl Shard {
                 Some(session)
                     if (session.elsewhere || session.leaving.is_some()) && begins_whole =>
                 {
+                    // Nor is it asked for any more.
+                    hub.forget_coming(way);
                     return hub.write(way, &Letter::Lost { stream });
                 }
                 // This broker has started again since it asked.

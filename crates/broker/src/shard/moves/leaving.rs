@@ -501,25 +501,24 @@ impl Hub {
 
     /// Ends the subscriptions of a session, and returns them.
     pub(in crate::shard) fn withdraw(&mut self, slot: u32) -> Vec<Subscription> {
-        self.withdraw_some(slot, |_| true)
+        let session = self.sessions.get_mut(slot);
+        let all = session.map(|session| std::mem::take(&mut session.subscriptions));
+        let all = all.unwrap_or_default();
+        self.end_subscriptions(slot, &all);
+        all
     }
 
-    fn withdraw_some(
-        &mut self,
-        slot: u32,
-        is_one: impl Fn(&Subscription) -> bool,
-    ) -> Vec<Subscription> {
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return Vec::new();
+    /// Those of a session have ended.
+    fn end_subscriptions(&mut self, slot: u32, subscriptions: &[Subscription]) {
+        let Some(session) = self.sessions.get(slot) else {
+            return;
         };
-        let gone = session.subscriptions.extract_if(.., |it| is_one(it));
-        let subscriptions: Vec<Subscription> = gone.collect();
         if subscriptions.is_empty() {
-            return subscriptions;
+            return;
         }
         let directory = &self.directory;
         let mut index = directory.index_mut();
-        for Subscription { filter, .. } in &subscriptions {
+        for Subscription { filter, .. } in subscriptions {
             index.unsubscribe(filter, &session.handle, &directory.generations);
             let shared = filter.starts_with(topic::SHARE_PREFIX);
             self.stats.shared_subscriptions -= u64::from(shared);
@@ -533,7 +532,6 @@ impl Hub {
         self.stats.subscriptions -= count as u64;
         let all = &directory.subscriptions;
         all.fetch_sub(count, std::sync::atomic::Ordering::Relaxed);
-        subscriptions
     }
 
     /// Nobody is to hear that the subscriptions of a session end before those of the next one have
@@ -559,28 +557,61 @@ impl Hub {
     }
 
     /// A new session has the subscriptions of what was left of the one that was here before until
-    /// its client has heard of it.
+    /// its client has heard of it, and as long as these would have stayed.
     pub(in crate::shard) fn inherit(
         &mut self,
         slot: u32,
         mut subscriptions: Vec<Subscription>,
         now: Nanos,
     ) {
+        // Nobody waits for what is not acknowledged.
+        subscriptions.retain(|it| it.options.qos > QoS::AtMostOnce);
+        if subscriptions.is_empty() {
+            return;
+        }
         let clock = self.directory.federation().map(|mesh| mesh.clock());
         let (Some(clock), Some(session)) = (clock, self.sessions.get_mut(slot)) else {
             return;
         };
-        if subscriptions.is_empty() {
-            return;
-        }
         session.began = self.directory.begins();
+        let session = session.handle.number;
         subscriptions.iter_mut().for_each(|it| it.inherited = true);
         self.restore_subscriptions(slot, subscriptions, offset(clock, now).0);
+        let MoveTimes { heal, linger, .. } = self.move_times();
+        // What is left waits so long for those that are away, and then for the fence.
+        let until = now + linger + heal + heal;
+        self.new_errand(until, Errand::Inherited { slot, session });
+    }
+
+    pub(super) fn inherited_is_due(&mut self, errand: u64, slot: u32, number: u64, now: Nanos) {
+        let session = self.sessions.get(slot);
+        let session = session.filter(|session| session.handle.number == number);
+        if session.is_some_and(|session| session.leaving.is_some()) {
+            // They end with it, if it does not stay after all.
+            let heal = self.move_times().heal.max(PATIENCE);
+            return self.put_off(errand, now + heal);
+        }
+        self.moves.errands.remove(&errand);
+        if session.is_some() {
+            self.end_inherited(slot);
+        }
+    }
+
+    /// A client subscribes, or ends that: if it may not have heard that it has a new session, to that.
+    pub(in crate::shard) fn subscribes(&mut self, slot: u32) {
+        if self.sessions.get(slot).is_some_and(|it| it.unheard) {
+            self.end_inherited(slot);
+        }
     }
 
     /// The client of a session knows that it is a new one.
     pub(super) fn end_inherited(&mut self, slot: u32) {
-        self.withdraw_some(slot, |subscription| subscription.inherited);
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let inherited = session.subscriptions.extract_if(.., |it| it.inherited);
+        let inherited: Vec<Subscription> = inherited.collect();
+        self.end_subscriptions(slot, &inherited);
     }
 }
 
