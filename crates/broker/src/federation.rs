@@ -495,6 +495,11 @@ impl Seeker {
             Self::Client | Self::Session => None,
         }
     }
+
+    /// Whether a client waits for the answer.
+    pub fn waits(self) -> bool {
+        self != Self::Session
+    }
 }
 
 /// Who keeps the tree and the tables. Called on shard threads: nothing may block or

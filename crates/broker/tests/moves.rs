@@ -450,6 +450,18 @@ fn carry(a: &mut Broker, b: &mut Broker) {
     }
 }
 
+/// A client "moves" has gone from `a` to `b`, where it is connected, and what is left of its session stays
+/// at `a` for a while; so many shards are at `a`.
+fn gone_on(shards: u16) -> (Broker, Broker, (usize, ConnId)) {
+    let linger = Nanos::from_secs(3);
+    let mut a = Broker::with("a", 1, 1000, shards, linger);
+    let mut b = Broker::with("b", 2, 2000, 1, linger);
+    a.leave_session("moves", QoS::AtLeastOnce);
+    let there = come(&mut a, &mut b, "moves");
+    carry(&mut a, &mut b);
+    (a, b, there)
+}
+
 /// Lets `a` ask `b` until it has asked for all, and tells for whom, by turns.
 fn ask_on(a: &mut Broker, b: &mut Broker) -> Vec<Vec<String>> {
     let mut turns = Vec::new();
@@ -1229,12 +1241,8 @@ fn a_session_that_was_sent_something_in_vain_is_not_taken_for_the_old_one() {
 #[test]
 fn what_was_on_its_way_is_for_a_new_session_until_its_client_has_heard_of_it() {
     for again in [false, true] {
-        let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
-        let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+        let (mut a, mut b, there) = gone_on(1);
         let link = a.neighbour();
-        a.leave_session("moves", QoS::AtLeastOnce);
-        let there = come(&mut a, &mut b, "moves");
-        carry(&mut a, &mut b);
         let find_nothing = |a: &mut Broker| {
             let conn = a.connect_unknown(0, "moves", 100);
             a.commit();
@@ -1263,12 +1271,8 @@ fn what_was_on_its_way_is_for_a_new_session_until_its_client_has_heard_of_it() {
         assert_eq!(b.payloads(there), ["7.1"], "{again}");
     }
 
-    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
-    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
+    let (mut a, ..) = gone_on(1);
     let link = a.neighbour();
-    a.leave_session("moves", QoS::AtLeastOnce);
-    come(&mut a, &mut b, "moves");
-    carry(&mut a, &mut b);
     let moves = a.connect_unknown(0, "moves", 100);
     a.commit();
     assert_eq!(*a.post.wanted.lock().unwrap(), (1, 0));
@@ -1283,11 +1287,7 @@ fn what_was_on_its_way_is_for_a_new_session_until_its_client_has_heard_of_it() {
 /// Nor for longer than what was left would have been there, although that client says nothing.
 #[test]
 fn what_a_new_session_inherits_ends() {
-    let with = |name, origin, clock| Broker::with(name, origin, clock, 1, Nanos::from_secs(3));
-    let (mut a, mut b) = (with("a", 1, 1000), with("b", 2, 2000));
-    a.leave_session("moves", QoS::AtLeastOnce);
-    come(&mut a, &mut b, "moves");
-    carry(&mut a, &mut b);
+    let (mut a, ..) = gone_on(1);
     let moves = a.connect_unknown(0, "moves", 100);
     a.shards[0].closed(moves.1, "gone", a.now);
     a.pass(Nanos::from_millis(12_900));
@@ -1300,14 +1300,9 @@ fn what_a_new_session_inherits_ends() {
 /// What another shard has sent when another session takes the place of a client's is for that.
 #[test]
 fn what_another_shard_has_sent_is_for_who_takes_the_place() {
-    let linger = Nanos::from_secs(3);
-    let mut a = Broker::with("a", 1, 1000, 2, linger);
-    let mut b = Broker::with("b", 2, 2000, 1, linger);
-    a.leave_session("moves", QoS::AtLeastOnce);
+    let (mut a, ..) = gone_on(2);
     let publisher = a.connect(1, "", 0);
     assert_eq!(a.take(publisher), [PacketType::ConnAck]);
-    come(&mut a, &mut b, "moves");
-    carry(&mut a, &mut b);
     a.publish(publisher, QoS::AtLeastOnce, false);
     let mut mail = Vec::new();
     a.shards[1].take_outbox(0, &mut mail);

@@ -1132,19 +1132,16 @@ impl Shard {
         publication.keeping.entry = entry;
         let known = MessageName::from_key(message.name).map(Number::from);
         publication.name = name.or(known);
-        let successor = match hub.session_of(target) {
-            Some(_) => None,
-            None => hub.successor(target, message.topic()),
-        };
+        let ended = hub.session_of(target).is_none();
+        let successor = ended.then(|| hub.successor(target, message.topic()));
+        let successor = successor.flatten();
         if promised {
             publication.promise = Promise::Made;
         }
         if promised && message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
             publication.reserved = message.size();
             hub.give_back(&target.session, message.size());
-            if hub.session_of(target).is_none() && successor.is_none() {
-                hub.stats.dropped_session_ended += 1;
-            }
+            hub.stats.dropped_session_ended += u64::from(ended && successor.is_none());
         }
         match successor {
             // It has another place there, and an entry.

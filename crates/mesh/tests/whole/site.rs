@@ -150,7 +150,7 @@ impl Federation for Seam {
     fn seek(&self, client_id: &str, user: Option<&str>, seeker: Seeker) -> Option<u64> {
         let at = seeker.since().unwrap_or_else(|| self.next_arrival());
         let asks = self.can_seek.load(Ordering::Relaxed);
-        let waits = seeker != Seeker::Session;
+        let waits = seeker.waits();
         let user = user.map(Into::into);
         asks.then(|| self.tell(Input::Seek(at, client_id.into(), user, waits)))?;
         Some(at)

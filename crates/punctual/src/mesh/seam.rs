@@ -228,7 +228,7 @@ impl Federation for Seam {
             number,
             client: client_id.into(),
             user: user.map(Into::into),
-            waits: seeker != Seeker::Session,
+            waits: seeker.waits(),
         });
         Some(number)
     }

@@ -348,14 +348,17 @@ impl Hub {
         let Some(session) = self.sessions.get(slot) else {
             return;
         };
-        let (number, at) = (session.handle.number, now + ORPHANED);
-        let errand = session.orphaned;
+        let (number, errand) = (session.handle.number, session.orphaned);
+        let at = now + ORPHANED;
         match self.moves.errands.get(&errand).map(|(due, _)| *due) {
             Some(due) if due <= at => {}
             Some(_) => self.put_off(errand, at),
             None => {
-                let session = number;
-                let errand = self.new_errand(at, Errand::Orphan { slot, session });
+                let orphan = Errand::Orphan {
+                    slot,
+                    session: number,
+                };
+                let errand = self.new_errand(at, orphan);
                 if let Some(session) = self.sessions.get_mut(slot) {
                     session.orphaned = errand;
                 }
