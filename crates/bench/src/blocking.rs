@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::wire::{self, Frame, Version, kind};
+use punctual_measure::wire::{self, Frame, Version, kind};
+use punctual_measure::{Error, Result};
 
 /// What it speaks.
 pub(crate) const VERSION: Version = Version::V311;

@@ -1,30 +1,33 @@
-//! Command line of the benchmarks, to be flattened into `punctual bench` or used as
-//! `punctual-bench`.
+//! The command line of `punctual-bench`, which `punctual bench` and `punctual emulate` start.
 
 use std::error::Error as _;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use punctual_net::realtime::keep_awake;
 
 use crate::compare::CompareArgs;
 use crate::durability::DurabilityArgs;
-use crate::emulate::{Paper, PapersArgs, RecoveryArgs};
-use crate::error::{Error, Result};
+use crate::emulate::{EmulateArgs, Paper, PapersArgs, RecoveryArgs};
 use crate::federation::FederationArgs;
 use crate::federation::relay::{RELAY_COMMAND, RelayArgs};
-use crate::floor::Floor;
 use crate::link::LinkArgs;
-use crate::load::{self, Options, Pace, Report, Scenario};
 use crate::priomqtt::{self, PriomqttArgs};
 use crate::sys;
-use crate::wire::Version;
+use punctual_measure::Floor;
+use punctual_measure::load::{self, Options, Pace, Report, Scenario};
+use punctual_measure::wire::Version;
+use punctual_measure::{Error, Result};
 
-/// What to run, and how the machine is to be meanwhile.
-#[derive(Args, Debug)]
-pub struct BenchArgs {
+/// Benchmarks of MQTT brokers, the experiments of the papers, and networks in namespaces.
+///
+/// The broker under test is `punctual` beside this program or in PATH, or what PUNCTUAL_BIN names.
+#[derive(Debug, Parser)]
+#[command(name = "punctual-bench", version, max_term_width = 100)]
+pub(crate) struct Cli {
     /// Keep the CPUs of this machine from sleeping meanwhile, as a broker with --realtime does. A
     /// CPU that has to wake up first may take longer than all that is measured. Takes the right to
     /// write to /dev/cpu_dma_latency
@@ -40,6 +43,10 @@ enum BenchCommand {
     Load(Box<LoadArgs>),
     /// Serve the floor: a forwarder that is no broker, to compare brokers with
     Floor(FloorArgs),
+    /// Build a network on this machine (Linux, root), with broker and clients, and compare its
+    /// delays with the bounds. Exits with 1 if a bound was not kept, and with 2 if the network
+    /// was not emulated
+    Emulate(Box<EmulateArgs>),
     /// Compare brokers with each other and the floor, and write the tables
     Compare(CompareArgs),
     /// Repeat the experiments of the PrioMQTT paper: a factory cell on a 100 Mbit/s network,
@@ -70,14 +77,30 @@ enum BenchCommand {
     FederationRelay(RelayArgs),
 }
 
-impl BenchArgs {
-    /// Does what was asked and writes the result to `out`. `own_words` lead from this program's
-    /// name to these subcommands, for it starts itself as the floor: none in `punctual-bench`,
-    /// `bench` in `punctual`.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+/// Exit code if a network was emulated and a bound was not kept, or if a benchmark failed.
+const FAILED: u8 = 1;
+/// Exit code if a network was not emulated.
+const NOT_EMULATED: u8 = 2;
+
+impl Cli {
+    /// Does what was asked, writes the result to `out` and what went wrong to standard error.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> ExitCode {
+        let failed = match self.command {
+            BenchCommand::Emulate(_) => NOT_EMULATED,
+            _ => FAILED,
+        };
+        match self.result(out) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => FAILED.into(),
+            Err(error) => {
+                eprintln!("punctual-bench: {error}");
+                failed.into()
+            }
+        }
+    }
+
+    /// Whether every bound was kept, where there are any.
+    fn result(&self, out: &mut dyn Write) -> Result<bool> {
         let awake = self.awake.then(|| keep_awake(Duration::ZERO)).transpose();
         let _awake = awake.map_err(|refused| Error::Config {
             field: "--awake",
@@ -90,32 +113,34 @@ impl BenchArgs {
                     .unwrap_or_default()
             ),
         })?;
-        self.command.run(own_words, out)
+        self.command.run(out)
     }
 }
 
 impl BenchCommand {
-    fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+    fn run(&self, out: &mut dyn Write) -> Result<bool> {
         match self {
+            Self::Emulate(args) => return args.run(out),
             Self::Load(args) => args.run(out),
             Self::Floor(args) => args.run(out),
-            Self::Compare(args) => args.run(own_words, out),
-            Self::Priomqtt(args) => args.run(own_words, out),
-            Self::RtMqtt(args) => args.run(Paper::RtMqtt, !own_words.is_empty(), out),
-            Self::MrtMqtt(args) => args.run(Paper::MrtMqtt, !own_words.is_empty(), out),
+            Self::Compare(args) => args.run(out),
+            Self::Priomqtt(args) => args.run(out),
+            Self::RtMqtt(args) => args.run(Paper::RtMqtt, out),
+            Self::MrtMqtt(args) => args.run(Paper::MrtMqtt, out),
             Self::Recovery(args) => args.run(out),
-            Self::Link(args) => args.run(own_words, out),
-            Self::Federation(args) => args.run(own_words, out),
-            Self::Durability(args) => args.run(own_words, out),
+            Self::Link(args) => args.run(out),
+            Self::Federation(args) => args.run(out),
+            Self::Durability(args) => args.run(out),
             Self::FederationRelay(args) => args.run(),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),
-        }
+        }?;
+        Ok(true)
     }
 }
 
 /// Options of `bench load`.
 #[derive(Args, Debug)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     /// P-S (P publishers to S subscribers of one topic: 1-1, 50-1, 1-100), Npairs (50pairs),
     /// rate (20 pairs at 5000 msg/s), factory, or idle
     #[arg(value_name = "SCENARIO")]
@@ -200,7 +225,7 @@ impl LoadArgs {
     ///
     /// # Errors
     /// See [`Error`]; with `--strict` also when the report is not clean.
-    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let report = load::run(&self.options()?)?;
         self.write(&report, out)
             .map_err(Error::io("cannot write the report"))?;
@@ -259,7 +284,7 @@ impl LoadArgs {
 
 /// Options of `bench floor`.
 #[derive(Args, Debug)]
-pub struct FloorArgs {
+pub(crate) struct FloorArgs {
     /// Address to listen on; port 0 lets the system choose
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:1883")]
     listen: SocketAddr,
@@ -273,7 +298,7 @@ impl FloorArgs {
     ///
     /// # Errors
     /// See [`Floor::bind`] and [`Floor::run`].
-    pub fn run(&self, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         if let Some(core) = self.core {
             sys::pin_to_core(core).map_err(Error::io(format!("cannot pin to core {core}")))?;
         }
@@ -310,11 +335,13 @@ pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        BenchCommand::augment_subcommands(clap::Command::new("bench")).debug_assert();
+        Cli::command().debug_assert();
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! `punctual-bench`: the benchmarks without the rest of `punctual`.
+//! `punctual-bench`, the laboratory: comparison of MQTT brokers in one run, the experiments of the
+//! papers, and networks in namespaces with a real broker.
+//!
+//! The load generator and the floor are in [`punctual_measure`]. Linux only.
+
+mod blocking;
+mod cli;
+mod compare;
+mod durability;
+mod emulate;
+mod federation;
+mod link;
+mod packets;
+mod priomqtt;
+mod process;
+mod sys;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use punctual_bench::BenchArgs;
-
-/// Benchmarks of MQTT brokers
-#[derive(Parser)]
-#[command(version)]
-struct Cli {
-    #[command(flatten)]
-    bench: BenchArgs,
-}
+use clap::Parser as _;
 
 fn main() -> ExitCode {
-    match Cli::parse().bench.run(&[], &mut std::io::stdout().lock()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("punctual-bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    cli::Cli::parse().run(&mut std::io::stdout().lock())
 }

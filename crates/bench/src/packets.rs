@@ -7,7 +7,7 @@ use std::io;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 
 /// Bytes asked of the kernel for packets that were not looked at yet.
 const ROOM: libc::c_int = 64 * 1024 * 1024;
@@ -43,10 +43,10 @@ pub(crate) struct Capture(OwnedFd);
 
 impl Capture {
     /// Begins to see packets.
-    pub(crate) fn new(namespace: &Namespace, which: Which) -> crate::Result<Self> {
+    pub(crate) fn new(namespace: &Namespace, which: Which) -> punctual_measure::Result<Self> {
         namespace
             .enter(|| Self::open(which))?
-            .map_err(crate::Error::io("cannot capture packets"))
+            .map_err(punctual_measure::Error::io("cannot capture packets"))
     }
 
     fn open(which: Which) -> io::Result<Self> {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::load::{Pace, Scenario};
-use crate::wire::Version;
+use punctual_measure::load::{Pace, Scenario};
+use punctual_measure::wire::Version;
 
 /// What a case is about, hence the table it stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

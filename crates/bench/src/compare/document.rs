@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::error::{Error, Result};
+use punctual_measure::{Error, Result};
 
 const BEGIN: &str = "<!-- bench: generated below, do not edit -->";
 const END: &str = "<!-- bench: generated above -->";

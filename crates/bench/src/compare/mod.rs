@@ -26,8 +26,8 @@ use self::peers::{FLOOR, Found, PEERS, PUNCTUAL, Setup};
 use self::results::Results;
 use self::table::Comparison;
 use crate::cli::seconds;
-use crate::error::{Error, Result};
-use crate::load::{self, Options, Report};
+use punctual_measure::load::{self, Options, Report};
+use punctual_measure::{Error, Result};
 
 /// `SCHED_FIFO` priority of realtime cases, below the kernel's threaded interrupts (50).
 const REALTIME_PRIORITY: u8 = 40;
@@ -37,7 +37,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 
 /// Options of `bench compare`.
 #[derive(Args, Debug)]
-pub struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// Brokers to compare [default: all that are found]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     brokers: Vec<String>,
@@ -83,18 +83,17 @@ pub struct CompareArgs {
 }
 
 impl CompareArgs {
-    /// Runs the comparison; progress goes to standard error, the tables to `out`. `own_words`
-    /// lead from this program's name to its bench subcommands.
+    /// Runs the comparison; progress goes to standard error, the tables to `out`.
     ///
     /// # Errors
     /// A wanted broker is not found, files cannot be written, or `--strict` applies. A run that
     /// fails is reported in the document instead.
-    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
             "cannot create {}",
             self.directory.display()
         )))?;
-        let brokers = self.find_brokers(own_words)?;
+        let brokers = self.find_brokers()?;
         let extent = self.extent();
         let mut cases = cases::cases(self.quick, self.payload);
         cases.retain(|case| {
@@ -155,7 +154,7 @@ impl CompareArgs {
         }
     }
 
-    fn find_brokers(&self, own_words: &[&str]) -> Result<Vec<Found>> {
+    fn find_brokers(&self) -> Result<Vec<Found>> {
         if let Some(unknown) = self
             .brokers
             .iter()
@@ -180,7 +179,7 @@ impl CompareArgs {
             if !wanted {
                 continue;
             }
-            match peer.find(&bin, own_words) {
+            match peer.find(&bin) {
                 Some(found) => brokers.push(found),
                 None if named => {
                     return Err(Error::Config {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
 use super::cases::{Case, Subject};
-use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::sys;
-use crate::wire::Version;
+use punctual_measure::wire::Version;
+use punctual_measure::{Error, Result};
 
 /// Longest wait for a broker to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -190,8 +190,7 @@ pub(crate) const PEERS: [Peer; 6] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) peer: Peer,
-    /// The program and, for the floor, the words that lead to its subcommand.
-    command: Vec<PathBuf>,
+    program: PathBuf,
     pub(crate) version: String,
 }
 
@@ -213,45 +212,61 @@ impl Peer {
     }
 
     /// Looks for the broker's program: environment variable, `directory`, PATH.
-    pub(crate) fn find(&self, directory: &Path, own_words: &[&str]) -> Option<Found> {
-        let command = if self.name == FLOOR {
-            let own = env::current_exe().ok()?;
-            let words = own_words.iter().map(PathBuf::from);
-            std::iter::once(own).chain(words).collect()
-        } else if self.program == PUNCTUAL
-            && !own_words.is_empty()
-            && env::var_os(self.variable).is_none()
-        {
-            // This program, which has these commands below a word of its own.
-            vec![env::current_exe().ok()?]
+    pub(crate) fn find(&self, directory: &Path) -> Option<Found> {
+        let (program, version) = if self.name == FLOOR {
+            (
+                env::current_exe().ok()?,
+                env!("CARGO_PKG_VERSION").to_owned(),
+            )
         } else {
-            vec![self.find_program(directory)?]
-        };
-        let version = if self.name == FLOOR {
-            env!("CARGO_PKG_VERSION").to_owned()
-        } else {
-            version_of(command.first()?, self.version_argument)
+            let program = self.find_program(directory)?;
+            let version = version_of(&program, self.version_argument);
+            (program, version)
         };
         Some(Found {
             peer: *self,
-            command,
+            program,
             version,
         })
     }
 
-    /// Looks for its program: environment variable, `directory`, PATH.
+    /// Looks for its program: environment variable, beside this program (`punctual` only),
+    /// `directory`, PATH.
     pub(crate) fn find_program(&self, directory: &Path) -> Option<PathBuf> {
         if let Some(path) = env::var_os(self.variable) {
             return Some(path.into());
         }
+        let beside = match self.program == PUNCTUAL {
+            true => env::current_exe().ok(),
+            false => None,
+        };
+        let beside = beside.as_deref().and_then(Path::parent);
         let path = env::var_os("PATH").unwrap_or_default();
-        std::iter::once(directory.to_owned())
+        beside
+            .into_iter()
+            .chain([directory])
+            .map(Path::to_owned)
             .chain(env::split_paths(&path))
             // Debian keeps servers where PATH may not look.
             .chain(std::iter::once("/usr/sbin".into()))
             .map(|directory| directory.join(self.program))
             .find(|candidate| candidate.is_file())
     }
+}
+
+/// The program of our broker.
+///
+/// # Errors
+/// It is not found.
+pub(crate) fn punctual() -> Result<PathBuf> {
+    let peer = PEERS.iter().find(|peer| peer.name == PUNCTUAL);
+    // Nobody builds our own broker for a benchmark into a directory of peers.
+    let found = peer.and_then(|peer| peer.find_program(Path::new("target/bench/bin")));
+    found.ok_or_else(|| Error::Config {
+        field: "PUNCTUAL_BIN",
+        value: "not set".to_owned(),
+        remedy: "put punctual beside punctual-bench or into PATH, or name it there".to_owned(),
+    })
 }
 
 /// The first thing in a program's answer that looks like a version.
@@ -313,13 +328,9 @@ impl Found {
             .map_err(Error::io(format!("cannot write {}", log_path.display())))?;
         let log_too = log.try_clone().map_err(Error::io("cannot share the log"))?;
 
-        let (program, words) = self
-            .command
-            .split_first()
-            .ok_or_else(|| self.failure("no program"))?;
+        let program = &self.program;
         let mut command = Command::new(program);
         command
-            .args(words)
             .args(self.peer.arguments.iter().map(|argument| fill(argument)))
             .stdin(Stdio::null())
             .stdout(log)
@@ -344,7 +355,7 @@ impl Found {
     pub(crate) fn for_test(peer: Peer) -> Self {
         Self {
             peer,
-            command: vec!["/bin/true".into()],
+            program: "/bin/true".into(),
             version: "0.0".to_owned(),
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::load::Report;
+use punctual_measure::load::Report;
 
 /// All runs of one case on one broker.
 #[derive(Clone, Debug, Serialize)]
@@ -80,7 +80,7 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{Options, Scenario};
+    use punctual_measure::load::{Options, Scenario};
 
     fn report(rate: f64, lost: u64) -> Report {
         Report {

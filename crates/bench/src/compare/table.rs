@@ -7,7 +7,7 @@ use super::cases::{Case, Extent, Subject};
 use super::machine::Machine;
 use super::peers::{FLOOR, Found, PUNCTUAL};
 use super::results::{Cell, Results};
-use crate::load::{Latency, Report};
+use punctual_measure::load::{Latency, Report};
 
 /// What all tables are made from.
 pub(crate) struct Comparison<'a> {
@@ -322,7 +322,7 @@ mod tests {
     use super::super::cases;
     use super::super::peers::PEERS;
     use super::*;
-    use crate::load::{Options, Scenario};
+    use punctual_measure::load::{Options, Scenario};
     use std::time::Duration;
 
     fn floor_and_punctual() -> Vec<Found> {

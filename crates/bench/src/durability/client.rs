@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::blocking::{Connection, VERSION};
-use crate::error::Result;
-use crate::wire::{self, Connack, PublishTemplate, kind};
+use punctual_measure::Result;
+use punctual_measure::wire::{self, Connack, PublishTemplate, kind};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::client::{self, Client, Numbered, Packet};
 use super::systems::System;
-use crate::error::Result;
+use punctual_measure::Result;
 
 /// Sessions that wait.
 const SESSIONS: u32 = 10;

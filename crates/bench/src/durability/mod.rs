@@ -28,7 +28,7 @@ use self::throughput::CASES;
 use crate::cli::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
-use crate::error::{Error, Result};
+use punctual_measure::{Error, Result};
 
 /// Values of `store.group_delay` and `store.group_bytes` that a sweep goes through.
 const DELAYS: [&str; 5] = ["0us", "250us", "1ms", "2ms", "5ms"];
@@ -52,7 +52,7 @@ enum Experiment {
 
 /// Options of `bench durability`.
 #[derive(Args, Debug)]
-pub struct DurabilityArgs {
+pub(crate) struct DurabilityArgs {
     /// What to measure [default: all but sweep]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     experiments: Vec<Experiment>,
@@ -102,18 +102,17 @@ pub struct DurabilityArgs {
 }
 
 impl DurabilityArgs {
-    /// Runs the experiments; progress goes to standard error, the tables to `out`. `own_words`
-    /// lead from this program's name to its bench subcommands.
+    /// Runs the experiments; progress goes to standard error, the tables to `out`.
     ///
     /// # Errors
     /// A broker is not found or does not start, or files cannot be written.
-    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         for directory in [&self.directory, &self.data] {
             fs::create_dir_all(directory)
                 .map_err(Error::io(format!("cannot create {}", directory.display())))?;
         }
         let mut results = Results::new(Machine::read(), self.repeat, self.duration);
-        let systems = self.systems(own_words)?;
+        let systems = self.systems()?;
         results.systems = systems.iter().map(|it| it.found.clone()).collect();
         if self.wants(Experiment::Throughput) {
             self.throughput(&systems, &mut results)?;
@@ -128,7 +127,7 @@ impl DurabilityArgs {
             self.loss(&systems, &mut results)?;
         }
         if self.experiments.contains(&Experiment::Sweep) {
-            self.sweep(own_words, &mut results)?;
+            self.sweep(&mut results)?;
         }
         self.write(&results, out)
     }
@@ -138,13 +137,13 @@ impl DurabilityArgs {
         all_but_sweep || self.experiments.contains(&experiment)
     }
 
-    fn system(&self, name: &str, own_words: &[&str], store: &str) -> Option<System> {
+    fn system(&self, name: &str, store: &str) -> Option<System> {
         let peer = SYSTEMS.iter().find(|peer| peer.name == name)?;
         let core = self.broker_core;
-        System::find(peer, own_words, &self.directory, &self.data, core, store)
+        System::find(peer, &self.directory, &self.data, core, store)
     }
 
-    fn systems(&self, own_words: &[&str]) -> Result<Vec<System>> {
+    fn systems(&self) -> Result<Vec<System>> {
         let mut systems = Vec::new();
         let names = SYSTEMS.iter().map(|peer| peer.name);
         let wanted: Vec<&str> = match self.systems.is_empty() {
@@ -152,7 +151,7 @@ impl DurabilityArgs {
             false => self.systems.iter().map(String::as_str).collect(),
         };
         for name in wanted {
-            match self.system(name, own_words, "") {
+            match self.system(name, "") {
                 Some(system) => systems.push(system),
                 None if self.systems.is_empty() => eprintln!("{name} is not found: left out"),
                 None => {
@@ -243,12 +242,12 @@ impl DurabilityArgs {
         Ok(())
     }
 
-    fn sweep(&self, own_words: &[&str], results: &mut Results) -> Result<()> {
+    fn sweep(&self, results: &mut Results) -> Result<()> {
         for _ in 0..self.repeat {
             for bytes in BYTES {
                 for delay in DELAYS {
                     let store = format!("group_delay = \"{delay}\"\ngroup_bytes = \"{bytes}\"\n");
-                    let Some(system) = self.system(BATCHED, own_words, &store) else {
+                    let Some(system) = self.system(BATCHED, &store) else {
                         return Ok(());
                     };
                     let cases = CASES.iter().filter(|case| self.wants_case(case.title));

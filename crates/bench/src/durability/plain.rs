@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::systems::{Commits, System};
 use super::throughput::LATE;
-use crate::error::{Error, Result};
-use crate::load::{self, Options, Pace, Report, Scenario};
-use crate::wire::Version;
+use punctual_measure::load::{self, Options, Pace, Report, Scenario};
+use punctual_measure::wire::Version;
+use punctual_measure::{Error, Result};
 
 /// Payload of bulk: large, so that the disk and not the broker is what is busy.
 const BULK_PAYLOAD: usize = 8 << 10;

@@ -12,7 +12,7 @@ use super::systems::{BATCHED, Commits, NO_STORE, NONE};
 use super::throughput::{CLEAN, PACED, PACED_LATE, Run};
 use crate::compare::machine::Machine;
 use crate::compare::peers::Found;
-use crate::load::Latency;
+use punctual_measure::load::Latency;
 
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-durability-1";

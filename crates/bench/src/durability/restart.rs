@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::client::{self, Client, Numbered, Packet};
 use super::systems::{BATCHED, System};
-use crate::error::{Error, Result};
 use crate::sys;
-use crate::watch::Watch;
+use punctual_measure::watch::Watch;
+use punctual_measure::{Error, Result};
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]

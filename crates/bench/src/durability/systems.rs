@@ -14,10 +14,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::compare::peers::{Found, Peer, Running, Setup};
-use crate::error::{Error, Result};
-use crate::http::http_get;
-use crate::prometheus::{Distribution, Samples};
-use crate::wire::Version;
+use punctual_measure::http_get;
+use punctual_measure::wire::Version;
+use punctual_measure::{Distribution, Samples};
+use punctual_measure::{Error, Result};
 
 /// Our broker without a store.
 pub(super) const NO_STORE: &str = "no-store";
@@ -187,13 +187,12 @@ impl System {
     /// to a directory below `data`. `store` has further lines of our section on the store.
     pub(super) fn find(
         peer: &Peer,
-        own_words: &[&str],
         directory: &Path,
         data: &Path,
         core: usize,
         store: &str,
     ) -> Option<Self> {
-        let found = peer.find(&directory.join("bin"), own_words)?;
+        let found = peer.find(&directory.join("bin"))?;
         let data = data.join(peer.name);
         Some(Self {
             found,

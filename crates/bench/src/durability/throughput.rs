@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::systems::{Commits, System};
-use crate::error::Result;
-use crate::load::{self, Options, Pace, Report, Scenario};
+use punctual_measure::Result;
+use punctual_measure::load::{self, Options, Pace, Report, Scenario};
 
 /// A shape of traffic.
 #[derive(Clone, Copy, Debug)]

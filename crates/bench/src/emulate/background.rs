@@ -19,8 +19,8 @@ use punctual_model::{format_bandwidth, parse_bandwidth};
 use super::layout::Layout;
 use super::tools::{self, Running, Tool};
 use super::ways::Stream;
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Port of the first generator's sink.
 const FIRST_PORT: u16 = 5001;

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use crate::compare::peers::{self, PEERS};
-use crate::error::{Error, Result};
 use crate::link::brokers::{mosquitto_common, punctual_common};
-use crate::netns::Namespace;
 use crate::process::Process;
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::{Namespace, memory_file};
 
 /// Where every broker listens, or the manager before it: its host is its own.
 pub(super) const PORT: u16 = 1883;
@@ -57,7 +57,7 @@ pub(super) struct Found {
 
 impl Kind {
     /// Looks for its program.
-    pub(super) fn find(self, is_broker: bool) -> Result<Found> {
+    pub(super) fn find(self) -> Result<Found> {
         let (name, arguments, configuration): (_, &[&str], fn(u16) -> String) = match self {
             Self::Punctual => (
                 "punctual",
@@ -73,13 +73,9 @@ impl Kind {
         };
         let peer = PEERS.iter().find(|peer| peer.name == name);
         let peer = peer.ok_or_else(missing)?;
-        let own = self == Self::Punctual && is_broker && std::env::var_os(peer.variable).is_none();
-        let program = if own {
-            std::env::current_exe().map_err(Error::io("cannot find this program"))?
-        } else {
-            peer.find_program(Path::new("target/bench/bin"))
-                .ok_or_else(missing)?
-        };
+        let program = peer
+            .find_program(Path::new("target/bench/bin"))
+            .ok_or_else(missing)?;
         Ok(Found {
             name,
             version: peers::version_of(&program, peer.version_argument),
@@ -92,9 +88,9 @@ impl Kind {
 }
 
 impl Found {
-    /// Puts `punctual manager` before it. `is_broker` as for [`Kind::find`].
-    pub(super) fn behind_manager(self, is_broker: bool) -> Result<Self> {
-        let manager = Kind::Punctual.find(is_broker)?.program;
+    /// Puts `punctual manager` before it.
+    pub(super) fn behind_manager(self) -> Result<Self> {
+        let manager = Kind::Punctual.find()?.program;
         Ok(Self {
             manager: Some(manager),
             ..self
@@ -160,8 +156,8 @@ fn start(
     };
     let context = "cannot make a file in memory";
     let configuration =
-        sys::memory_file("configuration", configuration.as_bytes()).map_err(Error::io(context))?;
-    let mut log = sys::memory_file("log", &[]).map_err(Error::io(context))?;
+        memory_file("configuration", configuration.as_bytes()).map_err(Error::io(context))?;
+    let mut log = memory_file("log", &[]).map_err(Error::io(context))?;
     let [out, err] = [log.try_clone(), log.try_clone()];
     command
         .stdin(configuration)

@@ -22,11 +22,11 @@ use super::results::{self, PathResult, Processors};
 use super::switching::{self, SwitchDelay};
 use super::tools::Tool;
 use super::ways::Stream;
-use crate::error::{Error, Result};
-use crate::load::Latency;
-use crate::load::meter::Recorder;
 use crate::process::Process;
 use crate::sys;
+use punctual_measure::load::Latency;
+use punctual_measure::load::meter::Recorder;
+use punctual_measure::{Error, Result};
 
 /// First port of publishers, of subscribers and of plain publishers of the background.
 const PUBLISHERS: u16 = 20_000;
@@ -229,7 +229,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
             Ok((generator.background.to_string(), rate as u64, tool))
         })
         .collect::<Result<_>>()?;
-    let mut lateness = Recorder::new();
+    let mut lateness = Recorder::default();
     lateness.add(&sent.lateness);
     let flows = network.flows.len();
     Ok(Outcome {

@@ -14,9 +14,9 @@ use punctual_southbound::linux::{self, DriverError, Shell, queues};
 use super::layout::{Layout, Place};
 use super::openflow::Bridges;
 use super::ways::{Direction, Stream, plan};
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// What forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,7 +38,7 @@ impl Driver {
 
 /// The switches, each in its namespace or all in one.
 enum Switches {
-    Linux(Vec<linux::Driver<Namespace>>),
+    Linux(Vec<linux::Driver<Inside>>),
     Openflow(Bridges),
 }
 
@@ -50,9 +50,13 @@ pub(super) struct Fabric {
     switches: Switches,
 }
 
-impl Shell for Namespace {
+/// Runs the driver's programs in a namespace.
+struct Inside(Namespace);
+
+impl Shell for Inside {
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> io::Result<String> {
-        self.feed(program, arguments, input)
+        self.0
+            .feed(program, arguments, input)
             .map_err(|error| io::Error::other(error.to_string()))
     }
 }
@@ -128,7 +132,14 @@ impl Fabric {
                 }
                 Switches::Openflow(Bridges::start(all, before_others)?)
             }
-            _ => Switches::Linux(places.iter().cloned().map(linux::Driver::new).collect()),
+            _ => Switches::Linux(
+                places
+                    .iter()
+                    .cloned()
+                    .map(Inside)
+                    .map(linux::Driver::new)
+                    .collect(),
+            ),
         };
         Ok(Self {
             hosts,

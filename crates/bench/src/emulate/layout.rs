@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 
 use punctual_model::network::{Flow, HopIndex, Link, LinkIndex, Network, NodeIndex};
 
-use crate::error::{Error, Result};
+use punctual_measure::{Error, Result};
 
 /// Strict priority levels of a port.
 const LEVELS: usize = 8;

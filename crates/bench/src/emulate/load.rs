@@ -16,13 +16,13 @@ use punctual_sim::Rng;
 use socket2::{Domain, Socket, Type};
 
 use super::stamp::{LENGTH, Stamp};
-use crate::error::{Error, Result};
-use crate::io::{self, Flushed, Got, Outbox, READ_CHUNK, Tail};
-use crate::load::client::Handshake;
-use crate::load::meter::Recorder;
-use crate::netns::Namespace;
 use crate::sys::{self, Epoll, Interest};
-use crate::wire::{self, Frame, PublishTemplate, Version, kind};
+use punctual_measure::io::{self, Flushed, Got, Outbox, READ_CHUNK, Tail};
+use punctual_measure::load::client::Handshake;
+use punctual_measure::load::meter::Recorder;
+use punctual_measure::wire::{self, Frame, PublishTemplate, Version, kind};
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// The version that all clients speak.
 const VERSION: Version = Version::V5;
@@ -154,7 +154,7 @@ impl Load {
                 promised: vec![false; flows.unwrap_or(0)],
                 ..Sent::default()
             },
-            lateness: Recorder::new(),
+            lateness: Recorder::default(),
             promise: promise(),
         };
         for subscriber in subscribers {

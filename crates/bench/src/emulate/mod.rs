@@ -24,30 +24,40 @@ mod tools;
 mod ways;
 
 use std::fs;
+use std::io::Read as _;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
-use punctual_model::network::{Document, Network};
+use clap::{Args, ValueEnum};
+use punctual_model::network::{Document, Format, Network};
+use punctual_sim::network::families::{self, Load};
 
 use self::background::Background;
 use self::broker::Kind;
 use self::experiment::Experiment;
 use self::fabric::Driver;
 pub(crate) use self::papers::Paper;
-pub use self::papers::PapersArgs;
-pub use self::recovery::RecoveryArgs;
+pub(crate) use self::papers::PapersArgs;
+use self::papers::checked;
+pub(crate) use self::recovery::RecoveryArgs;
 use self::report::Report;
 use self::results::Verdict;
 use self::tools::Wanted;
 use crate::cli::seconds;
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Options of `emulate`.
 #[derive(Args, Debug)]
-pub struct EmulateArgs {
+pub(crate) struct EmulateArgs {
+    /// The network (JSON or TOML, as for `punctual analyze`); - reads standard input. With --load
+    /// fig2 or fig15, a network of the papers
+    #[arg(value_name = "NETWORK")]
+    file: PathBuf,
+    /// How many publishers of a paper's network are at work
+    #[arg(long, value_name = "LOAD")]
+    load: Option<LoadName>,
     /// What forwards
     #[arg(long, value_name = "DRIVER", default_value = "linux")]
     driver: Driver,
@@ -102,25 +112,37 @@ pub struct EmulateArgs {
     plot: Option<PathBuf>,
 }
 
+/// [`Load`] on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LoadName {
+    Low,
+    Medium,
+    High,
+}
+
+impl From<LoadName> for Load {
+    fn from(name: LoadName) -> Self {
+        match name {
+            LoadName::Low => Self::Low,
+            LoadName::Medium => Self::Medium,
+            LoadName::High => Self::High,
+        }
+    }
+}
+
 impl EmulateArgs {
-    /// Emulates a network and writes the table to `out`. `name` is what the report calls it;
-    /// `is_broker` says that this program has the broker's commands. Returns whether 999 of 1000
-    /// messages of every path kept its bound.
+    /// Emulates the network and writes the table to `out`. Returns whether 999 of 1000 messages of
+    /// every path kept its bound.
     ///
     /// # Errors
-    /// Without the privileges or programs, or if the network cannot be emulated.
-    pub fn run(
-        &self,
-        name: &str,
-        document: &Document,
-        is_broker: bool,
-        out: &mut dyn Write,
-    ) -> Result<bool> {
-        let network = Network::new(document).map_err(|error| Error::Config {
-            field: "network",
-            value: name.to_owned(),
-            remedy: error.to_string(),
-        })?;
+    /// The file cannot be read, privileges or programs are missing, or the network cannot be
+    /// emulated.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<bool> {
+        let (name, document) = match self.load {
+            Some(load) => paper(&self.file, load.into())?,
+            None => read(&self.file)?,
+        };
+        let network = checked(&name, &document)?;
         if self.measure_switching && self.driver != Driver::Linux {
             return Err(Error::Config {
                 field: "--measure-switching",
@@ -131,11 +153,11 @@ impl EmulateArgs {
             });
         }
         Namespace::check()?;
-        let broker = self.broker.find(is_broker)?;
+        let broker = self.broker.find()?;
         let experiment = Experiment {
             driver: self.driver,
             broker: match self.manager {
-                true => broker.behind_manager(is_broker)?,
+                true => broker.behind_manager()?,
                 false => broker,
             },
             warm_up: self.warm_up,
@@ -148,13 +170,13 @@ impl EmulateArgs {
             pinned: !self.unpinned && cores() > 1,
         };
         let outcome = experiment::run(&network, &experiment)?;
-        let report = Report::new(name, &experiment, &outcome);
+        let report = Report::new(&name, &experiment, &outcome);
         write!(out, "{}", report.text()).map_err(Error::io("cannot write the table"))?;
         let files = [
             (&self.json, format!("{:#}\n", report.json())),
             (&self.html, report.html()),
             (&self.plot, report.plot()),
-            (&self.write, report.network(document)),
+            (&self.write, report.network(&document)),
         ];
         for (path, text) in files {
             if let Some(path) = path {
@@ -193,6 +215,44 @@ impl EmulateArgs {
             })
             .collect()
     }
+}
+
+/// A network of the papers, with its name.
+fn paper(name: &Path, load: Load) -> Result<(String, Document)> {
+    let document = match name.to_str() {
+        Some("fig2") => families::fig2(load),
+        Some("fig15") => families::fig15(load, false),
+        _ => {
+            return Err(Error::Config {
+                field: "--load",
+                value: name.display().to_string(),
+                remedy: "has none; it is for fig2 and fig15".to_owned(),
+            });
+        }
+    };
+    Ok((format!("{}-{}", name.display(), load.name()), document))
+}
+
+/// The network of a file, or of standard input for `-`, and what to call it.
+fn read(file: &Path) -> Result<(String, Document)> {
+    let (place, text) = match file.to_str() {
+        Some("-") => {
+            let mut text = String::new();
+            let read = std::io::stdin().lock().read_to_string(&mut text);
+            ("standard input".to_owned(), read.map(|_| text))
+        }
+        _ => (file.display().to_string(), fs::read_to_string(file)),
+    };
+    let text = text.map_err(Error::io(format!("{place} cannot be read")))?;
+    let document = Document::parse(&text, Format::of(file, &text));
+    let document = document.map_err(|error| Error::Config {
+        field: "NETWORK",
+        value: place.clone(),
+        remedy: error.to_string(),
+    })?;
+    let stem = file.file_stem().filter(|stem| *stem != "-");
+    let name = stem.map_or(place, |stem| stem.to_string_lossy().into_owned());
+    Ok((name, document))
 }
 
 fn cores() -> usize {

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::stamp::Stamp;
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::packets::{Capture, Which};
 use crate::sys::{Epoll, Interest};
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Longest wait between looks at whether to end, ns.
 const LOOK: u64 = 50_000_000;

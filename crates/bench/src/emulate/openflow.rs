@@ -18,9 +18,9 @@ use punctual_southbound::linux::queues;
 use punctual_southbound::openflow::{Session, Told};
 use punctual_testbed::{Datapath, Ovs};
 
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Room for frames in all queues together: the daemon sends all of them by one socket, and when
 /// its room is full frames for every port are lost, not only for the one that is congested.

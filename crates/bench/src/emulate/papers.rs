@@ -28,15 +28,15 @@ use super::{background, cores, layout};
 use crate::cli::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-papers-1";
 
 /// Options of `bench rt-mqtt` and `bench mrt-mqtt`.
 #[derive(Args, Debug)]
-pub struct PapersArgs {
+pub(crate) struct PapersArgs {
     /// Loads to measure
     #[arg(
         long,
@@ -168,12 +168,12 @@ struct Refused {
 
 impl PapersArgs {
     /// Runs the experiment; progress goes to standard error, the tables to `out`.
-    pub(crate) fn run(&self, paper: Paper, is_broker: bool, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, paper: Paper, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         let loads = self.chosen()?;
         let mut measured = Vec::new();
         for load in loads {
-            measured.push(self.measure(paper, load, is_broker)?);
+            measured.push(self.measure(paper, load)?);
         }
         let refused: Vec<_> = paper
             .impossible()
@@ -212,7 +212,7 @@ impl PapersArgs {
         self.loads.iter().map(named).collect()
     }
 
-    fn measure(&self, paper: Paper, load: Load, is_broker: bool) -> Result<Measured> {
+    fn measure(&self, paper: Paper, load: Load) -> Result<Measured> {
         let network = checked(load.name(), &paper.network(load))?;
         let mut background = background::usual(&layout::Layout::new(&network)?);
         tools::assign(&self.tools, &mut background)?;
@@ -221,7 +221,7 @@ impl PapersArgs {
             for seed in 1..=self.repeats {
                 let experiment = Experiment {
                     driver: Driver::Linux,
-                    broker: self.broker.find(is_broker)?,
+                    broker: self.broker.find()?,
                     warm_up: Duration::from_secs(1),
                     duration: self.duration,
                     qos: 1,
@@ -323,7 +323,7 @@ impl PapersArgs {
     }
 }
 
-fn checked(name: &str, document: &Document) -> Result<Network> {
+pub(super) fn checked(name: &str, document: &Document) -> Result<Network> {
     Network::new(document).map_err(|error| Error::Config {
         field: "network",
         value: name.to_owned(),

@@ -17,9 +17,9 @@ use super::layout::Layout;
 use super::results::Delays;
 use super::stamp::{LENGTH, Stamp};
 use super::ways::Stream;
-use crate::error::{Error, Result};
 use crate::packets::{Capture, Which};
 use crate::sys;
+use punctual_measure::{Error, Result};
 
 /// Frames along each way.
 const PROBES: u32 = 200;

@@ -16,10 +16,10 @@ use punctual_testbed::find_program;
 
 use super::background::{Background, CHUNK, FILE, Kind};
 use super::broker::{POLL, START_TIMEOUT, read};
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::process::Process;
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::{Namespace, memory_file};
 
 /// The option that names tools, in messages.
 const OPTION: &str = "--tools";
@@ -278,8 +278,8 @@ impl Running {
         input: &[u8],
     ) -> Result<Self> {
         let context = "cannot make a file in memory";
-        let input = sys::memory_file("input", input).map_err(Error::io(context))?;
-        let log = sys::memory_file("log", &[]).map_err(Error::io(context))?;
+        let input = memory_file("input", input).map_err(Error::io(context))?;
+        let log = memory_file("log", &[]).map_err(Error::io(context))?;
         let [out, err] = [log.try_clone(), log.try_clone()];
         let mut command = Command::new("unshare");
         command

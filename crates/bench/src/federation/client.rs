@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::network::{Brokers, MQTT};
 use super::{NAMES, PATIENCE};
 use crate::blocking::{Connection, VERSION};
-use crate::error::Result;
-use crate::wire::{self, PublishTemplate, kind};
+use punctual_measure::Result;
+use punctual_measure::wire::{self, PublishTemplate, kind};
 
 /// Longest wait of a subscriber's thread before it looks whether it is to end.
 const TURN: Duration = Duration::from_millis(50);

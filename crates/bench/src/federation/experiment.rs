@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::client::{Client, Subscriber};
 use super::network::{Brokers, Plan, System};
 use super::{PATIENCE, SETTLE};
-use crate::error::Result;
+use punctual_measure::Result;
 
 /// Connections of each topology, by brokers; the first one connects. The root is the third, C.
 pub(super) const TOPOLOGIES: [(&str, [(usize, usize); 4]); 3] = [

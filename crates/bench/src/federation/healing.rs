@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::client::{Client, Subscriber};
 use super::network::{Brokers, Plan};
 use super::{NAMES, PATIENCE, ROOT, SETTLE};
-use crate::error::{Error, Result};
+use punctual_measure::{Error, Result};
 
 const TOPIC: &str = "heal";
 /// Between two publications of a broker.

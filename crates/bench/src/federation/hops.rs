@@ -21,8 +21,8 @@ use super::network::{Brokers, Plan};
 use super::relay::{Relays, Waits};
 use super::throughput::Places;
 use super::{PATIENCE, SETTLE, median};
-use crate::error::{Error, Result};
 use crate::sys;
+use punctual_measure::{Error, Result};
 
 const HOPS: f64 = (LINE.len() - 1) as f64;
 /// Time from one message to the next, where there is one.

@@ -31,8 +31,9 @@ use self::report::Report;
 use self::throughput::Places;
 use crate::cli::seconds;
 use crate::compare::machine::Machine;
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
+use crate::compare::peers;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Brokers, the root of the thesis third.
 const NAMES: [&str; 5] = ["A", "B", "C", "D", "E"];
@@ -61,7 +62,7 @@ enum Part {
 
 /// Options of `bench federation`.
 #[derive(Args, Debug)]
-pub struct FederationArgs {
+pub(crate) struct FederationArgs {
     /// What to measure [default: everything]
     #[arg(long, value_name = "PART", value_delimiter = ',', default_values_t = Part::value_variants().to_vec(), hide_default_value = true)]
     only: Vec<Part>,
@@ -106,12 +107,11 @@ impl std::fmt::Display for Part {
 }
 
 impl FederationArgs {
-    /// Runs the experiments; progress goes to standard error, the tables to `out`. `own_words`
-    /// lead from this program's name to its bench subcommands.
+    /// Runs the experiments; progress goes to standard error, the tables to `out`.
     ///
     /// # Errors
     /// Without the privilege to make namespaces, or if brokers do not become one.
-    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         let program = match &self.broker {
             // A name without a slash would be looked for in PATH.
@@ -120,7 +120,7 @@ impl FederationArgs {
                 value: program.display().to_string(),
                 remedy: format!("name a program ({error})"),
             })?,
-            None => program(own_words)?,
+            None => peers::punctual()?,
         };
         let mut report = Report::new(Machine::read());
         if self.only.contains(&Part::Traffic) {
@@ -134,7 +134,7 @@ impl FederationArgs {
                     });
                 };
                 let series = |system| {
-                    let plan = self.plan((&program, own_words), system, links, name);
+                    let plan = self.plan(&program, system, links, name);
                     experiment::series(&plan, name, &self.publishes, self.quiet)
                 };
                 for (idle, outcomes) in of_all(series)? {
@@ -146,16 +146,11 @@ impl FederationArgs {
         if self.only.contains(&Part::Circle) {
             for system in System::present() {
                 eprintln!("circle, {}", system.name());
-                let plan = self.plan((&program, own_words), system, &CIRCLE, "circle");
+                let plan = self.plan(&program, system, &CIRCLE, "circle");
                 report.circles.push(experiment::circle(&plan)?);
             }
         }
-        let mesh = self.plan(
-            (&program, own_words),
-            System::SubscriptionTable,
-            &MESH,
-            "mesh",
-        );
+        let mesh = self.plan(&program, System::SubscriptionTable, &MESH, "mesh");
         if self.only.contains(&Part::Healing) {
             let hello = Duration::from_millis(self.hello);
             for (event, hello) in [
@@ -169,22 +164,12 @@ impl FederationArgs {
         let places = Places::of(report.machine.cores);
         if self.only.contains(&Part::Hops) {
             let line = &TOPOLOGIES[2].1;
-            let plan = self.plan(
-                (&program, own_words),
-                System::SubscriptionTable,
-                line,
-                "hops",
-            );
+            let plan = self.plan(&program, System::SubscriptionTable, line, "hops");
             report.latencies = hops::measure(&plan, places, self.hop_rounds)?;
         }
         if self.only.contains(&Part::Throughput) {
             let line = &TOPOLOGIES[2].1;
-            let plan = self.plan(
-                (&program, own_words),
-                System::SubscriptionTable,
-                line,
-                "throughput",
-            );
+            let plan = self.plan(&program, System::SubscriptionTable, line, "throughput");
             report.throughputs = throughput::measure(&plan, places, self.hop_rounds)?;
         }
         for (path, text) in [
@@ -202,14 +187,13 @@ impl FederationArgs {
 
     fn plan<'a>(
         &self,
-        (program, own_words): (&'a Path, &'a [&'a str]),
+        program: &'a Path,
         system: System,
         links: &'a [(usize, usize)],
         name: &str,
     ) -> Plan<'a> {
         Plan {
             program,
-            own_words,
             system,
             links,
             directory: self.directory.join(name),
@@ -241,13 +225,4 @@ fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// The broker under test: this program, or the one beside it.
-fn program(own_words: &[&str]) -> Result<PathBuf> {
-    let own = std::env::current_exe().map_err(Error::io("cannot find this program"))?;
-    Ok(match own_words.is_empty() {
-        true => own.with_file_name("punctual"),
-        false => own,
-    })
 }

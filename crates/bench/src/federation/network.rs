@@ -17,11 +17,11 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::{NAMES, PATIENCE, ROOT};
-use crate::error::{Error, Result};
-use crate::http::http_get;
-use crate::netns::Namespace;
 use crate::process::Process;
 use crate::sys;
+use punctual_measure::http_get;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Topic with which is found out whether everybody hears everybody.
 const PROBE: &str = "probe";
@@ -85,8 +85,6 @@ fn has_mosquitto() -> bool {
 pub(super) struct Plan<'a> {
     /// The broker under test.
     pub(super) program: &'a Path,
-    /// From this program's name to its bench subcommands.
-    pub(super) own_words: &'a [&'a str],
     pub(super) system: System,
     /// Connections, by brokers; the first one connects.
     pub(super) links: &'a [(usize, usize)],
@@ -104,7 +102,6 @@ pub(super) struct Brokers {
     pub(super) system: System,
     links: Vec<(usize, usize)>,
     program: PathBuf,
-    own_words: Vec<String>,
     directory: PathBuf,
     /// They end before their namespaces do.
     processes: Vec<Option<Process>>,
@@ -146,7 +143,6 @@ impl Brokers {
             system: plan.system,
             links: plan.links.to_vec(),
             program: plan.program.to_owned(),
-            own_words: plan.own_words.iter().map(ToString::to_string).collect(),
             directory,
             processes: NAMES.iter().map(|_| None).collect(),
             spaces,
@@ -223,9 +219,7 @@ impl Brokers {
     /// This program as far as its bench subcommands.
     pub(super) fn own_command(&self) -> Result<Command> {
         let own = std::env::current_exe().map_err(Error::io("cannot find this program"))?;
-        let mut command = Command::new(own);
-        command.args(&self.own_words);
-        Ok(command)
+        Ok(Command::new(own))
     }
 
     pub(super) fn space(&self, at: usize) -> &Namespace {

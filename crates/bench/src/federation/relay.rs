@@ -10,9 +10,9 @@ use std::thread;
 use clap::{Args, ValueEnum};
 
 use super::network::Brokers;
-use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::sys::{self, Epoll, Interest};
+use punctual_measure::{Error, Result};
 
 /// Subcommand of a relay.
 pub(crate) const RELAY_COMMAND: &str = "federation-relay";

@@ -19,9 +19,10 @@ use super::client::Client;
 use super::network::{Brokers, Plan};
 use super::relay::{Relays, Waits};
 use super::{SETTLE, median};
-use crate::error::{Error, Result};
 use crate::sys;
-use crate::wire::{PublishTemplate, Version};
+use punctual_measure::wire::{PublishTemplate, Version};
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::memory_file;
 
 const TOPIC: &str = "blast";
 /// Bytes of a message.
@@ -238,7 +239,7 @@ impl Run {
     fn blast(&self, stream: &TcpStream) -> Result<()> {
         let context = || Error::io("cannot publish");
         let chunk = template(0).bytes.repeat(usize::from(CHUNK[0]));
-        let file = sys::memory_file("publications", &chunk).map_err(context())?;
+        let file = memory_file("publications", &chunk).map_err(context())?;
         while self.goes_on(PUBLISHER) {
             let mut sent = 0;
             while sent < chunk.len() {

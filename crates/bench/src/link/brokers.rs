@@ -4,13 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use crate::compare::peers::{self, PEERS};
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::process::Process;
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Where every broker listens: its namespace is its own.
 pub(super) const PORT: u16 = 1883;
@@ -132,19 +132,10 @@ impl Variant {
         format!("{common}{}", self.own)
     }
 
-    /// Looks for its program: this one where it is our broker, else as the comparison of brokers
-    /// does.
-    pub(super) fn find(&self, directory: &Path, own_words: &[&str]) -> Option<Found> {
+    /// Looks for its program as the comparison of brokers does.
+    pub(super) fn find(&self, directory: &Path) -> Option<Found> {
         let peer = PEERS.iter().find(|peer| peer.name == self.peer)?;
-        // Our broker has these commands below a word of its own.
-        let own = self.peer == "punctual"
-            && !own_words.is_empty()
-            && env::var_os(peer.variable).is_none();
-        let program = if own {
-            env::current_exe().ok()?
-        } else {
-            peer.find_program(directory)?
-        };
+        let program = peer.find_program(directory)?;
         Some(Found {
             variant: *self,
             version: peers::version_of(&program, peer.version_argument),

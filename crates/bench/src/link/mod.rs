@@ -23,9 +23,9 @@ use self::report::{Report, Waits};
 use self::round::{Case, Rounds};
 use crate::compare::document;
 use crate::compare::machine::Machine;
-use crate::error::{Error, Result};
-use crate::netns::{Namespace, Queue};
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::{Namespace, Queue};
 
 /// The broker's host, towards the publishers and towards the receivers.
 const BROKER: [IpAddr; 2] = [
@@ -51,7 +51,7 @@ const CLIENTS_FIFO: u8 = 30;
 
 /// Options of `bench link`.
 #[derive(Args, Debug)]
-pub struct LinkArgs {
+pub(crate) struct LinkArgs {
     /// Configurations to measure [default: all whose program is found]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     brokers: Vec<String>,
@@ -96,13 +96,12 @@ pub struct LinkArgs {
 }
 
 impl LinkArgs {
-    /// Runs the experiment; progress goes to standard error, the table to `out`. `own_words`
-    /// lead from this program's name to its bench subcommands.
+    /// Runs the experiment; progress goes to standard error, the table to `out`.
     ///
     /// # Errors
     /// Without the privilege to make namespaces, if a named broker is not found, or if a round
     /// does not end.
-    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
             "cannot create {}",
             self.directory.display()
@@ -119,7 +118,7 @@ impl LinkArgs {
                 ),
             });
         }
-        let brokers = self.find_brokers(own_words)?;
+        let brokers = self.find_brokers()?;
         let mut machine = Machine::read();
         if let Some(name) = &self.congestion {
             machine.congestion_control.clone_from(name);
@@ -153,7 +152,7 @@ impl LinkArgs {
         Ok(())
     }
 
-    fn find_brokers(&self, own_words: &[&str]) -> Result<Vec<Found>> {
+    fn find_brokers(&self) -> Result<Vec<Found>> {
         let known = || VARIANTS.map(|variant| variant.name).join(", ");
         let missing = |name: &str, remedy: String| Error::Config {
             field: "--brokers",
@@ -174,7 +173,7 @@ impl LinkArgs {
             if !self.brokers.is_empty() && !named(variant.name) {
                 continue;
             }
-            match variant.find(&bin, own_words) {
+            match variant.find(&bin) {
                 Some(broker) => found.push(broker),
                 None if named(variant.name) => {
                     let remedy = format!("install it in PATH or {}", bin.display());

@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::load::client::Handshake;
-use crate::netns::Namespace;
 use crate::sys;
-use crate::wire::{self, Frame, PublishTemplate, Version, kind};
+use punctual_measure::load::client::Handshake;
+use punctual_measure::wire::{self, Frame, PublishTemplate, Version, kind};
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Longest wait for anything in a round.
 const PATIENCE: Duration = Duration::from_secs(30);

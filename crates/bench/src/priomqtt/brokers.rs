@@ -12,10 +12,10 @@ use std::{env, fs, thread};
 use super::cell::{BROKER, Urgency};
 use super::link::Transport;
 use crate::compare::peers::{self, PEERS};
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::process::Process;
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Longest wait for a broker to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -151,8 +151,6 @@ pub(crate) const VARIANTS: [Variant; 7] = [
 pub(crate) struct Found {
     pub(crate) variant: Variant,
     program: PathBuf,
-    /// Words that lead to the program's part that is meant.
-    words: Vec<String>,
     pub(crate) version: String,
 }
 
@@ -177,24 +175,22 @@ impl Variant {
 
     /// Looks for its program: this one where it is the broker or the floor itself, else as the
     /// comparison of brokers does.
-    pub(crate) fn find(&self, directory: &Path, own_words: &[&str]) -> Option<Found> {
+    pub(crate) fn find(&self, directory: &Path) -> Option<Found> {
         let peer = PEERS.iter().find(|peer| peer.name == self.peer)?;
-        let own = env::current_exe().ok()?;
-        // Our broker has these commands below a word of its own.
-        let own_is_broker = !own_words.is_empty() && env::var_os(peer.variable).is_none();
-        let (program, words) = match self.peer {
-            "floor" => (own, own_words.to_vec()),
-            "punctual" if own_is_broker => (own, Vec::new()),
-            _ => (peer.find_program(directory)?, Vec::new()),
-        };
-        let version = match self.peer {
-            "floor" => env!("CARGO_PKG_VERSION").to_owned(),
-            _ => peers::version_of(&program, peer.version_argument),
+        let (program, version) = match self.peer {
+            "floor" => (
+                env::current_exe().ok()?,
+                env!("CARGO_PKG_VERSION").to_owned(),
+            ),
+            _ => {
+                let program = peer.find_program(directory)?;
+                let version = peers::version_of(&program, peer.version_argument);
+                (program, version)
+            }
         };
         Some(Found {
             variant: *self,
             program,
-            words: words.into_iter().map(str::to_owned).collect(),
             version,
         })
     }
@@ -225,7 +221,6 @@ impl Found {
         let arguments = self.variant.arguments.iter();
         let mut command = Command::new(&self.program);
         command
-            .args(&self.words)
             .args(arguments.map(|argument| argument.replace("{config}", &config)))
             .stdin(Stdio::null())
             .stdout(log)

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::scenario::PublisherPace;
+use punctual_measure::load::scenario::PublisherPace;
 
 /// Where the broker of the cell listens.
 pub(crate) const BROKER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 1883);

@@ -13,11 +13,11 @@ use punctual_udp::{Client, ClientConfig, ClientState};
 use serde::{Deserialize, Serialize};
 
 use super::talk::Assignment;
-use crate::error::{Error, Result};
-use crate::io::{Flushed, Got, Outbox, Tail};
-use crate::load::client::Handshake;
 use crate::sys;
-use crate::wire::{self, Frame, Version, kind};
+use punctual_measure::io::{Flushed, Got, Outbox, Tail};
+use punctual_measure::load::client::Handshake;
+use punctual_measure::wire::{self, Frame, Version, kind};
+use punctual_measure::{Error, Result};
 
 /// All run MQTT 5: the older version has no user properties to carry a priority.
 pub(crate) const VERSION: Version = Version::V5;

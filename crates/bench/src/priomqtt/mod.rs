@@ -31,8 +31,8 @@ use self::results::{Case, Experiment, Results, RunResult};
 use self::run::Setup;
 use crate::cli::seconds;
 use crate::compare::machine::Machine;
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 pub(crate) use self::station::serve as serve_station;
 
@@ -66,7 +66,7 @@ enum Part {
 
 /// Options of `bench priomqtt`.
 #[derive(Args, Debug)]
-pub struct PriomqttArgs {
+pub(crate) struct PriomqttArgs {
     /// Experiments to run [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<Part>,
@@ -115,24 +115,23 @@ pub struct PriomqttArgs {
 }
 
 impl PriomqttArgs {
-    /// Runs the experiments; progress goes to standard error, the tables to `out`. `own_words`
-    /// lead from this program's name to its bench subcommands.
+    /// Runs the experiments; progress goes to standard error, the tables to `out`.
     ///
     /// # Errors
     /// Namespaces cannot be made (it takes root), a named broker is not found, files cannot be
     /// written, or `--strict` applies. A run that fails is reported instead.
-    pub fn run(&self, own_words: &[&str], out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
             "cannot create {}",
             self.directory.display()
         )))?;
         let machine = Machine::read();
-        let (brokers, absent) = self.find_brokers(own_words)?;
+        let (brokers, absent) = self.find_brokers()?;
         let mut results = Results::default();
         for part in [Part::Rtt, Part::Queue, Part::Bulk] {
             if self.only.is_empty() || self.only.contains(&part) {
-                self.experiment(part, &brokers, own_words, &mut results);
+                self.experiment(part, &brokers, &mut results);
             }
         }
         let report = Report {
@@ -157,7 +156,7 @@ impl PriomqttArgs {
         Ok(())
     }
 
-    fn experiment(&self, part: Part, brokers: &[Found], own_words: &[&str], all: &mut Results) {
+    fn experiment(&self, part: Part, brokers: &[Found], all: &mut Results) {
         let cases: Vec<(Experiment, usize, bool)> = match part {
             Part::Rtt => {
                 let payloads = self.payloads().into_iter();
@@ -184,7 +183,6 @@ impl PriomqttArgs {
                         continue;
                     }
                     let setup = Setup {
-                        own_words,
                         directory: &self.directory,
                         broker: self.placement(self.broker_core, BROKER_FIFO),
                         stations: self.placement(self.station_core, STATION_FIFO),
@@ -217,7 +215,7 @@ impl PriomqttArgs {
     }
 
     /// The brokers that take part, and why others do not.
-    fn find_brokers(&self, own_words: &[&str]) -> Result<(Vec<Found>, Vec<String>)> {
+    fn find_brokers(&self) -> Result<(Vec<Found>, Vec<String>)> {
         let names: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).collect();
         if let Some(unknown) = self.brokers.iter().find(|b| !names.contains(&b.as_str())) {
             return Err(Error::Config {
@@ -235,7 +233,7 @@ impl PriomqttArgs {
             if !wanted {
                 continue;
             }
-            match variant.find(&bin, own_words) {
+            match variant.find(&bin) {
                 Some(found) => brokers.push(found),
                 None if named => {
                     return Err(Error::Config {

@@ -14,8 +14,8 @@
 use punctual_southbound::linux::queues;
 
 use super::cell::{BROKER, Station};
-use crate::error::Result;
-use crate::netns::{Namespace, Queue};
+use punctual_measure::Result;
+use punctual_testbed::netns::{Namespace, Queue};
 
 /// Rate of every cable, bit/s.
 pub(crate) const RATE: u64 = 100_000_000;

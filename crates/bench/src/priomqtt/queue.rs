@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use crate::error::Result;
-use crate::prometheus::{Distribution, Samples};
+use punctual_measure::Result;
+use punctual_measure::{Distribution, Samples};
 
 /// Histograms of the time from a message's arrival in the egress queue to its departure, each by
 /// a label: class of traffic, and PrioMQTT priority.

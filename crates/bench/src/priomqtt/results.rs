@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::cell::Couple;
 use super::queue::QueueReport;
 use super::talk::Buckets;
-use crate::load::Latency;
-use crate::load::meter::Recorder;
+use punctual_measure::load::Latency;
+use punctual_measure::load::meter::Recorder;
 
 /// Points of a cumulative curve, at most.
 const CURVE_POINTS: usize = 400;
@@ -61,7 +61,7 @@ pub(crate) struct CoupleResult {
 
 impl CoupleResult {
     pub(crate) fn new(couple: &Couple, sent: [u64; 2], buckets: Buckets) -> Self {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         recorder.add(&buckets);
         Self {
             topics: couple.name(),
@@ -221,7 +221,7 @@ impl Cell {
     }
 
     fn pooled(&self, index: usize) -> Buckets {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         for couple in self.runs.iter().filter_map(|run| run.couples.get(index)) {
             recorder.add(&couple.buckets);
         }

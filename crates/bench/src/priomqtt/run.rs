@@ -13,13 +13,13 @@ use super::network::{Network, Switches};
 use super::queue::QueueWatch;
 use super::results::{Bulk, CoupleResult, Faults, RunResult};
 use super::talk::{self, Answer, Assignment, Outcome, Schedule};
-use crate::error::{Error, Result};
-use crate::http::http_get;
-use crate::load::meter::Recorder;
-use crate::netns::Namespace;
 use crate::process::Process;
 use crate::sys;
-use crate::watch::Watch;
+use punctual_measure::http_get;
+use punctual_measure::load::meter::Recorder;
+use punctual_measure::watch::Watch;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// From the coordinator's word to the first period: all stations have heard it by then.
 const LEAD: Duration = Duration::from_millis(100);
@@ -34,8 +34,6 @@ const CELL_DSCP: u8 = 40;
 /// How a run is done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup<'a> {
-    /// Words that lead from this program's name to its bench subcommands.
-    pub(crate) own_words: &'a [&'a str],
     pub(crate) directory: &'a Path,
     pub(crate) broker: Placement,
     pub(crate) stations: Placement,
@@ -116,7 +114,6 @@ impl Worker {
         let program = env::current_exe().map_err(Error::io(context.clone()))?;
         let mut command = Command::new(program);
         command
-            .args(setup.own_words)
             .arg(super::STATION_COMMAND)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -211,7 +208,7 @@ fn put_together(plan: &Plan, outcomes: &[(Station, Outcome)], duration: Duration
         faults.out_of_order += received.out_of_order;
         faults.duplicates += received.duplicates;
     }
-    let mut lateness = Recorder::new();
+    let mut lateness = Recorder::default();
     for (_, outcome) in outcomes {
         lateness.add(&outcome.lateness);
         result.faults.strays += outcome.strays;

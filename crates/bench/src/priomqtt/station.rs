@@ -10,15 +10,15 @@ use std::io::{BufRead, Write};
 
 use super::link::{Link, VERSION};
 use super::talk::{self, Answer, Assignment, Outcome, Received, Schedule, Sent};
-use crate::error::{Error, Result};
-use crate::io::{Flushed, Got, READ_CHUNK};
-use crate::load::meter::Recorder;
-use crate::load::publisher::Publisher;
-use crate::load::scenario::PublisherPace;
-use crate::load::stamp::{STAMP_LEN, Stamp};
-use crate::load::track::{Track, Verdict};
 use crate::sys::{self, Epoll, Interest};
-use crate::wire::{self, Frame, PublishTemplate, kind};
+use punctual_measure::io::{Flushed, Got, READ_CHUNK};
+use punctual_measure::load::meter::Recorder;
+use punctual_measure::load::publisher::Publisher;
+use punctual_measure::load::scenario::PublisherPace;
+use punctual_measure::load::stamp::{STAMP_LEN, Stamp};
+use punctual_measure::load::track::{Track, Verdict};
+use punctual_measure::wire::{self, Frame, PublishTemplate, kind};
+use punctual_measure::{Error, Result};
 
 /// Without an arrival for so long after the end, what is missing counts as lost.
 const SILENCE_NS: u64 = 500_000_000;
@@ -133,7 +133,7 @@ impl Station {
             if let PublisherPace::Answers(asked) = topic(flow)?.pace
                 && assignment.publishes.contains(&asked)
             {
-                flows[flow as usize].round_trips = Some((asked, Recorder::new()));
+                flows[flow as usize].round_trips = Some((asked, Recorder::default()));
             }
         }
         Ok(Self {
@@ -152,7 +152,7 @@ impl Station {
             },
             last_arrival: 0,
             strays: 0,
-            lateness: Recorder::new(),
+            lateness: Recorder::default(),
         })
     }
 

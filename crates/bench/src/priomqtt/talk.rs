@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cell::Flow;
 use super::link::Transport;
-use crate::error::{Error, Result};
+use punctual_measure::{Error, Result};
 
 /// What a station is to do. The first line that it gets.
 #[derive(Debug, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 //! formats; JSON is written with the machine's names.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -133,6 +134,29 @@ enum Unknown {
     Refuse,
 }
 
+/// How a file states a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// RFC 8259.
+    Json,
+    /// TOML 1.0.
+    Toml,
+}
+
+impl Format {
+    /// By the end of the file's name; where that says nothing, a text that begins as an object is
+    /// JSON.
+    #[must_use]
+    pub fn of(file: &Path, text: &str) -> Self {
+        match file.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => Self::Json,
+            Some("toml") => Self::Toml,
+            _ if text.trim_start().starts_with('{') => Self::Json,
+            _ => Self::Toml,
+        }
+    }
+}
+
 impl Document {
     /// Reads JSON. Unknown keys are ignored, so that files may carry more than
     /// this version knows.
@@ -153,6 +177,17 @@ impl Document {
         let value: Value = toml::from_str(text)
             .map_err(|error| NetworkError::new("", format!("is not TOML: {}", error.message())))?;
         Self::from_value(value, Unknown::Refuse)
+    }
+
+    /// Reads a text in a format.
+    ///
+    /// # Errors
+    /// As for [`from_json`](Self::from_json).
+    pub fn parse(text: &str, format: Format) -> Result<Self, NetworkError> {
+        match format {
+            Format::Json => Self::from_json(text),
+            Format::Toml => Self::from_toml(text),
+        }
     }
 
     /// Reads a parsed JSON value as [`from_json`](Self::from_json) does a text.

@@ -16,7 +16,7 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-pub use document::{Document, FlowEntry, LinkEntry, NodeEntry};
+pub use document::{Document, FlowEntry, Format, LinkEntry, NodeEntry};
 pub use error::NetworkError;
 pub use resolve::{Flow, Hop, Link, Network, Node, Topology};
 

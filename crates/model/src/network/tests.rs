@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 /// Publisher p, switch s, receivers a and b, and a broker between.
@@ -275,4 +277,17 @@ fn a_flow_without_paths_says_where_it_goes() {
     // Beside paths a machine may mean by these keys what it likes.
     let other = SMALL.replace(r#""note":"ignored""#, r#""from":5,"to":"a","via":[]"#);
     assert_eq!(read(&other), read(SMALL));
+}
+
+#[test]
+fn the_name_of_a_file_decides_its_format_and_then_its_content() {
+    let cases = [
+        ("a.toml", "{}", Format::Toml),
+        ("a.json", "x = 1", Format::Json),
+        ("-", "  \n{}", Format::Json),
+        ("network", "nodes = []", Format::Toml),
+    ];
+    for (name, text, format) in cases {
+        assert_eq!(Format::of(Path::new(name), text), format, "{name}");
+    }
 }

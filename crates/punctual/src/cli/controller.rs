@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
-use punctual_bench::http_get;
 use punctual_controller::{KnownHost, Policing, Routing, Settings};
+use punctual_measure::http_get;
 use punctual_model::network::LinkEntry;
 use punctual_southbound::local::{Carrier, Local, Machine, Nobody, Written};
 use punctual_southbound::openflow::{ListenOptions, Switches};

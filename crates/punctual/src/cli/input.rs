@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use punctual_model::network::{Document, NetworkError};
+use punctual_model::network::{Document, Format, NetworkError};
 use serde_json::Value;
 
 use super::Failure;
@@ -20,24 +20,6 @@ pub(super) struct Input {
     text: String,
     place: String,
     format: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Json,
-    Toml,
-}
-
-impl Format {
-    /// By the end of the name; else JSON is what begins as an object.
-    fn of(file: &Path, text: &str) -> Self {
-        match file.extension().and_then(|extension| extension.to_str()) {
-            Some("json") => Self::Json,
-            Some("toml") => Self::Toml,
-            _ if text.trim_start().starts_with('{') => Self::Json,
-            _ => Self::Toml,
-        }
-    }
 }
 
 impl Input {
@@ -77,11 +59,7 @@ impl Input {
 
     /// The text as a network.
     pub(super) fn document(&self) -> Result<Document, Failure> {
-        let read = match self.format {
-            Format::Json => Document::from_json(&self.text),
-            Format::Toml => Document::from_toml(&self.text),
-        };
-        read.map_err(|error| self.blame(&error))
+        Document::parse(&self.text, self.format).map_err(|error| self.blame(&error))
     }
 
     /// The text as a value.
@@ -122,22 +100,4 @@ fn stdin() -> Result<String, Failure> {
         .read_to_string(&mut text)
         .map_err(|error| format!("standard input cannot be read: {error}"))?;
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_decides_and_then_the_content() {
-        let cases = [
-            ("a.toml", "{}", Format::Toml),
-            ("a.json", "x = 1", Format::Json),
-            ("-", "  \n{}", Format::Json),
-            ("network", "nodes = []", Format::Toml),
-        ];
-        for (name, text, format) in cases {
-            assert_eq!(Format::of(Path::new(name), text), format, "{name}");
-        }
-    }
 }

@@ -5,9 +5,9 @@ mod analyze;
 mod calibrate;
 mod config;
 mod controller;
-mod emulate;
 mod generate;
 mod input;
+mod laboratory;
 mod manager;
 mod mesh;
 mod passwd;
@@ -24,7 +24,6 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use punctual_bench::BenchArgs;
 
 /// Why a command failed, in words for its user.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -64,8 +63,8 @@ enum Command {
     /// Simulate a network, and look for its worst responses.
     Simulate(simulate::Arguments),
     /// Build a network on this machine (Linux, root), with broker and clients,
-    /// and compare its delays with the bounds.
-    Emulate(Box<emulate::Arguments>),
+    /// and compare its delays with the bounds. Takes `punctual-bench`.
+    Emulate(laboratory::Arguments),
     /// Control a network of OpenFlow switches: find ways for requested flows,
     /// promise deadlines, reserve.
     Controller(Box<controller::Arguments>),
@@ -77,8 +76,9 @@ enum Command {
     Calibrate(calibrate::Arguments),
     /// Watch a running broker.
     Top(top::Arguments),
-    /// Measure brokers.
-    Bench(BenchArgs),
+    /// Measure brokers, and repeat the experiments of the papers. Takes
+    /// `punctual-bench`.
+    Bench(laboratory::Arguments),
     /// Check, print and import configurations.
     #[command(subcommand)]
     Config(config::Command),
@@ -101,15 +101,13 @@ pub(crate) fn run() -> ExitCode {
         Command::Analyze(arguments) => return analyze::run(&arguments),
         Command::Admit(arguments) => return admit::run(&arguments),
         Command::Simulate(arguments) => return simulate::run(&arguments),
-        Command::Emulate(arguments) => return emulate::run(&arguments),
+        Command::Emulate(arguments) => return laboratory::run(&["emulate"], &arguments),
         Command::Controller(arguments) => controller::run(*arguments),
         Command::Mesh(command) => mesh::run(&command),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Config(command) => config::run(command),
         Command::Top(arguments) => top::run(&arguments),
-        Command::Bench(command) => command
-            .run(&["bench"], &mut io::stdout().lock())
-            .map_err(Failure::from),
+        Command::Bench(arguments) => return laboratory::run(&[], &arguments),
         Command::Completions(arguments) => generate::completions(&arguments),
         Command::Man(arguments) => generate::man(&arguments),
     };

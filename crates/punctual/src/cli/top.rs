@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use punctual_bench::{Distribution, Samples, http_get};
+use punctual_measure::{Distribution, Samples, http_get};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 

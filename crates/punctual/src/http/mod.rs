@@ -46,7 +46,7 @@ use self::shards::Shards;
 use crate::admission::Office;
 use crate::bridge::Standings;
 use crate::cli::Failure;
-use crate::config::Config;
+use crate::config::{Config, Switch};
 use crate::mesh::Asker;
 use crate::store::Keeper;
 
@@ -109,8 +109,10 @@ pub(crate) struct Http {
 }
 
 impl Opened {
-    /// Opens the address, so that a wrong one shows before anything is served.
-    pub(crate) fn open(address: SocketAddr) -> Result<Self, Failure> {
+    /// Opens the address, so that a wrong one shows before anything is served. `None`, with a
+    /// warning, if it is the one of the default configuration and something else has it: nobody
+    /// asked for it.
+    pub(crate) fn open(address: SocketAddr) -> Result<Option<Self>, Failure> {
         let open = || {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
@@ -121,12 +123,17 @@ impl Opened {
                 bounds: Bounds::default(),
             })
         };
-        open().map_err(|error: io::Error| {
-            format!(
+        open().map(Some).or_else(|error: io::Error| {
+            let why = format!(
                 "server.http = \"{address}\": cannot listen there: {error}; choose another \
                  address or write \"off\" (--http ADDRESS|off)"
-            )
-            .into()
+            );
+            let is_default = Config::default().server.http == Switch::On(address);
+            if is_default && error.kind() == io::ErrorKind::AddrInUse {
+                tracing::warn!("there is no HTTP interface: {why}");
+                return Ok(None);
+            }
+            Err(why.into())
         })
     }
 

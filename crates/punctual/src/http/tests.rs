@@ -49,7 +49,8 @@ fn server() -> Server {
 }
 
 fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
-    let mut opened = Opened::open("127.0.0.1:0".parse().unwrap()).unwrap();
+    let opened = Opened::open("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut opened = opened.unwrap();
     opened.bounds = bounds;
     let address = opened.address;
     let urls = vec![format!("tcp://{}", server.addresses()[0])];

@@ -77,7 +77,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         Auto::Auto => thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16),
     };
     let http = match config.server.http {
-        Switch::On(address) => Some(Opened::open(address)?),
+        Switch::On(address) => Opened::open(address)?,
         Switch::Off => None,
     };
     let schemes = config.listeners.iter().flat_map(|listener| {

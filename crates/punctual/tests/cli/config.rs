@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use punctual_testbed::Run;
 use tempfile::{TempDir, tempdir};
 
-use crate::{Run, command, finish, run};
+use crate::{command, run};
 
 /// A directory with files of these names and contents.
 fn files(files: &[(&str, &str)]) -> TempDir {
@@ -46,7 +47,8 @@ fn the_default_can_be_printed_into_a_pipe_that_closes() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    finish(child.wait_with_output().unwrap()).ok();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty());
 }
 
 #[test]
@@ -181,11 +183,10 @@ fn values_in_force_come_from_the_file_and_the_environment() {
         "[limits]\nmax_inflight = 7\nreceive_maximum = 8\n",
     )]);
     let file = directory.path().join("p.toml");
-    let output = command(["config".as_ref(), "show".as_ref(), file.as_os_str()])
-        .env("PUNCTUAL__LIMITS__MAX_INFLIGHT", "9")
-        .env("PUNCTUAL__LISTENER__0__ADDRESS", "ws://[::1]")
-        .output();
-    let shown = finish(output.unwrap()).ok();
+    let mut show = command(["config".as_ref(), "show".as_ref(), file.as_os_str()]);
+    show.env("PUNCTUAL__LIMITS__MAX_INFLIGHT", "9")
+        .env("PUNCTUAL__LISTENER__0__ADDRESS", "ws://[::1]");
+    let shown = Run::of(&mut show).ok();
     for line in [
         "limits.max_inflight = 9\n",
         "limits.receive_maximum = 8\n",

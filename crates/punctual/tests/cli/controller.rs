@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
-use punctual_bench::http_get;
+use punctual_measure::http_get;
 use serde_json::Value;
 
 use crate::{command, run};

@@ -9,13 +9,10 @@
 mod analyze;
 mod config;
 mod controller;
-mod durability;
-mod emulate;
-mod federation;
 mod killed;
+mod laboratory;
 mod passwd;
 mod plan;
-mod priomqtt;
 mod reload;
 mod simulate;
 mod store;
@@ -24,80 +21,25 @@ mod what_if;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
+use punctual_testbed::{Run, plain_command};
 use tempfile::tempdir;
 
-/// What a run of the binary left.
-struct Run {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Run {
-    /// Fails the test unless the binary succeeded in silence on standard error.
-    #[track_caller]
-    fn ok(self) -> String {
-        assert_eq!(
-            (self.code, self.err.as_str()),
-            (Some(0), ""),
-            "{}",
-            self.out
-        );
-        self.out
-    }
-
-    /// Fails the test unless the binary failed with `code` and said `words`.
-    #[track_caller]
-    fn fails(self, code: i32, words: &[&str]) {
-        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
-        assert_eq!(self.out, "");
-        for word in words {
-            assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
-        }
-        assert!(!self.err.contains("panicked"), "{}", self.err);
-    }
-}
-
 fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+    let mut command = plain_command(env!("CARGO_BIN_EXE_punctual"));
     command.args(arguments);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("PUNCTUAL") {
-            command.env_remove(name);
-        }
-    }
     command
-}
-
-fn finish(output: Output) -> Run {
-    Run {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
 }
 
 /// Runs the binary with nothing on standard input.
 fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Run {
-    finish(command(arguments).stdin(Stdio::null()).output().unwrap())
+    Run::of(&mut command(arguments))
 }
 
 /// Runs the binary with `input` on standard input.
 fn run_with<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>, input: &str) -> Run {
-    let mut child = command(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    // The binary may be done before it reads; the pipe is broken then.
-    let _ = stdin.write_all(input.as_bytes());
-    drop(stdin);
-    finish(child.wait_with_output().unwrap())
+    Run::with_input(&mut command(arguments), input)
 }
 
 #[test]
@@ -124,10 +66,9 @@ fn serve_does_not_start_with_a_wrong_configuration() {
     run(["serve", "--shards", "0"]).fails(1, &["--shards: server.shards = 0", "from 1 to 256"]);
     run(["serve", "--listen", "tls://127.0.0.1:0"]).fails(1, &["--listen", "--certificate"]);
     run(["serve", "--config", "/no/such.toml"]).fails(1, &["/no/such.toml"]);
-    let output = command(["serve"])
-        .env("PUNCTUAL__LIMITS__MAX_SESIONS", "1")
-        .output();
-    finish(output.unwrap()).fails(1, &["did you mean limits.max_sessions?"]);
+    let mut serve = command(["serve"]);
+    serve.env("PUNCTUAL__LIMITS__MAX_SESSIONS", "1");
+    Run::of(&mut serve).fails(1, &["did you mean limits.max_sessions?"]);
 }
 
 #[test]

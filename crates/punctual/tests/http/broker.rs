@@ -9,7 +9,7 @@ use serde_json::Value;
 
 #[path = "../support/log.rs"]
 #[allow(dead_code, reason = "no test here looks at all of it")]
-mod log;
+pub(crate) mod log;
 
 use log::Log;
 

@@ -9,4 +9,5 @@ mod broker;
 mod management;
 mod metrics;
 mod mqtt;
+mod occupied;
 mod top;

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 
 #[path = "../support/log.rs"]
 #[allow(dead_code, reason = "no test here looks at all of it")]

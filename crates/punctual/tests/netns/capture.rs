@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::time::Instant;
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::mqtt::PATIENCE;

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 
 use crate::broker::{Broker, PORT};
 use crate::capture::Capture;

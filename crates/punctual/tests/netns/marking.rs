@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use punctual_bench::netns::Namespace;
 use punctual_broker::Class;
 use punctual_net::marking::{Dscp, Mark, Marking};
+use punctual_testbed::netns::Namespace;
 
 use crate::broker::{Broker, PORT};
 use crate::capture::{Capture, Packet};

@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use punctual_bench::http_get;
-use punctual_bench::netns::{Namespace, Queue};
 use punctual_client::{Client, Config, Event, Message, QoS};
+use punctual_measure::http_get;
+use punctual_testbed::netns::{Namespace, Queue};
 use serde_json::Value;
 
 use crate::broker::{Broker, HTTP, PORT};

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 
 use crate::broker::PORT;
 

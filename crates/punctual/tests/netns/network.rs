@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 
 /// The broker's host and the clients', joined by `eth0` on both.
 pub(crate) struct Network {

@@ -1,6 +1,6 @@
 //! Order on a slow link, where queues build.
 
-use punctual_bench::netns::Queue;
+use punctual_testbed::netns::Queue;
 
 use crate::broker::Broker;
 use crate::mqtt::Client;

@@ -3,8 +3,8 @@
 use std::net::UdpSocket;
 use std::process::Command;
 
-use punctual_bench::http_get;
-use punctual_bench::netns::Namespace;
+use punctual_measure::http_get;
+use punctual_testbed::netns::Namespace;
 use serde_json::Value;
 
 use crate::programs::{Program, Table};

@@ -6,9 +6,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
-use punctual_bench::netns::Namespace;
 use punctual_client::{Client, Config, Endpoint, Options, Url};
 use punctual_southbound::linux::queues;
+use punctual_testbed::netns::Namespace;
 use punctual_testbed::{Datapath, Ovs};
 
 /// Bits per second of every link: less than the switches can forward.

@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 use serde_json::{Value, json};
 
 use crate::network::{BROKER, Network, PORT, RATE};

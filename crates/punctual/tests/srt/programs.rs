@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use punctual_bench::http_get;
-use punctual_bench::netns::Namespace;
+use punctual_measure::http_get;
 use punctual_southbound::srt::SCHEMA;
+use punctual_testbed::netns::Namespace;
 use serde_json::Value;
 
 use crate::network::{BROKER, Network, PORT, PUBLISHER, SUBSCRIBER};

@@ -15,9 +15,9 @@ use tokio::select;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::sys;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Silence after which a switch is asked for a sign of life.
 const PROBE: Duration = Duration::from_secs(5);

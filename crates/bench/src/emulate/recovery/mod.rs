@@ -34,10 +34,10 @@ use super::stamp::Stamp;
 use super::ways::{self, Stream};
 use crate::compare::document;
 use crate::compare::machine::Machine;
-use crate::error::{Error, Result};
-use crate::netns::Namespace;
 use crate::sys;
 use control::Control;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
 
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-recovery-1";
@@ -76,7 +76,7 @@ const FLOW: &str = "there";
 
 /// Options of `bench recovery`.
 #[derive(Args, Debug)]
-pub struct RecoveryArgs {
+pub(crate) struct RecoveryArgs {
     /// Cuts for each way to recover
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: u64,

@@ -9,7 +9,7 @@ use super::network::{HOPS, RATE};
 use super::paper;
 use super::results::{Cell, Experiment, Faults, Results};
 use crate::compare::machine::Machine;
-use crate::load::Latency;
+use punctual_measure::load::Latency;
 
 /// Bytes that the largest frame takes on the wire: payload 1500, headers, check sum, preamble,
 /// gap.

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use punctual_bench::{Floor, Latency, Options, Pace, Report, Scenario, Version, run};
+use punctual_measure::{Floor, Latency, Options, Pace, Report, Scenario, Version, run};
 
 use crate::cli::{Failure, complain};
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use punctual_bench::{LARGEST_PAYLOAD, LEAST_PAYLOAD};
+use punctual_measure::{LARGEST_PAYLOAD, LEAST_PAYLOAD};
 use punctual_model::network::{Network, Topology};
 use punctual_sim::network::to_toml;
 

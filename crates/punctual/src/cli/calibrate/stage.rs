@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use punctual_bench::Latency;
+use punctual_measure::Latency;
 use punctual_model::format_duration;
 use punctual_model::network::{Document, NetworkError};
 

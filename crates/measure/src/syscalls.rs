@@ -36,14 +36,14 @@ struct PerfEventAttr {
 }
 
 /// Counts from its creation until it is dropped.
-pub(crate) struct SyscallCounter {
+pub struct SyscallCounter {
     /// One counter per thread of the process.
     counters: Vec<File>,
 }
 
 impl SyscallCounter {
     /// Begins to count the calls of all threads of process `pid`.
-    pub(crate) fn attach(pid: u32) -> io::Result<Self> {
+    pub fn attach(pid: u32) -> io::Result<Self> {
         let id = tracepoint_id()?;
         let mut counters = Vec::new();
         for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -62,7 +62,7 @@ impl SyscallCounter {
     }
 
     /// Calls made since [`SyscallCounter::attach`].
-    pub(crate) fn total(&self) -> io::Result<u64> {
+    pub fn total(&self) -> io::Result<u64> {
         let mut total = 0;
         for mut counter in &self.counters {
             let mut bytes = [0; 8];

@@ -3,25 +3,26 @@
 //! Little-endian at the front of the payload, [`STAMP_LEN`] bytes; the rest is filler.
 
 /// Bytes of a stamp, hence the least payload.
-pub(crate) const STAMP_LEN: usize = 28;
+pub const STAMP_LEN: usize = 28;
 
 /// The front of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub struct Stamp {
     /// Intended send time (open loop) or actual send time (windows), nanoseconds on the
     /// generator's clock. In a factory reply: the sensor's actual send time TA.
-    pub(crate) time: u64,
+    pub time: u64,
     /// Counts from 0 per publisher.
-    pub(crate) seq: u64,
+    pub seq: u64,
     /// Factory only: TA in a sensor's message, TC - TB in the controller's reply.
-    pub(crate) extra: u64,
+    pub extra: u64,
     /// Index of the publisher in the plan.
-    pub(crate) publisher: u32,
+    pub publisher: u32,
 }
 
 impl Stamp {
+    /// As it stands at the front of a payload.
     #[inline]
-    pub(crate) fn to_bytes(self) -> [u8; STAMP_LEN] {
+    pub fn to_bytes(self) -> [u8; STAMP_LEN] {
         let mut bytes = [0; STAMP_LEN];
         bytes[..8].copy_from_slice(&self.time.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.seq.to_le_bytes());
@@ -32,7 +33,7 @@ impl Stamp {
 
     /// Reads the front of a payload; `None` if it is too short to be ours.
     #[inline]
-    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+    pub fn read(payload: &[u8]) -> Option<Self> {
         let (bytes, _) = payload.split_first_chunk::<STAMP_LEN>()?;
         let word = |at: usize| {
             let mut word = [0; 8];

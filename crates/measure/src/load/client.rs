@@ -14,20 +14,25 @@ use crate::wire::{self, Connack, Frame, Version, kind};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who connects and what it subscribes to.
-pub(crate) struct Handshake<'a> {
-    pub(crate) address: SocketAddr,
-    pub(crate) version: Version,
-    pub(crate) client_id: &'a str,
-    pub(crate) filters: &'a [String],
-    pub(crate) qos: u8,
+pub struct Handshake<'a> {
+    /// Where the broker listens.
+    pub address: SocketAddr,
+    /// Protocol version.
+    pub version: Version,
+    /// Client identifier.
+    pub client_id: &'a str,
+    /// Filters to subscribe to; none sends no SUBSCRIBE.
+    pub filters: &'a [String],
+    /// QoS of the subscriptions.
+    pub qos: u8,
     /// The session outlives the connection, and is taken up if it is there.
-    pub(crate) persistent: bool,
+    pub persistent: bool,
 }
 
 impl Handshake<'_> {
     /// Connects, subscribes if there is something to subscribe to, and leaves the socket
     /// non-blocking.
-    pub(crate) fn run(&self) -> Result<(TcpStream, Connack)> {
+    pub fn run(&self) -> Result<(TcpStream, Connack)> {
         let context = format!(
             "cannot connect (client {}, {})",
             self.client_id, self.address
@@ -36,7 +41,7 @@ impl Handshake<'_> {
     }
 
     /// The same with a connection that is there.
-    pub(crate) fn greet(&self, mut stream: TcpStream) -> Result<(TcpStream, Connack)> {
+    pub fn greet(&self, mut stream: TcpStream) -> Result<(TcpStream, Connack)> {
         let context = |what: &str| format!("{what} (client {}, {})", self.client_id, self.address);
         io::prepare(&stream)
             .and_then(|()| stream.set_nonblocking(false))
@@ -125,19 +130,23 @@ impl Handshake<'_> {
 }
 
 /// A connected client.
-pub(crate) struct Client {
-    pub(crate) id: String,
-    pub(crate) stream: TcpStream,
-    pub(crate) tail: Tail,
-    pub(crate) out: Outbox,
+pub struct Client {
+    /// Client identifier.
+    pub id: String,
+    /// Its connection.
+    pub stream: TcpStream,
+    /// The incomplete packet at the end of what was read.
+    pub tail: Tail,
+    /// What it still has to send.
+    pub out: Outbox,
     /// The last `send` came back short.
-    pub(crate) blocked: bool,
+    pub blocked: bool,
     /// It stands in the engine's list of clients to flush.
-    pub(crate) in_dirty: bool,
+    pub in_dirty: bool,
     /// Publisher that the first track belongs to.
-    pub(crate) first_publisher: u32,
+    pub first_publisher: u32,
     /// One per publisher whose messages this client receives.
-    pub(crate) tracks: Vec<Track>,
+    pub tracks: Vec<Track>,
     /// Identifiers of its unacknowledged publications; none at QoS 0.
-    pub(crate) ids: Option<PacketIds>,
+    pub ids: Option<PacketIds>,
 }

@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::process::Command;
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 use serde_json::Value;
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 use punctual_testbed::{Ovs, find_program, skip};
 use serde_json::Value;
 use tempfile::tempdir;
@@ -165,7 +165,7 @@ fn flows_survive_the_failure_of_a_link_on_their_way() {
     let directory = tempdir().unwrap();
     let json = directory.path().join("recovery.json");
     let json = json.to_str().unwrap();
-    let run = run(["bench", "recovery", "--repeats", "1", "--json", json]);
+    let run = run(["recovery", "--repeats", "1", "--json", json]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     let results: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     let series = results["series"].as_array().unwrap();

@@ -10,14 +10,15 @@ const MOST_UNACKNOWLEDGED: u32 = 10_000;
 
 /// The sending side of one flow.
 #[derive(Debug)]
-pub(crate) struct Publisher {
+pub struct Publisher {
     /// Index of the client that sends.
-    pub(crate) client: u32,
+    pub client: u32,
     /// Receiving clients and the place of this flow among each one's tracks.
-    pub(crate) receivers: Vec<(u32, u32)>,
-    pub(crate) pace: PublisherPace,
+    pub receivers: Vec<(u32, u32)>,
+    /// When it sends.
+    pub pace: PublisherPace,
     /// Intended send time of the next message of a periodic publisher.
-    pub(crate) next_due: u64,
+    pub next_due: u64,
     index: u32,
     template: PublishTemplate,
     /// Messages still to be sent.
@@ -29,7 +30,7 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     /// `limit`: messages in all.
-    pub(crate) fn new(
+    pub fn new(
         index: u32,
         client: u32,
         receivers: Vec<(u32, u32)>,
@@ -50,12 +51,13 @@ impl Publisher {
         }
     }
 
-    pub(crate) fn sent(&self) -> u64 {
+    /// Messages sent so far.
+    pub fn sent(&self) -> u64 {
         self.sent
     }
 
     /// Nanoseconds between messages of a periodic publisher, else 0.
-    pub(crate) fn period(&self) -> u64 {
+    pub fn period(&self) -> u64 {
         match self.pace {
             PublisherPace::Every { period, .. } => period,
             _ => 0,
@@ -63,14 +65,14 @@ impl Publisher {
     }
 
     /// Whether the limit of messages is reached.
-    pub(crate) fn finished(&self) -> bool {
+    pub fn finished(&self) -> bool {
         self.left == 0
     }
 
     /// How many messages may go out now when the slowest receiver has got all below `delivered`
     /// and the client's identifiers are `ids` (none at QoS 0).
     #[inline]
-    pub(crate) fn room(&self, delivered: u64, ids: Option<&PacketIds>) -> u64 {
+    pub fn room(&self, delivered: u64, ids: Option<&PacketIds>) -> u64 {
         let window = match self.pace {
             PublisherPace::Window(window) => {
                 let undelivered = self.sent - delivered.max(self.forgiven).min(self.sent);
@@ -83,18 +85,18 @@ impl Publisher {
     }
 
     /// Stops waiting for what has not arrived.
-    pub(crate) fn forgive(&mut self) {
+    pub fn forgive(&mut self) {
         self.forgiven = self.sent;
     }
 
     /// Bytes of one message on the wire.
-    pub(crate) fn wire_len(&self) -> usize {
+    pub fn wire_len(&self) -> usize {
         self.template.bytes.len()
     }
 
     /// Appends `count` messages, all stamped `time`, to `out`. At most [`Publisher::room`].
     #[inline]
-    pub(crate) fn put(
+    pub fn put(
         &mut self,
         out: &mut Vec<u8>,
         mut ids: Option<&mut PacketIds>,
@@ -125,7 +127,7 @@ impl Publisher {
 
 /// Packet identifiers of one client that await their acknowledgement, 1 to 65 535.
 #[derive(Debug)]
-pub(crate) struct PacketIds {
+pub struct PacketIds {
     used: Box<[u64; 1024]>,
     last: u16,
     in_use: u32,
@@ -137,7 +139,7 @@ pub(crate) struct PacketIds {
 impl PacketIds {
     /// For a broker that takes `receive_maximum` unacknowledged messages; `timed` remembers when
     /// each was sent.
-    pub(crate) fn new(receive_maximum: u16, timed: bool) -> Self {
+    pub fn new(receive_maximum: u16, timed: bool) -> Self {
         Self {
             used: Box::new([0; 1024]),
             last: 0,
@@ -169,7 +171,7 @@ impl PacketIds {
 
     /// Frees the identifier of an acknowledged message; returns when that was sent, where it is
     /// remembered.
-    pub(crate) fn free(&mut self, id: u16) -> Option<u64> {
+    pub fn free(&mut self, id: u16) -> Option<u64> {
         let word = &mut self.used[usize::from(id >> 6)];
         let bit = 1 << (id & 63);
         if *word & bit == 0 {

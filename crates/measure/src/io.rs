@@ -9,11 +9,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 /// Bytes asked of the kernel by one `recv`; small enough to stay in the second-level cache.
-pub(crate) const READ_CHUNK: usize = 256 * 1024;
+pub const READ_CHUNK: usize = 256 * 1024;
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Got {
+pub enum Got {
     /// The first so many bytes of the shared buffer, kept tail included, are to be handled.
     Bytes(usize),
     /// Nothing at the moment.
@@ -24,13 +24,13 @@ pub(crate) enum Got {
 
 /// The incomplete packet at the end of what was read last.
 #[derive(Debug, Default)]
-pub(crate) struct Tail(Vec<u8>);
+pub struct Tail(Vec<u8>);
 
 impl Tail {
     /// Reads once from `stream` into `shared`, behind the kept tail. The tail counts as taken;
     /// hand what is left over back with [`Tail::keep`].
     #[inline]
-    pub(crate) fn read(&mut self, stream: &TcpStream, shared: &mut [u8]) -> Got {
+    pub fn read(&mut self, stream: &TcpStream, shared: &mut [u8]) -> Got {
         let kept = self.0.len();
         let Some(room) = shared.get_mut(kept..).filter(|room| !room.is_empty()) else {
             // A packet larger than the buffer; nothing here sends or accepts one.
@@ -53,7 +53,7 @@ impl Tail {
 
     /// Keeps the bytes that are not yet a whole packet.
     #[inline]
-    pub(crate) fn keep(&mut self, rest: &[u8]) {
+    pub fn keep(&mut self, rest: &[u8]) {
         debug_assert!(self.0.is_empty());
         if rest.is_empty() {
             if self.0.capacity() > 4096 {
@@ -67,7 +67,7 @@ impl Tail {
 
 /// What became of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flushed {
+pub enum Flushed {
     /// Everything is with the kernel.
     All,
     /// The socket is full: wait until it is writable.
@@ -78,7 +78,7 @@ pub(crate) enum Flushed {
 
 /// Bytes on their way to one peer.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     bytes: Vec<u8>,
     sent: usize,
 }
@@ -86,13 +86,13 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Bytes not yet with the kernel.
     #[inline]
-    pub(crate) fn pending(&self) -> usize {
+    pub fn pending(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
     /// The buffer to append to.
     #[inline]
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
         // Move the unsent part to the front before the buffer would have to grow for the sake
         // of bytes that are gone.
         if self.sent > 0 && self.sent >= self.bytes.len() / 2 {
@@ -103,7 +103,7 @@ impl Outbox {
     }
 
     /// Hands everything to the kernel with one `send`.
-    pub(crate) fn flush(&mut self, stream: &TcpStream) -> Flushed {
+    pub fn flush(&mut self, stream: &TcpStream) -> Flushed {
         let mut stream = stream;
         loop {
             match stream.write(&self.bytes[self.sent..]) {
@@ -128,7 +128,7 @@ impl Outbox {
 }
 
 /// Sets what every socket of a benchmark needs: no Nagle, no blocking.
-pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)
 }

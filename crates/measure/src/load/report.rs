@@ -146,7 +146,8 @@ impl Report {
         }
     }
 
-    pub(crate) fn empty(options: &Options) -> Self {
+    /// A report of nothing.
+    pub fn empty(options: &Options) -> Self {
         Self {
             scenario: options.scenario.to_string(),
             version: options.version,

@@ -37,7 +37,7 @@ const HELD_RETRY_NS: u64 = 100_000;
 const DRAIN_MOST_NS: u64 = 60_000_000_000;
 
 /// Connected clients and everything they count.
-pub(crate) struct Engine {
+pub(super) struct Engine {
     epoll: Epoll,
     version: Version,
     spin: bool,
@@ -60,16 +60,16 @@ pub(crate) struct Engine {
     eager: bool,
     publishing: bool,
     shared: Vec<u8>,
-    pub(crate) meter: Meter,
+    pub meter: Meter,
     /// Deliveries due for what was sent: messages times receivers.
-    pub(crate) expected: u64,
+    pub expected: u64,
     /// Times that all windows stood still for [`STALL_NS`].
-    pub(crate) stalls: u64,
+    pub stalls: u64,
 }
 
 impl Engine {
     /// Connects every client of `plan`.
-    pub(crate) fn connect(plan: &Plan, options: &Options) -> Result<Self> {
+    pub(super) fn connect(plan: &Plan, options: &Options) -> Result<Self> {
         let epoll = Epoll::new().map_err(Error::io("cannot create an epoll instance"))?;
         let mut engine = Self {
             epoll,
@@ -86,7 +86,7 @@ impl Engine {
             eager: false,
             publishing: false,
             shared: vec![0; READ_CHUNK.max(4 * options.payload)],
-            meter: Meter::new(),
+            meter: Meter::default(),
             expected: 0,
             stalls: 0,
         };
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// Lets the publishers begin.
-    pub(crate) fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         let now = sys::now_ns();
         self.publishing = true;
         self.meter.last_arrival = now;
@@ -174,7 +174,7 @@ impl Engine {
 
     /// Runs until `deadline`, or until every publisher has sent its last message and all have
     /// arrived. Returns whether the deadline came first.
-    pub(crate) fn run_until(&mut self, deadline: u64) -> Result<bool> {
+    pub(super) fn run_until(&mut self, deadline: u64) -> Result<bool> {
         loop {
             let now = sys::now_ns();
             if now >= deadline {
@@ -195,7 +195,7 @@ impl Engine {
     }
 
     /// Stops publishing and waits for what is still under way.
-    pub(crate) fn drain(&mut self) -> Result<()> {
+    pub(super) fn drain(&mut self) -> Result<()> {
         self.publishing = false;
         let start = sys::now_ns();
         self.meter.last_arrival = start;
@@ -220,11 +220,11 @@ impl Engine {
             && sys::now_ns().saturating_sub(self.meter.last_arrival) >= STALL_NS
     }
 
-    pub(crate) fn sent(&self) -> u64 {
+    pub(super) fn sent(&self) -> u64 {
         self.publishers.iter().map(Publisher::sent).sum()
     }
 
-    pub(crate) fn tracks(&self) -> impl Iterator<Item = &Track> {
+    pub(super) fn tracks(&self) -> impl Iterator<Item = &Track> {
         self.clients.iter().flat_map(|client| &client.tracks)
     }
 

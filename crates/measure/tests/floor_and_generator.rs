@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use punctual_bench::{Floor, Options, Pace, Report, Scenario, Version, run};
+use punctual_measure::{Floor, Options, Pace, Report, Scenario, Version, run};
 
 /// A floor of its own for each run: it forwards by topic, and tests run at the same time.
 fn floor() -> SocketAddr {

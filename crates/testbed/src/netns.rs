@@ -5,17 +5,17 @@
 //! by a run that panics or is killed. Needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN) and the
 //! programs `ip` and `tc` (Debian: iproute2). Sources: setns(2), veth(4), tc-htb(8).
 
+use std::ffi::CString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek as _, Write as _};
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-use crate::error::{Error, Result};
-use crate::sys;
+use punctual_measure::{Error, Result};
 
 /// A network of its own: devices, addresses, routes, ports. Its loopback device is up.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Namespace {
         let Err(error) = Self::check() else {
             return false;
         };
-        punctual_testbed::skip("PUNCTUAL_REQUIRE_NETNS", error);
+        crate::skip("PUNCTUAL_REQUIRE_NETNS", error);
         true
     }
 
@@ -139,12 +139,12 @@ impl Namespace {
     /// As [`Self::run`].
     pub fn feed(&self, program: &str, arguments: &[&str], input: &str) -> Result<String> {
         let context = || format!("{}: {program} {}", self.label, arguments.join(" "));
-        let input = sys::memory_file("input", input.as_bytes()).map_err(Error::io(context()))?;
+        let input = memory_file("input", input.as_bytes()).map_err(Error::io(context()))?;
         self.run_with(program, arguments, input.into())
     }
 
     /// A file that stands for this namespace while this process has it.
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         let descriptor = self.handle.as_raw_fd();
         format!("/proc/{}/fd/{descriptor}", std::process::id())
     }
@@ -242,6 +242,26 @@ impl Namespace {
     }
 }
 
+/// A file that is in memory only, with that content, to be read from its beginning. It is gone
+/// with the last descriptor of it, so that nothing stays behind whatever happens.
+///
+/// # Errors
+/// The system has no memory or descriptor left.
+pub fn memory_file(name: &str, content: &[u8]) -> io::Result<File> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a valid text for the call; the descriptor returned is ours alone.
+    let mut file = unsafe {
+        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        File::from(OwnedFd::from_raw_fd(fd))
+    };
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file)
+}
+
 /// Moves the calling thread into the namespace.
 fn move_into(handle: &OwnedFd) -> io::Result<()> {
     // SAFETY: setns takes a descriptor that is open and a flag.
@@ -254,7 +274,7 @@ fn move_into(handle: &OwnedFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::Read;
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 
     #[test]

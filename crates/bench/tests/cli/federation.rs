@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -22,7 +22,7 @@ fn the_experiments_lose_nothing_and_messages_stay_where_they_are_wanted() {
     let experiments = ["--only", "traffic", "--topologies", "star"];
     let small = ["--publishes", "50", "--quiet", "0.5"];
     let files = ["--json", &json, "--html", &html, "--directory", &logs];
-    let run = run([&["bench", "federation"], &experiments[..], &small, &files].concat());
+    let run = run([&["federation"], &experiments[..], &small, &files].concat());
     assert_eq!(run.code, Some(0), "{}", run.err);
     let results: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     let outcomes = results["outcomes"].as_array().unwrap();

@@ -12,7 +12,7 @@ const MAX_GAPS: usize = 65_536;
 
 /// What a received sequence number was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// New, and no later one came before it.
     InOrder,
     /// New, but a later one came before it.
@@ -23,7 +23,7 @@ pub(crate) enum Verdict {
 
 /// The state of one flow: publisher to receiver.
 #[derive(Debug, Default)]
-pub(crate) struct Track {
+pub struct Track {
     /// One above the highest number seen.
     next: u64,
     /// Distinct messages received.
@@ -37,25 +37,28 @@ pub(crate) struct Track {
 impl Track {
     /// One above the highest number seen: what a window may count as delivered.
     #[inline]
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.next
     }
 
-    pub(crate) fn unique(&self) -> u64 {
+    /// Messages that came, each counted once.
+    pub fn unique(&self) -> u64 {
         self.unique
     }
 
-    pub(crate) fn out_of_order(&self) -> u64 {
+    /// Messages that came after a later one.
+    pub fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
-    pub(crate) fn duplicates(&self) -> u64 {
+    /// Messages that came again.
+    pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
     /// Takes the next received number.
     #[inline]
-    pub(crate) fn receive(&mut self, seq: u64) -> Verdict {
+    pub fn receive(&mut self, seq: u64) -> Verdict {
         if seq == self.next {
             self.next += 1;
             self.unique += 1;

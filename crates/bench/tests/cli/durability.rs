@@ -13,7 +13,6 @@ fn what_was_acknowledged_is_there_after_kills_and_restarts() {
     let path = |name: &str| place.path().join(name).display().to_string();
     let (json, html) = (path("out.json"), path("out.html"));
     let run = run([
-        "bench",
         "durability",
         "--experiments",
         "throughput,restart,loss",

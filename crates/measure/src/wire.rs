@@ -11,22 +11,33 @@ use std::str::FromStr;
 use serde::Serialize;
 
 /// Packet types as they stand in the high half of the first byte.
-pub(crate) mod kind {
-    pub(crate) const CONNECT: u8 = 1;
-    pub(crate) const CONNACK: u8 = 2;
-    pub(crate) const PUBLISH: u8 = 3;
-    pub(crate) const PUBACK: u8 = 4;
-    pub(crate) const PUBREC: u8 = 5;
-    pub(crate) const PUBREL: u8 = 6;
-    pub(crate) const PUBCOMP: u8 = 7;
-    pub(crate) const SUBSCRIBE: u8 = 8;
-    pub(crate) const SUBACK: u8 = 9;
-    pub(crate) const PINGREQ: u8 = 12;
-    pub(crate) const DISCONNECT: u8 = 14;
+pub mod kind {
+    /// Client to server.
+    pub const CONNECT: u8 = 1;
+    /// Server to client.
+    pub const CONNACK: u8 = 2;
+    /// Both ways.
+    pub const PUBLISH: u8 = 3;
+    /// Ends QoS 1.
+    pub const PUBACK: u8 = 4;
+    /// QoS 2, first answer.
+    pub const PUBREC: u8 = 5;
+    /// QoS 2, second step.
+    pub const PUBREL: u8 = 6;
+    /// Ends QoS 2.
+    pub const PUBCOMP: u8 = 7;
+    /// Client to server.
+    pub const SUBSCRIBE: u8 = 8;
+    /// Server to client.
+    pub const SUBACK: u8 = 9;
+    /// Client to server.
+    pub const PINGREQ: u8 = 12;
+    /// Both ways; from a server in version 5 only.
+    pub const DISCONNECT: u8 = 14;
 }
 
 /// A whole PINGRESP.
-pub(crate) const PINGRESP: [u8; 2] = [13 << 4, 0];
+pub const PINGRESP: [u8; 2] = [13 << 4, 0];
 
 /// Protocol version spoken by the generator's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -71,18 +82,25 @@ impl FromStr for Version {
 
 /// What stands at the front of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub enum Frame {
     /// Not yet a whole packet.
     Incomplete,
-    /// A whole packet: its first byte, where its body begins and where it ends.
-    Packet { first: u8, body: usize, end: usize },
+    /// A whole packet.
+    Packet {
+        /// First byte: type and flags.
+        first: u8,
+        /// Where the body begins.
+        body: usize,
+        /// Where the packet ends.
+        end: usize,
+    },
     /// A remaining length of more than four bytes.
     Malformed,
 }
 
 /// Looks for one packet at the front of `bytes`.
 #[inline]
-pub(crate) fn frame(bytes: &[u8]) -> Frame {
+pub fn frame(bytes: &[u8]) -> Frame {
     // One-byte lengths are the common case of small messages.
     if let [first, length, ..] = *bytes
         && length < 0x80
@@ -148,7 +166,8 @@ fn put_varint(out: &mut Vec<u8>, mut value: usize) {
     }
 }
 
-pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
+/// Appends a text with its length before it.
+pub fn put_string(out: &mut Vec<u8>, text: &str) {
     put_u16(out, text.len() as u16);
     out.extend_from_slice(text.as_bytes());
 }
@@ -158,7 +177,7 @@ fn put_u16(out: &mut Vec<u8>, value: u16) {
 }
 
 /// Appends a fixed header for a body of `remaining` bytes.
-pub(crate) fn put_header(out: &mut Vec<u8>, first: u8, remaining: usize) {
+pub fn put_header(out: &mut Vec<u8>, first: u8, remaining: usize) {
     out.push(first);
     put_varint(out, remaining);
 }
@@ -173,17 +192,12 @@ fn put_packet(out: &mut Vec<u8>, first: u8, body: &[u8]) {
 const KEEP_ALIVE: u16 = 3600;
 
 /// Appends a CONNECT with a clean session.
-pub(crate) fn put_connect(out: &mut Vec<u8>, version: Version, client_id: &str) {
+pub fn put_connect(out: &mut Vec<u8>, version: Version, client_id: &str) {
     put_connect_with(out, version, client_id, false);
 }
 
 /// Appends a CONNECT; a persistent session is taken up, and never expires.
-pub(crate) fn put_connect_with(
-    out: &mut Vec<u8>,
-    version: Version,
-    client_id: &str,
-    persistent: bool,
-) {
+pub fn put_connect_with(out: &mut Vec<u8>, version: Version, client_id: &str, persistent: bool) {
     const CLEAN_START: u8 = 0x02;
     const SESSION_EXPIRY_FOR_EVER: [u8; 5] = [0x11, 0xFF, 0xFF, 0xFF, 0xFF];
     let mut body = Vec::with_capacity(32 + client_id.len());
@@ -205,7 +219,7 @@ pub(crate) fn put_connect_with(
 }
 
 /// Appends a CONNACK that accepts.
-pub(crate) fn put_connack(out: &mut Vec<u8>, version: Version) {
+pub fn put_connack(out: &mut Vec<u8>, version: Version) {
     let body: &[u8] = match version {
         Version::V311 => &[0, 0],
         Version::V5 => &[0, 0, 0],
@@ -214,13 +228,7 @@ pub(crate) fn put_connack(out: &mut Vec<u8>, version: Version) {
 }
 
 /// Appends a SUBSCRIBE to `filters`, all at `qos`.
-pub(crate) fn put_subscribe(
-    out: &mut Vec<u8>,
-    version: Version,
-    id: u16,
-    filters: &[String],
-    qos: u8,
-) {
+pub fn put_subscribe(out: &mut Vec<u8>, version: Version, id: u16, filters: &[String], qos: u8) {
     let mut body = Vec::with_capacity(32);
     put_u16(&mut body, id);
     if version == Version::V5 {
@@ -234,7 +242,7 @@ pub(crate) fn put_subscribe(
 }
 
 /// Appends a SUBACK that grants `granted`.
-pub(crate) fn put_suback(out: &mut Vec<u8>, version: Version, id: u16, granted: &[u8]) {
+pub fn put_suback(out: &mut Vec<u8>, version: Version, id: u16, granted: &[u8]) {
     let mut body = Vec::with_capacity(3 + granted.len());
     put_u16(&mut body, id);
     if version == Version::V5 {
@@ -247,7 +255,7 @@ pub(crate) fn put_suback(out: &mut Vec<u8>, version: Version, id: u16, granted: 
 /// Appends PUBACK, PUBREC, PUBREL or PUBCOMP (`kind`) for `id`; the short form means success in
 /// both versions.
 #[inline]
-pub(crate) fn put_ack(out: &mut Vec<u8>, kind: u8, id: u16) {
+pub fn put_ack(out: &mut Vec<u8>, kind: u8, id: u16) {
     let flags = if kind == kind::PUBREL { 2 } else { 0 };
     let [high, low] = id.to_be_bytes();
     out.extend_from_slice(&[kind << 4 | flags, 2, high, low]);
@@ -255,21 +263,23 @@ pub(crate) fn put_ack(out: &mut Vec<u8>, kind: u8, id: u16) {
 
 /// A PUBLISH encoded once; sending it is a copy and a few patched bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct PublishTemplate {
-    pub(crate) bytes: Vec<u8>,
+pub struct PublishTemplate {
+    /// The packet.
+    pub bytes: Vec<u8>,
     /// Where the packet identifier stands; `None` at QoS 0.
-    pub(crate) id_at: Option<usize>,
+    pub id_at: Option<usize>,
     /// Where the payload begins.
-    pub(crate) payload_at: usize,
+    pub payload_at: usize,
 }
 
 impl PublishTemplate {
-    pub(crate) fn new(version: Version, topic: &str, qos: u8, payload: &[u8]) -> Self {
+    /// Without user properties.
+    pub fn new(version: Version, topic: &str, qos: u8, payload: &[u8]) -> Self {
         Self::with_user_properties(version, topic, qos, &[], payload)
     }
 
     /// With user properties, which version 3.1.1 leaves out (MQTT 5.0 section 3.3.2.3.7).
-    pub(crate) fn with_user_properties(
+    pub fn with_user_properties(
         version: Version,
         topic: &str,
         qos: u8,
@@ -307,19 +317,22 @@ impl PublishTemplate {
 
 /// A received PUBLISH, borrowed from the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Publish<'a> {
-    pub(crate) qos: u8,
-    pub(crate) topic: &'a [u8],
+pub struct Publish<'a> {
+    /// QoS, 0 to 2.
+    pub qos: u8,
+    /// The topic.
+    pub topic: &'a [u8],
     /// 0 at QoS 0.
-    pub(crate) id: u16,
+    pub id: u16,
     /// Where the packet identifier stands in the body (QoS 1 and 2) or would stand (QoS 0).
-    pub(crate) id_at: usize,
-    pub(crate) payload: &'a [u8],
+    pub id_at: usize,
+    /// The payload.
+    pub payload: &'a [u8],
 }
 
 /// Reads the body of a PUBLISH; `None` if it is malformed.
 #[inline]
-pub(crate) fn publish(first: u8, body: &[u8], version: Version) -> Option<Publish<'_>> {
+pub fn publish(first: u8, body: &[u8], version: Version) -> Option<Publish<'_>> {
     let qos = first >> 1 & 3;
     let [high, low, ..] = *body else { return None };
     let id_at = 2 + usize::from(u16::from_be_bytes([high, low]));
@@ -348,13 +361,13 @@ pub(crate) fn publish(first: u8, body: &[u8], version: Version) -> Option<Publis
 
 /// The packet identifier that begins a body (acknowledgements, SUBSCRIBE, SUBACK).
 #[inline]
-pub(crate) fn leading_id(body: &[u8]) -> Option<u16> {
+pub fn leading_id(body: &[u8]) -> Option<u16> {
     let [high, low, ..] = *body else { return None };
     Some(u16::from_be_bytes([high, low]))
 }
 
 /// The version asked for by a CONNECT body; `None` if it is neither of ours.
-pub(crate) fn connect_version(body: &[u8]) -> Option<Version> {
+pub fn connect_version(body: &[u8]) -> Option<Version> {
     match body.strip_prefix(b"\x00\x04MQTT")?.first()? {
         4 => Some(Version::V311),
         5 => Some(Version::V5),
@@ -363,7 +376,7 @@ pub(crate) fn connect_version(body: &[u8]) -> Option<Version> {
 }
 
 /// The filters and requested QoS of a SUBSCRIBE body; `None` if it is malformed.
-pub(crate) fn subscribe_filters(body: &[u8], version: Version) -> Option<Vec<(&[u8], u8)>> {
+pub fn subscribe_filters(body: &[u8], version: Version) -> Option<Vec<(&[u8], u8)>> {
     let mut rest = body.get(2..)?;
     if version == Version::V5 {
         let Varint::Value { value, len } = varint(rest) else {
@@ -382,17 +395,17 @@ pub(crate) fn subscribe_filters(body: &[u8], version: Version) -> Option<Vec<(&[
 
 /// What a CONNACK tells a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Connack {
+pub struct Connack {
     /// Whether the broker had a session of the client.
-    pub(crate) session_present: bool,
+    pub session_present: bool,
     /// 0 is success.
-    pub(crate) code: u8,
+    pub code: u8,
     /// How many QoS 1 and 2 messages the broker takes unacknowledged.
-    pub(crate) receive_maximum: u16,
+    pub receive_maximum: u16,
 }
 
 /// Reads a CONNACK body; `None` if it is malformed.
-pub(crate) fn connack(body: &[u8], version: Version) -> Option<Connack> {
+pub fn connack(body: &[u8], version: Version) -> Option<Connack> {
     let [flags, code, ref rest @ ..] = *body else {
         return None;
     };

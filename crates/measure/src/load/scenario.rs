@@ -56,7 +56,7 @@ impl Scenario {
     }
 
     /// Draws the plan. `echo` says whether factory clients receive their own topics too.
-    pub(crate) fn plan(self, pace: Pace, echo: bool) -> Plan {
+    pub fn plan(self, pace: Pace, echo: bool) -> Plan {
         match self {
             Self::Fan {
                 publishers,
@@ -118,43 +118,54 @@ impl FromStr for Scenario {
 
 /// Clients and flows of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
-    pub(crate) clients: Vec<ClientPlan>,
-    pub(crate) publishers: Vec<PublisherPlan>,
+pub struct Plan {
+    /// Who connects.
+    pub clients: Vec<ClientPlan>,
+    /// Who publishes.
+    pub publishers: Vec<PublisherPlan>,
 }
 
 /// One client.
 #[derive(Debug)]
-pub(crate) struct ClientPlan {
-    pub(crate) id: String,
-    pub(crate) filters: Vec<String>,
+pub struct ClientPlan {
+    /// Ends the client identifier.
+    pub id: String,
+    /// What it subscribes to.
+    pub filters: Vec<String>,
     /// The publishers whose messages it receives.
-    pub(crate) receives: Range<u32>,
+    pub receives: Range<u32>,
     /// Whether it connects to the broker of those who receive, if that is another one.
-    pub(crate) far: bool,
+    pub far: bool,
 }
 
 /// One stream of messages to one topic.
 #[derive(Debug)]
-pub(crate) struct PublisherPlan {
+pub struct PublisherPlan {
     /// Index of the client that publishes.
-    pub(crate) client: u32,
-    pub(crate) topic: String,
+    pub client: u32,
+    /// The topic, without the prefix.
+    pub topic: String,
     /// Indexes of the clients that receive.
-    pub(crate) receivers: Vec<u32>,
-    pub(crate) pace: PublisherPace,
+    pub receivers: Vec<u32>,
+    /// When it sends.
+    pub pace: PublisherPace,
 }
 
 /// When one publisher sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum PublisherPace {
+pub enum PublisherPace {
     /// Whenever fewer than so many of its messages are undelivered.
     Window(u32),
     /// Whenever the socket takes more.
     FlatOut,
     /// Every `period` nanoseconds, beginning `offset` nanoseconds into the run.
-    Every { period: u64, offset: u64 },
+    Every {
+        /// Time between two messages, ns.
+        period: u64,
+        /// Time before the first one, ns.
+        offset: u64,
+    },
     /// When its client receives a message of this publisher.
     Answers(u32),
 }
@@ -178,7 +189,7 @@ impl PublisherPace {
 
 impl Plan {
     /// Puts `prefix` before every topic, so that runs side by side do not meet.
-    pub(crate) fn begin_topics(&mut self, prefix: &str) {
+    pub fn begin_topics(&mut self, prefix: &str) {
         let filters = self.clients.iter_mut().flat_map(|it| &mut it.filters);
         let topics = self.publishers.iter_mut().map(|it| &mut it.topic);
         filters

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use punctual_bench::netns::Namespace;
+use punctual_testbed::netns::Namespace;
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -16,7 +16,6 @@ fn the_cell_served_by_this_program_loses_nothing() {
     let directory = tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     let run = run([
-        "bench",
         "priomqtt",
         "--short",
         "--unpinned",
@@ -49,7 +48,6 @@ fn queues_and_datagrams_are_reported() {
     let directory = tempdir().unwrap();
     let path = directory.path().to_str().unwrap();
     let run = run([
-        "bench",
         "priomqtt",
         "--unpinned",
         "--only",

@@ -55,7 +55,7 @@ pub enum Error {
 
 impl Error {
     /// Wraps an [`io::Error`] with what was being attempted, for `map_err`.
-    pub(crate) fn io(context: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(context: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let context = context.into();
         move |source| Self::Io { context, source }
     }

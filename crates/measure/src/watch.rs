@@ -8,26 +8,26 @@ use crate::syscalls::SyscallCounter;
 
 /// A process under observation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     pid: u32,
     clock: ProcessClock,
 }
 
 /// Memory of a process in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// In main memory, code and other parts of files included.
-    pub(crate) resident: u64,
+    pub resident: u64,
     /// Most of it so far.
-    pub(crate) peak: u64,
+    pub peak: u64,
     /// What it has made itself: grows with what it has to remember, and not
     /// because a part of its code is run for the first time.
-    pub(crate) anonymous: u64,
+    pub anonymous: u64,
 }
 
 impl Watch {
     /// Observes process `pid`.
-    pub(crate) fn new(pid: u32) -> Result<Self> {
+    pub fn new(pid: u32) -> Result<Self> {
         let clock = ProcessClock::of(pid).map_err(|_| Error::Config {
             field: "--broker-pid",
             value: pid.to_string(),
@@ -37,21 +37,25 @@ impl Watch {
     }
 
     /// User and system time of all its threads so far, in nanoseconds.
-    pub(crate) fn cpu_ns(self) -> Result<u64> {
+    pub fn cpu_ns(self) -> Result<u64> {
         self.clock.cpu_ns().map_err(Error::io(format!(
             "cannot read the CPU time of {}",
             self.pid
         )))
     }
 
-    pub(crate) fn memory(self) -> Result<Memory> {
+    /// Its memory now.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn memory(self) -> Result<Memory> {
         let path = format!("/proc/{}/status", self.pid);
         let status = fs::read_to_string(&path).map_err(Error::io(format!("cannot read {path}")))?;
         Ok(memory_in(&status))
     }
 
     /// Begins to count system calls; `Err` says why that is not possible here.
-    pub(crate) fn count_syscalls(self) -> std::result::Result<SyscallCounter, String> {
+    pub fn count_syscalls(self) -> std::result::Result<SyscallCounter, String> {
         SyscallCounter::attach(self.pid)
             .map_err(|e| format!("cannot count the system calls of {}: {e}", self.pid))
     }

@@ -4,15 +4,15 @@
 //! if asked to, stops publishing and drains. Throughput is what arrived in the measured
 //! interval; loss, order and duplicates are checked over the whole run, warm-up included.
 
-pub(crate) mod client;
+pub mod client;
 mod engine;
 mod idle;
-pub(crate) mod meter;
-pub(crate) mod publisher;
+pub mod meter;
+pub mod publisher;
 mod report;
-pub(crate) mod scenario;
-pub(crate) mod stamp;
-pub(crate) mod track;
+pub mod scenario;
+pub mod stamp;
+pub mod track;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -35,14 +35,14 @@ pub struct Latency {
 }
 
 /// Values recorded one by one or in runs.
-pub(crate) struct Recorder {
+pub struct Recorder {
     histogram: Histogram<u64>,
     /// The last value and how often it came since it was last written to the histogram.
     run: (u64, u64),
 }
 
-impl Recorder {
-    pub(crate) fn new() -> Self {
+impl Default for Recorder {
+    fn default() -> Self {
         #[expect(clippy::unwrap_used, reason = "the bounds are constants and valid")]
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap();
         Self {
@@ -50,9 +50,12 @@ impl Recorder {
             run: (0, 0),
         }
     }
+}
 
+impl Recorder {
+    /// Takes a value in, ns.
     #[inline]
-    pub(crate) fn record(&mut self, ns: u64) {
+    pub fn record(&mut self, ns: u64) {
         if ns == self.run.0 {
             self.run.1 += 1;
         } else {
@@ -71,7 +74,7 @@ impl Recorder {
 
     /// Every value that was recorded (nanoseconds, within the histogram's precision) with its
     /// count, ascending.
-    pub(crate) fn buckets(&mut self) -> Vec<(u64, u64)> {
+    pub fn buckets(&mut self) -> Vec<(u64, u64)> {
         self.write_run();
         let recorded = self.histogram.iter_recorded();
         recorded
@@ -80,13 +83,14 @@ impl Recorder {
     }
 
     /// Records what another recorder's [`Recorder::buckets`] say.
-    pub(crate) fn add(&mut self, buckets: &[(u64, u64)]) {
+    pub fn add(&mut self, buckets: &[(u64, u64)]) {
         for &(ns, count) in buckets {
             self.histogram.saturating_record_n(ns.max(1), count);
         }
     }
 
-    pub(crate) fn summary(&mut self) -> Option<Latency> {
+    /// What was recorded; `None` if nothing was.
+    pub fn summary(&mut self) -> Option<Latency> {
         self.write_run();
         let h = &self.histogram;
         let us = |ns: u64| ns as f64 / 1000.0;
@@ -103,33 +107,34 @@ impl Recorder {
 }
 
 /// Everything counted while messages arrive.
-pub(crate) struct Meter {
+pub struct Meter {
     /// Send times whose latencies count.
-    pub(crate) interval: Range<u64>,
-    pub(crate) latency: Recorder,
+    pub interval: Range<u64>,
+    /// From sending to receipt.
+    pub latency: Recorder,
     /// Factory: (TD - TA) - (TC - TB).
-    pub(crate) round_trip: Recorder,
+    pub round_trip: Recorder,
     /// From a publication to the end of its acknowledgement, where that is asked for.
-    pub(crate) acks: Recorder,
+    pub acks: Recorder,
     /// Publications acknowledged in the interval.
-    pub(crate) acknowledged: u64,
+    pub acknowledged: u64,
     /// Distinct messages received by someone who was to receive them.
-    pub(crate) delivered: u64,
+    pub delivered: u64,
     /// Messages that no one asked for or that carry no stamp.
-    pub(crate) strays: u64,
+    pub strays: u64,
     /// Publications that the broker refused with a reason code.
-    pub(crate) refused: u64,
+    pub refused: u64,
     /// When the last message arrived.
-    pub(crate) last_arrival: u64,
+    pub last_arrival: u64,
 }
 
-impl Meter {
-    pub(crate) fn new() -> Self {
+impl Default for Meter {
+    fn default() -> Self {
         Self {
             interval: 0..0,
-            latency: Recorder::new(),
-            round_trip: Recorder::new(),
-            acks: Recorder::new(),
+            latency: Recorder::default(),
+            round_trip: Recorder::default(),
+            acks: Recorder::default(),
             acknowledged: 0,
             delivered: 0,
             strays: 0,
@@ -137,16 +142,19 @@ impl Meter {
             last_arrival: 0,
         }
     }
+}
 
+impl Meter {
+    /// A message that was sent at `sent` has arrived.
     #[inline]
-    pub(crate) fn arrival(&mut self, now: u64, sent: u64) {
+    pub fn arrival(&mut self, now: u64, sent: u64) {
         if self.interval.contains(&sent) {
             self.latency.record(now.saturating_sub(sent));
         }
     }
 
     /// A publication that was sent at `sent` is acknowledged now.
-    pub(crate) fn acknowledged(&mut self, sent: u64) {
+    pub fn acknowledged(&mut self, sent: u64) {
         let now = sys::now_ns();
         self.acknowledged += u64::from(self.interval.contains(&now));
         if self.interval.contains(&sent) {
@@ -154,7 +162,8 @@ impl Meter {
         }
     }
 
-    pub(crate) fn round_trip(&mut self, now: u64, sent: u64, held: u64) {
+    /// A round trip that began at `sent` and was held for so long at its turning point, ns.
+    pub fn round_trip(&mut self, now: u64, sent: u64, held: u64) {
         if self.interval.contains(&sent) {
             self.round_trip
                 .record(now.saturating_sub(sent).saturating_sub(held));
@@ -168,7 +177,7 @@ mod tests {
 
     #[test]
     fn percentiles_of_known_values() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         assert_eq!(recorder.summary(), None);
         for us in 1..=1000u64 {
             recorder.record(us * 1000);
@@ -185,11 +194,11 @@ mod tests {
 
     #[test]
     fn buckets_carry_a_distribution_from_one_recorder_to_another() {
-        let mut first = Recorder::new();
+        let mut first = Recorder::default();
         for us in 1..=1000u64 {
             first.record(us * us * 100);
         }
-        let mut second = Recorder::new();
+        let mut second = Recorder::default();
         second.add(&first.buckets());
         assert_eq!(second.buckets(), first.buckets());
         let (first, second) = (first.summary().unwrap(), second.summary().unwrap());
@@ -198,7 +207,7 @@ mod tests {
 
     #[test]
     fn runs_count_every_value() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         for ns in [5, 5, 5, 7, 5, 0, 0] {
             recorder.record(ns);
         }
@@ -207,8 +216,10 @@ mod tests {
 
     #[test]
     fn only_messages_sent_in_the_interval_count() {
-        let mut meter = Meter::new();
-        meter.interval = 100..200;
+        let mut meter = Meter {
+            interval: 100..200,
+            ..Meter::default()
+        };
         meter.arrival(250, 99);
         meter.arrival(250, 100);
         meter.arrival(9_000, 199);

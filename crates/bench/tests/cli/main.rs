@@ -1,0 +1,48 @@
+//! The command line of the real binary, with the broker that was built beside it: `cargo test
+//! --workspace` does so; before `cargo test -p punctual-bench` run `cargo build -p punctual`.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests may panic; clippy knows only the tests themselves"
+)]
+
+mod cell;
+mod durability;
+mod emulate;
+mod federation;
+mod priomqtt;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use punctual_testbed::{Run, plain_command};
+
+/// `punctual-bench`, which finds the broker beside it.
+fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let program = env!("CARGO_BIN_EXE_punctual-bench");
+    let broker = Path::new(program).with_file_name("punctual");
+    assert!(
+        broker.is_file(),
+        "{} is missing: run `cargo build -p punctual` first",
+        broker.display()
+    );
+    let mut command = plain_command(program);
+    command.args(arguments);
+    command
+}
+
+/// Runs the binary with nothing on standard input.
+fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Run {
+    Run::of(&mut command(arguments))
+}
+
+#[test]
+fn a_wrong_command_line_exits_with_2_and_help_with_0() {
+    run(["lode"]).fails(2, &["load"]);
+    run(["emulate", "/no/such.toml"]).fails(2, &["/no/such.toml cannot be read"]);
+    run(["emulate", "fig3", "--load", "low"]).fails(2, &["--load = fig3", "fig2 and fig15"]);
+    run(["load", "1-1", "--payload", "1"]).fails(1, &["--payload = 1"]);
+    assert!(run(["--help"]).ok().contains("PUNCTUAL_BIN"));
+    assert!(run(["--version"]).ok().starts_with("punctual-bench "));
+}
