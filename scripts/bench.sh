@@ -6,7 +6,7 @@
 #   scripts/bench.sh urgency    instead: the goals for urgent messages beside what is measured
 #                               (root; about half an hour; --short: a few minutes)
 #   scripts/bench.sh against REVISION|PROGRAM
-#                               instead: throughput beside that of another state (root; minutes)
+#                               instead: throughput and memory beside those of another state (root; minutes)
 #
 # Further options go to `punctual-bench compare`, see its --help. Peers are built once into
 # target/bench/bin; PUNCTUAL_BIN, MOSQUITTO_BIN, RUMQTTD_BIN and MOCHI_BIN name other programs.
@@ -31,12 +31,10 @@ if [ -z "${PUNCTUAL_BIN:-}" ]; then
     cargo build --release -p punctual
     export PUNCTUAL_BIN="$target/release/punctual"
 fi
+cargo build --release -p punctual-bench
 if [ "${1:-}" = against ]; then
     shift
     exec scripts/against "$@"
-fi
-if [ "${1:-}" != urgency ]; then
-    cargo build --release -p punctual-bench
 fi
 
 if [ -z "${MOSQUITTO_BIN:-}" ] && [ ! -x /usr/sbin/mosquitto ] && ! command -v mosquitto >/dev/null; then

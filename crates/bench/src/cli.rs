@@ -345,6 +345,13 @@ mod tests {
     }
 
     #[test]
+    fn public_names_are_those_that_are_listed() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/public-names.txt");
+        let names = punctual_testbed::command_names(&Cli::command());
+        punctual_testbed::assert_names(file.as_ref(), names);
+    }
+
+    #[test]
     fn seconds_may_have_a_fraction_and_not_be_negative() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for text in ["", "-1", "x", "inf", "NaN"] {

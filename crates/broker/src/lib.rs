@@ -19,6 +19,7 @@ mod access;
 mod admission;
 pub mod answers;
 pub mod brake;
+mod budget;
 mod config;
 mod depth;
 mod directory;
@@ -53,6 +54,7 @@ pub use admission::{
     Admission, AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, FlowInfo, FlowState,
     Policing, SubscriptionDecision,
 };
+pub use budget::Budget;
 pub use config::{Config, Limits, QueueFull};
 pub use depth::Depth;
 pub use directory::{Directory, Totals};

@@ -12,6 +12,8 @@ mod config;
 mod http;
 mod logging;
 mod mesh;
+#[cfg(test)]
+mod names;
 mod proxy;
 mod realtime;
 mod serve;

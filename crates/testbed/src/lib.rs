@@ -7,10 +7,12 @@
 //! the programs of Debian's openvswitch-switch.
 
 mod missing;
+mod names;
 pub mod netns;
 mod ovs;
 mod run;
 
 pub use missing::{find_program, skip};
+pub use names::{assert_names, command_names};
 pub use ovs::{Datapath, Ovs, Placement};
 pub use run::{Run, plain_command};

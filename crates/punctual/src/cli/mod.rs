@@ -120,6 +120,13 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
+/// What can be typed.
+#[cfg(test)]
+pub(crate) fn command() -> clap::Command {
+    use clap::CommandFactory as _;
+    Cli::command()
+}
+
 /// Prints to standard output. A reader that has gone (`| head`) is no failure.
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();

@@ -41,6 +41,8 @@ pub(crate) use self::keys::{
 };
 pub(crate) use self::neighbour::Neighbour;
 pub(crate) use self::problem::{Problem, Problems};
+#[cfg(test)]
+pub(crate) use self::reference::key_names;
 pub(crate) use self::reference::{markdown, toml};
 use self::schema::{Effect, Reader, Section};
 pub(crate) use self::value::{Auto, Limit, Switch};

@@ -53,6 +53,15 @@ fn sections() -> [Described; 14] {
     ]
 }
 
+/// Every key with its section.
+#[cfg(test)]
+pub(crate) fn key_names() -> impl Iterator<Item = String> {
+    sections().into_iter().flat_map(|section| {
+        let keys = section.keys.into_iter();
+        keys.map(move |key| format!("{}.{}", section.name, key.name))
+    })
+}
+
 /// The names that may stand at the top of a file.
 pub(super) fn top_level() -> Vec<&'static str> {
     let sections = sections();

@@ -50,6 +50,9 @@ use crate::config::{Config, Switch};
 use crate::mesh::Asker;
 use crate::store::Keeper;
 
+#[cfg(test)]
+pub(crate) use self::openapi::DOCUMENT as OPENAPI;
+
 /// What requests are answered from.
 struct App {
     shards: Shards,

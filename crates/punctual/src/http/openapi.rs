@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::query::Query;
 
 /// The document, OpenAPI 3.1.
-pub(super) const DOCUMENT: &str = include_str!("openapi.json");
+pub(crate) const DOCUMENT: &str = include_str!("openapi.json");
 
 pub(super) async fn get(
     uri: Uri,

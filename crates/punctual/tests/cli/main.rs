@@ -67,7 +67,7 @@ fn serve_does_not_start_with_a_wrong_configuration() {
     run(["serve", "--listen", "tls://127.0.0.1:0"]).fails(1, &["--listen", "--certificate"]);
     run(["serve", "--config", "/no/such.toml"]).fails(1, &["/no/such.toml"]);
     let mut serve = command(["serve"]);
-    serve.env("PUNCTUAL__LIMITS__MAX_SESSIONS", "1");
+    serve.env("PUNCTUAL__LIMITS__MAX_SESIONS", "1");
     Run::of(&mut serve).fails(1, &["did you mean limits.max_sessions?"]);
 }
 
