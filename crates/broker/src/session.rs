@@ -1,6 +1,9 @@
 //! The state that outlives a connection (section 4.1): subscriptions, messages
 //! in flight and waiting, packet identifiers, the will.
 
+mod replays;
+mod subscriptions;
+
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -8,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
-use punctual_codec::{QoS, SubscribeOptions};
+use punctual_codec::QoS;
 use punctual_store::Wall;
 
 use crate::admission::Flows;
@@ -20,9 +23,11 @@ use crate::hub::Conn;
 use crate::journal::Durability;
 use crate::moves::{Began, Had, Leaving};
 use crate::sequence::{Number, Sequences};
-use crate::shard::Lack;
 use crate::slab::Slab;
 use crate::{Message, Nanos};
+
+pub(crate) use replays::Replays;
+pub(crate) use subscriptions::{Subscription, Subscriptions};
 
 /// Packet identifiers run from 1 to 65 535.
 const PACKET_IDS: u32 = 65_535;
@@ -1129,103 +1134,6 @@ impl Queue {
     }
 }
 
-/// One subscription of a session.
-#[derive(Debug)]
-pub(crate) struct Subscription {
-    pub(crate) filter: Box<str>,
-    pub(crate) options: SubscribeOptions,
-    pub(crate) id: u32,
-    /// Its messages are numbered.
-    pub(crate) numbered: bool,
-    /// Messages of admitted flows go to it with the plain ones.
-    pub(crate) demoted: bool,
-    /// The federation knows that it is to be sent messages also when its client is away.
-    pub(crate) lasting: bool,
-    /// It is one of the session that was here before, see [`Session::unheard`].
-    pub(crate) inherited: bool,
-}
-
-/// Retained messages that are still to be sent for a new subscription.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    pub(crate) filter: Box<str>,
-    pub(crate) from: Box<str>,
-    pub(crate) qos: QoS,
-    pub(crate) no_local: bool,
-    pub(crate) id: u32,
-    pub(crate) numbered: bool,
-    /// Fetched, not yet sent.
-    pub(crate) ready: VecDeque<Arc<Message>>,
-    pub(crate) complete: bool,
-    /// For a neighbour: which of them it lacks.
-    pub(crate) lack: Option<Box<Lack>>,
-}
-
-impl Replay {
-    /// Of everything that a subscription matches.
-    pub(crate) fn new(subscription: &Subscription) -> Self {
-        Self {
-            filter: subscription.filter.clone(),
-            from: Box::from(""),
-            qos: subscription.options.qos,
-            no_local: subscription.options.no_local,
-            id: subscription.id,
-            numbered: subscription.numbered,
-            ready: VecDeque::new(),
-            complete: false,
-            lack: None,
-        }
-    }
-}
-
-/// Replays that are under way, the oldest first. Most sessions have none.
-#[derive(Debug, Default)]
-#[allow(
-    clippy::box_collection,
-    reason = "a word instead of four in every session"
-)]
-pub(crate) struct Replays(Option<Box<VecDeque<Replay>>>);
-
-impl Replays {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    pub(crate) fn front_mut(&mut self) -> Option<&mut Replay> {
-        self.0.as_mut()?.front_mut()
-    }
-
-    pub(crate) fn push_back(&mut self, replay: Replay) {
-        self.0.get_or_insert_default().push_back(replay);
-    }
-
-    pub(crate) fn pop_front(&mut self) -> Option<Replay> {
-        let first = self.0.as_mut()?.pop_front();
-        self.retain_with(|_| {});
-        first
-    }
-
-    /// Whether there is one for that filter.
-    pub(crate) fn has(&self, filter: &str) -> bool {
-        let replays = self.0.as_deref();
-        replays.is_some_and(|replays| replays.iter().any(|replay| *replay.filter == *filter))
-    }
-
-    pub(crate) fn remove(&mut self, filter: &str) {
-        self.retain_with(|replays| replays.retain(|replay| *replay.filter != *filter));
-    }
-
-    fn retain_with(&mut self, change: impl FnOnce(&mut VecDeque<Replay>)) {
-        if let Some(replays) = &mut self.0 {
-            change(replays);
-            if replays.is_empty() {
-                self.0 = None;
-            }
-        }
-    }
-}
-
 /// A will message; its `expires` is an interval until it is published.
 #[derive(Debug)]
 pub(crate) struct Will {
@@ -1300,8 +1208,10 @@ pub(crate) struct Session {
     pub(crate) arrival_stored: u64,
     pub(crate) window: Window,
     pub(crate) queue: Queue,
-    pub(crate) subscriptions: Vec<Subscription>,
+    pub(crate) subscriptions: Subscriptions,
     pub(crate) replays: Replays,
+    /// A task looks retained messages up for it.
+    pub(crate) replay_waits: bool,
     /// QoS 2 identifiers received and not yet released.
     pub(crate) incoming: Option<Box<HashMap<u16, Received, RandomState>>>,
     pub(crate) will: Option<Box<Will>>,
@@ -1365,7 +1275,8 @@ impl Session {
             arrival_stored: 0,
             window: Window::default(),
             queue: Queue::default(),
-            subscriptions: Vec::new(),
+            subscriptions: Subscriptions::default(),
+            replay_waits: false,
             replays: Replays::default(),
             incoming: None,
             will: None,

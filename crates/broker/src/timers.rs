@@ -32,8 +32,6 @@ pub(crate) enum Timer {
     Will { slot: u32, epoch: u64 },
     /// Queued messages of a disconnected session may have expired.
     Sweep { slot: u32, epoch: u64 },
-    /// A search for retained messages goes on.
-    Replay { slot: u32, epoch: u64 },
     /// Something is to be done for a session that moves.
     Errand { id: u64 },
     /// `$SYS` topics are due.

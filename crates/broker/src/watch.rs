@@ -4,9 +4,10 @@
 //! whoever writes it to a receiver counts there: plain atomic additions, on
 //! whichever shard the receiver is, no lock and no allocation. Each flow has one
 //! histogram of fixed size. What is measured is the broker's own stage: from the
-//! shell's time at which the publisher's bytes were read to that at which the
-//! message's first byte was handed to the receiver's socket. Networks and clients
-//! are not in it; the bound covers them too.
+//! last moment at which the publisher's socket was known to be empty to that at
+//! which the message's first byte was handed to the receiver's socket. So it is
+//! never less than what the broker took, and more by one turn at most. Networks
+//! and clients are not in it; the bound covers them too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,10 +41,10 @@ pub struct FlowSight {
     pub bound: Option<Nanos>,
     /// From end to end.
     pub deadline: Option<Nanos>,
-    /// Times from the broker's reading of a message to its writing to a receiver.
+    /// Times from a message's arrival at the broker to its writing to a receiver.
     pub latency: Wait,
-    /// Messages that were past the deadline when they were written, or dropped
-    /// because they were.
+    /// Messages that were past the deadline or beyond the bound when they were
+    /// written, or dropped because they were.
     pub misses: u64,
     /// Messages that waited in a session's queue, because the client was away or
     /// its Receive Maximum reached; nothing is promised for that, and they are not
@@ -63,11 +64,12 @@ impl Watch {
         }
     }
 
-    /// Counts a message that is written to a receiver.
+    /// Counts a message that is written to a receiver. Longer than what was promised from end to end
+    /// is too late, whatever the deadline.
     #[inline]
     pub(crate) fn sent(&self, latency: Nanos, late: bool) {
         self.latency.record(latency);
-        if late {
+        if late || latency.0 > self.bound.load(Ordering::Relaxed) {
             self.missed();
         }
     }
@@ -168,6 +170,19 @@ impl Watches {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Wherever the time was spent, and whether or not there is a deadline.
+    #[test]
+    fn what_is_beyond_the_bound_is_a_miss() {
+        let watch = Watches::default().begin("t@a");
+        watch.sent(Nanos(9_000), false);
+        assert_eq!(watch.sight().misses, 0);
+        watch.promise(Some(Nanos(5_000)), Some(Nanos(10_000)));
+        watch.sent(Nanos(5_000), false);
+        assert_eq!(watch.sight().misses, 0);
+        watch.sent(Nanos(5_001), false);
+        assert_eq!(watch.sight().misses, 1);
+    }
 
     #[test]
     fn a_flow_is_seen_until_it_ends() {

@@ -14,6 +14,8 @@ mod load;
 mod mailbox;
 pub mod marking;
 mod outgoing;
+mod overrun;
+mod pace;
 mod quic;
 pub mod realtime;
 mod server;
@@ -25,6 +27,7 @@ mod worker;
 pub use acceptor::{AcceptPolicy, ListenerPolicy};
 pub use mailbox::{Identity, StoreNews};
 pub use outgoing::{Outgoing, TlsConnector};
+pub use overrun::{Overruns, Piece};
 pub use quic::{QuicCounters, QuicOptions};
 pub use server::{
     AdmissionDesk, Authenticator, Counters, Handle, ListenerOptions, Recover, Server,

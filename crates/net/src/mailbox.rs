@@ -2,6 +2,7 @@
 //! a wake-up when it was empty. Messages travel in batches, so the lock is
 //! taken once per batch and held for a few pointer moves.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -92,7 +93,7 @@ pub enum Identity {
 
 /// Mail for one shard.
 pub(crate) struct Mailbox {
-    mail: Mutex<Vec<Mail>>,
+    mail: Mutex<VecDeque<Mail>>,
     batches: AtomicUsize,
     pending: AtomicBool,
     waker: Waker,
@@ -117,7 +118,7 @@ impl Mailbox {
         if matches!(mail, Mail::Messages(_)) {
             self.batches.fetch_add(1, Ordering::Relaxed);
         }
-        lock(&self.mail).push(mail);
+        lock(&self.mail).push_back(mail);
         if !self.pending.swap(true, Ordering::AcqRel) {
             // A failed wake-up means that the shard is gone, and with it
             // everyone who could miss the mail.
@@ -132,7 +133,7 @@ impl Mailbox {
     }
 
     /// Moves all mail to `list`, which is empty.
-    pub(crate) fn take(&self, list: &mut Vec<Mail>) {
+    pub(crate) fn take(&self, list: &mut VecDeque<Mail>) {
         self.pending.store(false, Ordering::Release);
         std::mem::swap(&mut *lock(&self.mail), list);
         self.batches.store(0, Ordering::Relaxed);

@@ -23,6 +23,7 @@ use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
 use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
 use crate::outgoing::Outgoing;
+use crate::overrun::Overruns;
 use crate::quic::{Opened as OpenedQuic, Quic, QuicCounters, QuicOptions, UnderWay};
 use crate::realtime::{self, Awake, RealtimeOptions, RealtimeStatus};
 use crate::tcp::TcpOptions;
@@ -145,6 +146,8 @@ pub struct Counters {
     pub drift: AtomicU64,
     /// Longest turn of a shard's loop ever, in nanoseconds.
     pub max_drift: AtomicU64,
+    /// Pieces of work of the shards' threads that took too long.
+    pub overruns: Overruns,
     /// What the UDP listeners have counted.
     pub udp: Arc<UdpCounters>,
     /// What the QUIC listeners have counted.

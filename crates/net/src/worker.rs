@@ -11,11 +11,13 @@
 //! a bounded number of bytes, so that what becomes urgent meanwhile waits for
 //! no more than that.
 //!
-//! Where deadlines are promised, messages of admitted flows are handled one at a
-//! time, each written before the next is read, the most urgent first; sockets are
-//! asked after each, and between pieces of all other work ([`SLICE`], [`PIECE`], [`CALL`]).
-//! `docs/admission.md` says what bounds assume of that.
+//! All work is done in pieces ([`PIECE`], [`Shard::work`]). While clients are connected that send
+//! something urgent, sockets are asked between them after [`SLICE`], and these clients are read
+//! before the next piece; all others have their turn after [`TURN_TIME`]. Where deadlines are
+//! promised, messages of admitted flows are handled one at a time, each written before the next is
+//! read, the most urgent first. `docs/admission.md` says what bounds assume of that.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -27,7 +29,8 @@ use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{
-    AuthRequest, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready, Scope, Shard,
+    AuthRequest, Budget, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready, Scope,
+    Shard,
 };
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -37,6 +40,8 @@ use crate::layer::{Layer, Received as LayerReceived};
 use crate::load::Load;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
 use crate::marking::Marking;
+use crate::overrun::Piece;
+use crate::pace::Pace;
 use crate::quic::{QUIC, Quic};
 use crate::tcp::{acknowledge, takes_more};
 use crate::udp::{UDP, Udp};
@@ -57,6 +62,14 @@ const GROW: usize = 256 << 10;
 const WIRE: usize = 64 << 10;
 /// Bytes that are read in one turn before sockets are asked again.
 const TURN: usize = 512 << 10;
+/// Who waits for less has not slept: what it waited for was there.
+const AWAKE: Nanos = Nanos(3_000);
+/// Reads after which the clock is looked at.
+const AT_A_TIME: usize = 8;
+/// How long one kind of work goes on in a turn before the others have theirs.
+const TURN_TIME: Nanos = Nanos(1_000_000);
+/// For so long after a client has sent something urgent there may be more of it.
+const URGENT: Nanos = Nanos::from_secs(2);
 /// Bytes that are written in one call to a client that is sent nothing urgent.
 const WRITE: usize = 512 << 10;
 /// Where deadlines are promised: bytes that are read or written in one call, instead. Also
@@ -67,8 +80,10 @@ const WAITING: usize = 8;
 /// Where deadlines are promised: bytes of one client that are handled before the
 /// clock is looked at.
 const PIECE: usize = 32 << 10;
-/// Where deadlines are promised: how long pieces of other work are done before
-/// sockets are asked again. Asking costs half a microsecond.
+/// The same elsewhere: what is handled in a row costs less.
+const LONG_PIECE: usize = 128 << 10;
+/// How long pieces of other work are done before sockets are asked again, while there may be
+/// something urgent. Asking costs half a microsecond.
 const SLICE: Nanos = Nanos(100_000);
 /// Bytes that are read at a time from who sends messages of admitted flows.
 const AT_ONCE: usize = 16 << 10;
@@ -159,6 +174,8 @@ struct Link {
     class: Class,
     /// The socket is set up for what is urgent.
     tuned: bool,
+    /// When what can be read came, at the earliest: the socket was empty before.
+    arrived: Nanos,
     /// What came last from a neighbour is not acknowledged yet: nothing went the other way since.
     owes_ack: bool,
     /// When something came from a neighbour last.
@@ -215,10 +232,18 @@ pub(crate) struct State {
     lingering: Vec<Option<Lingering>>,
     /// Slots of links to read from.
     ready: Ready,
-    /// When sockets were asked last, where deadlines are promised.
+    /// Deadlines are promised here.
+    promises: bool,
+    /// Until when something urgent may come.
+    urgent_until: Nanos,
+    /// When sockets were asked last.
     asked: Nanos,
+    /// When they were asked before that: what they have now came later.
+    asked_before: Nanos,
     /// Of these, when they were asked between other work.
     events: Option<Events>,
+    /// How long a unit of the broker's work takes.
+    pace: Pace,
     /// They have said what is not done at once: there is to be another turn.
     again: bool,
     urgent: Vec<ConnId>,
@@ -226,7 +251,7 @@ pub(crate) struct State {
     /// Links to neighbours that were read from, and may owe an acknowledgement.
     owing: Vec<ConnId>,
     outputs: Vec<Output>,
-    mail: Vec<Mail>,
+    mail: VecDeque<Mail>,
     buffer: Box<[u8]>,
     app: Vec<u8>,
     /// Bytes in `unread` buffers of all links.
@@ -247,14 +272,18 @@ impl Worker {
             links: Vec::new(),
             lingering: Vec::new(),
             ready: Ready::default(),
+            promises,
+            urgent_until: Nanos(0),
             asked: Nanos(0),
-            events: promises.then(|| Events::with_capacity(256)),
+            asked_before: Nanos(0),
+            events: Some(Events::with_capacity(256)),
+            pace: Pace::default(),
             again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
             owing: Vec::new(),
             outputs: Vec::new(),
-            mail: Vec::new(),
+            mail: VecDeque::new(),
             buffer: vec![0; if promises { CALL } else { READ }].into_boxed_slice(),
             app: Vec::new(),
             unread: 0,
@@ -299,32 +328,29 @@ impl Worker {
             if !events.is_empty() {
                 busy_until = now + self.busy_poll;
             }
+            // Who has slept was woken by what came first.
+            let slept = timeout.is_none() && now - before > AWAKE;
+            state.asked_before = if slept { now } else { state.asked };
+            state.asked = now;
             for event in &events {
                 self.note(&mut state, event, now);
             }
-            if self.mailboxes[usize::from(self.index)].is_pending() {
-                let mut mail = std::mem::take(&mut state.mail);
-                self.mailboxes[usize::from(self.index)].take(&mut mail);
-                for mail in mail.drain(..) {
-                    self.handle(&mut state, mail, now);
-                    // Before the next mail: it may bring a connection that gets
-                    // the slot of one that was just ended.
-                    self.act(&mut state, now);
-                }
-                state.mail = mail;
-            }
-            state.asked = now;
+            self.read_mail(&mut state);
             self.read_promised(&mut state);
             let now = now.max(state.asked);
-            self.udp_turn(&mut state, now);
+            if !self.udp.listeners.is_empty() {
+                self.udp_turn(&mut state, now);
+                self.took(&state, Piece::Udp, now);
+            }
             if !self.quic.is_off() {
+                let now = self.clock.now();
                 self.quic_turn(&mut state, now);
+                self.took(&state, Piece::Quic, now);
             }
             self.flush_urgent(&mut state);
             self.read_others(&mut state, now);
+            self.work(&mut state);
             let now = now.max(state.asked);
-            self.shard.tick(now);
-            self.act(&mut state, now);
             self.flush(&mut state, now);
             // Flushing may have let publishers go on, or ended connections.
             self.act(&mut state, now);
@@ -374,34 +400,120 @@ impl Worker {
         }
     }
 
-    /// Lets messages of admitted flows go first that have come since sockets were
-    /// asked, if that was long ago. To be called after each piece of other work.
-    #[inline]
-    fn give_way(&mut self, state: &mut State) {
-        if state.events.is_some() && (self.is_interrupted(state) || state.ready.has_promised()) {
-            self.read_all_promised(state);
+    /// Handles mail that has come, as much as one turn has time for.
+    fn read_mail(&mut self, state: &mut State) {
+        let mailbox = &self.mailboxes[usize::from(self.index)];
+        if state.mail.is_empty() && mailbox.is_pending() {
+            mailbox.take(&mut state.mail);
+        }
+        let until = state.asked + TURN_TIME;
+        let mut now = self.clock.now();
+        while let Some(mail) = state.mail.pop_front() {
+            self.handle(state, mail, now);
+            // Before the next mail: it may bring a connection that gets
+            // the slot of one that was just ended.
+            self.act(state, now);
+            self.took(state, Piece::Mail, now);
+            self.flush_urgent(state);
+            self.give_way(state);
+            now = self.clock.now();
+            if now >= until {
+                break;
+            }
         }
     }
 
-    /// Whether messages of admitted flows may have come since sockets were asked, if
-    /// that was long ago.
+    /// Does what is due and what the broker does in slices, as much as one turn has time for.
+    #[inline]
+    fn work(&mut self, state: &mut State) {
+        // Most turns have nothing.
+        if self.shard.has_work(state.asked) {
+            self.work_in_slices(state);
+        }
+    }
+
+    #[inline(never)]
+    fn work_in_slices(&mut self, state: &mut State) {
+        let begun = self.clock.now();
+        let mut now = begun;
+        loop {
+            let given = state.pace.units(SLICE);
+            let mut budget = Budget::new(given);
+            let Some(work) = self.shard.work(now, &mut budget) else {
+                break;
+            };
+            let then = self.took(state, Piece::Work(work), now);
+            state.pace.learn(given - budget.left(), then - now);
+            self.act(state, then);
+            self.flush_urgent(state);
+            self.give_way(state);
+            now = self.clock.now();
+            if now >= begun + TURN_TIME {
+                break;
+            }
+        }
+    }
+
+    /// A piece of work that began at a time is done. Returns the time.
+    fn took(&self, state: &State, piece: Piece, began: Nanos) -> Nanos {
+        let now = self.clock.now();
+        let limit = match state.is_watched() {
+            true => SLICE + SLICE,
+            false => TURN_TIME,
+        };
+        self.counters.overruns.note(piece, now - began, limit);
+        now
+    }
+
+    /// Lets clients go first that have sent something urgent since sockets were asked, if that
+    /// was long ago. To be called after each piece of other work.
+    #[inline]
+    fn give_way(&mut self, state: &mut State) {
+        if self.is_interrupted(state) || state.ready.has_promised() {
+            self.read_all_promised(state);
+            self.read_urgent(state);
+        }
+    }
+
+    /// Whether something urgent may have come since sockets were asked, if that was long ago.
     fn is_interrupted(&mut self, state: &mut State) -> bool {
-        if self.clock.now() < state.asked + SLICE {
+        // Most brokers have no such clients, and do not look at the clock for them.
+        if !state.is_watched() {
+            return false;
+        }
+        let now = self.clock.now();
+        if now < state.asked + SLICE {
+            return false;
+        }
+        if !state.promises && now >= state.urgent_until {
+            state.urgent_until = Nanos(0);
             return false;
         }
         self.ask(state);
-        state.ready.has_promised()
+        state.ready.has_promised() || state.ready.urgent() > 0
+    }
+
+    /// Reads once from each client that sent something urgent lately and has something.
+    fn read_urgent(&mut self, state: &mut State) {
+        for _ in 0..state.ready.urgent() {
+            if let Some(slot) = state.ready.pop_urgent() {
+                let now = self.clock.now();
+                state.urgent_until = now + URGENT;
+                self.read(state, slot, now);
+                self.flush_urgent(state);
+            }
+        }
     }
 
     /// Asks sockets without waiting.
     fn ask(&mut self, state: &mut State) {
-        let now = self.clock.now();
-        state.asked = now;
         let Some(mut events) = state.events.take() else {
             return;
         };
         // What fails here fails where the turn waits, which deals with it.
         if self.poll.poll(&mut events, Some(Duration::ZERO)).is_ok() {
+            let now = self.clock.now();
+            (state.asked_before, state.asked) = (state.asked, now);
             for event in &events {
                 state.again |= event.token().0 >= LINGERING;
                 self.note(state, event, now);
@@ -413,8 +525,10 @@ impl Worker {
     /// Reads from clients that have something, once from each at most: first from
     /// those that sent something urgent lately.
     fn read_others(&mut self, state: &mut State, now: Nanos) {
+        let until = now + TURN_TIME;
         for _ in 0..state.ready.urgent() {
             if let Some(slot) = state.ready.pop_urgent() {
+                state.urgent_until = now + URGENT;
                 self.read(state, slot, now.max(state.asked));
                 self.give_way(state);
             }
@@ -422,8 +536,8 @@ impl Worker {
         self.flush_urgent(state);
         let mut read = 0;
         // Those not reached keep their turn.
-        for _ in 0..state.ready.plain() {
-            if read >= TURN {
+        for count in 1..=state.ready.plain() {
+            if read >= TURN || count % AT_A_TIME == 0 && self.clock.now() >= until {
                 break;
             }
             if let Some(slot) = state.ready.pop_plain() {
@@ -453,6 +567,7 @@ impl Worker {
     /// When the next turn is due, should no socket ask for one earlier.
     fn next_turn(&mut self, state: &mut State, now: Nanos, linger: Nanos) -> Option<Nanos> {
         if std::mem::take(&mut state.again)
+            || !state.mail.is_empty()
             || !state.ready.is_empty()
             || !state.dirty.is_empty()
             || self.shard.has_outputs()
@@ -516,6 +631,9 @@ impl Worker {
         let closing = event.is_read_closed() || event.is_error();
         link.closing |= closing;
         if event.is_readable() || closing {
+            if !link.readable {
+                link.arrived = state.asked_before;
+            }
             link.readable = true;
             link.list(&mut state.ready, &self.shard);
         }
@@ -606,6 +724,7 @@ impl Worker {
             again: false,
             class,
             tuned,
+            arrived: now,
             owes_ack: false,
             read_at: Nanos(0),
         }));
@@ -617,10 +736,14 @@ impl Worker {
     /// Reads once from a link, or hands in again what was not consumed, and
     /// lets the broker handle it. Returns how many bytes that were.
     fn read(&mut self, state: &mut State, slot: u32, now: Nanos) -> usize {
+        let began = state.is_watched().then(|| self.clock.now());
         let mut buffer = std::mem::take(&mut state.buffer);
         let mut app = std::mem::take(&mut state.app);
         let consumed = self.read_into(state, slot, &mut buffer, &mut app, now);
         (state.buffer, state.app) = (buffer, app);
+        if let Some(began) = began {
+            self.took(state, Piece::Read, began);
+        }
         consumed
     }
 
@@ -648,7 +771,7 @@ impl Worker {
         if link.paused || link.wire.len() - link.wire_sent > WIRE {
             return 0;
         }
-        let id = link.id;
+        let (id, arrived) = (link.id, link.arrived);
         *total_unread -= link.unread.len();
 
         // Where the bytes end up: the shared buffer after what was left over,
@@ -759,13 +882,16 @@ impl Worker {
         let mut again = false;
         let mut end = 0;
         while end < data.len() {
-            end = match state.events {
-                Some(_) => data.len().min(end + PIECE),
-                None => data.len(),
-            };
-            let received =
-                self.shard
-                    .receive_promised(id, &data[consumed..end], now.max(state.asked));
+            end = data.len().min(match state.promises {
+                true => end + PIECE,
+                false => end + LONG_PIECE,
+            });
+            let received = self.shard.receive_promised(
+                id,
+                &data[consumed..end],
+                arrived,
+                now.max(state.asked),
+            );
             consumed += received.consumed;
             (flow, needed) = (received.flow, received.needed);
             again = consumed < data.len()
@@ -974,7 +1100,11 @@ impl Worker {
         for _ in 0..2 {
             self.shard.take_dirty(&mut dirty);
             for id in dirty.drain(..) {
+                let began = state.is_watched().then(|| self.clock.now());
                 self.flush_link(state, id, Scope::All, now);
+                if let Some(began) = began {
+                    self.took(state, Piece::Write, began);
+                }
                 self.give_way(state);
             }
         }
@@ -1012,11 +1142,11 @@ impl Worker {
     }
 
     fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
-        let in_turns = scope == Scope::All && state.events.is_some();
+        let in_turns = scope == Scope::All && (state.promises || now < state.urgent_until);
         let until = state.asked + SLICE;
-        let most = match state.events {
-            Some(_) => CALL,
-            None => WRITE,
+        let most = match in_turns {
+            true => CALL,
+            false => WRITE,
         };
         let Some((link, ready)) = state.link_and_ready(id) else {
             if self.quic.has(id) {
@@ -1230,6 +1360,11 @@ impl Link {
 }
 
 impl State {
+    /// Whether somebody here is to be served within [`SLICE`].
+    fn is_watched(&self) -> bool {
+        self.promises || self.urgent_until > Nanos(0)
+    }
+
     /// Bytes that were received and not consumed.
     pub(crate) fn unread(&self) -> usize {
         self.unread

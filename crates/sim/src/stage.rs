@@ -179,7 +179,9 @@ impl Processor<'_> {
             .copied()
             .collect();
         self.take_time(self.service.receive);
-        let received = self.shard.receive_promised(conn, &bytes, Nanos(self.now));
+        let received = self
+            .shard
+            .receive_promised(conn, &bytes, Nanos(self.now), Nanos(self.now));
         assert_eq!(
             (received.flow, received.consumed, received.promised),
             (Flow::Read, length, true),

@@ -12,8 +12,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use punctual_broker::{
-    AdmissionRequest, AuthAnswer, AuthRequest, Config, ConnId, ConnMeta, Directory, Event, Flow,
-    Nanos, Output, RemoteMessage, RestoredSession, Restorer, Scope, Shard, Stats, StoreTrouble,
+    AdmissionRequest, AuthAnswer, AuthRequest, Budget, Config, ConnId, ConnMeta, Directory, Event,
+    Flow, Nanos, Output, RemoteMessage, RestoredSession, Restorer, Scope, Shard, Stats,
+    StoreTrouble,
 };
 
 use punctual_codec::{Split, split};
@@ -21,6 +22,9 @@ use punctual_store::Store as _;
 
 use crate::keeper::{End, Keeper, News};
 use crate::rng::Rng;
+
+/// Most units of work that a shard is given at a time: some work is done at once, other is not.
+const MOST_UNITS: u64 = 100;
 
 /// A network connection between a client and the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -187,6 +191,8 @@ struct Link {
 pub struct World {
     now: Nanos,
     rng: Rng,
+    /// How much work is done at a time.
+    slices: Rng,
     directory: Arc<Directory>,
     shards: Vec<Shard>,
     links: Vec<Link>,
@@ -219,6 +225,7 @@ impl World {
         Self {
             now,
             rng: Rng::new(seed),
+            slices: Rng::new(!seed),
             shards: (0..count)
                 .map(|index| Shard::new(directory.clone(), index, config.clone(), now))
                 .collect(),
@@ -541,6 +548,11 @@ impl World {
             .min()
             .unwrap_or(Nanos::MAX);
         let event = self.queue.peek().map_or(Nanos::MAX, |next| next.at);
+        // Work that waits takes time: other things happen between its pieces.
+        let timer = match timer {
+            Nanos(0) if event <= until && self.slices.below(2) == 0 => Nanos::MAX,
+            timer => timer,
+        };
         let at = timer.min(event);
         if at > until {
             self.now = self.now.max(until);
@@ -551,7 +563,8 @@ impl World {
             for shard in 0..self.shards.len() {
                 let due = self.shards[shard].next_timeout();
                 if due.is_some_and(|due| due <= self.now) {
-                    self.shards[shard].tick(self.now);
+                    let mut budget = Budget::new(1 + self.slices.below(MOST_UNITS));
+                    self.shards[shard].work(self.now, &mut budget);
                     self.settle(shard as u16);
                 }
             }

@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use punctual_testbed::netns::Namespace;
-use punctual_testbed::{Ovs, find_program, skip};
+use punctual_testbed::{Ovs, Run, find_program, plain_command, skip};
 use serde_json::Value;
 use tempfile::tempdir;
 
-use crate::{command, run};
+use crate::{broker, command, run};
 
 /// Tries of what a busy machine can spoil.
 const TRIES: u32 = 3;
@@ -133,7 +133,8 @@ fn every_message_of_a_line_arrives_and_is_reported() {
         written.contains("# camera camera>receiver: p50 "),
         "{written}"
     );
-    assert_ne!(run(["analyze", toml]).code, Some(2));
+    let mut analyze = plain_command(broker().to_str().unwrap());
+    assert_ne!(Run::of(analyze.args(["analyze", toml])).code, Some(2));
 }
 
 #[test]

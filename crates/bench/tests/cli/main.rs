@@ -13,21 +13,28 @@ mod federation;
 mod priomqtt;
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use punctual_testbed::{Run, plain_command};
 
-/// `punctual-bench`, which finds the broker beside it.
-fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
-    let program = env!("CARGO_BIN_EXE_punctual-bench");
-    let broker = Path::new(program).with_file_name("punctual");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_punctual-bench");
+
+/// The broker beside `punctual-bench`.
+fn broker() -> PathBuf {
+    let broker = Path::new(PROGRAM).with_file_name("punctual");
     assert!(
         broker.is_file(),
         "{} is missing: run `cargo build -p punctual` first",
         broker.display()
     );
-    let mut command = plain_command(program);
+    broker
+}
+
+/// `punctual-bench`, which finds the broker beside it.
+fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    broker();
+    let mut command = plain_command(PROGRAM);
     command.args(arguments);
     command
 }

@@ -93,8 +93,10 @@ pub(crate) struct Conn {
     /// Priority of the messages of admitted flows that it sends, as far as it
     /// sends nothing else.
     pub(crate) promised: Option<u8>,
-    /// What was received last had something urgent in it.
+    /// It has sent something urgent lately.
     pub(crate) sends_urgent: bool,
+    /// When it has last.
+    pub(crate) urgent_at: Nanos,
     /// Its session is new, and nothing has come since CONNACK said so.
     pub(crate) unheard: bool,
     /// A neighbour broker is at the other end.

@@ -29,6 +29,7 @@ use crate::passed::PassedOn;
 use crate::session::{Names, Session, Step, Will};
 use crate::shard::flush::Flush;
 use crate::slab::Slab;
+use crate::tasks::Tasks;
 use crate::timers::{Timer, Timers};
 use crate::{Config, Nanos, Stats};
 
@@ -109,6 +110,12 @@ pub(crate) struct Hub {
     pub(crate) moves: Moves,
     /// With a store.
     pub(crate) journal: Option<Box<Journal>>,
+    /// When the bytes that are handled came to this machine, as far as that is known.
+    pub(crate) arrived: Nanos,
+    /// What is done in slices.
+    pub(crate) tasks: Tasks,
+    /// It is their turn, before what is due.
+    pub(crate) tasks_next: bool,
 }
 
 impl Hub {

@@ -12,8 +12,8 @@ use crate::journal::{Flight, Journal, Reception};
 use crate::message::{Form, Messages};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load, Session, Step};
-use crate::timers::Timer;
-use crate::{Directory, Nanos, Stats};
+use crate::tasks::Task;
+use crate::{Budget, Directory, Nanos, Stats};
 
 /// Bytes of retained and queued messages that are put into the buffers at once.
 const AHEAD: usize = 64 << 10;
@@ -22,12 +22,21 @@ const AHEAD: usize = 64 << 10;
 const AHEAD_FLEETING: usize = 4 << 10;
 /// Retained messages fetched for a subscription at once.
 const REPLAY_BATCH: usize = 256;
+/// Units of work of looking retained messages up that are done wherever it is begun.
+const AT_ONCE: u64 = 64;
+/// Units of work of fetching some.
+const LOOK_UP: u64 = 64;
 
 impl Hub {
     /// Sends what a session's window and its connection's buffer allow: first
     /// what has to be sent again, then urgent messages that wait, then retained
     /// messages for new subscriptions, then the others that wait.
     pub(crate) fn pump(&mut self, session_slot: u32, now: Nanos) {
+        self.pump_within(session_slot, &mut Budget::new(AT_ONCE), now);
+    }
+
+    /// The same. Looking up retained messages takes no more than the budget: then a task goes on.
+    pub(crate) fn pump_within(&mut self, session_slot: u32, budget: &mut Budget, now: Nanos) {
         let Some(session) = self.sessions.get_mut(session_slot) else {
             return;
         };
@@ -109,8 +118,16 @@ impl Hub {
                     }
                     continue;
                 }
+                if budget.is_spent() {
+                    if !std::mem::replace(&mut session.replay_waits, true) {
+                        let (slot, session) = (session_slot, session.handle.number);
+                        self.tasks.push(Task::Replay { slot, session });
+                    }
+                    break;
+                }
                 let retained = self.directory.retained();
                 let piece = retained.scan(&replay.filter, &replay.from, REPLAY_BATCH, now);
+                budget.spend(LOOK_UP);
                 replay.ready = piece.messages.into();
                 if let Some(lack) = &replay.lack {
                     replay.ready.retain(|message| {
@@ -126,17 +143,9 @@ impl Hub {
                     Some(next) => replay.from = next,
                     None => replay.complete = true,
                 }
-                // A long search without a hit goes on after other work.
-                if replay.ready.is_empty() && !replay.complete {
-                    let timer = Timer::Replay {
-                        slot: session_slot,
-                        epoch: session.epoch,
-                    };
-                    self.timers.arm(now, timer);
-                    break;
-                }
                 continue;
             }
+            budget.spend(1);
             let Some(message) = replay.ready.front() else {
                 break;
             };

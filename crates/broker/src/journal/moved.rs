@@ -91,7 +91,7 @@ pub(crate) fn put_session(out: &mut Vec<u8>, session: &Session) {
 
 /// Appends what a session has beside messages.
 pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
-    for subscription in &session.subscriptions {
+    for subscription in session.subscriptions.iter() {
         Journal::with_subscription(session, subscription, |op| {
             put(out, &Op::Subscription(SubscriptionOp { session: 1, ..op }));
         });
@@ -471,7 +471,7 @@ impl Hub {
             return;
         }
         journal.began(session);
-        for subscription in &session.subscriptions {
+        for subscription in session.subscriptions.iter() {
             journal.subscription(session, subscription);
         }
         let number = session.handle.number;

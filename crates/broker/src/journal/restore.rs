@@ -20,9 +20,7 @@ use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
 use crate::sequence::{Number, Sequences};
-use crate::session::{
-    Delivery, Received, Replay, Replays, Session, Step, Subscription, Will, Window,
-};
+use crate::session::{Delivery, Received, Replays, Session, Step, Subscription, Will, Window};
 use crate::shard::{peer_of, subscriber};
 use crate::timers::Timer;
 use crate::{Directory, Message, Nanos};
@@ -325,7 +323,7 @@ impl RestoredSession {
         }
         let flags = subscription.properties.first().copied().unwrap_or(0);
         self.classes = subscription.properties.get(1).copied().or(self.classes);
-        let subscription = Subscription {
+        let mut subscription = Subscription {
             filter: subscription.filter.into(),
             options,
             id: subscription.id.unwrap_or(0),
@@ -333,9 +331,10 @@ impl RestoredSession {
             demoted: flags & DEMOTED != 0,
             lasting: false,
             inherited: false,
+            replay: 0,
         };
         if flags & OWED != 0 {
-            self.replays.push_back(Replay::new(&subscription));
+            self.replays.begin(&mut subscription);
         }
         self.subscriptions.push(subscription);
     }
@@ -567,7 +566,7 @@ impl Hub {
             let shared = filter.starts_with(topic::SHARE_PREFIX);
             self.stats.shared_subscriptions += u64::from(shared);
         }
-        session.subscriptions = subscriptions;
+        session.subscriptions = subscriptions.into_iter().collect();
         directory.subscriptions.fetch_add(count, Ordering::Relaxed);
         self.stats.subscriptions += count as u64;
     }

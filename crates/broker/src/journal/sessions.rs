@@ -68,11 +68,12 @@ impl Journal {
             demoted,
             lasting: _,
             inherited: _,
+            replay: _,
         } = subscription;
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(*numbered, NUMBERED)
             | flag(*demoted, DEMOTED)
-            | flag(session.replays.has(filter), OWED);
+            | flag(session.replays.has(subscription), OWED);
         say(SubscriptionOp {
             session: session.handle.number,
             filter,
@@ -88,7 +89,7 @@ impl Journal {
         if let Some(journal) = journal
             && session.durable
             && journal.trouble().is_none()
-            && let Some(known) = session.subscriptions.iter().find(|s| *s.filter == *filter)
+            && let Some(known) = session.subscriptions.find(filter)
         {
             journal.subscription(session, known);
         }
@@ -255,7 +256,7 @@ impl Hub {
             return;
         };
         journal.began(session);
-        if let Some(known) = session.subscriptions.iter().find(|s| *s.filter == *filter) {
+        if let Some(known) = session.subscriptions.find(filter) {
             journal.subscription(session, known);
         }
     }

@@ -196,7 +196,8 @@ pub(super) fn carry(
     let deadline = asked.deadline.or(asked.period);
     let deadline = deadline.map(|d| Nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
     let late = asked.late == Some(punctual_model::Late::Drop);
-    let stamp = Stamp::admitted(grant.priority, deadline, late, now);
+    // Its deadline began to run when it came, whatever else was done since then.
+    let stamp = Stamp::admitted(grant.priority, deadline, late, hub.arrived.min(now));
     Course::Go(stamp, flow.watch.clone(), answer)
 }
 
@@ -324,7 +325,7 @@ impl Shard {
     pub fn is_subscribed(&self, client_id: &str, filter: &str) -> bool {
         let slot = self.hub.session_named(client_id);
         let session = slot.and_then(|slot| self.hub.sessions.get(slot));
-        session.is_some_and(|s| s.subscriptions.iter().any(|own| *own.filter == *filter))
+        session.is_some_and(|session| session.subscriptions.find(filter).is_some())
     }
 
     /// A receiver is served in another way than it was told.
@@ -345,7 +346,7 @@ impl Shard {
         else {
             return;
         };
-        let own = known.subscriptions.iter().find(|s| *s.filter == *filter);
+        let own = known.subscriptions.find(filter);
         let Some(own) = own else {
             return;
         };

@@ -457,7 +457,7 @@ impl Shard {
         } else {
             let mut index = hub.directory.index_mut();
             index.unsubscribe(replica::TOPIC, &session.handle, generations);
-            session.replays.remove("#");
+            session.replays.clear();
             link.has.clear();
         }
         let Some(conn) = session.conn.and_then(|conn| hub.conns.get_mut(conn)) else {

@@ -24,6 +24,7 @@ pub(crate) use links::{OPTIONS, peer_of, subscriber};
 
 pub(crate) use publish::Extent;
 pub(crate) use replica::Lack;
+pub(crate) use subscribe::FilterRequest;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -51,8 +52,9 @@ use crate::sequence::Number;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
 use crate::sys::SysTopics;
+use crate::tasks::{SLICE, Task, Tasks, Work};
 use crate::timers::{Timer, Timers};
-use crate::{Config, Nanos, Stats};
+use crate::{Budget, Config, Nanos, Stats};
 
 /// Time between two copies of the counters to other threads.
 const SHARE_STATS: Nanos = Nanos::from_millis(200);
@@ -60,6 +62,13 @@ const SHARE_STATS: Nanos = Nanos::from_millis(200);
 /// Bytes that a connection may send at a time beside messages of admitted flows
 /// and be read as soon as these: some acknowledgements and pings.
 const BESIDE: usize = 256;
+
+/// For so long after something urgent a client is read before others.
+const URGENT: Nanos = Nanos::from_secs(2);
+/// Units of work of a timer that is due.
+const TIMER: u64 = 16;
+/// Units of work of giving a session its rights.
+const RIGHTS: u64 = 16;
 
 /// PUBLISH packets received so far.
 struct Publishes {
@@ -215,6 +224,9 @@ impl Shard {
                 urgency_reported: Nanos(0),
                 moves: Moves::default(),
                 journal: None,
+                arrived: now,
+                tasks: Tasks::default(),
+                tasks_next: false,
             },
             sys,
             alias_topic: Vec::new(),
@@ -269,6 +281,7 @@ impl Shard {
             promised: None,
             unheard: false,
             sends_urgent: false,
+            urgent_at: Nanos(0),
             link: false,
             answers_armed: false,
             alias_max: 0,
@@ -356,15 +369,21 @@ impl Shard {
     /// Bytes were received. Whole packets are handled; what remains is to be
     /// handed in again with what follows.
     pub fn receive(&mut self, id: ConnId, data: &[u8], now: Nanos) -> Received {
-        self.receive_until(id, data, false, now)
+        self.receive_until(id, data, false, now, now)
     }
 
     /// As [`Self::receive`], but only up to the first message of an admitted flow:
     /// then what remains is to be handed in again even if nothing follows, after
     /// what follows from that message was written, and after what others have sent
-    /// that is more urgent.
-    pub fn receive_promised(&mut self, id: ConnId, data: &[u8], now: Nanos) -> Received {
-        self.receive_until(id, data, true, now)
+    /// that is more urgent. How late its messages are counts from when they `arrived`.
+    pub fn receive_promised(
+        &mut self,
+        id: ConnId,
+        data: &[u8],
+        arrived: Nanos,
+        now: Nanos,
+    ) -> Received {
+        self.receive_until(id, data, true, arrived, now)
     }
 
     /// Whether deadlines may be promised, and so clients be read in the order of
@@ -386,7 +405,15 @@ impl Shard {
         }
     }
 
-    fn receive_until(&mut self, id: ConnId, data: &[u8], promised: bool, now: Nanos) -> Received {
+    fn receive_until(
+        &mut self,
+        id: ConnId,
+        data: &[u8],
+        promised: bool,
+        arrived: Nanos,
+        now: Nanos,
+    ) -> Received {
+        self.hub.arrived = arrived;
         let mut received = Received {
             consumed: 0,
             needed: 0,
@@ -506,7 +533,11 @@ impl Shard {
         self.hub.stats.bytes_received += received.consumed as u64;
         let came = Publishes::of(&self.hub.stats);
         if let Some(conn) = self.hub.conn(id) {
-            conn.sends_urgent = came.urgent != before.urgent;
+            if came.urgent != before.urgent {
+                (conn.sends_urgent, conn.urgent_at) = (true, now);
+            } else if now > conn.urgent_at + URGENT {
+                conn.sends_urgent = false;
+            }
             // Who sends much beside its admitted flows waits with it.
             let plain = came.all - before.all > came.promised - before.promised;
             if plain || !received.promised && received.consumed > BESIDE {
@@ -573,7 +604,7 @@ impl Shard {
                 return self.subscribe(id, &Subscribe::decode(body, version)?, now);
             }
             PacketType::Unsubscribe => {
-                self.unsubscribe(id, &Unsubscribe::decode(body, version)?);
+                return Ok(self.unsubscribe(id, &Unsubscribe::decode(body, version)?, now));
             }
             PacketType::PingReq => {
                 if !body.is_empty() {
@@ -906,38 +937,104 @@ impl Shard {
         self.share_stats_soon(now);
     }
 
-    /// When [`Self::tick`] and the end of a turn are due next.
+    /// When [`Self::work`] and the end of a turn are due next.
     #[inline]
     pub fn next_timeout(&self) -> Option<Nanos> {
         let hub = &self.hub;
+        if !hub.tasks.is_empty() {
+            return Some(Nanos(0));
+        }
         let stored = hub.journal.as_ref().and_then(|journal| journal.due());
         hub.timers.next().into_iter().chain(stored).min()
     }
 
-    /// Lets time pass.
+    /// Lets time pass: does all that is due and all work that waits.
     pub fn tick(&mut self, now: Nanos) {
-        while let Some(timer) = self.hub.timers.pop_due(now) {
-            self.fire(timer, now);
+        while self.work(now, &mut Budget::unlimited()).is_some() {}
+    }
+
+    /// Lets time pass, and goes on with work that waits, a piece of it: does what is due, or a slice
+    /// of one task, in turns if there are both. Says which; `None` if nothing was to be done. A piece
+    /// takes no more than the budget, and what of it cannot be divided.
+    pub fn work(&mut self, now: Nanos, budget: &mut Budget) -> Option<Work> {
+        let hub = &mut self.hub;
+        let is_due = hub.timers.next().is_some_and(|at| at <= now);
+        let timely = is_due && (hub.tasks.is_empty() || !hub.tasks_next);
+        hub.tasks_next = timely;
+        if timely {
+            while !budget.is_spent()
+                && let Some(timer) = self.hub.timers.pop_due(now)
+            {
+                budget.spend(TIMER);
+                self.fire(timer, now);
+            }
+            return Some(Work::Timers);
+        }
+        let task = hub.tasks.pop()?;
+        let kind = task.kind();
+        let mut slice = Budget::new(SLICE.min(budget.left()));
+        let given = slice.left();
+        self.run_slice(task, &mut slice, now);
+        budget.spend(given - slice.left());
+        Some(kind)
+    }
+
+    /// Whether [`Self::work`] has something to do.
+    #[inline]
+    pub fn has_work(&self, now: Nanos) -> bool {
+        !self.hub.tasks.is_empty() || self.hub.timers.next().is_some_and(|at| at <= now)
+    }
+
+    /// How many tasks wait for their next slice.
+    pub fn tasks(&self) -> usize {
+        self.hub.tasks.len()
+    }
+
+    /// A slice of a task, which puts itself back if something is left.
+    fn run_slice(&mut self, task: Task, budget: &mut Budget, now: Nanos) {
+        match task {
+            Task::Filters(request) => self.continue_filters(request, budget, now),
+            Task::Replay {
+                slot,
+                session: number,
+            } => {
+                let session = self.hub.sessions.get_mut(slot);
+                if let Some(session) = session.filter(|it| it.handle.number == number) {
+                    session.replay_waits = false;
+                    self.hub.pump_within(slot, budget, now);
+                }
+            }
+            Task::Access { slot } => self.give_rights(slot, budget),
         }
     }
 
-    /// Every client's rights may have changed.
+    /// Every client's rights may have changed: they are given their new ones one after the other.
     pub fn access_changed(&mut self) {
-        let slots: Vec<u32> = self.hub.sessions.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            let hub = &mut self.hub;
-            if let Some(session) = hub.sessions.get(slot) {
-                let permissions = hub
-                    .directory
-                    .permissions(session.username.as_deref(), &session.handle.client_id);
-                session.handle.set_permissions(permissions.clone());
-                if let Some(conn) = session.conn.and_then(|slot| hub.conns.get_mut(slot)) {
-                    conn.permissions = permissions;
-                    conn.route = 0;
-                }
+        self.hub.tasks.push(Task::Access { slot: 0 });
+    }
+
+    /// The sessions from a slot on get their rights anew.
+    fn give_rights(&mut self, from: u32, budget: &mut Budget) {
+        let hub = &mut self.hub;
+        for slot in from..hub.sessions.places() {
+            if budget.is_spent() {
+                return hub.tasks.push(Task::Access { slot });
+            }
+            budget.spend(1);
+            let Some(session) = hub.sessions.get(slot) else {
+                continue;
+            };
+            budget.spend(RIGHTS);
+            let permissions = hub
+                .directory
+                .permissions(session.username.as_deref(), &session.handle.client_id);
+            session.handle.set_permissions(permissions.clone());
+            if let Some(conn) = session.conn.and_then(|slot| hub.conns.get_mut(slot)) {
+                conn.permissions = permissions;
+                conn.route = 0;
             }
         }
-        self.hub.directory.generations.bump_all();
+        hub.directory.generations.bump_all();
     }
 
     /// The counters of this shard, with gauges as of now.
@@ -982,9 +1079,9 @@ impl Shard {
             | Timer::Shape { slot, generation } => {
                 conns.get(slot).is_some_and(|c| c.generation == generation)
             }
-            Timer::SessionExpiry { slot, epoch }
-            | Timer::Will { slot, epoch }
-            | Timer::Replay { slot, epoch } => sessions.get(slot).is_some_and(|s| s.epoch == epoch),
+            Timer::SessionExpiry { slot, epoch } | Timer::Will { slot, epoch } => {
+                sessions.get(slot).is_some_and(|s| s.epoch == epoch)
+            }
             Timer::Sweep { slot, epoch } => sessions
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
@@ -1034,12 +1131,6 @@ impl Shard {
             Timer::SessionExpiry { slot, epoch } => self.session_expired(slot, epoch, now),
             Timer::Will { slot, epoch } => self.will_due(slot, epoch, now),
             Timer::Sweep { slot, epoch } => self.sweep(slot, epoch, now),
-            Timer::Replay { slot, epoch } => {
-                let hub = &mut self.hub;
-                if hub.sessions.get(slot).is_some_and(|s| s.epoch == epoch) {
-                    hub.pump(slot, now);
-                }
-            }
             Timer::Parked { slot, generation } => {
                 self.unpark(ConnId { slot, generation }, now);
             }

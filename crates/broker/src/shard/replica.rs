@@ -20,7 +20,6 @@ use crate::hub::{Hub, Publication};
 use crate::index::generation_slot;
 use crate::retained::Retained;
 use crate::route::{Matched, Target};
-use crate::session::{Replay, Session};
 use crate::{Message, Nanos};
 
 /// Where neighbours compare what they retain. Who is sent all that is retained has
@@ -199,7 +198,7 @@ impl Shard {
                 link.has.extend(words.take(room));
                 if *kind == HAS {
                     let has = std::mem::take(&mut link.has).into_iter().collect();
-                    send_lacking(session, Lack { parts, has });
+                    session.replays.begin_for_neighbour(Lack { parts, has });
                     self.hub.pump(slot, now);
                 }
             }
@@ -238,22 +237,6 @@ impl Shard {
             hub.tell(conn, TOPIC, message);
         }
     }
-}
-
-/// Starts to send a neighbour what it lacks.
-fn send_lacking(session: &mut Session, lack: Lack) {
-    session.replays.remove("#");
-    session.replays.push_back(Replay {
-        filter: "#".into(),
-        from: Box::from(""),
-        qos: QoS::ExactlyOnce,
-        no_local: false,
-        id: 0,
-        numbered: true,
-        ready: std::collections::VecDeque::new(),
-        complete: false,
-        lack: Some(Box::new(lack)),
-    });
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use punctual_codec::packet::RetainHandling;
+use punctual_codec::packet::{RetainHandling, SubscribeFilters, UnsubscribeFilters};
 use punctual_codec::{
     Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode, SubAck, Subscribe,
-    SubscribeOptions, UnsubAck, Unsubscribe, topic,
+    SubscribeOptions, UnsubAck, Unsubscribe, Version, topic,
 };
+use punctual_model::Answer;
 
 use super::publish::report_urgency;
 use super::{Fail, Next, Shard};
@@ -15,9 +17,67 @@ use crate::answers::{best_effort, put_answer};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
 use crate::sequence::Sequences;
-use crate::session::{Replay, Subscription};
+use crate::session::Subscription;
+use crate::tasks::Task;
 use crate::urgency;
-use crate::{Federation, Nanos};
+use crate::{Budget, Federation, Nanos};
+
+/// Units of work of a filter: it is looked up among the session's, added to the index, told to the
+/// federation and the store.
+const FILTER: u64 = 16;
+
+/// Filters of a packet that are handled at once.
+const AT_ONCE: u64 = 32;
+
+/// Bytes of a packet with so many filters, if they are long.
+const SHORT: usize = 4096;
+
+/// SUBSCRIBE or UNSUBSCRIBE whose filters are being handled. Meanwhile nothing is read from the
+/// connection, so that what the client sends is handled in its order.
+#[derive(Debug)]
+pub(crate) struct FilterRequest {
+    conn: ConnId,
+    session: u32,
+    packet_id: u16,
+    kind: Kind,
+    /// For the acknowledgement, one for each filter.
+    reasons: Vec<u8>,
+    /// Filters as they stand in the packet, those up to `handled` done.
+    payload: Box<[u8]>,
+    handled: usize,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Subscribe(Box<Request>),
+    Unsubscribe,
+}
+
+/// What a SUBSCRIBE asks for with all of its filters.
+#[derive(Debug)]
+struct Request {
+    version: Version,
+    /// Subscription Identifier; 0 for none.
+    id: u32,
+    /// Whether messages are to be numbered, or what is wrong with how that was asked for.
+    numbered: Result<bool, String>,
+    /// What is wrong with the requirements that were stated.
+    misstated: Option<String>,
+    /// What whoever admits flows said of each filter.
+    verdicts: HashMap<Box<str>, FilterVerdict>,
+    answer: Option<Answer>,
+    /// Whether it was asked.
+    decided: bool,
+    /// Filters that were refused here although it had agreed.
+    given_up: Vec<Box<str>>,
+}
+
+impl FilterRequest {
+    /// Bytes that it keeps.
+    pub(crate) fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+}
 
 impl Shard {
     pub(super) fn subscribe(
@@ -36,8 +96,7 @@ impl Shard {
                 "neighbour brokers do not subscribe: the mesh tells what they want",
             ));
         }
-        let (v5, slot) = (conn.v5(), conn.session);
-        hub.subscribes(slot);
+        let (version, slot) = (conn.version, conn.session);
         let identifier = packet
             .properties
             .number(PropertyId::SubscriptionIdentifier)
@@ -54,8 +113,11 @@ impl Shard {
                 "more user properties than limits.max_user_properties",
             ));
         }
+        if hub.waits_for_others(id, packet.payload()) {
+            return Ok(Next::Hold);
+        }
+        hub.subscribes(slot);
         let stated = urgency::stated(packet.properties);
-        let numbered = urgency::numbered(packet.properties);
         let mut decided = None;
         if hub.config.admission.is_some() {
             let conn = hub.conns.get_mut(id.slot);
@@ -78,54 +140,223 @@ impl Shard {
                 }
             }
         }
-        let verdict = |filter: &str| {
-            let verdicts = decided.iter().flat_map(|decided| &decided.verdicts);
-            let mut own = verdicts.filter(|(asked, _)| **asked == *filter);
-            own.next().map_or(FilterVerdict::Served, |(_, v)| *v)
+        let is_decided = decided.is_some();
+        let (verdicts, answer) = decided.map_or((Vec::new(), None), |it| (it.verdicts, it.answer));
+        let request = Request {
+            version,
+            id: identifier,
+            numbered: urgency::numbered(packet.properties),
+            misstated: stated.err().map(|error| error.to_string()),
+            verdicts: verdicts.into_iter().collect(),
+            answer,
+            decided: is_decided,
+            given_up: Vec::new(),
         };
-        let mut reasons = Vec::new();
-        let mut given_up = Vec::new();
-        for (filter, options) in packet.filters() {
-            let verdict = verdict(filter);
-            let checked = match check(hub, id, slot, filter) {
-                Ok(()) if verdict == FilterVerdict::Refused => Err(ReasonCode::QuotaExceeded),
-                other => other,
-            };
-            let reason = match checked {
-                Err(reason) => {
-                    hub.stats.refused_subscriptions += 1;
-                    if decided.is_some() {
-                        given_up.push(Box::from(filter));
+        let kind = Kind::Subscribe(Box::new(request));
+        Ok(self.begin_filters(id, slot, packet.packet_id, kind, packet.payload(), now))
+    }
+
+    pub(super) fn unsubscribe(&mut self, id: ConnId, packet: &Unsubscribe<'_>, now: Nanos) -> Next {
+        let hub = &mut self.hub;
+        let Some(slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
+            return Next::Closed;
+        };
+        if hub.waits_for_others(id, packet.payload()) {
+            return Next::Hold;
+        }
+        hub.subscribes(slot);
+        let (packet_id, payload) = (packet.packet_id, packet.payload());
+        self.begin_filters(id, slot, packet_id, Kind::Unsubscribe, payload, now)
+    }
+
+    /// Handles the first filters of a packet, and the others in slices if there are many.
+    fn begin_filters(
+        &mut self,
+        conn: ConnId,
+        session: u32,
+        packet_id: u16,
+        kind: Kind,
+        payload: &[u8],
+        now: Nanos,
+    ) -> Next {
+        let mut request = FilterRequest {
+            conn,
+            session,
+            packet_id,
+            kind,
+            reasons: Vec::new(),
+            payload: Box::default(),
+            handled: 0,
+        };
+        let mut budget = Budget::new(AT_ONCE * FILTER);
+        let handled = request.handle(&mut self.hub, payload, &mut budget);
+        let rest = &payload[handled..];
+        if rest.is_empty() {
+            self.end_filters(request, now);
+            return Next::Packet;
+        }
+        request.payload = rest.into();
+        if let Some(conn) = self.hub.conn(conn) {
+            conn.paused += 1;
+        }
+        self.hub.tasks.push(Task::Filters(Box::new(request)));
+        Next::Pause
+    }
+
+    /// Handles more filters of a packet whose client is still there.
+    pub(super) fn continue_filters(
+        &mut self,
+        mut request: Box<FilterRequest>,
+        budget: &mut Budget,
+        now: Nanos,
+    ) {
+        let (hub, conn) = (&mut self.hub, request.conn);
+        if hub.conn(conn).is_some() {
+            let payload = std::mem::take(&mut request.payload);
+            let rest = &payload[request.handled..];
+            request.handled += request.handle(hub, rest, budget);
+            if request.handled < payload.len() {
+                request.payload = payload;
+                hub.tasks.push(Task::Filters(request));
+                return;
+            }
+            self.end_filters(*request, now);
+            self.hub.resume(vec![conn]);
+        }
+        let waiting = self.hub.tasks.take_waiting();
+        self.hub.resume(waiting);
+    }
+
+    /// Acknowledges a packet all of whose filters were handled.
+    fn end_filters(&mut self, request: FilterRequest, now: Nanos) {
+        let FilterRequest {
+            conn: id,
+            session: slot,
+            packet_id,
+            kind,
+            reasons,
+            ..
+        } = request;
+        let hub = &mut self.hub;
+        let after = hub.ticket_of(slot);
+        match kind {
+            Kind::Subscribe(request) => {
+                let mut properties = PropertyBuf::new();
+                if let Some(answer) = request.answer(hub, id, now)
+                    && let Some(conn) = hub.conns.get(id.slot)
+                    && conn.v5()
+                    && conn.problem_information
+                {
+                    put_answer(&mut properties, &answer, 4 + reasons.len(), conn.max_packet);
+                }
+                let ack = SubAck {
+                    packet_id,
+                    properties: properties.as_properties(),
+                    reasons: &reasons,
+                };
+                let about = (PacketType::SubAck, packet_id, true);
+                hub.answer_with(id.slot, &Packet::SubAck(ack), about, after);
+                hub.pump(slot, now);
+            }
+            Kind::Unsubscribe => {
+                let ack = UnsubAck {
+                    packet_id,
+                    properties: Default::default(),
+                    reasons: &reasons,
+                };
+                let about = (PacketType::UnsubAck, packet_id, true);
+                hub.answer_with(id.slot, &Packet::UnsubAck(ack), about, after);
+                // What waited for retained messages of a subscription that has ended.
+                hub.pump(slot, now);
+            }
+        }
+    }
+}
+
+impl FilterRequest {
+    /// Handles filters at the front of `payload` until the budget is spent. Returns how many bytes
+    /// these were.
+    fn handle(&mut self, hub: &mut Hub, payload: &[u8], budget: &mut Budget) -> usize {
+        let slot = self.session;
+        let rest = match &mut self.kind {
+            Kind::Subscribe(request) => {
+                let mut filters = SubscribeFilters::new(payload, request.version);
+                while !budget.is_spent()
+                    && let Some((filter, options)) = filters.next()
+                {
+                    budget.spend(FILTER);
+                    let reason = request.subscribe(hub, self.conn, slot, filter, options);
+                    self.reasons
+                        .push(match (request.version, reason.is_error()) {
+                            (Version::V5, _) | (_, false) => reason.byte(),
+                            (_, true) => 0x80,
+                        });
+                }
+                if !request.given_up.is_empty() {
+                    let filters = std::mem::take(&mut request.given_up);
+                    hub.ask(slot, Ask::Unsubscribed { filters });
+                }
+                filters.rest()
+            }
+            Kind::Unsubscribe => {
+                let mut filters = UnsubscribeFilters::new(payload);
+                let mut ended = Vec::new();
+                while !budget.is_spent()
+                    && let Some(filter) = filters.next()
+                {
+                    budget.spend(FILTER);
+                    self.reasons.push(unsubscribe(hub, slot, filter).byte());
+                    if hub.config.admission.is_some() {
+                        ended.push(Box::from(filter));
                     }
-                    reason
                 }
-                Ok(()) => {
-                    let demoted = verdict == FilterVerdict::BestEffort;
-                    let numbered = matches!(numbered, Ok(true));
-                    let wish = Wish {
-                        options,
-                        id: identifier,
-                        demoted,
-                        numbered,
-                    };
-                    add(hub, slot, filter, wish)
+                if !ended.is_empty() {
+                    hub.ask(slot, Ask::Unsubscribed { filters: ended });
                 }
-            };
-            reasons.push(match (v5, reason.is_error()) {
-                (false, true) => 0x80,
-                _ => reason.byte(),
-            });
-        }
-        // What was refused here although it had been asked about.
-        if !given_up.is_empty() {
-            hub.ask(slot, Ask::Unsubscribed { filters: given_up });
-        }
-        let mut properties = PropertyBuf::new();
-        let mut answer = match (&stated, hub.config.admission) {
-            (Err(error), Some(_)) => Some(best_effort(error.to_string())),
-            _ => decided.and_then(|decided| decided.answer),
+                filters.rest()
+            }
         };
-        if let Err(error) = numbered {
+        payload.len() - rest.len()
+    }
+}
+
+impl Request {
+    fn subscribe(
+        &mut self,
+        hub: &mut Hub,
+        conn: ConnId,
+        slot: u32,
+        filter: &str,
+        options: SubscribeOptions,
+    ) -> ReasonCode {
+        let verdict = self.verdicts.get(filter).copied();
+        let checked = match check(hub, conn, slot, filter) {
+            Ok(()) if verdict == Some(FilterVerdict::Refused) => Err(ReasonCode::QuotaExceeded),
+            other => other,
+        };
+        if let Err(reason) = checked {
+            hub.stats.refused_subscriptions += 1;
+            if self.decided {
+                self.given_up.push(filter.into());
+            }
+            return reason;
+        }
+        let wish = Wish {
+            options,
+            id: self.id,
+            demoted: verdict == Some(FilterVerdict::BestEffort),
+            numbered: matches!(self.numbered, Ok(true)),
+        };
+        add(hub, slot, filter, wish)
+    }
+
+    /// What is told about the requirements that were stated.
+    fn answer(self, hub: &mut Hub, id: ConnId, now: Nanos) -> Option<Answer> {
+        let mut answer = match (self.misstated, hub.config.admission) {
+            (Some(error), Some(_)) => Some(best_effort(error)),
+            _ => self.answer,
+        };
+        if let Err(error) = self.numbered {
             hub.stats.bad_requirements += 1;
             report_urgency(hub, id, &error, now);
             let told = answer.get_or_insert_with(|| best_effort(String::new()));
@@ -134,78 +365,46 @@ impl Shard {
                 Some(reason) => format!("{reason}; {error}"),
             });
         }
-        if let Some(answer) = answer
-            && let Some(conn) = hub.conns.get(id.slot)
-            && conn.v5()
-            && conn.problem_information
-        {
-            put_answer(&mut properties, &answer, 4 + reasons.len(), conn.max_packet);
-        }
-        let ack = SubAck {
-            packet_id: packet.packet_id,
-            properties: properties.as_properties(),
-            reasons: &reasons,
-        };
-        let about = (PacketType::SubAck, packet.packet_id, true);
-        let after = hub.ticket_of(slot);
-        hub.answer_with(id.slot, &Packet::SubAck(ack), about, after);
-        hub.pump(slot, now);
-        Ok(Next::Packet)
+        answer
     }
+}
 
-    pub(super) fn unsubscribe(&mut self, id: ConnId, packet: &Unsubscribe<'_>) {
-        let hub = &mut self.hub;
-        let Some(session_slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
-            return;
-        };
-        hub.subscribes(session_slot);
-        let mut reasons = Vec::new();
-        for filter in packet.filters() {
-            let Some(session) = hub.sessions.get_mut(session_slot) else {
-                return;
-            };
-            let at = session
-                .subscriptions
-                .iter()
-                .position(|s| *s.filter == *filter);
-            reasons.push(match at {
-                None => ReasonCode::NoSubscriptionExisted.byte(),
-                Some(at) => {
-                    let Subscription { lasting, .. } = session.subscriptions.swap_remove(at);
-                    session.replays.remove(filter);
-                    hub.store_unsubscription(session_slot, filter);
-                    let Some(session) = hub.sessions.get(session_slot) else {
-                        return;
-                    };
-                    hub.directory.index_mut().unsubscribe(
-                        filter,
-                        &session.handle,
-                        &hub.directory.generations,
-                    );
-                    if let Some(federation) = hub.directory.federation() {
-                        federation.unsubscribed(filter, lasting);
-                    }
-                    hub.directory.subscriptions.fetch_sub(1, Ordering::Relaxed);
-                    hub.stats.subscriptions -= 1;
-                    hub.stats.shared_subscriptions -=
-                        u64::from(filter.starts_with(topic::SHARE_PREFIX));
-                    ReasonCode::Success.byte()
-                }
-            });
+impl Hub {
+    /// Whether a packet with so many filters is to wait because many bytes of others do.
+    fn waits_for_others(&mut self, id: ConnId, payload: &[u8]) -> bool {
+        if payload.len() <= SHORT || self.tasks.takes(id, payload.len()) {
+            return false;
         }
-        let ack = UnsubAck {
-            packet_id: packet.packet_id,
-            properties: Default::default(),
-            reasons: &reasons,
-        };
-        let about = (PacketType::UnsubAck, packet.packet_id, true);
-        let after = hub.ticket_of(session_slot);
-        hub.answer_with(id.slot, &Packet::UnsubAck(ack), about, after);
-        if hub.config.admission.is_some() {
-            let filters = packet.filters().map(Box::from).collect();
-            hub.ask(session_slot, Ask::Unsubscribed { filters });
+        if let Some(conn) = self.conn(id) {
+            conn.paused += 1;
         }
+        true
     }
+}
+
+/// Ends a subscription.
+fn unsubscribe(hub: &mut Hub, slot: u32, filter: &str) -> ReasonCode {
+    let Some(session) = hub.sessions.get_mut(slot) else {
+        return ReasonCode::UnspecifiedError;
+    };
+    let Some(subscription) = session.subscriptions.remove(filter) else {
+        return ReasonCode::NoSubscriptionExisted;
+    };
+    session.replays.cancel(&subscription);
+    hub.store_unsubscription(slot, filter);
+    let Some(session) = hub.sessions.get(slot) else {
+        return ReasonCode::UnspecifiedError;
+    };
+    hub.directory
+        .index_mut()
+        .unsubscribe(filter, &session.handle, &hub.directory.generations);
+    if let Some(federation) = hub.directory.federation() {
+        federation.unsubscribed(filter, subscription.lasting);
+    }
+    hub.directory.subscriptions.fetch_sub(1, Ordering::Relaxed);
+    hub.stats.subscriptions -= 1;
+    hub.stats.shared_subscriptions -= u64::from(filter.starts_with(topic::SHARE_PREFIX));
+    ReasonCode::Success
 }
 
 /// Whether a session may subscribe to a filter.
@@ -233,7 +432,7 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
     let Some(session) = hub.sessions.get(session) else {
         return Err(ReasonCode::UnspecifiedError);
     };
-    let known = session.subscriptions.iter().any(|s| *s.filter == *filter);
+    let known = session.subscriptions.find(filter).is_some();
     // A full store has room for what takes the place of what it has.
     if session.durable
         && let Some(trouble) = hub.store_trouble()
@@ -266,7 +465,7 @@ impl Hub {
             return;
         };
         let lasts = !session.is_transient();
-        for subscription in &mut session.subscriptions {
+        for subscription in session.subscriptions.iter_mut() {
             subscription.tell_lasting(lasts, &**federation);
         }
     }
@@ -323,27 +522,20 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
     let (share, _) = topic::split_share(filter);
     let lasts = !session.is_transient();
     let lasting = Subscription::is_lasting(lasts, options.qos);
-    let known = session
-        .subscriptions
-        .iter_mut()
-        .find(|s| *s.filter == *filter);
-    let new = known.is_none();
-    match known {
+    let new = match session.subscriptions.find_mut(filter) {
         Some(known) => {
             (known.options, known.id) = (options, id);
             (known.numbered, known.demoted) = (numbered, demoted);
             if let Some(federation) = hub.directory.federation() {
                 known.tell_lasting(lasts, &**federation);
             }
+            false
         }
         None => {
-            if session.subscriptions.is_empty() {
-                session.subscriptions.reserve_exact(1);
-                if lasts && !session.handle.link {
-                    (session.began, session.began_stored) = (hub.directory.begins(), false);
-                }
+            if session.subscriptions.is_empty() && lasts && !session.handle.link {
+                (session.began, session.began_stored) = (hub.directory.begins(), false);
             }
-            session.subscriptions.push(Subscription {
+            session.subscriptions.insert(Subscription {
                 filter: filter.into(),
                 options,
                 id,
@@ -351,6 +543,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 demoted,
                 lasting,
                 inherited: false,
+                replay: 0,
             });
             if let Some(federation) = hub.directory.federation() {
                 federation.subscribed(filter, lasting);
@@ -358,20 +551,22 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
             hub.directory.subscriptions.fetch_add(1, Ordering::Relaxed);
             hub.stats.subscriptions += 1;
             hub.stats.shared_subscriptions += u64::from(share.is_some());
+            true
         }
-    }
+    };
     let replay = match options.retain_handling {
         RetainHandling::Send => true,
         RetainHandling::SendIfNew => new,
         RetainHandling::DoNotSend => false,
     };
-    if replay && share.is_none() {
-        session.replays.remove(filter);
+    if replay
+        && share.is_none()
+        && let Some(subscription) = session.subscriptions.find_mut(filter)
+    {
         // Usually there is nothing, and nothing has to be stored of it.
-        if hub.directory.retained().len() > 0
-            && let Some(subscription) = session.subscriptions.iter().find(|s| *s.filter == *filter)
-        {
-            session.replays.push_back(Replay::new(subscription));
+        match hub.directory.retained().len() > 0 {
+            true => session.replays.begin(subscription),
+            false => session.replays.cancel(subscription),
         }
     }
     hub.store_subscription(slot, filter);

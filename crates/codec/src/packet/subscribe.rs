@@ -113,10 +113,12 @@ impl<'a> Subscribe<'a> {
 
     /// The filters and their options, in order.
     pub fn filters(&self) -> SubscribeFilters<'a> {
-        SubscribeFilters {
-            reader: Reader::new(self.payload),
-            version: self.version,
-        }
+        SubscribeFilters::new(self.payload, self.version)
+    }
+
+    /// The payload, from which [`SubscribeFilters::new`] reads the filters, too.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 
     /// Appends a SUBSCRIBE made of `filters`.
@@ -169,6 +171,22 @@ impl<'a> Subscribe<'a> {
 pub struct SubscribeFilters<'a> {
     reader: Reader<'a>,
     version: Version,
+}
+
+impl<'a> SubscribeFilters<'a> {
+    /// Those of a payload that was checked by [`Subscribe::decode`], or of what an earlier iterator
+    /// left of it ([`Self::rest`]).
+    pub fn new(payload: &'a [u8], version: Version) -> Self {
+        Self {
+            reader: Reader::new(payload),
+            version,
+        }
+    }
+
+    /// What is still to be read.
+    pub fn rest(&self) -> &'a [u8] {
+        self.reader.rest()
+    }
 }
 
 impl<'a> Iterator for SubscribeFilters<'a> {

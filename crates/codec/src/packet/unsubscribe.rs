@@ -42,9 +42,12 @@ impl<'a> Unsubscribe<'a> {
 
     /// The filters, in order.
     pub fn filters(&self) -> UnsubscribeFilters<'a> {
-        UnsubscribeFilters {
-            reader: Reader::new(self.payload),
-        }
+        UnsubscribeFilters::new(self.payload)
+    }
+
+    /// The payload, from which [`UnsubscribeFilters::new`] reads the filters, too.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 
     /// Appends an UNSUBSCRIBE made of `filters`.
@@ -94,6 +97,21 @@ impl<'a> Unsubscribe<'a> {
 #[derive(Clone)]
 pub struct UnsubscribeFilters<'a> {
     reader: Reader<'a>,
+}
+
+impl<'a> UnsubscribeFilters<'a> {
+    /// Those of a payload that was checked by [`Unsubscribe::decode`], or of what an earlier iterator
+    /// left of it ([`Self::rest`]).
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self {
+            reader: Reader::new(payload),
+        }
+    }
+
+    /// What is still to be read.
+    pub fn rest(&self) -> &'a [u8] {
+        self.reader.rest()
+    }
 }
 
 impl<'a> Iterator for UnsubscribeFilters<'a> {

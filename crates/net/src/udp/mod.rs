@@ -88,7 +88,7 @@ pub(crate) struct Listener {
 /// What a shard's thread has of UDP: listeners on shard 0, ways to them on
 /// the others.
 pub(crate) struct Udp {
-    listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<Listener>,
     links: Links,
     received: ReceiveBatch,
     sent: SendBatch,

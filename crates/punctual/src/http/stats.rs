@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use punctual_broker::{FlowSight, Stats};
 use punctual_codec::{PacketType, ReasonCode};
+use punctual_net::Piece;
 use punctual_net::realtime::RealtimeStatus;
 use punctual_store::WriterStats;
 use serde::Serialize;
@@ -95,12 +96,23 @@ pub(super) struct Network {
     pub(super) events_lost: u64,
     pub(super) event_loop_drift_seconds: f64,
     pub(super) event_loop_drift_max_seconds: f64,
+    pub(super) turn_overruns: Vec<TurnOverruns>,
     /// Counters of UDP: name, meaning, value; for the metrics alone.
     #[serde(skip)]
     pub(super) udp: Vec<(&'static str, &'static str, u64)>,
     /// The same of QUIC.
     #[serde(skip)]
     pub(super) quic: Vec<(&'static str, &'static str, u64)>,
+}
+
+/// Pieces of one kind of work in the shards' event loops.
+#[derive(Debug, Serialize)]
+pub(super) struct TurnOverruns {
+    pub(super) work: &'static str,
+    /// How many took longer than they may.
+    pub(super) overruns: u64,
+    /// The longest since the start.
+    pub(super) longest_seconds: f64,
 }
 
 /// Connections of one listener.
@@ -202,6 +214,13 @@ impl Network {
             events_lost: counters.events_lost.load(Ordering::Relaxed),
             event_loop_drift_seconds: seconds(counters.drift.load(Ordering::Relaxed)),
             event_loop_drift_max_seconds: seconds(counters.max_drift.load(Ordering::Relaxed)),
+            turn_overruns: Piece::ALL
+                .map(|piece| TurnOverruns {
+                    work: piece.name(),
+                    overruns: counters.overruns.count(piece),
+                    longest_seconds: seconds(counters.overruns.longest(piece).0),
+                })
+                .into(),
             udp: counters.udp.all(),
             quic: counters.quic.all(),
         }

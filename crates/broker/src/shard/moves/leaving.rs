@@ -503,7 +503,7 @@ impl Hub {
     pub(in crate::shard) fn withdraw(&mut self, slot: u32) -> Vec<Subscription> {
         let session = self.sessions.get_mut(slot);
         let all = session.map(|session| std::mem::take(&mut session.subscriptions));
-        let all = all.unwrap_or_default();
+        let all: Vec<Subscription> = all.unwrap_or_default().into_iter().collect();
         self.end_subscriptions(slot, &all);
         all
     }
@@ -609,8 +609,7 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        let inherited = session.subscriptions.extract_if(.., |it| it.inherited);
-        let inherited: Vec<Subscription> = inherited.collect();
+        let inherited = session.subscriptions.take_inherited();
         self.end_subscriptions(slot, &inherited);
     }
 }

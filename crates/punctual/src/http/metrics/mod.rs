@@ -195,6 +195,22 @@ fn network(network: &Network, out: &mut Exposition) {
         "Longest turn of a shard's event loop since the start.",
         network.event_loop_drift_max_seconds,
     );
+    out.family(
+        "punctual_turn_overrun_total",
+        Counter,
+        "Pieces of work in a shard's event loop that took longer than they may.",
+    );
+    for one in &network.turn_overruns {
+        out.sample(&[("work", one.work)], one.overruns);
+    }
+    out.family(
+        "punctual_turn_longest_seconds",
+        Gauge,
+        "Longest piece of work in a shard's event loop since the start.",
+    );
+    for one in &network.turn_overruns {
+        out.sample(&[("work", one.work)], one.longest_seconds);
+    }
 }
 
 /// What of `server.realtime` was obtained; nothing where it is off.

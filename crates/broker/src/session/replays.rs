@@ -1,0 +1,179 @@
+//! Retained messages that are still to be sent for new subscriptions of one session.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use punctual_codec::QoS;
+
+use super::subscriptions::Subscription;
+use crate::Message;
+use crate::shard::Lack;
+
+/// Cancelled replays are removed once they are more than half, and more than this.
+const FEW: usize = 16;
+
+/// Retained messages that are still to be sent for a new subscription.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    /// Rises from one replay of the session to the next.
+    serial: u64,
+    /// Its subscription has ended, or has begun another one.
+    cancelled: bool,
+    pub(crate) filter: Box<str>,
+    pub(crate) from: Box<str>,
+    pub(crate) qos: QoS,
+    pub(crate) no_local: bool,
+    pub(crate) id: u32,
+    pub(crate) numbered: bool,
+    /// Fetched, not yet sent.
+    pub(crate) ready: VecDeque<Arc<Message>>,
+    pub(crate) complete: bool,
+    /// For a neighbour: which of them it lacks.
+    pub(crate) lack: Option<Box<Lack>>,
+}
+
+/// The replays of a session, in the order in which they are sent. Most sessions have none: this
+/// takes a word.
+#[derive(Debug, Default)]
+pub(crate) struct Replays(Option<Box<Pending>>);
+
+/// There is at least one, and the first one is not cancelled.
+#[derive(Debug)]
+struct Pending {
+    /// By serial number.
+    queue: VecDeque<Replay>,
+    cancelled: usize,
+    next: u64,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            cancelled: 0,
+            // 0 is the number of a subscription that has none.
+            next: 1,
+        }
+    }
+}
+
+impl Replays {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn front_mut(&mut self) -> Option<&mut Replay> {
+        self.0.as_mut()?.queue.front_mut()
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<Replay> {
+        let first = self.0.as_mut()?.queue.pop_front();
+        self.tidy();
+        first
+    }
+
+    /// Begins to send everything that a subscription matches, in the place of what is still to be
+    /// sent for it.
+    pub(crate) fn begin(&mut self, subscription: &mut Subscription) {
+        self.cancel(subscription);
+        let replay = Replay {
+            serial: 0,
+            cancelled: false,
+            filter: subscription.filter.clone(),
+            from: Box::from(""),
+            qos: subscription.options.qos,
+            no_local: subscription.options.no_local,
+            id: subscription.id,
+            numbered: subscription.numbered,
+            ready: VecDeque::new(),
+            complete: false,
+            lack: None,
+        };
+        subscription.replay = self.push(replay);
+    }
+
+    /// Begins to send a neighbour what it lacks, in the place of what is still to be sent to it.
+    pub(crate) fn begin_for_neighbour(&mut self, lack: Lack) {
+        self.0 = None;
+        self.push(Replay {
+            serial: 0,
+            cancelled: false,
+            filter: Box::from("#"),
+            from: Box::from(""),
+            qos: QoS::ExactlyOnce,
+            no_local: false,
+            id: 0,
+            numbered: true,
+            ready: VecDeque::new(),
+            complete: false,
+            lack: Some(Box::new(lack)),
+        });
+    }
+
+    fn push(&mut self, mut replay: Replay) -> u64 {
+        let pending = self.0.get_or_insert_default();
+        let serial = pending.next;
+        replay.serial = serial;
+        pending.next += 1;
+        pending.queue.push_back(replay);
+        serial
+    }
+
+    /// Whether something is still to be sent for a subscription.
+    pub(crate) fn has(&self, subscription: &Subscription) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|pending| pending.place(subscription).is_some())
+    }
+
+    /// Sends nothing more for a subscription.
+    pub(crate) fn cancel(&mut self, subscription: &Subscription) {
+        if let Some(pending) = &mut self.0
+            && let Some(place) = pending.place(subscription)
+        {
+            pending.queue[place].cancelled = true;
+            pending.cancelled += 1;
+            if pending.cancelled > FEW.max(pending.queue.len() / 2) {
+                pending.queue.retain(|replay| !replay.cancelled);
+                pending.cancelled = 0;
+            }
+            self.tidy();
+        }
+    }
+
+    /// Sends nothing more of anything.
+    pub(crate) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    fn tidy(&mut self) {
+        let Some(pending) = &mut self.0 else {
+            return;
+        };
+        while pending
+            .queue
+            .pop_front_if(|first| first.cancelled)
+            .is_some()
+        {
+            pending.cancelled -= 1;
+        }
+        if pending.queue.is_empty() {
+            self.0 = None;
+        }
+    }
+}
+
+impl Pending {
+    /// Where that of a subscription stands which is not cancelled. Numbers begin again once there
+    /// was none, so the filter is compared, too.
+    fn place(&self, subscription: &Subscription) -> Option<usize> {
+        let serial = |it: &Replay| it.serial;
+        let place = self
+            .queue
+            .binary_search_by_key(&subscription.replay, serial);
+        let place = place.ok()?;
+        let there = &self.queue[place];
+        (!there.cancelled && there.filter == subscription.filter).then_some(place)
+    }
+}

@@ -1,0 +1,109 @@
+//! Work that somebody outside decides the length of, and that is therefore done in slices: between
+//! two of them others are read from and written to.
+//!
+//! Every kind has at most one task for each connection, session or reload, so the queue is bounded
+//! by what there is of these. Tasks take turns; one whose connection or session is gone ends when
+//! its turn comes.
+
+use std::collections::VecDeque;
+
+use crate::hub::ConnId;
+use crate::shard::FilterRequest;
+
+/// Units that one task has before the next one has its turn.
+pub(crate) const SLICE: u64 = 512;
+
+/// Bytes of SUBSCRIBE and UNSUBSCRIBE packets that wait for their next slice. While there are as
+/// many, further packets of more than one slice are not taken from their connections.
+const MOST_BYTES: usize = 16 << 20;
+
+/// What a piece of work was, for those who measure how long it took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// What was due: keep-alive, expiry, wills, `$SYS` topics and the like.
+    Timers,
+    /// Filters of SUBSCRIBE or UNSUBSCRIBE.
+    Filters,
+    /// Looking up retained messages for new subscriptions.
+    Retained,
+    /// Giving clients their rights after these were read again.
+    Rights,
+}
+
+/// Something that goes on with its next slice.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// SUBSCRIBE or UNSUBSCRIBE with many filters.
+    Filters(Box<FilterRequest>),
+    /// Retained messages are looked up for new subscriptions of a session.
+    Replay { slot: u32, session: u64 },
+    /// The rights of the sessions from this slot on may have changed.
+    Access { slot: u32 },
+}
+
+impl Task {
+    pub(crate) fn kind(&self) -> Work {
+        match self {
+            Self::Filters(_) => Work::Filters,
+            Self::Replay { .. } => Work::Retained,
+            Self::Access { .. } => Work::Rights,
+        }
+    }
+}
+
+/// Tasks in the order of their turns.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    tasks: VecDeque<Task>,
+    /// Of the packets among them.
+    bytes: usize,
+    /// Connections whose next packet waits for room.
+    waiting: Vec<ConnId>,
+}
+
+impl Tasks {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Adds one, to have its turn after all others.
+    pub(crate) fn push(&mut self, task: Task) {
+        if let Task::Filters(request) = &task {
+            self.bytes += request.bytes();
+        }
+        self.tasks.push_back(task);
+    }
+
+    /// Takes the one whose turn it is.
+    pub(crate) fn pop(&mut self) -> Option<Task> {
+        let task = self.tasks.pop_front();
+        if let Some(Task::Filters(request)) = &task {
+            self.bytes -= request.bytes();
+        }
+        task
+    }
+
+    /// Whether a packet of that length may wait here. If not, its connection is told of later, by
+    /// [`Self::take_waiting`].
+    pub(crate) fn takes(&mut self, conn: ConnId, bytes: usize) -> bool {
+        // One is always taken, whatever its length.
+        let takes = self.bytes == 0 || self.bytes + bytes <= MOST_BYTES;
+        if !takes {
+            self.waiting.push(conn);
+        }
+        takes
+    }
+
+    /// Connections whose next packet may be tried again, once there is room.
+    pub(crate) fn take_waiting(&mut self) -> Vec<ConnId> {
+        match self.bytes <= MOST_BYTES / 2 {
+            true => std::mem::take(&mut self.waiting),
+            false => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Work whose length a client decides is done in slices: between two of them others are served, a
+//! slice takes no more than its budget, and the whole takes no more than what there is of it.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
+use std::sync::Arc;
+
+use punctual_broker::{
+    Budget, Config, ConnId, ConnMeta, Directory, Flow, Nanos, Output, Shard, Work,
+};
+use punctual_codec::{
+    Connect, Packet, PacketType, Properties, Publish, QoS, Split, SubAck, Subscribe,
+    SubscribeOptions, UnsubAck, Unsubscribe, Version, split,
+};
+
+const NOW: Nanos = Nanos::from_secs(1);
+
+/// Units of a slice.
+const SLICE: u64 = 200;
+
+/// Most that a slice may take beyond its budget: what it has begun of one filter or message.
+const PIECE: u64 = 64;
+
+struct Rig {
+    shard: Shard,
+    directory: Arc<Directory>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut config = Config {
+            sys_interval: None,
+            ..Config::default()
+        };
+        config.limits.max_packet_size = 16 << 20;
+        config.limits.max_subscriptions_per_session = 1_000_000;
+        config.limits.max_subscriptions = 1_000_000;
+        let directory = Directory::new(1);
+        let shard = Shard::new(directory.clone(), 0, Arc::new(config), NOW);
+        Self { shard, directory }
+    }
+
+    fn client(&mut self, id: &str) -> ConnId {
+        let meta = ConnMeta {
+            allow_anonymous: true,
+            ..ConnMeta::default()
+        };
+        let client = self.shard.open(meta, NOW);
+        let connect = Connect {
+            version: Version::V5,
+            clean_start: true,
+            keep_alive: 0,
+            properties: Properties::EMPTY,
+            client_id: id,
+            will: None,
+            username: None,
+            password: None,
+        };
+        let mut bytes = Vec::new();
+        connect.encode(&mut bytes).unwrap();
+        self.send(client, &bytes);
+        assert_eq!(self.kinds(client), [PacketType::ConnAck]);
+        client
+    }
+
+    /// All of it is taken.
+    fn send(&mut self, client: ConnId, bytes: &[u8]) -> Flow {
+        let received = self.shard.receive(client, bytes, NOW);
+        assert_eq!(received.consumed, bytes.len());
+        received.flow
+    }
+
+    /// What a client is sent, as packets.
+    fn read(&mut self, client: ConnId) -> Vec<(PacketType, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        while self
+            .shard
+            .next_packets(client, 1 << 20, &mut bytes, NOW)
+            .is_some()
+        {}
+        let (mut at, mut packets) = (0, Vec::new());
+        while let Ok(Split::Frame(frame)) = split(&bytes[at..], 1 << 24) {
+            at += frame.bytes.len();
+            packets.push((frame.kind, frame.body.to_vec()));
+        }
+        packets
+    }
+
+    fn kinds(&mut self, client: ConnId) -> Vec<PacketType> {
+        self.read(client)
+            .into_iter()
+            .map(|(kind, _)| kind)
+            .collect()
+    }
+
+    fn subscribe(&mut self, client: ConnId, filters: &[String]) -> Flow {
+        let options = SubscribeOptions::default();
+        let filters: Vec<_> = filters.iter().map(|filter| (&**filter, options)).collect();
+        let mut bytes = Vec::new();
+        Subscribe::put(7, Properties::EMPTY, &filters, Version::V5, &mut bytes).unwrap();
+        self.send(client, &bytes)
+    }
+
+    fn publish(&mut self, client: ConnId, topic: &str, retain: bool) {
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain,
+            topic,
+            packet_id: 0,
+            properties: Properties::EMPTY,
+            payload: b"x",
+        };
+        let mut bytes = Vec::new();
+        publish.encode(Version::V5, &mut bytes).unwrap();
+        self.send(client, &bytes);
+    }
+
+    /// Does a slice; what it was, and the units that it took.
+    fn slice(&mut self) -> Option<(Work, u64)> {
+        // Enough to see what is taken beyond the slice.
+        let mut budget = Budget::new(SLICE);
+        let work = self.shard.work(NOW, &mut budget)?;
+        Some((work, SLICE - budget.left()))
+    }
+
+    /// Does all slices of one kind that wait, with `between` after each; how many there were.
+    fn slices(&mut self, kind: Work, mut between: impl FnMut(&mut Self)) -> u64 {
+        let mut count = 0;
+        while let Some((work, _)) = self.slice() {
+            assert!(work == kind || work == Work::Timers, "{work:?}");
+            count += u64::from(work == kind);
+            between(self);
+        }
+        count
+    }
+
+    fn resumed(&mut self) -> Vec<ConnId> {
+        let mut outputs = Vec::new();
+        self.shard.take_outputs(&mut outputs);
+        let resumed = outputs.into_iter().filter_map(|output| match output {
+            Output::Resume(conn) => Some(conn),
+            _ => None,
+        });
+        resumed.collect()
+    }
+}
+
+fn filters(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("f/{n}/+")).collect()
+}
+
+#[test]
+fn others_are_served_between_slices_of_subscribe() {
+    let mut rig = Rig::new();
+    let [storm, publisher, other] = ["storm", "publisher", "other"].map(|id| rig.client(id));
+    rig.subscribe(other, &["t".to_owned()]);
+    rig.kinds(other);
+    let filters = filters(10_000);
+    // Nothing more is read from it until it has its acknowledgement.
+    assert_eq!(rig.subscribe(storm, &filters), Flow::Pause);
+    assert_eq!(rig.kinds(storm), []);
+    let slices = rig.slices(Work::Filters, |rig| {
+        rig.publish(publisher, "t", false);
+        assert_eq!(rig.kinds(other), [PacketType::Publish]);
+    });
+    // One filter costs the same, be it the first or the last.
+    let units = slices * SLICE;
+    assert!((10_000..30_000 * 16).contains(&units), "{slices}");
+    assert!(slices > 500, "{slices}");
+    assert_eq!(rig.resumed(), [storm]);
+    let packets = rig.read(storm);
+    let [(PacketType::SubAck, body)] = &packets[..] else {
+        panic!("{packets:?}");
+    };
+    let ack = SubAck::decode(body, Version::V5).unwrap();
+    assert_eq!((ack.packet_id, ack.reasons.len()), (7, 10_000));
+    rig.publish(publisher, "f/9999/x", false);
+    assert_eq!(rig.kinds(storm), [PacketType::Publish]);
+}
+
+#[test]
+fn unsubscribe_is_sliced_and_answered_filter_by_filter() {
+    let mut rig = Rig::new();
+    let [storm, publisher] = ["storm", "publisher"].map(|id| rig.client(id));
+    let mut filters = filters(5000);
+    rig.subscribe(storm, &filters);
+    rig.slices(Work::Filters, |_| {});
+    rig.kinds(storm);
+    filters[3] = "unknown".to_owned();
+    let mut bytes = Vec::new();
+    let asked: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
+    Unsubscribe::put(9, Properties::EMPTY, &asked, Version::V5, &mut bytes).unwrap();
+    assert_eq!(rig.send(storm, &bytes), Flow::Pause);
+    assert!(rig.slices(Work::Filters, |_| {}) > 200);
+    let packets = rig.read(storm);
+    let [(PacketType::UnsubAck, body)] = &packets[..] else {
+        panic!("{packets:?}");
+    };
+    let ack = UnsubAck::decode(body, Version::V5).unwrap();
+    assert_eq!((ack.packet_id, ack.reasons.len()), (9, 5000));
+    let unknown: Vec<usize> = (0..5000).filter(|at| ack.reasons[*at] == 0x11).collect();
+    assert_eq!(unknown, [3]);
+    rig.publish(publisher, "f/2/x", false);
+    rig.publish(publisher, "f/3/x", false);
+    assert_eq!(rig.read(storm).len(), 1);
+}
+
+#[test]
+fn slices_end_with_their_client() {
+    let mut rig = Rig::new();
+    let storm = rig.client("storm");
+    rig.subscribe(storm, &filters(10_000));
+    rig.slice();
+    rig.shard.closed(storm, "gone", NOW);
+    let rest = rig.slices(Work::Filters, |_| {});
+    assert!(rest <= 1, "{rest}");
+    assert_eq!(rig.shard.tasks(), 0);
+    assert_eq!(rig.resumed(), []);
+    assert_eq!(rig.directory.totals().subscriptions, 0);
+}
+
+/// They take turns: who asks for little waits for a slice of who asks for much.
+#[test]
+fn clients_take_turns() {
+    let mut rig = Rig::new();
+    let [much, little] = ["much", "little"].map(|id| rig.client(id));
+    rig.subscribe(much, &filters(10_000));
+    rig.subscribe(little, &filters(100));
+    let mut slices = 0;
+    while rig.kinds(little).is_empty() {
+        slices += 1;
+        assert!(slices < 30, "it waits for the other one");
+        rig.slice();
+    }
+    assert_eq!(rig.kinds(much), []);
+}
+
+/// Packets of more than one slice wait in their connections while much else does.
+#[test]
+fn what_waits_is_bounded() {
+    let mut rig = Rig::new();
+    let clients: Vec<ConnId> = (0..4).map(|n| rig.client(&format!("c{n}"))).collect();
+    let long = "l/".repeat(60) + &"x".repeat(400);
+    let filters: Vec<String> = (0..20_000).map(|n| format!("{long}{n}")).collect();
+    let options = SubscribeOptions::default();
+    let filters: Vec<_> = filters.iter().map(|filter| (&**filter, options)).collect();
+    let mut bytes = Vec::new();
+    Subscribe::put(7, Properties::EMPTY, &filters, Version::V5, &mut bytes).unwrap();
+    let taken = clients.iter().filter(|client| {
+        let received = rig.shard.receive(**client, &bytes, NOW);
+        assert_eq!(received.flow, Flow::Pause);
+        received.consumed > 0
+    });
+    assert_eq!(taken.count(), 1);
+    // The others are told of when there is room.
+    rig.slices(Work::Filters, |_| {});
+    let mut resumed = rig.resumed();
+    resumed.sort_unstable_by_key(|id| id.slot);
+    assert_eq!(resumed, clients);
+}
+
+/// A search for retained messages goes on in slices, once for a client however often it is asked.
+#[test]
+fn retained_messages_are_looked_up_in_slices() {
+    let mut rig = Rig::new();
+    let [storm, publisher, other] = ["storm", "publisher", "other"].map(|id| rig.client(id));
+    for n in 0..20_000 {
+        rig.publish(publisher, &format!("r/{n}"), true);
+    }
+    rig.subscribe(other, &["t".to_owned()]);
+    rig.kinds(other);
+    // Nothing of it matches.
+    rig.subscribe(storm, &["+/+/none".to_owned()]);
+    for _ in 0..10 {
+        rig.subscribe(storm, &["+/+/none".to_owned()]);
+    }
+    assert!(rig.shard.tasks() <= 1);
+    rig.slices(Work::Retained, |rig| {
+        rig.publish(publisher, "t", false);
+        assert_eq!(rig.kinds(other), [PacketType::Publish]);
+    });
+    assert!(
+        rig.kinds(storm)
+            .iter()
+            .all(|kind| *kind == PacketType::SubAck)
+    );
+    // What was asked for behind it comes.
+    rig.subscribe(storm, &["r/19999".to_owned()]);
+    rig.slices(Work::Retained, |_| {});
+    assert_eq!(rig.kinds(storm), [PacketType::SubAck, PacketType::Publish]);
+}
+
+#[test]
+fn a_piece_takes_what_it_was_given() {
+    let mut rig = Rig::new();
+    let storm = rig.client("storm");
+    rig.subscribe(storm, &filters(1000));
+    while let Some((_, units)) = rig.slice() {
+        assert!(units <= SLICE + PIECE, "{units}");
+    }
+    let mut bytes = Vec::new();
+    Packet::PingReq.encode(Version::V5, &mut bytes).unwrap();
+    rig.send(storm, &bytes);
+    assert_eq!(rig.kinds(storm), [PacketType::SubAck, PacketType::PingResp]);
+}
