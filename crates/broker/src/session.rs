@@ -19,6 +19,7 @@ use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
 use crate::moves::{Began, Had, Leaving};
+use crate::retained::{Found, RetainedCursor};
 use crate::sequence::{Number, Sequences};
 use crate::shard::Lack;
 use crate::slab::Slab;
@@ -1149,13 +1150,13 @@ pub(crate) struct Subscription {
 #[derive(Debug)]
 pub(crate) struct Replay {
     pub(crate) filter: Box<str>,
-    pub(crate) from: Box<str>,
+    pub(crate) from: RetainedCursor,
     pub(crate) qos: QoS,
     pub(crate) no_local: bool,
     pub(crate) id: u32,
     pub(crate) numbered: bool,
     /// Fetched, not yet sent.
-    pub(crate) ready: VecDeque<Arc<Message>>,
+    pub(crate) ready: VecDeque<Found>,
     pub(crate) complete: bool,
     /// For a neighbour: which of them it lacks.
     pub(crate) lack: Option<Box<Lack>>,
@@ -1166,7 +1167,7 @@ impl Replay {
     pub(crate) fn new(subscription: &Subscription) -> Self {
         Self {
             filter: subscription.filter.clone(),
-            from: Box::from(""),
+            from: RetainedCursor::default(),
             qos: subscription.options.qos,
             no_local: subscription.options.no_local,
             id: subscription.id,

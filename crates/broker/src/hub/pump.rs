@@ -13,7 +13,7 @@ use crate::message::{Form, Messages};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load, Session, Step};
 use crate::timers::Timer;
-use crate::{Directory, Nanos, Stats};
+use crate::{Budget, Directory, Nanos, Stats};
 
 /// Bytes of retained and queued messages that are put into the buffers at once.
 const AHEAD: usize = 64 << 10;
@@ -22,6 +22,8 @@ const AHEAD: usize = 64 << 10;
 const AHEAD_FLEETING: usize = 4 << 10;
 /// Retained messages fetched for a subscription at once.
 const REPLAY_BATCH: usize = 256;
+/// Units of work of that.
+const REPLAY_SEARCH: u64 = 4096;
 
 impl Hub {
     /// Sends what a session's window and its connection's buffer allow: first
@@ -110,12 +112,14 @@ impl Hub {
                     continue;
                 }
                 let retained = self.directory.retained();
-                let piece = retained.scan(&replay.filter, &replay.from, REPLAY_BATCH, now);
-                replay.ready = piece.messages.into();
+                let mut budget = Budget::new(REPLAY_SEARCH);
+                let (filter, from) = (&*replay.filter, &replay.from);
+                let piece = retained.scan(filter, from, REPLAY_BATCH, &mut budget, now);
+                replay.ready = piece.found.into();
                 if let Some(lack) = &replay.lack {
-                    replay.ready.retain(|message| {
-                        let topic = message.topic();
-                        lack.has(topic, retained.version_of(topic))
+                    replay.ready.retain(|found| {
+                        let version = retained.current_version(found);
+                        version.is_some_and(|version| lack.has(found.message.topic(), version))
                     });
                     if piece.next.is_none() {
                         replay.ready.extend(lack.gone(&retained, now));
@@ -137,16 +141,17 @@ impl Hub {
                 }
                 continue;
             }
-            let Some(message) = replay.ready.front() else {
+            let Some(found) = replay.ready.front() else {
                 break;
             };
-            let qos = delivered_qos(message.qos, replay.qos);
+            let qos = delivered_qos(found.message.qos, replay.qos);
             if qos != QoS::AtMostOnce && !session.window.has_room(conn.receive_max) {
                 break;
             }
-            let Some(message) = replay.ready.pop_front() else {
+            let Some(found) = replay.ready.pop_front() else {
                 break;
             };
+            let message = &found.message;
             let allowed = conn
                 .permissions
                 .as_ref()
@@ -157,12 +162,10 @@ impl Hub {
             if !allowed || own || message.is_expired(now) {
                 continue;
             }
-            let retained = self.directory.retained();
-            if !retained.is_current(&message) {
+            let Some(version) = self.directory.retained().current_version(&found) else {
                 continue;
-            }
-            let version = retained.version_of(message.topic());
-            drop(retained);
+            };
+            let message = found.message;
             let missing = replay.lack.is_some();
             let ids: Option<Arc<[u32]>> = match replay.id {
                 0 => missing.then(|| Notes::missing(version).ids()),

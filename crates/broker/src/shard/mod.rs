@@ -52,10 +52,12 @@ use crate::session::{Names, Step};
 use crate::slab::Slab;
 use crate::sys::SysTopics;
 use crate::timers::{Timer, Timers};
-use crate::{Config, Nanos, Stats};
+use crate::{Budget, Config, Nanos, Stats};
 
 /// Time between two copies of the counters to other threads.
 const SHARE_STATS: Nanos = Nanos::from_millis(200);
+/// Retained messages that are removed at once when they have expired.
+const EXPIRE: u64 = 4096;
 
 /// Bytes that a connection may send at a time beside messages of admitted flows
 /// and be read as soon as these: some acknowledgements and pings.
@@ -1053,7 +1055,8 @@ impl Shard {
             Timer::Housekeeping => {
                 let hub = &mut self.hub;
                 if hub.index == 0 {
-                    let expired = hub.directory.retained_mut().expire(now);
+                    let mut budget = Budget::new(EXPIRE);
+                    let expired = hub.directory.retained_mut().expire(now, &mut budget);
                     hub.stats.dropped_expired += expired as u64;
                 }
                 hub.stats_shared = true;
@@ -1107,7 +1110,8 @@ impl Shard {
         self.hub
             .directory
             .share_stats(self.hub.index, &self.hub.stats);
-        let retained = self.hub.directory.retained_mut().expire(now);
+        let mut budget = Budget::new(EXPIRE);
+        let retained = self.hub.directory.retained_mut().expire(now, &mut budget);
         self.hub.stats.dropped_expired += retained as u64;
         if let Some(mut sys) = self.sys.take() {
             let config = self.hub.config.clone();
