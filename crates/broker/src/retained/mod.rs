@@ -15,12 +15,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use punctual_codec::topic;
+use smallvec::SmallVec;
 
 use crate::slab::Slab;
 use crate::{Budget, Message, Nanos};
 use shared::Shared;
 pub(crate) use shared::{DigestCursor, PARTS, digest, part};
-use tree::{Gap, Then, Tree};
+use tree::{Gap, TOGETHER, Tree};
 
 /// Seconds from 1970 to 2020, from which versions in a mesh count microseconds.
 const EPOCH: u64 = 1_577_836_800;
@@ -329,21 +330,33 @@ impl Retained {
         now: Nanos,
     ) -> Piece {
         let mut found = Vec::new();
-        let mut add = |place: u32| {
-            if let Some(Kept { message, .. }) = self.messages.get(place)
-                && !message.is_expired(now)
-                && topic::matches(filter, message.topic())
-            {
-                let message = message.clone();
-                found.push(Found { message, place });
+        let end = filter.as_bytes().last();
+        let end = end.filter(|byte| !matches!(byte, b'+' | b'#'));
+        let add = |places: &[u32]| {
+            // Messages are far from each other in memory. So that a processor asks for many before
+            // it has the first, nothing is done with one before the same was done with all.
+            let messages = places.iter().filter_map(|place| {
+                let kept = self.messages.get(*place)?;
+                Some((*place, &kept.message))
+            });
+            let mut messages: SmallVec<[_; TOGETHER]> = messages.collect();
+            messages.retain(|(_, message)| !message.is_expired(now));
+            if end.is_some() {
+                messages.retain(|(_, message)| message.topic_bytes().last() == end);
             }
-            match found.len() < limit {
-                true => Then::GoOn,
-                false => Then::Stop,
+            for (place, message) in messages {
+                if topic::matches(filter, message.topic()) {
+                    let message = message.clone();
+                    found.push(Found { message, place });
+                    if found.len() == limit {
+                        return Some(place);
+                    }
+                }
             }
+            None
         };
         let (from, names) = (&*from.0, names(&self.messages));
-        let next = self.topics.walk(filter, from, budget, names, &mut add);
+        let next = self.topics.walk(filter, from, budget, names, add);
         Piece {
             found,
             next: next.map(RetainedCursor),

@@ -26,6 +26,8 @@ const PIECE: usize = 15;
 const FEW: usize = 16;
 /// and how many there are when they return to it.
 const FEW_AGAIN: usize = 8;
+/// Topics that are shown at once to who looks for some.
+pub(super) const TOGETHER: usize = 32;
 /// Bytes that are compared for one unit of work.
 const UNIT: usize = 64;
 /// The node that is above all topics; it is always there.
@@ -327,8 +329,8 @@ impl Tree {
     }
 
     /// Comes to all topics that `filter` (without share prefix) may match, in order, from `from`
-    /// on, until nothing is left of `budget` or `visit` says that it is enough. Returns from where
-    /// to go on; `None` when done.
+    /// on, until nothing is left of `budget` or `visit` says with which topic it is enough; it is
+    /// shown some at once. Returns from where to go on; `None` when done.
     ///
     /// A unit of work is a branch that is looked at. Some are topics that do not match. At least
     /// one is looked at that was not before, and what leads to it is not left half way: the budget
@@ -339,7 +341,7 @@ impl Tree {
         from: &[u8],
         budget: &mut Budget,
         name: impl Fn(u32) -> &'a [u8],
-        mut visit: impl FnMut(u32) -> Then,
+        mut visit: impl FnMut(&[u32]) -> Option<u32>,
     ) -> Option<Box<[u8]>> {
         let levels: Levels<'_> = filter.as_bytes().split(|byte| *byte == b'/').collect();
         let ends_with_any = matches!(levels[0], b"+" | b"#");
@@ -348,6 +350,9 @@ impl Tree {
         let mut path: Vec<u8> = Vec::new();
         let mut frames: SmallVec<[Frame<'_, '_>; 8]> = SmallVec::new();
         frames.extend(self.enter(ROOT, At::default(), &levels, from, &mut path, budget));
+        let mut topics: SmallVec<[u32; TOGETHER]> = SmallVec::new();
+        // No topic is between one and itself with U+0000 behind.
+        let after = |topic| Some([name(topic), b"\0"].concat().into());
         while let Some(frame) = frames.last_mut() {
             path.truncate(frame.path);
             let Some((key, branch)) = frame.ways.next() else {
@@ -365,7 +370,7 @@ impl Tree {
             // node is.
             if progress && budget.is_spent() && len > 0 {
                 path.extend_from_slice(bytes);
-                return Some(path.into());
+                return visit(&topics).map_or(Some(path.into()), after);
             }
             budget.spend(1);
             progress |= rest.is_empty();
@@ -375,11 +380,14 @@ impl Tree {
             match branch.topic() {
                 Some(topic) => {
                     let before = !rest.is_empty() && name(topic) < from;
-                    if !before && visit(topic) == Then::Stop {
-                        let mut next = name(topic).to_vec();
-                        // No topic is between one and itself with U+0000 behind.
-                        next.push(0);
-                        return Some(next.into());
+                    if !before {
+                        topics.push(topic);
+                    }
+                    if topics.len() == TOGETHER {
+                        if let Some(last) = visit(&topics) {
+                            return after(last);
+                        }
+                        topics.clear();
                     }
                 }
                 None => {
@@ -388,7 +396,7 @@ impl Tree {
                 }
             }
         }
-        None
+        visit(&topics).and_then(after)
     }
 
     /// The branches of a node that topics from `from` on may have which match; none if it has
@@ -453,13 +461,6 @@ impl Tree {
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
-}
-
-/// What a visitor wants.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    GoOn,
-    Stop,
 }
 
 /// The levels of a filter.
