@@ -16,13 +16,13 @@ use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
 use crate::moves::Began;
-use crate::retained::Retained;
+use crate::retained::{Retained, RetainedCursor};
 use crate::route::Matched;
 use crate::sequence::Number;
 use crate::session::Delivery;
 use crate::sys::SysSource;
 use crate::watch::{FlowSight, Watches};
-use crate::{Message, Nanos, Stats};
+use crate::{Budget, Message, Nanos, Stats};
 
 /// What other shards know of a session.
 #[derive(Debug)]
@@ -412,23 +412,25 @@ impl Directory {
         (retained.len(), retained.bytes())
     }
 
-    /// Retained messages that match `filter`, from the topic `from` on; with
-    /// the topic to go on from.
+    /// Retained messages that match `filter`, sorted by topic, at most `limit` and as many as are
+    /// found with that budget; with where to go on, if there may be more.
     pub fn retained_page(
         &self,
         filter: &str,
-        from: &str,
+        from: &RetainedCursor,
         limit: usize,
+        budget: &mut Budget,
         now: Nanos,
-    ) -> (Vec<Arc<Message>>, Option<Box<str>>) {
-        let piece = self.retained().scan(filter, from, limit, now);
-        (piece.messages, piece.next)
+    ) -> (Vec<Arc<Message>>, Option<RetainedCursor>) {
+        let piece = self.retained().scan(filter, from, limit, budget, now);
+        let messages = piece.found.into_iter().map(|found| found.message);
+        (messages.collect(), piece.next)
     }
 
-    /// The version of what a topic is to retain now.
-    pub(crate) fn next_version(&self, retained: &mut Retained) -> u64 {
+    /// What versions of retained messages are made of in a mesh.
+    pub(crate) fn version_clock(&self) -> Option<(u64, u32)> {
         let federation = self.federation();
-        retained.next_version(federation.map(|it| (it.clock(), it.origin().get())))
+        federation.map(|it| (it.clock(), it.origin().get()))
     }
 
     /// Takes the topics that have no retained message any more although the

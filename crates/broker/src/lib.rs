@@ -79,6 +79,7 @@ pub use message::Message;
 pub use moves::{Holder, MoveTimes};
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
+pub use retained::RetainedCursor;
 pub use shard::{AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
 pub use sys::SysSource;

@@ -39,6 +39,8 @@ pub(crate) enum Task {
     Replay { slot: u32, session: u64 },
     /// The rights of the sessions from this slot on may have changed.
     Access { slot: u32 },
+    /// Retained messages may have expired.
+    Expire,
 }
 
 impl Task {
@@ -47,6 +49,7 @@ impl Task {
             Self::Filters(_) => Work::Filters,
             Self::Replay { .. } => Work::Retained,
             Self::Access { .. } => Work::Rights,
+            Self::Expire => Work::Timers,
         }
     }
 }

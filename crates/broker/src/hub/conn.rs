@@ -95,8 +95,8 @@ pub(crate) struct Conn {
     pub(crate) promised: Option<u8>,
     /// It has sent something urgent lately.
     pub(crate) sends_urgent: bool,
-    /// When it has last.
-    pub(crate) urgent_at: Nanos,
+    /// When it has last, milliseconds.
+    pub(crate) urgent_at: u32,
     /// Its session is new, and nothing has come since CONNACK said so.
     pub(crate) unheard: bool,
     /// A neighbour broker is at the other end.

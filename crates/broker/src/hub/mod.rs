@@ -116,6 +116,8 @@ pub(crate) struct Hub {
     pub(crate) tasks: Tasks,
     /// It is their turn, before what is due.
     pub(crate) tasks_next: bool,
+    /// A task removes retained messages that have expired.
+    pub(crate) expires: bool,
 }
 
 impl Hub {

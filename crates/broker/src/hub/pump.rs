@@ -24,8 +24,6 @@ const AHEAD_FLEETING: usize = 4 << 10;
 const REPLAY_BATCH: usize = 256;
 /// Units of work of looking retained messages up that are done wherever it is begun.
 const AT_ONCE: u64 = 64;
-/// Units of work of fetching some.
-const LOOK_UP: u64 = 64;
 
 impl Hub {
     /// Sends what a session's window and its connection's buffer allow: first
@@ -126,13 +124,13 @@ impl Hub {
                     break;
                 }
                 let retained = self.directory.retained();
-                let piece = retained.scan(&replay.filter, &replay.from, REPLAY_BATCH, now);
-                budget.spend(LOOK_UP);
-                replay.ready = piece.messages.into();
+                let (filter, from) = (&*replay.filter, &replay.from);
+                let piece = retained.scan(filter, from, REPLAY_BATCH, budget, now);
+                replay.ready = piece.found.into();
                 if let Some(lack) = &replay.lack {
-                    replay.ready.retain(|message| {
-                        let topic = message.topic();
-                        lack.has(topic, retained.version_of(topic))
+                    replay.ready.retain(|found| {
+                        let version = retained.current_version(found);
+                        version.is_some_and(|version| lack.has(found.message.topic(), version))
                     });
                     if piece.next.is_none() {
                         replay.ready.extend(lack.gone(&retained, now));
@@ -146,16 +144,17 @@ impl Hub {
                 continue;
             }
             budget.spend(1);
-            let Some(message) = replay.ready.front() else {
+            let Some(found) = replay.ready.front() else {
                 break;
             };
-            let qos = delivered_qos(message.qos, replay.qos);
+            let qos = delivered_qos(found.message.qos, replay.qos);
             if qos != QoS::AtMostOnce && !session.window.has_room(conn.receive_max) {
                 break;
             }
-            let Some(message) = replay.ready.pop_front() else {
+            let Some(found) = replay.ready.pop_front() else {
                 break;
             };
+            let message = &found.message;
             let allowed = conn
                 .permissions
                 .as_ref()
@@ -166,12 +165,10 @@ impl Hub {
             if !allowed || own || message.is_expired(now) {
                 continue;
             }
-            let retained = self.directory.retained();
-            if !retained.is_current(&message) {
+            let Some(version) = self.directory.retained().current_version(&found) else {
                 continue;
-            }
-            let version = retained.version_of(message.topic());
-            drop(retained);
+            };
+            let message = found.message;
             let missing = replay.lack.is_some();
             let ids: Option<Arc<[u32]>> = match replay.id {
                 0 => missing.then(|| Notes::missing(version).ids()),

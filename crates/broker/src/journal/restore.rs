@@ -110,7 +110,8 @@ impl Restorer {
             } => {
                 if let Some(message) = self.messages.get(message) {
                     let mut retained = self.directory.retained_mut();
-                    retained.set(message.to_be_retained(), *version);
+                    let entry = retained.entry(message.topic());
+                    entry.set(message.to_be_retained(), *version);
                 }
             }
             Op::Flow { key, value } => {

@@ -352,11 +352,10 @@ impl Hub {
         let directory = self.directory.clone();
         let retained = directory.retained();
         for topic in topics {
-            if let Some(message) = retained.get(&topic)
+            if let Some((message, version)) = retained.get(&topic)
                 && message.stored != 0
             {
-                let version = retained.version_of(&topic);
-                self.store_retained(&message, version);
+                self.store_retained(message, version);
             }
         }
     }

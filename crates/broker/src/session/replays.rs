@@ -1,12 +1,11 @@
 //! Retained messages that are still to be sent for new subscriptions of one session.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use punctual_codec::QoS;
 
 use super::subscriptions::Subscription;
-use crate::Message;
+use crate::retained::{Found, RetainedCursor};
 use crate::shard::Lack;
 
 /// Cancelled replays are removed once they are more than half, and more than this.
@@ -16,17 +15,17 @@ const FEW: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Replay {
     /// Rises from one replay of the session to the next.
-    serial: u64,
+    serial: u32,
     /// Its subscription has ended, or has begun another one.
     cancelled: bool,
     pub(crate) filter: Box<str>,
-    pub(crate) from: Box<str>,
+    pub(crate) from: RetainedCursor,
     pub(crate) qos: QoS,
     pub(crate) no_local: bool,
     pub(crate) id: u32,
     pub(crate) numbered: bool,
     /// Fetched, not yet sent.
-    pub(crate) ready: VecDeque<Arc<Message>>,
+    pub(crate) ready: VecDeque<Found>,
     pub(crate) complete: bool,
     /// For a neighbour: which of them it lacks.
     pub(crate) lack: Option<Box<Lack>>,
@@ -43,7 +42,7 @@ struct Pending {
     /// By serial number.
     queue: VecDeque<Replay>,
     cancelled: usize,
-    next: u64,
+    next: u32,
 }
 
 impl Default for Pending {
@@ -81,7 +80,7 @@ impl Replays {
             serial: 0,
             cancelled: false,
             filter: subscription.filter.clone(),
-            from: Box::from(""),
+            from: RetainedCursor::default(),
             qos: subscription.options.qos,
             no_local: subscription.options.no_local,
             id: subscription.id,
@@ -100,7 +99,7 @@ impl Replays {
             serial: 0,
             cancelled: false,
             filter: Box::from("#"),
-            from: Box::from(""),
+            from: RetainedCursor::default(),
             qos: QoS::ExactlyOnce,
             no_local: false,
             id: 0,
@@ -111,7 +110,7 @@ impl Replays {
         });
     }
 
-    fn push(&mut self, mut replay: Replay) -> u64 {
+    fn push(&mut self, mut replay: Replay) -> u32 {
         let pending = self.0.get_or_insert_default();
         let serial = pending.next;
         replay.serial = serial;

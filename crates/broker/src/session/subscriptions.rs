@@ -30,7 +30,7 @@ pub(crate) struct Subscription {
     /// It is one of the session that was here before, see [`Session::unheard`](super::Session::unheard).
     pub(crate) inherited: bool,
     /// Number of its replay of retained messages, as [`Replays`](super::Replays) counts them.
-    pub(crate) replay: u64,
+    pub(crate) replay: u32,
 }
 
 /// All subscriptions of a session, in no order, each filter once.

@@ -63,12 +63,17 @@ const SHARE_STATS: Nanos = Nanos::from_millis(200);
 /// and be read as soon as these: some acknowledgements and pings.
 const BESIDE: usize = 256;
 
-/// For so long after something urgent a client is read before others.
-const URGENT: Nanos = Nanos::from_secs(2);
+/// For so long after something urgent a client is read before others, milliseconds.
+const URGENT: u32 = 2000;
 /// Units of work of a timer that is due.
 const TIMER: u64 = 16;
 /// Units of work of giving a session its rights.
 const RIGHTS: u64 = 16;
+
+/// Milliseconds, from the beginning again after 49 days.
+fn millis(at: Nanos) -> u32 {
+    (at.0 / 1_000_000) as u32
+}
 
 /// PUBLISH packets received so far.
 struct Publishes {
@@ -227,6 +232,7 @@ impl Shard {
                 arrived: now,
                 tasks: Tasks::default(),
                 tasks_next: false,
+                expires: false,
             },
             sys,
             alias_topic: Vec::new(),
@@ -281,7 +287,7 @@ impl Shard {
             promised: None,
             unheard: false,
             sends_urgent: false,
-            urgent_at: Nanos(0),
+            urgent_at: 0,
             link: false,
             answers_armed: false,
             alias_max: 0,
@@ -534,9 +540,9 @@ impl Shard {
         let came = Publishes::of(&self.hub.stats);
         if let Some(conn) = self.hub.conn(id) {
             if came.urgent != before.urgent {
-                (conn.sends_urgent, conn.urgent_at) = (true, now);
-            } else if now > conn.urgent_at + URGENT {
-                conn.sends_urgent = false;
+                (conn.sends_urgent, conn.urgent_at) = (true, millis(now));
+            } else if conn.sends_urgent {
+                conn.sends_urgent = millis(now).wrapping_sub(conn.urgent_at) <= URGENT;
             }
             // Who sends much beside its admitted flows waits with it.
             let plain = came.all - before.all > came.promised - before.promised;
@@ -993,7 +999,10 @@ impl Shard {
     /// A slice of a task, which puts itself back if something is left.
     fn run_slice(&mut self, task: Task, budget: &mut Budget, now: Nanos) {
         match task {
-            Task::Filters(request) => self.continue_filters(request, budget, now),
+            Task::Filters(request) => {
+                self.continue_filters(request, budget, now);
+                self.share_stats_soon(now);
+            }
             Task::Replay {
                 slot,
                 session: number,
@@ -1002,9 +1011,25 @@ impl Shard {
                 if let Some(session) = session.filter(|it| it.handle.number == number) {
                     session.replay_waits = false;
                     self.hub.pump_within(slot, budget, now);
+                    self.share_stats_soon(now);
                 }
             }
             Task::Access { slot } => self.give_rights(slot, budget),
+            Task::Expire => self.expire_retained(budget, now),
+        }
+    }
+
+    /// Removes retained messages that have expired.
+    fn expire_retained(&mut self, budget: &mut Budget, now: Nanos) {
+        let hub = &mut self.hub;
+        let expired = hub.directory.retained_mut().expire(now, budget);
+        hub.stats.dropped_expired += expired as u64;
+        hub.expires = budget.is_spent();
+        if hub.expires {
+            hub.tasks.push(Task::Expire);
+        }
+        if expired > 0 {
+            self.share_stats_soon(now);
         }
     }
 
@@ -1143,9 +1168,8 @@ impl Shard {
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {
                 let hub = &mut self.hub;
-                if hub.index == 0 {
-                    let expired = hub.directory.retained_mut().expire(now);
-                    hub.stats.dropped_expired += expired as u64;
+                if hub.index == 0 && !std::mem::replace(&mut hub.expires, true) {
+                    hub.tasks.push(Task::Expire);
                 }
                 hub.stats_shared = true;
                 hub.refresh_gauges();
@@ -1198,8 +1222,6 @@ impl Shard {
         self.hub
             .directory
             .share_stats(self.hub.index, &self.hub.stats);
-        let retained = self.hub.directory.retained_mut().expire(now);
-        self.hub.stats.dropped_expired += retained as u64;
         if let Some(mut sys) = self.sys.take() {
             let config = self.hub.config.clone();
             for message in sys.collect(&self.hub.directory, &config, now) {

@@ -22,7 +22,7 @@ use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote
 use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::order;
-use crate::retained::Retained;
+use crate::retained::Entry;
 use crate::route::{Group, Matched, Target};
 use crate::sequence::Number;
 use crate::session::gist;
@@ -421,10 +421,11 @@ impl Shard {
         let directory = retains.then(|| hub.directory.clone());
         let mut retained = directory.as_ref().map(|d| d.retained_mut());
         let mut kept = None;
-        if let (Some(retained), Some(directory)) = (&mut retained, &directory) {
-            let name_of_topic = std::str::from_utf8(topic_bytes).unwrap_or_default();
-            let known = retained.version_of(name_of_topic);
-            let keeps = has_retained_room(hub, retained, &publication);
+        let name_of_topic = std::str::from_utf8(topic_bytes).unwrap_or_default();
+        let mut entry = retained.as_mut().map(|it| it.entry(name_of_topic));
+        if let (Some(entry), Some(directory)) = (&mut entry, &directory) {
+            let known = entry.version();
+            let keeps = has_retained_room(hub, entry, &publication);
             hub.stats.refused_retained_full += u64::from(!keeps);
             if !keeps && name.is_none() {
                 return refuse(hub, id, &raw, session_slot, "no room for retained messages");
@@ -436,7 +437,7 @@ impl Shard {
                 return Ok(acknowledge(hub, id, &raw, session_slot, reason, after));
             }
             let version = match notes.version {
-                0 => directory.next_version(retained),
+                0 => entry.next_version(directory.version_clock()),
                 version => version,
             };
             kept = (keeps && version > known).then_some(version);
@@ -489,8 +490,8 @@ impl Shard {
             let handed = (handed, notes.heed);
             shares::hand_on(hub, wanted, &mut publication, handed, now);
         }
-        if let (Some(retained), Some(version)) = (&mut retained, kept) {
-            retain(hub, retained, &mut publication, version);
+        if let (Some(entry), Some(version)) = (entry, kept) {
+            retain(hub, entry, &mut publication, version);
         }
         drop(retained);
         let entry = routes.get(route);
@@ -744,9 +745,10 @@ impl Shard {
         if message.retain {
             let directory = hub.directory.clone();
             let mut retained = directory.retained_mut();
-            if has_retained_room(hub, &retained, &publication) {
-                notes.version = directory.next_version(&mut retained);
-                retain(hub, &mut retained, &mut publication, notes.version);
+            let mut entry = retained.entry(message.topic());
+            if has_retained_room(hub, &entry, &publication) {
+                notes.version = entry.next_version(directory.version_clock());
+                retain(hub, entry, &mut publication, notes.version);
             } else {
                 hub.stats.refused_retained_full += 1;
             }
@@ -984,23 +986,21 @@ fn begins_with(data: &[u8], prefix: &[u8]) -> bool {
 /// Makes a publication what its topic retains.
 pub(super) fn retain(
     hub: &mut Hub,
-    retained: &mut Retained,
+    entry: Entry<'_>,
     publication: &mut Publication<'_>,
     version: u64,
 ) {
     let message = publication.message(&mut hub.messages).to_be_retained();
     if let Some(journal) = &mut hub.journal {
-        let before = retained.is_stored(message.topic());
-        journal.retain(publication, version, before);
+        journal.retain(publication, version, entry.is_stored());
     }
-    retained.set(message, version);
+    entry.set(message, version);
 }
 
-fn has_retained_room(hub: &Hub, retained: &Retained, publication: &Publication<'_>) -> bool {
+fn has_retained_room(hub: &Hub, entry: &Entry<'_>, publication: &Publication<'_>) -> bool {
     let limits = &hub.config.limits;
     publication.parts.payload.is_empty()
-        || retained.has_room(
-            std::str::from_utf8(publication.parts.topic).unwrap_or_default(),
+        || entry.has_room(
             publication.size(),
             limits.max_retained_messages,
             limits.max_retained_bytes,

@@ -18,17 +18,15 @@ use super::{Fail, Shard};
 use crate::federation::Notes;
 use crate::hub::{Hub, Publication};
 use crate::index::generation_slot;
-use crate::retained::Retained;
+use crate::retained::{DigestCursor, Found, PARTS, Retained, digest, part};
 use crate::route::{Matched, Target};
-use crate::{Message, Nanos};
+use crate::{Budget, Message, Nanos};
 
 /// Where neighbours compare what they retain. Who is sent all that is retained has
 /// subscribed there, too.
 pub(super) const TOPIC: &str = "$mesh/retained";
-/// Parts of what is retained.
-const PARTS: usize = 64;
-/// Digests in one message.
-const BATCH: usize = 4096;
+/// Digests in one message, and topics looked at for it.
+const BATCH: u64 = 4096;
 
 /// What kind of message it is, as its first byte.
 const SUMS: u8 = 0;
@@ -52,10 +50,10 @@ impl Lack {
     }
 
     /// What is to be sent of topics that have nothing any more.
-    pub(crate) fn gone(&self, retained: &Retained, now: Nanos) -> Vec<Arc<Message>> {
+    pub(crate) fn gone(&self, retained: &Retained, now: Nanos) -> Vec<Found> {
         let gone = retained.gone_since();
         gone.filter(|(topic, version)| self.has(topic, *version))
-            .map(|(topic, _)| removal(topic, now))
+            .map(|(topic, _)| Found::removal(removal(topic, now)))
             .collect()
     }
 }
@@ -64,26 +62,6 @@ impl Lack {
 fn removal(topic: &str, now: Nanos) -> Arc<Message> {
     let qos = QoS::AtLeastOnce;
     Message::new(topic.as_bytes(), Properties::EMPTY, b"", qos, true, now, 0)
-}
-
-/// A number for what a topic retains, the same in every broker.
-fn digest(topic: &str, version: u64) -> u64 {
-    punctual_model::digest(topic.bytes().chain(version.to_be_bytes()))
-}
-
-/// The bit of the part that a digest is in.
-fn part(digest: u64) -> u64 {
-    1 << (digest >> 58)
-}
-
-fn sums(retained: &Retained) -> [u64; PARTS] {
-    let mut sums = [0u64; PARTS];
-    for (topic, version) in retained.versions() {
-        let digest = digest(topic, version);
-        let sum = &mut sums[(digest >> 58) as usize];
-        *sum = sum.wrapping_add(digest);
-    }
-    sums
 }
 
 /// Who gets a message: who wants it and, with `all`, every neighbour that has subscribed
@@ -131,13 +109,14 @@ impl Shard {
         let hub = &mut self.hub;
         let directory = hub.directory.clone();
         let mut retained = directory.retained_mut();
-        if retained.get(topic).is_none() {
+        let mut entry = retained.entry(topic);
+        if !entry.is_there() {
             return false;
         }
         let empty = removal(topic, now);
         let mut publication = Publication::from_message(&empty, now);
-        let version = directory.next_version(&mut retained);
-        retain(hub, &mut retained, &mut publication, version);
+        let version = entry.next_version(directory.version_clock());
+        retain(hub, entry, &mut publication, version);
         drop(retained);
         if is_common(hub, topic.as_bytes()) {
             let nobody = Matched::new(Vec::new(), Vec::new());
@@ -155,7 +134,7 @@ impl Shard {
 
     /// A link begins to carry: what both ends retain is compared.
     pub(super) fn compare_retained(&mut self, slot: u32) {
-        let sums = sums(&self.hub.directory.retained());
+        let sums = self.hub.directory.retained().sums();
         let mut message = vec![SUMS];
         message.extend(sums.iter().flat_map(|sum| sum.to_be_bytes()));
         self.tell_of_retained(slot, &message);
@@ -179,7 +158,7 @@ impl Shard {
         let mut words = words.iter().copied().map(u64::from_be_bytes);
         match *kind {
             SUMS if words.len() == PARTS => {
-                let own = sums(&self.hub.directory.retained());
+                let own = self.hub.directory.retained().sums();
                 let differ = words.zip(own).enumerate();
                 let differ = differ.filter(|(_, (theirs, own))| theirs != own);
                 let parts = differ.fold(0u64, |parts, (at, _)| parts | 1 << at);
@@ -212,22 +191,24 @@ impl Shard {
         if parts == 0 {
             return;
         }
-        let retained = self.hub.directory.retained();
-        let all = retained.versions();
-        let all = all.map(|(topic, version)| digest(topic, version));
-        let own: Vec<u64> = all.filter(|digest| part(*digest) & parts != 0).collect();
-        drop(retained);
-        let mut left = &own[..];
+        let mut from = DigestCursor::default();
         loop {
-            let (batch, rest) = left.split_at(left.len().min(BATCH));
-            let mut message = vec![if rest.is_empty() { HAS } else { HAS_AND_MORE }];
+            // Others may change what is retained between two messages.
+            let mut budget = Budget::new(BATCH);
+            let mut own = Vec::new();
+            let retained = self.hub.directory.retained();
+            let done = retained.digests(parts, &mut from, &mut budget, &mut own);
+            drop(retained);
+            if own.is_empty() && !done {
+                continue;
+            }
+            let mut message = vec![if done { HAS } else { HAS_AND_MORE }];
             message.extend_from_slice(&parts.to_be_bytes());
-            message.extend(batch.iter().flat_map(|digest| digest.to_be_bytes()));
+            message.extend(own.iter().flat_map(|digest| digest.to_be_bytes()));
             self.tell_of_retained(slot, &message);
-            if rest.is_empty() {
+            if done {
                 return;
             }
-            left = rest;
         }
     }
 

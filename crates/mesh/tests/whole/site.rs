@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Output, Received, Restorer, Scope, Seeker, Shard, StoreTrouble,
-    Testament, Understands,
+    Budget, Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
+    MessageName, MoveTimes, Output, Received, Restorer, RetainedCursor, Scope, Seeker, Shard,
+    StoreTrouble, Testament, Understands,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{
@@ -420,7 +420,9 @@ impl Running {
 
     /// What it retains: topics and payloads.
     pub fn retains(&self, now: Nanos) -> Vec<(String, String)> {
-        let (messages, more) = self.directory.retained_page("#", "", usize::MAX, now);
+        let (from, mut budget) = (RetainedCursor::default(), Budget::unlimited());
+        let (messages, more) =
+            (self.directory).retained_page("#", &from, usize::MAX, &mut budget, now);
         assert_eq!(more, None);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let both = |message: &Arc<Message>| (message.topic().into(), text(message.payload()));

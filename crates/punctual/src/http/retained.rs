@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use punctual_broker::{Message, Nanos};
+use punctual_broker::{Budget, Message, Nanos, RetainedCursor};
 use punctual_codec::topic;
 use serde::Serialize;
 use tokio::task::yield_now;
@@ -22,6 +22,8 @@ use super::query::{Name, Query, check_topic};
 
 /// Payloads above this size are left out.
 const PAYLOAD: usize = 1 << 20;
+/// Work of one search under the lock, see [`Budget`].
+const SEARCH: u64 = 4096;
 
 /// A retained message.
 #[derive(Debug, Serialize)]
@@ -97,19 +99,17 @@ async fn collect(
     limit: usize,
     now: Nanos,
 ) -> (Vec<Arc<Message>>, bool) {
-    // The smallest text above `after`; topics cannot contain U+0000.
-    let first = after.map_or(String::new(), |after| format!("{after}\0"));
-    let mut from: Box<str> = first.as_str().into();
+    let mut from = after.map(RetainedCursor::after).unwrap_or_default();
     let (mut found, mut bytes) = (Vec::new(), 0);
     loop {
         // One more shows whether there is one.
         let room = limit + 1 - found.len();
-        let (messages, next) = app.directory.retained_page(filter, &from, room, now);
+        let mut budget = Budget::new(SEARCH);
+        let page = app
+            .directory
+            .retained_page(filter, &from, room, &mut budget, now);
+        let (messages, next) = page;
         for message in messages {
-            // A filter without wildcard finds its topic wherever it begins.
-            if message.topic() < first.as_str() {
-                continue;
-            }
             bytes += message.topic().len() + message.payload().len().min(PAYLOAD);
             if found.len() == limit || (bytes > PAGE_BYTES && !found.is_empty()) {
                 return (found, true);
@@ -133,8 +133,11 @@ pub(super) async fn get(
     Query::new(&uri).finish()?;
     check_topic("topic", &topic)?;
     let now = app.clock.now();
-    let (messages, _) = app.directory.retained_page(&topic, "", 1, now);
-    match messages.first() {
+    let (from, mut budget) = (RetainedCursor::default(), Budget::new(SEARCH));
+    let page = app
+        .directory
+        .retained_page(&topic, &from, 1, &mut budget, now);
+    match page.0.first() {
         Some(message) => Ok(Json(Retained::new(message, now))),
         None => Err(unknown(&topic)),
     }
