@@ -12,7 +12,8 @@ use punctual_codec::{
 };
 use smallvec::SmallVec;
 
-use super::publish::{Packed, is_congested};
+use super::publish::is_congested;
+use super::run::Packed;
 use super::{Fail, Next, Shard, replica};
 use crate::brake;
 use crate::directory::SessionHandle;

@@ -8,8 +8,9 @@
 use punctual_codec::Frame;
 
 use super::Shard;
-use super::publish::{Run, pause_or_go_on};
+use super::publish::pause_or_go_on;
 use super::row::Row;
+use super::run::Run;
 use crate::Nanos;
 use crate::egress::{Class, SHARE_FROM};
 use crate::hub::{ConnId, Hub, Publication, State};
