@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -13,6 +12,7 @@ use punctual_codec::QoS;
 use smallvec::SmallVec;
 
 use crate::directory::{Directory, SessionHandle};
+use crate::group::Group;
 use crate::index::{Generation, Subscriber, generation_slot};
 use crate::journal::{self, Durability, DurabilityRule};
 use crate::order::Order;
@@ -76,45 +76,33 @@ impl Target {
     }
 }
 
-/// A shared subscription: one of its members receives each message.
-#[derive(Debug, Clone)]
-pub(crate) struct Group {
-    /// Whose turn it is.
-    pub(crate) cursor: Arc<AtomicU32>,
-    /// Those of this broker.
-    pub(crate) members: Box<[Target]>,
-    /// Of its filter, see [`crate::federation::sign`].
-    pub(crate) sign: u32,
-    /// Signs of other brokers where it has members.
-    pub(crate) elsewhere: Arc<[u32]>,
-}
+/// Shared subscriptions of one topic.
+pub(crate) type Groups = SmallVec<[Arc<Group>; 1]>;
 
 /// All receivers of one topic.
 #[derive(Debug)]
 pub(crate) struct Matched {
     /// By shard, each list in the order of session numbers.
     pub(crate) shards: SmallVec<[(u16, Arc<[Target]>); 1]>,
-    pub(crate) groups: Box<[Group]>,
-    /// Highest QoS anyone receives with.
+    pub(crate) groups: Groups,
+    /// Highest QoS anyone receives with; with groups, whose members come and go, the highest of all.
     pub(crate) max_qos: QoS,
 }
 
 impl Matched {
     /// Takes targets sorted by shard.
-    pub(crate) fn new(targets: Vec<Target>, groups: Vec<Group>) -> Self {
-        let max_qos = targets
-            .iter()
-            .chain(groups.iter().flat_map(|g| g.members.iter()))
-            .map(|t| t.qos)
-            .max()
-            .unwrap_or_default();
+    pub(crate) fn new(targets: Vec<Target>, groups: Groups) -> Self {
+        let max_qos = match groups.is_empty() {
+            true => targets.iter().map(|t| t.qos).max().unwrap_or_default(),
+            false => QoS::ExactlyOnce,
+        };
         let shards = targets
             .chunk_by(|a, b| a.session.shard == b.session.shard)
             .map(|chunk| (chunk[0].session.shard, Arc::from(chunk)))
             .collect();
         Self {
             shards,
-            groups: groups.into(),
+            groups,
             max_qos,
         }
     }
@@ -130,9 +118,8 @@ impl Matched {
 
     /// Bytes that the targets take.
     fn weight(&self) -> usize {
-        let groups = self.groups.iter().map(|group| group.members.len());
         let targets = self.shards.iter().map(|(_, targets)| targets.len());
-        targets.chain(groups).sum::<usize>() * size_of::<Target>()
+        targets.sum::<usize>() * size_of::<Target>()
     }
 }
 

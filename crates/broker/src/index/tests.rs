@@ -97,8 +97,10 @@ fn found(matched: &Matched) -> Expected {
         .groups
         .iter()
         .map(|group| {
-            let members = group.members.iter();
+            let members = group.members();
             let mut members: Vec<_> = members
+                .here
+                .iter()
                 .map(|t| {
                     (
                         t.session.number,
@@ -260,4 +262,51 @@ fn the_cache_is_bounded_in_bytes() {
         }
         assert!(cache.weight() < 1_200_000, "{}", cache.weight());
     }
+}
+
+/// Who comes to a shared subscription that has members, and who leaves others there, makes no route
+/// doubtful, and costs none anything.
+#[test]
+fn members_are_no_matter_of_routes() {
+    let directory = Directory::new(1);
+    let sessions: Vec<_> = (0..1000)
+        .map(|n| directory.handle(&Arc::from(format!("c{n}")), 0, n))
+        .collect();
+    let subscribe = |session: &Arc<SessionHandle>| {
+        let subscriber = Subscriber {
+            session: session.clone(),
+            options: SubscribeOptions::default(),
+            id: 0,
+            demoted: false,
+            numbered: false,
+        };
+        let mut index = directory.index_mut();
+        index.subscribe("$share/group/t/#", subscriber, &directory.generations)
+    };
+    let mut cache = RouteCache::new(1000, Vec::new(), Vec::new());
+    let slot = generation_slot("t");
+    let nobody = directory.generations.current(slot);
+    assert!(subscribe(&sessions[0]));
+    let one = directory.generations.current(slot);
+    assert!(one != nobody);
+    let route = cache.insert("t/1", &directory);
+    let weight = cache.weight();
+    for session in &sessions[1..] {
+        assert!(subscribe(session));
+    }
+    assert_eq!(directory.generations.current(slot), one);
+    let members = |cache: &RouteCache| cache.get(route).matched.groups[0].members().here.len();
+    assert_eq!((members(&cache), cache.weight()), (1000, weight));
+    for session in &sessions[1..] {
+        let mut index = directory.index_mut();
+        assert!(index.unsubscribe("$share/group/t/#", session, &directory.generations));
+    }
+    assert_eq!(directory.generations.current(slot), one);
+    assert_eq!(members(&cache), 1);
+    let mut index = directory.index_mut();
+    index.unsubscribe("$share/group/t/#", &sessions[0], &directory.generations);
+    drop(index);
+    assert!(directory.generations.current(slot) != one);
+    assert_eq!(cache.find(b"t/1", route, &directory), Some(route));
+    assert!(cache.get(route).matched.is_empty());
 }

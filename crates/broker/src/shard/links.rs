@@ -28,7 +28,7 @@ use crate::journal::{AWAITED, BEHIND, Durability, Journal, Nature, Reception};
 use crate::message::Parts;
 use crate::parked::Cause;
 use crate::room::Need;
-use crate::route::{Matched, Route, Target};
+use crate::route::{Groups, Matched, Route, Target};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load};
 use crate::timers::Timer;
@@ -176,8 +176,8 @@ impl Reach {
             .iter()
             .flat_map(|(_, targets)| targets.iter());
         let groups = match self.clients {
-            true => matched.groups.to_vec(),
-            false => Vec::new(),
+            true => matched.groups.clone(),
+            false => Groups::new(),
         };
         Matched::new(all.filter(gets).cloned().collect(), groups)
     }

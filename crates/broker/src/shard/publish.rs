@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::admission::{self, Course, Sizes};
 use super::links::{self, Incoming, Reach, Wait};
 use super::run::{Packed, not_a_run};
-use super::shares::{self, Sharing};
+use super::shares::{self, Choice, Sharing, choose};
 use super::{Fail, Next, Shard, replica};
 use crate::access::may_publish;
 use crate::answers::{self, put_answer};
@@ -24,7 +24,7 @@ use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::order;
 use crate::retained::Retained;
-use crate::route::{Group, Matched, Target};
+use crate::route::{Matched, Target};
 use crate::sequence::Number;
 use crate::session::gist;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
@@ -596,7 +596,7 @@ impl Shard {
             let near = matched
                 .targets()
                 .filter(|it| !it.session.link || carries(it));
-            Matched::new(near.cloned().collect(), matched.groups.to_vec())
+            Matched::new(near.cloned().collect(), matched.groups.clone())
         });
         let matched = near.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.
@@ -895,7 +895,7 @@ pub(super) fn deliver_all(
 ) -> Result<(), ()> {
     let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
     let refusable = refusable && hub.config.queue_full == QueueFull::Refuse;
-    let mut members: SmallVec<[&Target; 4]> = SmallVec::new();
+    let mut members: SmallVec<[Target; 2]> = SmallVec::new();
     let groups = if publication.relayed {
         &[][..]
     } else {
@@ -903,12 +903,12 @@ pub(super) fn deliver_all(
     };
     for group in groups {
         match choose(hub, group, publication) {
-            Some(member) => members.push(member),
-            None if refusable && group.members.iter().any(|t| is_kept(t, publication)) => {
-                report_full(hub, &group.members[0], now);
+            Choice::Member(member) => members.push(member),
+            Choice::Full(member) if refusable => {
+                report_full(hub, &member, now);
                 return Err(());
             }
-            None => hub.stats.dropped_offline += 1,
+            Choice::Full(_) | Choice::Nobody => hub.stats.dropped_offline += 1,
         }
     }
     // Who gets it here and somewhere else, too, having moved, is to recognise it.
@@ -981,7 +981,7 @@ pub(super) fn deliver_all(
             );
         }
     }
-    for member in members {
+    for member in &members {
         if member.session.shard == hub.index {
             if let Some(receiver) = hub.deliver(publication, member, now)
                 && let Some(publisher) = publisher
@@ -1035,7 +1035,7 @@ fn is_own(target: &Target, publication: &Publication<'_>) -> bool {
 }
 
 /// Whether a receiver is to get the message with QoS above 0.
-fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
+pub(super) fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
     publication.qos.min(target.qos) != QoS::AtMostOnce
 }
 
@@ -1044,7 +1044,7 @@ fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
 fn promise_room(
     hub: &mut Hub,
     matched: &Matched,
-    members: &[&Target],
+    members: &[Target],
     publication: &Publication<'_>,
     now: Nanos,
 ) -> Result<usize, ()> {
@@ -1081,16 +1081,16 @@ fn promise_room(
         // copy with QoS 0 counts too: it may fill the buffer that the next is
         // to be sent from.
         kept().find_map(|(at, target)| {
-            let before = all().chain(members[..at].iter().copied());
+            let before = all().chain(&members[..at]);
             let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
-            (!promise(target, copies.count())).then_some(*target)
+            (!promise(target, copies.count())).then_some(target)
         })
     });
     let Some(full) = full else {
         return Ok(reserved);
     };
     for target in plain()
-        .chain(kept().map(|(_, target)| *target))
+        .chain(kept().map(|(_, target)| target))
         .take(checked)
     {
         if target.session.shard != hub.index {
@@ -1129,26 +1129,4 @@ pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>
 fn is_noted(hub: &Hub, session: u32) -> bool {
     let session = hub.sessions.get(session);
     session.is_some_and(|session| session.handle.takes_notes())
-}
-
-/// The member of a shared subscription whose turn it is: the next one that is
-/// connected and keeps up; failing that, one that is connected; failing that,
-/// for QoS 1 and 2, one whose session can keep the message. Where policy drops
-/// messages, one whose queue is full is better than none.
-fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Option<&'a Target> {
-    let members = &group.members;
-    let start = group.cursor.fetch_add(1, Ordering::Relaxed) as usize;
-    let turn = |n: usize| &members[(start + n) % members.len()];
-    let connected = |target: &&Target| target.session.connected.load(Ordering::Acquire);
-    let kept = |target: &&Target| is_kept(target, publication) || hub.config.queue_qos0_offline;
-    let has_room = |target: &&Target| has_room(hub, target, publication);
-    let all = || (0..members.len()).map(turn);
-    let with_room = all()
-        .find(|t| connected(t) && !is_congested(t) && has_room(t))
-        .or_else(|| all().find(|t| connected(t) && has_room(t)))
-        .or_else(|| all().find(|t| kept(t) && has_room(t)));
-    if with_room.is_some() || hub.config.queue_full == QueueFull::Refuse {
-        return with_room;
-    }
-    all().find(connected).or_else(|| all().find(kept))
 }
