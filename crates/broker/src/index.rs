@@ -18,7 +18,7 @@ use punctual_codec::{QoS, SubscribeOptions, topic};
 
 use crate::directory::SessionHandle;
 use crate::group::Group;
-use crate::route::{Groups, Matched, Target};
+use crate::route::{Groups, Matched, Target, TargetList};
 
 /// Generation counters for filters by first level.
 const GENERATIONS: usize = 256;
@@ -444,7 +444,7 @@ impl Index {
 
 #[derive(Default)]
 struct Collector {
-    targets: Vec<Target>,
+    targets: TargetList,
     groups: Groups,
 }
 

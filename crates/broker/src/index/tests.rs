@@ -310,3 +310,56 @@ fn members_are_no_matter_of_routes() {
     assert_eq!(cache.find(b"t/1", route, &directory), Some(route));
     assert!(cache.get(route).matched.is_empty());
 }
+
+/// Many topics that are seen once do not drive out those that are in use, and a number is never
+/// that of another topic.
+#[test]
+fn the_cache_keeps_what_is_used() {
+    const CAPACITY: usize = 100;
+    let directory = Directory::new(1);
+    let mut cache = RouteCache::new(CAPACITY, Vec::new(), Vec::new());
+    let mut topics = std::collections::HashMap::new();
+    let mut misses = 0;
+    let mut ask = |cache: &mut RouteCache, topic: &str, guess: u64| {
+        let found = cache.find(topic.as_bytes(), guess, &directory);
+        misses += usize::from(found.is_none());
+        let number = found.unwrap_or_else(|| cache.insert(topic, &directory));
+        assert_eq!(cache.get(number).topic(), topic);
+        assert!(cache.len() <= CAPACITY);
+        let known = topics.entry(number).or_insert_with(|| topic.to_owned());
+        assert_eq!(known, topic, "one number for two topics");
+        (number, misses)
+    };
+    let mut before = 0;
+    for n in 0..20_000 {
+        ask(&mut cache, &format!("once/{n}"), before);
+        (before, _) = ask(&mut cache, &format!("used/{}", n % 20), before);
+    }
+    let (_, before) = ask(&mut cache, "used/0", 0);
+    for n in 0..20 {
+        ask(&mut cache, &format!("used/{n}"), 0);
+    }
+    let (_, after) = ask(&mut cache, "used/0", 0);
+    assert_eq!(after, before, "what is used is not known");
+    assert!(before < 20_000 + 200, "{before} misses");
+}
+
+/// Rules that change reach topics that are known.
+#[test]
+fn known_topics_follow_new_rules() {
+    let directory = Directory::new(1);
+    let mut cache = RouteCache::new(10, Vec::new(), Vec::new());
+    let route = cache.insert("a/b", &directory);
+    assert!(cache.get(route).rule.is_none());
+    let rule = crate::UrgencyRule {
+        filter: "a/#".into(),
+        urgency: crate::Urgency::default(),
+        requirements: punctual_model::Requirements::NONE,
+    };
+    cache.set_rules(&[rule], &[]);
+    let route = cache.find(b"a/b", route, &directory).unwrap();
+    assert!(cache.get(route).rule.is_some());
+    cache.set_rules(&[], &[]);
+    let route = cache.find(b"a/b", route, &directory).unwrap();
+    assert!(cache.get(route).rule.is_none());
+}

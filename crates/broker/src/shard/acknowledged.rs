@@ -61,7 +61,7 @@ impl Shard {
         }
         let route = routes.get(route);
         let topic = route.topic().as_bytes();
-        let matched = route.matched.as_ref();
+        let matched = &route.matched;
         let [(shard, targets)] = &*matched.shards else {
             return None;
         };

@@ -28,7 +28,7 @@ use crate::journal::{AWAITED, BEHIND, Durability, Journal, Nature, Reception};
 use crate::message::Parts;
 use crate::parked::Cause;
 use crate::room::Need;
-use crate::route::{Groups, Matched, Route, Target};
+use crate::route::{Groups, Matched, Route, Target, TargetList};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load};
 use crate::timers::Timer;
@@ -179,7 +179,7 @@ impl Reach {
             true => matched.groups.clone(),
             false => Groups::new(),
         };
-        Matched::new(all.filter(gets).cloned().collect(), groups)
+        Matched::new(all.filter(gets).cloned().collect::<TargetList>(), groups)
     }
 }
 

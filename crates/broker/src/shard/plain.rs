@@ -51,7 +51,7 @@ impl Shard {
             conn.note_origin(alias, name.origin);
         }
         let route = routes.get(route);
-        let matched = route.matched.as_ref();
+        let matched = &route.matched;
         // Those of this shard, if they are all.
         let targets: Option<&[Target]> = match &*matched.shards {
             _ if !matched.groups.is_empty() => None,

@@ -24,7 +24,7 @@ use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::order;
 use crate::retained::Retained;
-use crate::route::{Matched, Target};
+use crate::route::{Matched, Target, TargetList};
 use crate::sequence::Number;
 use crate::session::gist;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
@@ -436,7 +436,7 @@ impl Shard {
                 None => routes.insert(topic::validate_name(topic_bytes)?, &hub.directory),
             };
         }
-        let matched = routes.get(route).matched.as_ref();
+        let matched = &routes.get(route).matched;
         let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
         let wanted = matched;
         let mut handed = SmallVec::new();
@@ -578,7 +578,7 @@ impl Shard {
             Some(route) => route,
             None => routes.insert(message.topic(), &hub.directory),
         };
-        let matched = routes.get(route).matched.as_ref();
+        let matched = &routes.get(route).matched;
         let common = replica::is_common(hub, message.topic_bytes())
             && (!notes.is_empty() || !matched.groups.is_empty());
         let common = common.then(|| {
@@ -596,7 +596,10 @@ impl Shard {
             let near = matched
                 .targets()
                 .filter(|it| !it.session.link || carries(it));
-            Matched::new(near.cloned().collect(), matched.groups.clone())
+            Matched::new(
+                near.cloned().collect::<TargetList>(),
+                matched.groups.clone(),
+            )
         });
         let matched = near.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.

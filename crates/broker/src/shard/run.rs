@@ -191,7 +191,7 @@ impl Shard {
             hub.stats.publishes_recognised += extent.messages;
             return Ok(pause_or_go_on(hub, id));
         }
-        let matched = entry.matched.as_ref();
+        let matched = &entry.matched;
         let (mut together, mut here) = (entry.rule.is_none() && matched.groups.is_empty(), &[][..]);
         for (shard, targets) in &matched.shards {
             match *shard == hub.index {
