@@ -1,7 +1,7 @@
 //! What the shards of one broker share: the subscription index, retained
 //! messages, which shard owns which session, bounds over all shards, and
 //! access rights. Nothing here is touched for a message whose topic a shard
-//! has seen before, except for reading two counters.
+//! has seen before, except for reading two counters, and for members of shared subscriptions.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -62,13 +62,24 @@ pub(crate) struct SessionHandle {
     pub(crate) congested: AtomicBool,
     /// Whether the store has it.
     durable: AtomicBool,
+    /// Whether there are messages that it may not receive,
+    restricted: AtomicBool,
+    /// and which.
     permissions: RwLock<Option<Arc<dyn Permissions>>>,
 }
 
 impl SessionHandle {
-    pub(crate) fn may_receive(&self, topic: &str) -> bool {
+    /// Whether messages on a topic may be delivered to it.
+    #[inline]
+    pub(crate) fn may_receive(&self, topic: &[u8]) -> bool {
+        !self.restricted.load(Ordering::Acquire) || self.is_permitted(topic)
+    }
+
+    fn is_permitted(&self, topic: &[u8]) -> bool {
         match &*read(&self.permissions) {
-            Some(permissions) => permissions.may_receive(topic),
+            Some(permissions) => {
+                std::str::from_utf8(topic).is_ok_and(|topic| permissions.may_receive(topic))
+            }
             None => true,
         }
     }
@@ -136,7 +147,9 @@ impl SessionHandle {
     }
 
     pub(crate) fn set_permissions(&self, permissions: Option<Arc<dyn Permissions>>) {
+        let restricted = permissions.is_some();
         *write(&self.permissions) = permissions;
+        self.restricted.store(restricted, Ordering::Release);
     }
 }
 
@@ -553,6 +566,7 @@ impl Directory {
             brake: RwLock::default(),
             congested: AtomicBool::new(false),
             durable: AtomicBool::new(false),
+            restricted: AtomicBool::new(false),
             permissions: RwLock::new(None),
         })
     }

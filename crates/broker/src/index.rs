@@ -17,8 +17,8 @@ use hashbrown::HashTable;
 use punctual_codec::{QoS, SubscribeOptions, topic};
 
 use crate::directory::SessionHandle;
-use crate::federation::sign;
-use crate::route::{Group, Matched, Target};
+use crate::group::Group;
+use crate::route::{Groups, Matched, Target, TargetList};
 
 /// Generation counters for filters by first level.
 const GENERATIONS: usize = 256;
@@ -37,33 +37,6 @@ pub(crate) struct Subscriber {
     pub(crate) numbered: bool,
 }
 
-#[derive(Debug)]
-struct ShareGroup {
-    name: Box<str>,
-    cursor: Arc<AtomicU32>,
-    members: Vec<Subscriber>,
-    /// Of its filter.
-    sign: u32,
-    /// Signs of other brokers of the mesh where it has members.
-    elsewhere: Arc<[u32]>,
-}
-
-impl ShareGroup {
-    fn new(name: &str, filter: &str) -> Self {
-        Self {
-            name: name.into(),
-            cursor: Arc::new(AtomicU32::new(0)),
-            members: Vec::new(),
-            sign: sign(filter),
-            elsewhere: Arc::default(),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.elsewhere.is_empty()
-    }
-}
-
 /// Who subscribed to exactly one filter.
 #[derive(Debug, Default)]
 struct Subscribers {
@@ -73,12 +46,23 @@ struct Subscribers {
         clippy::box_collection,
         reason = "a word instead of three in every node"
     )]
-    groups: Option<Box<Vec<ShareGroup>>>,
+    groups: Option<Box<Vec<Arc<Group>>>>,
 }
 
 impl Subscribers {
     fn is_empty(&self) -> bool {
         self.plain.is_empty() && self.groups.is_none()
+    }
+
+    /// The group of that name, and whether there was none. `filter` with the share prefix.
+    fn group_or_insert(&mut self, name: &str, filter: &str) -> (&Group, bool) {
+        let groups = self.groups.get_or_insert_default();
+        let known = groups.iter().position(|group| group.name() == name);
+        let at = known.unwrap_or_else(|| {
+            groups.push(Arc::new(Group::new(name, filter)));
+            groups.len() - 1
+        });
+        (&groups[at], known.is_none())
     }
 }
 
@@ -200,20 +184,18 @@ impl Index {
     ) -> bool {
         let (share, plain) = topic::split_share(filter);
         let subscribers = self.subscribers_or_insert(plain);
-        let members = match share {
-            None => &mut subscribers.plain,
-            Some(name) => {
-                let groups = subscribers.groups.get_or_insert_default();
-                let at = match groups.iter().position(|g| *g.name == *name) {
-                    Some(at) => at,
-                    None => {
-                        groups.push(ShareGroup::new(name, filter));
-                        groups.len() - 1
-                    }
-                };
-                &mut groups[at].members
+        if let Some(name) = share {
+            let (group, is_new) = subscribers.group_or_insert(name, filter);
+            let new = group.add(Target {
+                shared: true,
+                ..Target::new(&subscriber)
+            });
+            if is_new {
+                generations.bump(plain);
             }
-        };
+            return new;
+        }
+        let members = &mut subscribers.plain;
         let existing = members
             .iter_mut()
             .find(|s| Arc::ptr_eq(&s.session, &subscriber.session));
@@ -262,21 +244,15 @@ impl Index {
         let (Some(name), plain) = topic::split_share(filter) else {
             return;
         };
-        let groups = self
+        let (group, is_new) = self
             .subscribers_or_insert(plain)
-            .groups
-            .get_or_insert_default();
-        match groups.iter_mut().find(|group| *group.name == *name) {
-            Some(group) => group.elsewhere = brokers.into(),
-            None => {
-                let mut group = ShareGroup::new(name, filter);
-                group.elsewhere = brokers.into();
-                groups.push(group);
-            }
+            .group_or_insert(name, filter);
+        group.set_elsewhere(brokers);
+        if is_new {
+            generations.bump(plain);
         }
-        generations.bump(plain);
         // What is empty now goes.
-        self.change(filter, |_| false);
+        self.change(filter, generations, |_| false, |_| false);
     }
 
     /// Removes the subscription of `session` to `filter`. Says whether there
@@ -287,22 +263,25 @@ impl Index {
         session: &Arc<SessionHandle>,
         generations: &Generations,
     ) -> bool {
-        let removed = self.change(filter, |members| {
+        let plain = |members: &mut Vec<Subscriber>| {
             let found = members
                 .iter()
                 .position(|s| Arc::ptr_eq(&s.session, session));
             found.map(|i| members.swap_remove(i)).is_some()
-        });
-        if removed {
-            generations.bump(topic::split_share(filter).1);
-        }
-        removed
+        };
+        self.change(filter, generations, plain, |group| group.remove(session))
     }
 
-    /// Changes the subscribers to a filter, and forgets it if there are none. Says what
-    /// `change` says.
-    fn change(&mut self, filter: &str, change: impl FnOnce(&mut Vec<Subscriber>) -> bool) -> bool {
-        let (share, plain) = topic::split_share(filter);
+    /// Changes those who subscribed to a filter, by `change` or as a group by `share`, and forgets
+    /// it if there are none. Says what the one that was called says.
+    fn change(
+        &mut self,
+        filter: &str,
+        generations: &Generations,
+        change: impl FnOnce(&mut Vec<Subscriber>) -> bool,
+        share: impl FnOnce(&Group) -> bool,
+    ) -> bool {
+        let (name, plain) = topic::split_share(filter);
         let (path, below) = match plain.strip_suffix('#') {
             Some(path) => (path.strip_suffix('/'), true),
             None => (Some(plain), false),
@@ -320,19 +299,29 @@ impl Index {
             (true, Some(below)) => below,
             (true, None) => return false,
         };
-        let changed = match share {
-            None => change(&mut subscribers.plain),
-            Some(name) => subscribers.groups.as_mut().is_some_and(|groups| {
-                let Some(i) = groups.iter().position(|g| *g.name == *name) else {
-                    return false;
-                };
-                let changed = change(&mut groups[i].members);
-                if groups[i].is_empty() {
-                    groups.swap_remove(i);
-                }
-                changed
-            }),
+        // Routes hold the group itself, and see for themselves who is in it.
+        let (changed, gone) = match name {
+            None => {
+                let changed = change(&mut subscribers.plain);
+                (changed, changed)
+            }
+            Some(name) => {
+                let groups = subscribers.groups.as_mut();
+                let known = groups.and_then(|groups| {
+                    let at = groups.iter().position(|group| group.name() == name)?;
+                    let changed = share(&groups[at]);
+                    let gone = groups[at].members().is_empty();
+                    if gone {
+                        groups.swap_remove(at);
+                    }
+                    Some((changed, gone))
+                });
+                known.unwrap_or_default()
+            }
         };
+        if gone {
+            generations.bump(plain);
+        }
         if subscribers.groups.as_ref().is_some_and(|g| g.is_empty()) {
             subscribers.groups = None;
         }
@@ -455,35 +444,18 @@ impl Index {
 
 #[derive(Default)]
 struct Collector {
-    targets: Vec<Target>,
-    groups: Vec<Group>,
+    targets: TargetList,
+    groups: Groups,
 }
 
 impl Collector {
     fn add(&mut self, subscribers: &Subscribers, topic: &str) {
-        let allowed = |s: &&Subscriber| s.session.may_receive(topic);
+        let allowed = |s: &&Subscriber| s.session.may_receive(topic.as_bytes());
         for subscriber in subscribers.plain.iter().filter(allowed) {
             self.targets.push(Target::new(subscriber));
         }
-        for group in subscribers.groups.iter().flat_map(|groups| groups.iter()) {
-            let members: Box<[Target]> = group
-                .members
-                .iter()
-                .filter(allowed)
-                .map(|member| Target {
-                    shared: true,
-                    ..Target::new(member)
-                })
-                .collect();
-            if !members.is_empty() || !group.elsewhere.is_empty() {
-                self.groups.push(Group {
-                    cursor: group.cursor.clone(),
-                    members,
-                    sign: group.sign,
-                    elsewhere: group.elsewhere.clone(),
-                });
-            }
-        }
+        let groups = subscribers.groups.iter().flat_map(|groups| groups.iter());
+        self.groups.extend(groups.cloned());
     }
 
     fn finish(mut self) -> Matched {

@@ -25,6 +25,7 @@ mod depth;
 mod directory;
 mod egress;
 mod federation;
+mod group;
 mod hub;
 mod index;
 mod journal;

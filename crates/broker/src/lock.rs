@@ -1,7 +1,7 @@
 //! Locks of what shards share with each other and with their shell.
 //!
-//! Messages that go where messages of their topic went before take none. They are
-//! counted by thread, so that a test can show it.
+//! Messages that go where messages of their topic went before take none, but one for each shared
+//! subscription. They are counted by thread, so that a test can show it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::BuildHasher;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -13,6 +13,7 @@ use punctual_codec::QoS;
 use smallvec::SmallVec;
 
 use crate::directory::{Directory, SessionHandle};
+use crate::group::Group;
 use crate::index::{Generation, Subscriber, generation_slot};
 use crate::journal::{self, Durability, DurabilityRule};
 use crate::order::Order;
@@ -76,45 +77,62 @@ impl Target {
     }
 }
 
-/// A shared subscription: one of its members receives each message.
+/// Shared subscriptions of one topic.
+pub(crate) type Groups = SmallVec<[Arc<Group>; 1]>;
+
+/// Receivers on their way into a [`Matched`].
+pub(crate) type TargetList = SmallVec<[Target; 1]>;
+
+/// The receivers of one topic on one shard: most often one, which takes no memory of its own.
 #[derive(Debug, Clone)]
-pub(crate) struct Group {
-    /// Whose turn it is.
-    pub(crate) cursor: Arc<AtomicU32>,
-    /// Those of this broker.
-    pub(crate) members: Box<[Target]>,
-    /// Of its filter, see [`crate::federation::sign`].
-    pub(crate) sign: u32,
-    /// Signs of other brokers where it has members.
-    pub(crate) elsewhere: Arc<[u32]>,
+pub(crate) enum Targets {
+    One(Target),
+    Many(Arc<[Target]>),
+}
+
+impl Deref for Targets {
+    type Target = [Target];
+
+    #[inline]
+    fn deref(&self) -> &[Target] {
+        match self {
+            Self::One(target) => std::slice::from_ref(target),
+            Self::Many(targets) => targets,
+        }
+    }
 }
 
 /// All receivers of one topic.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Matched {
     /// By shard, each list in the order of session numbers.
-    pub(crate) shards: SmallVec<[(u16, Arc<[Target]>); 1]>,
-    pub(crate) groups: Box<[Group]>,
-    /// Highest QoS anyone receives with.
+    pub(crate) shards: SmallVec<[(u16, Targets); 1]>,
+    pub(crate) groups: Groups,
+    /// Highest QoS anyone receives with; with groups, whose members come and go, the highest of all.
     pub(crate) max_qos: QoS,
 }
 
 impl Matched {
     /// Takes targets sorted by shard.
-    pub(crate) fn new(targets: Vec<Target>, groups: Vec<Group>) -> Self {
-        let max_qos = targets
-            .iter()
-            .chain(groups.iter().flat_map(|g| g.members.iter()))
-            .map(|t| t.qos)
-            .max()
-            .unwrap_or_default();
-        let shards = targets
-            .chunk_by(|a, b| a.session.shard == b.session.shard)
-            .map(|chunk| (chunk[0].session.shard, Arc::from(chunk)))
-            .collect();
+    pub(crate) fn new(targets: impl Into<TargetList>, groups: Groups) -> Self {
+        let mut targets = targets.into();
+        let max_qos = match groups.is_empty() {
+            true => targets.iter().map(|t| t.qos).max().unwrap_or_default(),
+            false => QoS::ExactlyOnce,
+        };
+        let mut shards = SmallVec::new();
+        match (targets.len(), targets.pop()) {
+            (1, Some(only)) => shards.push((only.session.shard, Targets::One(only))),
+            (_, last) => {
+                targets.extend(last);
+                let chunks = targets.chunk_by(|a, b| a.session.shard == b.session.shard);
+                let many = |chunk: &[Target]| Targets::Many(Arc::from(chunk));
+                shards.extend(chunks.map(|chunk| (chunk[0].session.shard, many(chunk))));
+            }
+        }
         Self {
             shards,
-            groups: groups.into(),
+            groups,
             max_qos,
         }
     }
@@ -128,21 +146,27 @@ impl Matched {
         self.shards.iter().flat_map(|(_, targets)| targets.iter())
     }
 
-    /// Bytes that the targets take.
+    /// Bytes that lists of targets take.
     fn weight(&self) -> usize {
-        let groups = self.groups.iter().map(|group| group.members.len());
         let targets = self.shards.iter().map(|(_, targets)| targets.len());
-        targets.chain(groups).sum::<usize>() * size_of::<Target>()
+        targets.sum::<usize>() * size_of::<Target>()
     }
 }
 
 /// A cached answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Route {
-    topic: Box<str>,
+    /// What others know it by: how many were given before, and its place. Never that of another
+    /// answer; 0 where there is none.
+    number: u64,
+    topic: String,
     slot: u8,
+    /// Asked for since the hand passed.
+    used: bool,
     generation: Generation,
-    pub(crate) matched: Arc<Matched>,
+    /// Of the rules that it follows.
+    rules: u32,
+    pub(crate) matched: Matched,
     /// Urgency of messages whose publisher states none. Boxed: few topics have
     /// one.
     pub(crate) rule: Option<Box<UrgencyRule>>,
@@ -184,27 +208,45 @@ impl Route {
     }
 
     fn weight(&self) -> usize {
-        size_of::<Self>() + size_of::<Order>() + self.topic.len() + self.matched.weight()
+        size_of::<Self>() + size_of::<Order>() + self.topic.capacity() + self.matched.weight()
     }
 }
 
 /// Bytes a topic may take in the cache, on average.
 const AVERAGE_WEIGHT: usize = 1024;
+/// Answers in use that one look for an answer to forget passes over.
+const MOST_PASSED: usize = 32;
+/// Place of the answer about a topic that is not cached.
+const GUEST: usize = 0;
 
-/// A shard's answers by topic. When full it starts again: topics in use come
-/// back at the price of one walk each.
+/// A shard's answers by topic.
+///
+/// As long as there is room, each topic is cached. Then one has to be asked for twice within a while
+/// (`seen`), and takes the place of one that was not asked for lately (the hand of a clock goes
+/// round: Corbató, "A paging experiment with the Multics system", 1968). Until then its answer is the
+/// *guest*, which only who asked last knows by its number.
 #[derive(Debug)]
 pub(crate) struct RouteCache {
+    /// By place; the first is the guest.
     routes: Vec<Route>,
+    /// Places of all routes but the guest.
     table: HashTable<u32>,
     hasher: RandomState,
+    /// A piece of the hash of the last topic that was not cached, by another piece of it.
+    seen: Box<[u8]>,
     capacity: usize,
     /// Bytes that the routes take.
     weight: usize,
-    /// Number of the first route here; numbers are never used twice.
-    first: u64,
+    /// Numbers that were given.
+    count: u64,
+    /// How many bits of a number say the place.
+    place_bits: u32,
+    /// Place of the route that is looked at first when one is to be forgotten.
+    hand: usize,
     rules: Vec<UrgencyRule>,
     durability: Vec<DurabilityRule>,
+    /// Changes of the rules.
+    changes: u32,
 }
 
 impl RouteCache {
@@ -214,46 +256,56 @@ impl RouteCache {
         durability: Vec<DurabilityRule>,
     ) -> Self {
         Self {
-            routes: Vec::new(),
+            routes: vec![Route::default()],
             table: HashTable::new(),
             hasher: RandomState::default(),
+            seen: Box::default(),
             capacity: capacity.max(1),
             weight: 0,
-            first: 1,
+            count: 0,
+            place_bits: usize::BITS - capacity.max(1).leading_zeros(),
+            hand: GUEST,
             rules,
             durability,
+            changes: 0,
         }
     }
 
-    /// Replaces the rules; known topics are looked up again.
+    /// Replaces the rules. Known topics follow them when they are asked for.
     pub(crate) fn set_rules(&mut self, rules: &[UrgencyRule], durability: &[DurabilityRule]) {
         if self.rules != rules || self.durability != durability {
             self.rules = rules.to_vec();
             self.durability = durability.to_vec();
-            self.start_again();
+            self.changes = self.changes.wrapping_add(1);
         }
     }
 
-    fn start_again(&mut self) {
-        self.first += self.routes.len() as u64;
-        self.routes.clear();
-        self.table.clear();
-        self.weight = 0;
-    }
-
+    /// The route that was found or inserted last.
     #[inline]
     pub(crate) fn get(&self, number: u64) -> &Route {
-        &self.routes[(number - self.first) as usize]
+        &self.routes[self.place(number)]
+    }
+
+    /// The place of the route with that number.
+    #[inline]
+    fn place(&self, number: u64) -> usize {
+        (number & ((1 << self.place_bits) - 1)) as usize
+    }
+
+    /// A new number for a route at that place.
+    fn number(&mut self, at: usize) -> u64 {
+        self.count += 1;
+        self.count << self.place_bits | at as u64
     }
 
     /// The number of the route of the topic with those bytes if it is `guess`
-    /// or found in the table, and the cache is not to start again. A known
-    /// topic is a valid topic name.
+    /// or found in the table. A known topic is a valid topic name.
     #[inline]
     pub(crate) fn find(&mut self, topic: &[u8], guess: u64, directory: &Directory) -> Option<u64> {
-        let guess = guess.wrapping_sub(self.first) as usize;
-        let known = match self.routes.get(guess) {
-            Some(route) if route.topic.as_bytes() == topic => guess,
+        let place = self.place(guess);
+        let is_it = |route: &Route| route.number == guess && route.topic.as_bytes() == topic;
+        let at = match self.routes.get(place) {
+            Some(route) if guess != 0 && is_it(route) => place,
             _ => {
                 let hash = self.hasher.hash_one(topic);
                 let routes = &self.routes;
@@ -263,24 +315,41 @@ impl RouteCache {
                     as usize
             }
         };
-        let route = &mut self.routes[known];
+        let route = &mut self.routes[at];
+        route.used = true;
         let current = directory.generations.current(route.slot);
-        if route.generation != current {
-            let (generation, matched) = directory.lookup(&route.topic, route.slot);
-            self.weight -= route.weight();
-            route.generation = generation;
-            if let Some(order) = route.order.get_mut()
-                && gains_clients(&route.matched, &matched)
-            {
-                order.forget();
-            }
-            route.matched = Arc::new(matched);
-            self.weight += route.weight();
-            if self.is_too_heavy() && self.routes.len() > 1 {
-                return None;
+        if route.generation != current || route.rules != self.changes {
+            return Some(self.renew(at, directory));
+        }
+        Some(route.number)
+    }
+
+    /// Looks an answer up again. Returns its number.
+    #[cold]
+    fn renew(&mut self, at: usize, directory: &Directory) -> u64 {
+        let route = &mut self.routes[at];
+        let (generation, matched) = directory.lookup(&route.topic, route.slot);
+        let before = route.weight();
+        route.generation = generation;
+        if let Some(order) = route.order.get_mut()
+            && gains_clients(&route.matched, &matched)
+        {
+            order.forget();
+        }
+        route.matched = matched;
+        if route.rules != self.changes {
+            route.rules = self.changes;
+            route.rule = rule_of(&self.rules, &route.topic);
+            route.durability = journal::of_topic(&self.durability, &route.topic);
+        }
+        let number = route.number;
+        match at {
+            GUEST => number,
+            _ => {
+                self.weight = self.weight - before + route.weight();
+                self.make_room(number)
             }
         }
-        Some(self.first + known as u64)
     }
 
     #[cfg(test)]
@@ -288,34 +357,135 @@ impl RouteCache {
         self.weight
     }
 
+    /// Topics that are cached.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
     fn is_too_heavy(&self) -> bool {
         self.weight > self.capacity.saturating_mul(AVERAGE_WEIGHT)
     }
 
-    /// Remembers a valid topic that [`Self::find`] does not know.
+    /// Remembers a valid topic that [`Self::find`] does not know, or lets it be the guest.
     pub(crate) fn insert(&mut self, topic: &str, directory: &Directory) -> u64 {
-        if self.routes.len() >= self.capacity || self.is_too_heavy() {
-            self.start_again();
-        }
+        let hash = self.hasher.hash_one(topic.as_bytes());
+        let is_full = self.table.len() >= self.capacity || self.is_too_heavy();
+        // In a mesh what is known of the order of its messages is to be kept.
+        let admitted = !is_full || directory.federation().is_some() || self.was_seen(hash);
+        let at = match admitted {
+            true => self.free_place(),
+            false => GUEST,
+        };
+        let number = self.number(at);
         let slot = generation_slot(topic);
         let (generation, matched) = directory.lookup(topic, slot);
-        let at = self.routes.len() as u32;
-        let route = Route {
-            topic: topic.into(),
+        let route = &mut self.routes[at];
+        // The guest's memory is used again.
+        let mut name = std::mem::take(&mut route.topic);
+        name.clear();
+        match at {
+            GUEST => name.push_str(topic),
+            _ => name = topic.into(),
+        }
+        *route = Route {
+            number,
+            topic: name,
             slot,
+            used: false,
             generation,
-            matched: Arc::new(matched),
-            rule: urgency::of_topic(&self.rules, topic).map(|rule| Box::new(rule.clone())),
+            rules: self.changes,
+            matched,
+            rule: rule_of(&self.rules, topic),
             durability: journal::of_topic(&self.durability, topic),
             order: RefCell::default(),
         };
+        if at == GUEST {
+            return number;
+        }
         self.weight += route.weight();
-        self.routes.push(route);
         let (routes, hasher) = (&self.routes, &self.hasher);
-        self.table
-            .insert_unique(hasher.hash_one(topic.as_bytes()), at, |at| {
-                hasher.hash_one(routes[*at as usize].topic.as_bytes())
-            });
-        self.first + u64::from(at)
+        self.table.insert_unique(hash, at as u32, |at| {
+            hasher.hash_one(routes[*at as usize].topic.as_bytes())
+        });
+        self.make_room(number)
     }
+
+    /// Whether a topic with that hash was the last of its kind that was not cached; it is from now on.
+    fn was_seen(&mut self, hash: u64) -> bool {
+        if self.seen.is_empty() {
+            self.seen = vec![0; self.capacity.next_power_of_two()].into();
+        }
+        let [high, ..] = hash.to_be_bytes();
+        let seen = &mut self.seen[hash as usize & (self.capacity.next_power_of_two() - 1)];
+        std::mem::replace(seen, high.max(1)) == high.max(1)
+    }
+
+    /// A place for another route; there may have to go one.
+    fn free_place(&mut self) -> usize {
+        if self.table.len() < self.capacity {
+            self.routes.push(Route::default());
+            return self.routes.len() - 1;
+        }
+        let at = self.turn(GUEST);
+        self.take(at);
+        at
+    }
+
+    /// Forgets routes, as many as are too many in bytes, but not that with the number `kept`.
+    /// Returns the number that it has then.
+    fn make_room(&mut self, mut kept: u64) -> u64 {
+        while self.is_too_heavy() && self.table.len() > 1 {
+            let at = self.turn(self.place(kept));
+            self.take(at);
+            let last = self.routes.len() - 1;
+            if at < last {
+                // The last route takes its place, and so another number.
+                let hash = self.hasher.hash_one(self.routes[last].topic.as_bytes());
+                if let Some(place) = self.table.find_mut(hash, |it| *it as usize == last) {
+                    *place = at as u32;
+                }
+                let number = self.number(at);
+                let moved = &mut self.routes[last];
+                if std::mem::replace(&mut moved.number, number) == kept {
+                    kept = number;
+                }
+            }
+            self.routes.swap_remove(at);
+        }
+        kept
+    }
+
+    /// The place of a route that was not asked for lately, other than `kept`.
+    fn turn(&mut self, kept: usize) -> usize {
+        let mut passed = 0;
+        loop {
+            self.hand += 1;
+            if self.hand >= self.routes.len() {
+                self.hand = GUEST + 1;
+            }
+            if self.hand == kept {
+                continue;
+            }
+            let was_used = std::mem::take(&mut self.routes[self.hand].used);
+            if !was_used || passed >= MOST_PASSED {
+                return self.hand;
+            }
+            passed += 1;
+        }
+    }
+
+    /// Takes the route at that place out of the table, and leaves none there.
+    fn take(&mut self, at: usize) {
+        let hash = self.hasher.hash_one(self.routes[at].topic.as_bytes());
+        if let Ok(entry) = self.table.find_entry(hash, |it| *it as usize == at) {
+            entry.remove();
+        }
+        let route = std::mem::take(&mut self.routes[at]);
+        self.weight -= route.weight();
+    }
+}
+
+fn rule_of(rules: &[UrgencyRule], topic: &str) -> Option<Box<UrgencyRule>> {
+    urgency::of_topic(rules, topic).map(|rule| Box::new(rule.clone()))
 }

@@ -105,6 +105,8 @@ struct Case {
     /// Whether sessions of receivers outlive their connections.
     sessions_last: bool,
     subscription_id: bool,
+    /// Whether receivers are members of one shared subscription.
+    share: bool,
 }
 
 const PLAIN: Case = Case {
@@ -121,6 +123,7 @@ const PLAIN: Case = Case {
     receiver_aliases: false,
     sessions_last: false,
     subscription_id: false,
+    share: false,
 };
 
 /// A shard with its connections, and memory of its own that is never grown.
@@ -309,7 +312,11 @@ fn steady_state_allocations(case: &Case) -> u64 {
             ..SubscribeOptions::default()
         };
         let mut bytes = Vec::new();
-        let filters = [("plant/+/temperature", options)];
+        let filter = match case.share {
+            true => "$share/group/plant/+/temperature",
+            false => "plant/+/temperature",
+        };
+        let filters = [(filter, options)];
         let (properties, version) = (properties.as_properties(), case.receivers_version);
         Subscribe::put(1, properties, &filters, version, &mut bytes).unwrap();
         shell.receive(id, &bytes);
@@ -338,7 +345,8 @@ fn steady_state_allocations(case: &Case) -> u64 {
         }
     });
     let published = TURNS * usize::from(case.batch);
-    assert_eq!(shell.delivered, published * case.receivers, "{case:?}");
+    let copies = if case.share { 1 } else { case.receivers };
+    assert_eq!(shell.delivered, published * copies, "{case:?}");
     let acknowledged = if case.qos == QoS::AtMostOnce {
         0
     } else {
@@ -405,6 +413,26 @@ fn qos_0_to_many_does_not_allocate() {
             ..PLAIN
         };
         check(&[many, Case { batch: 20, ..many }]);
+    }
+}
+
+/// The member whose turn it is is found without a list of all members.
+#[test]
+fn a_shared_subscription_does_not_allocate() {
+    for version in [Version::V311, Version::V5] {
+        let shared = Case {
+            version,
+            receivers: 50,
+            receivers_version: version,
+            share: true,
+            ..PLAIN
+        };
+        let acknowledged = Case {
+            qos: QoS::AtLeastOnce,
+            ..shared
+        };
+        let batch = |case| Case { batch: 20, ..case };
+        check(&[shared, batch(shared), acknowledged, batch(acknowledged)]);
     }
 }
 

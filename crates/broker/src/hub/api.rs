@@ -6,7 +6,7 @@ use std::sync::Arc;
 use punctual_codec::{ReasonCode, Version};
 
 use crate::admission::AdmissionRequest;
-use crate::route::Target;
+use crate::route::{Target, Targets};
 use crate::sequence::Number;
 use crate::{Message, Nanos};
 
@@ -224,7 +224,7 @@ pub(crate) enum Remote {
     /// QoS above 0.
     Publish {
         message: Arc<Message>,
-        targets: Arc<[Target]>,
+        targets: Targets,
         promised: bool,
         /// Numbers of their entries in the store, 0 for none; `None` if there are
         /// none at all.

@@ -15,7 +15,7 @@ use crate::room::{Need, takes_at_once};
 use crate::route::Target;
 use crate::sequence::Number;
 use crate::session::{Delivery, Load, Step};
-use crate::shard::Extent;
+use crate::shard::{Packets, Taking};
 use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::{Directory, Message, Nanos, QueueFull, Stats};
@@ -460,31 +460,48 @@ impl Hub {
         }
     }
 
-    /// Whether a subscriber gets plain publications as they were received.
+    /// How a subscriber takes plain publications of that protocol version, if with one copy of
+    /// all their bytes.
     #[inline]
-    pub(crate) fn takes_verbatim(&self, target: &Target, v5: bool, run: &Extent) -> bool {
+    pub(crate) fn takes_packets(&self, target: &Target, v5: bool) -> Option<Taking> {
         if target.subscription_ids.is_some() || target.numbered {
-            return false;
+            return None;
         }
-        let Some(session) = self.session_of(target) else {
-            return true;
+        let any = Taking {
+            other_version: false,
+            most: u32::MAX,
         };
-        match session.conn {
-            None => !self.config.queue_qos0_offline,
-            Some(_) if session.queue.has_qos0() => false,
-            Some(slot) => self.conns.get(slot).is_none_or(|conn| {
-                conn.v5() == v5 && conn.alias_max == 0 && run.longest <= conn.max_packet as usize
-            }),
+        let Some(session) = self.session_of(target) else {
+            return Some(any);
+        };
+        let Some(slot) = session.conn else {
+            return (!self.config.queue_qos0_offline).then_some(any);
+        };
+        if session.queue.has_qos0() {
+            return None;
         }
+        let Some(conn) = self.conns.get(slot) else {
+            return Some(any);
+        };
+        let other_version = conn.v5() != v5;
+        let taking = Taking {
+            other_version,
+            // For MQTT 5, the length of the properties is added, and perhaps one more byte of the
+            // remaining length.
+            most: match other_version && !v5 {
+                true => conn.max_packet.saturating_sub(2),
+                false => conn.max_packet,
+            },
+        };
+        (conn.alias_max == 0).then_some(taking)
     }
 
     /// Delivers a run of plain publications to a local subscriber that takes
-    /// them as received. Returns like [`Self::deliver`].
+    /// them so. Returns like [`Self::deliver`].
     #[inline]
     pub(crate) fn deliver_run(
         &mut self,
-        bytes: &[u8],
-        run: &Extent,
+        run: &Packets<'_>,
         target: &Target,
         publisher: u64,
         now: Nanos,
@@ -506,6 +523,7 @@ impl Hub {
             self.stats.too_slow(Class::Normal, run.messages);
             return None;
         }
+        let bytes = run.bytes(conn.v5());
         conn.out
             .plain()
             .tail(&mut self.pool)

@@ -97,8 +97,10 @@ fn found(matched: &Matched) -> Expected {
         .groups
         .iter()
         .map(|group| {
-            let members = group.members.iter();
+            let members = group.members();
             let mut members: Vec<_> = members
+                .here
+                .iter()
                 .map(|t| {
                     (
                         t.session.number,
@@ -260,4 +262,104 @@ fn the_cache_is_bounded_in_bytes() {
         }
         assert!(cache.weight() < 1_200_000, "{}", cache.weight());
     }
+}
+
+/// Who comes to a shared subscription that has members, and who leaves others there, makes no route
+/// doubtful, and costs none anything.
+#[test]
+fn members_are_no_matter_of_routes() {
+    let directory = Directory::new(1);
+    let sessions: Vec<_> = (0..1000)
+        .map(|n| directory.handle(&Arc::from(format!("c{n}")), 0, n))
+        .collect();
+    let subscribe = |session: &Arc<SessionHandle>| {
+        let subscriber = Subscriber {
+            session: session.clone(),
+            options: SubscribeOptions::default(),
+            id: 0,
+            demoted: false,
+            numbered: false,
+        };
+        let mut index = directory.index_mut();
+        index.subscribe("$share/group/t/#", subscriber, &directory.generations)
+    };
+    let mut cache = RouteCache::new(1000, Vec::new(), Vec::new());
+    let slot = generation_slot("t");
+    let nobody = directory.generations.current(slot);
+    assert!(subscribe(&sessions[0]));
+    let one = directory.generations.current(slot);
+    assert!(one != nobody);
+    let route = cache.insert("t/1", &directory);
+    let weight = cache.weight();
+    for session in &sessions[1..] {
+        assert!(subscribe(session));
+    }
+    assert_eq!(directory.generations.current(slot), one);
+    let members = |cache: &RouteCache| cache.get(route).matched.groups[0].members().here.len();
+    assert_eq!((members(&cache), cache.weight()), (1000, weight));
+    for session in &sessions[1..] {
+        let mut index = directory.index_mut();
+        assert!(index.unsubscribe("$share/group/t/#", session, &directory.generations));
+    }
+    assert_eq!(directory.generations.current(slot), one);
+    assert_eq!(members(&cache), 1);
+    let mut index = directory.index_mut();
+    index.unsubscribe("$share/group/t/#", &sessions[0], &directory.generations);
+    drop(index);
+    assert!(directory.generations.current(slot) != one);
+    assert_eq!(cache.find(b"t/1", route, &directory), Some(route));
+    assert!(cache.get(route).matched.is_empty());
+}
+
+/// Many topics that are seen once do not drive out those that are in use, and a number is never
+/// that of another topic.
+#[test]
+fn the_cache_keeps_what_is_used() {
+    const CAPACITY: usize = 100;
+    let directory = Directory::new(1);
+    let mut cache = RouteCache::new(CAPACITY, Vec::new(), Vec::new());
+    let mut topics = std::collections::HashMap::new();
+    let mut misses = 0;
+    let mut ask = |cache: &mut RouteCache, topic: &str, guess: u64| {
+        let found = cache.find(topic.as_bytes(), guess, &directory);
+        misses += usize::from(found.is_none());
+        let number = found.unwrap_or_else(|| cache.insert(topic, &directory));
+        assert_eq!(cache.get(number).topic(), topic);
+        assert!(cache.len() <= CAPACITY);
+        let known = topics.entry(number).or_insert_with(|| topic.to_owned());
+        assert_eq!(known, topic, "one number for two topics");
+        (number, misses)
+    };
+    let mut before = 0;
+    for n in 0..20_000 {
+        ask(&mut cache, &format!("once/{n}"), before);
+        (before, _) = ask(&mut cache, &format!("used/{}", n % 20), before);
+    }
+    let (_, before) = ask(&mut cache, "used/0", 0);
+    for n in 0..20 {
+        ask(&mut cache, &format!("used/{n}"), 0);
+    }
+    let (_, after) = ask(&mut cache, "used/0", 0);
+    assert_eq!(after, before, "what is used is not known");
+    assert!(before < 20_000 + 200, "{before} misses");
+}
+
+/// Rules that change reach topics that are known.
+#[test]
+fn known_topics_follow_new_rules() {
+    let directory = Directory::new(1);
+    let mut cache = RouteCache::new(10, Vec::new(), Vec::new());
+    let route = cache.insert("a/b", &directory);
+    assert!(cache.get(route).rule.is_none());
+    let rule = crate::UrgencyRule {
+        filter: "a/#".into(),
+        urgency: crate::Urgency::default(),
+        requirements: punctual_model::Requirements::NONE,
+    };
+    cache.set_rules(&[rule], &[]);
+    let route = cache.find(b"a/b", route, &directory).unwrap();
+    assert!(cache.get(route).rule.is_some());
+    cache.set_rules(&[], &[]);
+    let route = cache.find(b"a/b", route, &directory).unwrap();
+    assert!(cache.get(route).rule.is_none());
 }

@@ -431,17 +431,16 @@ fn is_to_be_stored(matched: &Matched, nature: Nature) -> bool {
     if nature.qos == QoS::AtMostOnce {
         return false;
     }
-    let plain = matched
-        .shards
-        .iter()
-        .flat_map(|(_, targets)| targets.iter());
-    let members = matched.groups.iter().flat_map(|group| group.members.iter());
+    let mut plain = matched.targets();
+    let is_stored = |target: &Target| {
+        let own = target.no_local && target.session.number == nature.publisher;
+        let passed_over = nature.relayed && !target.session.link;
+        target.qos != QoS::AtMostOnce && !own && !passed_over && target.session.is_durable()
+    };
+    let mut groups = matched.groups.iter();
     nature.retain
-        || plain.chain(members).any(|target| {
-            let own = target.no_local && target.session.number == nature.publisher;
-            let passed_over = nature.relayed && !target.session.link;
-            target.qos != QoS::AtMostOnce && !own && !passed_over && target.session.is_durable()
-        })
+        || plain.any(is_stored)
+        || groups.any(|group| group.members().here.iter().any(is_stored))
 }
 
 /// Says what is stored of the content of a publication.

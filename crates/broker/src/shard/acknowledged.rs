@@ -6,8 +6,9 @@
 
 use punctual_codec::{Frame, PacketType, Publish, QoS, ReasonCode};
 
-use super::publish::{Run, pause_or_go_on};
+use super::publish::pause_or_go_on;
 use super::row::Row;
+use super::run::Run;
 use super::{Next, Shard, links};
 use crate::egress::{Class, SHARE_FROM};
 use crate::federation::MessageName;
@@ -60,7 +61,7 @@ impl Shard {
         }
         let route = routes.get(route);
         let topic = route.topic().as_bytes();
-        let matched = route.matched.as_ref();
+        let matched = &route.matched;
         let [(shard, targets)] = &*matched.shards else {
             return None;
         };
@@ -316,7 +317,7 @@ mod tests {
     use crate::{Config, ConnMeta, Directory, Flow, Output, Scope};
 
     /// Two subscribers that get "a" alone, one that gets "b" with QoS 0, and two
-    /// that get "c".
+    /// of different protocol versions that get "c".
     const SUBSCRIPTIONS: [(usize, &str, QoS); 6] = [
         (0, "a", QoS::AtLeastOnce),
         (1, "a/2", QoS::ExactlyOnce),
@@ -344,7 +345,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         let packets = vec((0u8..8, 0usize..200), 1..30);
         prop_oneof![
-            4 => (0usize..4, 0..TOPICS.len(), 0usize..4, packets)
+            4 => (0usize..4, 0..TOPICS.len(), 0usize..5, packets)
                 .prop_map(|(who, topic, style, packets)| Step::Publish(who, topic, style, packets)),
             3 => (0..SUBSCRIBERS, 0usize..40, any::<bool>())
                 .prop_map(|(who, count, more)| Step::Acknowledge(who, count, more)),
@@ -433,6 +434,9 @@ mod tests {
             let mut properties = PropertyBuf::new();
             if version.is_v5() {
                 properties.push_number(PropertyId::ReceiveMaximum, 5);
+                if n == 0 {
+                    properties.push_number(PropertyId::MaximumPacketSize, 140);
+                }
                 if persistent {
                     properties.push_number(PropertyId::SessionExpiryInterval, 100);
                 }
@@ -534,9 +538,9 @@ mod tests {
                         payload.resize(5 + len, *kind);
                         self.messages += 1;
                         let publish = Publish {
-                            dup: *kind == 7,
+                            dup: *kind == 7 && *style != 4,
                             qos: match (*style, *kind) {
-                                (2, 0) => QoS::AtMostOnce,
+                                (2, 0) | (4, _) => QoS::AtMostOnce,
                                 _ => QoS::AtLeastOnce,
                             },
                             retain: *style == 1 && *kind == 6,

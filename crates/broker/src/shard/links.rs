@@ -12,7 +12,8 @@ use punctual_codec::{
 };
 use smallvec::SmallVec;
 
-use super::publish::{Packed, is_congested};
+use super::publish::is_congested;
+use super::run::Packed;
 use super::{Fail, Next, Shard, replica};
 use crate::brake;
 use crate::directory::SessionHandle;
@@ -27,7 +28,7 @@ use crate::journal::{AWAITED, BEHIND, Durability, Journal, Nature, Reception};
 use crate::message::Parts;
 use crate::parked::Cause;
 use crate::room::Need;
-use crate::route::{Matched, Route, Target};
+use crate::route::{Groups, Matched, Route, Target, TargetList};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load};
 use crate::timers::Timer;
@@ -175,10 +176,10 @@ impl Reach {
             .iter()
             .flat_map(|(_, targets)| targets.iter());
         let groups = match self.clients {
-            true => matched.groups.to_vec(),
-            false => Vec::new(),
+            true => matched.groups.clone(),
+            false => Groups::new(),
         };
-        Matched::new(all.filter(gets).cloned().collect(), groups)
+        Matched::new(all.filter(gets).cloned().collect::<TargetList>(), groups)
     }
 }
 

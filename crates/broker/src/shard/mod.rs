@@ -13,6 +13,7 @@ mod plain;
 mod publish;
 mod replica;
 mod row;
+mod run;
 mod shares;
 mod store;
 mod subscribe;
@@ -22,8 +23,8 @@ pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;
 pub(crate) use links::{OPTIONS, peer_of, subscriber};
 
-pub(crate) use publish::Extent;
 pub(crate) use replica::Lack;
+pub(crate) use run::{Packets, Taking};
 pub(crate) use subscribe::FilterRequest;
 
 use std::collections::VecDeque;
@@ -171,9 +172,14 @@ pub struct Shard {
     alias_topic: Vec<u8>,
     /// Reused for properties that are not forwarded as received.
     properties: Vec<u8>,
+    /// Reused for a run as another protocol version has it.
+    rewritten: Vec<u8>,
     /// Packets of a row are handled as any others.
     #[cfg(test)]
     one_by_one: bool,
+    /// Bytes whose part in a run was looked for.
+    #[cfg(test)]
+    measured: usize,
 }
 
 impl Shard {
@@ -237,8 +243,11 @@ impl Shard {
             sys,
             alias_topic: Vec::new(),
             properties: Vec::new(),
+            rewritten: Vec::new(),
             #[cfg(test)]
             one_by_one: false,
+            #[cfg(test)]
+            measured: 0,
         }
     }
 
@@ -458,6 +467,8 @@ impl Shard {
             _ => max_connect.min(max_packet),
         };
         let mut packets = 0;
+        // A route whose receivers do not take runs.
+        let mut declined = 0;
         loop {
             match split(&data[received.consumed..], max) {
                 Ok(Split::Frame(frame)) => {
@@ -467,7 +478,7 @@ impl Shard {
                             // What comes alone is no row.
                             let run = match frame.bytes.len() == rest.len() {
                                 true => None,
-                                false => self.publish_run(id, frame, rest, now),
+                                false => self.publish_run(id, frame, rest, &mut declined, now),
                             };
                             run.or_else(|| self.publish_plain(id, frame, now))
                         }

@@ -1,5 +1,5 @@
 //! Messages with QoS 0 as nearly all of them are: one like the last one of its publisher, without
-//! properties, for receivers of this shard. From a neighbour in a mesh, with its name.
+//! properties. From a neighbour in a mesh, with its name.
 //!
 //! [`Shard::publish_packet`] does the same for any message, with several times as much code. A
 //! message that comes alone finds little of that in the caches of the processor, so that its time
@@ -8,8 +8,9 @@
 use punctual_codec::Frame;
 
 use super::Shard;
-use super::publish::{Run, pause_or_go_on};
+use super::publish::{deliver_all, pause_or_go_on};
 use super::row::Row;
+use super::run::Run;
 use crate::Nanos;
 use crate::egress::{Class, SHARE_FROM};
 use crate::hub::{ConnId, Hub, Publication, State};
@@ -19,7 +20,7 @@ use crate::sequence::Number;
 
 impl Shard {
     /// Delivers a publication with QoS 0 that has the topic of the publisher's last one and no
-    /// properties, if this shard has all receivers. `None` leaves it to
+    /// properties, in a mesh only if this shard has all receivers. `None` leaves it to
     /// [`Self::publish_packet`], which decides everything this relies on.
     pub(super) fn publish_plain(
         &mut self,
@@ -50,16 +51,38 @@ impl Shard {
             conn.note_origin(alias, name.origin);
         }
         let route = routes.get(route);
-        let matched = route.matched.as_ref();
-        let targets: &[Target] = match &*matched.shards {
-            [] => &[],
-            [(shard, targets)] if *shard == hub.index => targets,
-            _ => return None,
+        let matched = &route.matched;
+        // Those of this shard, if they are all.
+        let targets: Option<&[Target]> = match &*matched.shards {
+            _ if !matched.groups.is_empty() => None,
+            [] => Some(&[]),
+            [(shard, targets)] if *shard == hub.index => Some(targets),
+            _ => None,
         };
         let size = packet.payload.len();
-        if route.rule.is_some() || !matched.groups.is_empty() || size >= SHARE_FROM {
+        if route.rule.is_some() || size >= SHARE_FROM {
             return None;
         }
+        let parts = Parts {
+            topic: route.topic().as_bytes(),
+            properties: &[],
+            expiry: None,
+            payload: packet.payload,
+            shared: None,
+        };
+        let frame = (!row.named).then_some((frame.bytes, v5));
+        let Some(targets) = targets else {
+            if hub.directory.federation().is_some() {
+                return None;
+            }
+            let mut publication = Publication {
+                frame,
+                ..Publication::plain(parts, publisher)
+            };
+            // Nobody refuses a message with QoS 0.
+            let _ = deliver_all(hub, matched, &mut publication, Some(id), now, false);
+            return Some(delivered(hub, id, size, packet.len));
+        };
         let mut name = None;
         if let Some(federation) = hub.directory.federation() {
             if federation.relay().is_some() {
@@ -78,14 +101,8 @@ impl Shard {
             };
         }
         let plain = Plain {
-            parts: Parts {
-                topic: route.topic().as_bytes(),
-                properties: &[],
-                expiry: None,
-                payload: packet.payload,
-                shared: None,
-            },
-            frame: (!row.named).then_some((frame.bytes, v5)),
+            parts,
+            frame,
             publisher,
             name: name.map(Number::from),
         };
@@ -94,13 +111,19 @@ impl Shard {
                 hub.wait_for(id, receiver);
             }
         }
-        hub.stats.publishes_received_qos0 += 1;
-        hub.stats.publish_bytes_received += size as u64;
-        Some(Run {
-            messages: 1,
-            bytes: packet.len,
-            next: pause_or_go_on(hub, id),
-        })
+        Some(delivered(hub, id, size, packet.len))
+    }
+}
+
+/// Counts a message, with the bytes of its payload and of its packet.
+#[inline]
+fn delivered(hub: &mut Hub, id: ConnId, payload: usize, packet: usize) -> Run {
+    hub.stats.publishes_received_qos0 += 1;
+    hub.stats.publish_bytes_received += payload as u64;
+    Run {
+        messages: 1,
+        bytes: packet,
+        next: pause_or_go_on(hub, id),
     }
 }
 

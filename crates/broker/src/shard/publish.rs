@@ -5,25 +5,26 @@ use std::sync::atomic::Ordering;
 
 use punctual_codec::{
     Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
-    RawPublish, ReasonCode, Split, Version, split, topic,
+    RawPublish, ReasonCode, Version, topic,
 };
 use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
 use super::links::{self, Incoming, Reach, Wait};
-use super::shares::{self, Sharing};
+use super::run::{Packed, not_a_run};
+use super::shares::{self, Choice, Sharing, choose};
 use super::{Fail, Next, Shard, replica};
 use crate::access::may_publish;
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
-use crate::federation::{Heed, LinkNews, MessageName, Notes, Packing};
-use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote, State};
+use crate::federation::{Heed, LinkNews, MessageName, Notes};
+use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote};
 use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::order;
 use crate::retained::Entry;
-use crate::route::{Group, Matched, Target};
+use crate::route::{Matched, Target, TargetList};
 use crate::sequence::Number;
 use crate::session::gist;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
@@ -33,19 +34,6 @@ use crate::{Message, Nanos, QueueFull};
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// First byte of a PUBLISH with QoS 0, not retained.
 pub(super) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
-/// Bytes of one run, and so by how much a receiver's bound may be exceeded.
-const RUN: usize = 64 << 10;
-
-/// Consecutive publications that were delivered together.
-pub(super) struct Run {
-    pub(super) messages: u64,
-    pub(super) bytes: usize,
-    pub(super) next: Next,
-}
-
-/// How many bytes and messages the parts of a run are that neighbours get as one message each.
-pub(super) type Parted = SmallVec<[(usize, u64); RUN / links::PACKED]>;
-
 impl Shard {
     /// A PUBLISH from a connected client.
     #[inline(never)]
@@ -449,7 +437,7 @@ impl Shard {
                 None => routes.insert(topic::validate_name(topic_bytes)?, &hub.directory),
             };
         }
-        let matched = routes.get(route).matched.as_ref();
+        let matched = &routes.get(route).matched;
         let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
         let wanted = matched;
         let mut handed = SmallVec::new();
@@ -544,171 +532,6 @@ impl Shard {
         Ok(acknowledge(hub, id, &raw, session_slot, reason, after))
     }
 
-    /// Delivers the plain publications (QoS 0, not retained, no properties) at
-    /// the start of `data` that have the topic of the publisher's last one, if
-    /// there are several and every receiver can have them byte for byte: one
-    /// copy for each receiver, however many messages. `None` leaves the first
-    /// to [`Self::publish_packet`], which decides everything this relies on.
-    #[inline]
-    pub(super) fn publish_run(
-        &mut self,
-        id: ConnId,
-        first: Frame<'_>,
-        data: &[u8],
-        now: Nanos,
-    ) -> Option<Run> {
-        let Self { hub, routes, .. } = self;
-        let conn = hub.conns.get(id.slot)?;
-        if !matches!(conn.state, State::Connected)
-            || !conn.route_allowed
-            || conn.states
-            || conn.link
-        {
-            return None;
-        }
-        let v5 = conn.v5();
-        let [high, low, rest @ ..] = first.body else {
-            return None;
-        };
-        let topic = rest.get(..usize::from(u16::from_be_bytes([*high, *low])))?;
-        let head = 2 + topic.len() + usize::from(v5);
-        let prefix = first.body.get(..head)?;
-        if (v5 && prefix[head - 1] != 0) || !first.is_minimal() {
-            return None;
-        }
-        let mut run = Extent {
-            bytes: first.bytes.len(),
-            messages: 1,
-            payload: first.body.len() - head,
-            longest: first.bytes.len(),
-        };
-        let max = hub.config.limits.max_packet_size;
-        let mut parts = Parted::new();
-        let mut before = (0, 0);
-        while run.bytes < RUN {
-            run.extend(data, prefix, max, RUN.min(before.0 + links::PACKED));
-            if run.bytes == before.0 {
-                break;
-            }
-            parts.push((run.bytes - before.0, run.messages - before.1));
-            before = (run.bytes, run.messages);
-        }
-        if run.messages == 1 {
-            return None;
-        }
-        let (route, publisher) = (conn.route, conn.number);
-        if routes.find(topic, route, &hub.directory) != Some(route) {
-            return None;
-        }
-        if routes.get(route).rule.is_some() {
-            return None;
-        }
-        let matched = &routes.get(route).matched;
-        let targets: &[Target] = match &*matched.shards {
-            [] => &[],
-            [(shard, targets)] if *shard == hub.index => targets,
-            _ => return None,
-        };
-        let takes = |target| hub.takes_verbatim(target, v5, &run) || hub.takes_runs(target);
-        if !matched.groups.is_empty() || !targets.iter().all(takes) {
-            return None;
-        }
-        hub.stats.publishes_received_qos0 += run.messages;
-        hub.stats.publish_bytes_received += run.payload as u64;
-        let bytes = &data[..run.bytes];
-        let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
-        for target in targets {
-            if target.session.link {
-                neighbours.push(target);
-            } else if let Some(receiver) = hub.deliver_run(bytes, &run, target, publisher, now) {
-                hub.wait_for(id, receiver);
-            }
-        }
-        if !neighbours.is_empty() {
-            let packing = Packing { v5 };
-            hub.pack(id, topic, (bytes, &parts, packing), &neighbours, now);
-        }
-        Some(Run {
-            messages: run.messages,
-            bytes: run.bytes,
-            next: pause_or_go_on(hub, id),
-        })
-    }
-
-    /// Passes a neighbour's run on as it is, to clients byte for byte; takes it apart
-    /// for who does not take it like that.
-    fn publish_packed(
-        &mut self,
-        id: ConnId,
-        route: u64,
-        packed: Packed<'_>,
-        now: Nanos,
-    ) -> Result<Next, Fail> {
-        let Self { hub, routes, .. } = self;
-        let Packed {
-            bytes,
-            packing,
-            name,
-        } = packed;
-        let entry = routes.get(route);
-        let topic = entry.topic().as_bytes();
-        let v5 = packing.v5;
-        let extent = Extent::of(bytes, topic, v5, hub.config.limits.max_packet_size);
-        let extent = extent.ok_or_else(not_a_run)?;
-        let federation = hub.directory.federation();
-        if federation.is_some_and(|federation| !federation.is_new(name, true)) {
-            hub.stats.publishes_recognised += extent.messages;
-            return Ok(pause_or_go_on(hub, id));
-        }
-        let matched = entry.matched.as_ref();
-        let (mut verbatim, mut here) = (entry.rule.is_none() && matched.groups.is_empty(), &[][..]);
-        for (shard, targets) in &matched.shards {
-            match *shard == hub.index {
-                true => here = targets,
-                false => verbatim = false,
-            }
-        }
-        let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
-        let mut clients: SmallVec<[&Target; 8]> = SmallVec::new();
-        for target in here {
-            match hub.takes_runs(target) {
-                true => neighbours.push(target),
-                false => clients.push(target),
-            }
-        }
-        verbatim &= clients
-            .iter()
-            .all(|target| hub.takes_verbatim(target, v5, &extent));
-        let told = links::taking_runs(packing, &neighbours);
-        hub.pass_packed(id, topic, packed, extent.messages, &told, now);
-        if let Some(federation) = hub.directory.federation() {
-            federation.note(name);
-        }
-        if verbatim {
-            hub.stats.publishes_received_qos0 += extent.messages;
-            hub.stats.publish_bytes_received += extent.payload as u64;
-            let publisher = hub.conns.get(id.slot).map_or(0, |conn| conn.number);
-            for target in clients {
-                if let Some(receiver) = hub.deliver_run(bytes, &extent, target, publisher, now) {
-                    hub.wait_for(id, receiver);
-                }
-            }
-            return Ok(pause_or_go_on(hub, id));
-        }
-        drop((neighbours, clients));
-        self.hub.unpacking = Some(packing);
-        let mut rest = bytes;
-        let mut result = Ok(Next::Packet);
-        while let (Ok(Next::Packet | Next::Pause), Ok(Split::Frame(frame))) =
-            (&result, split(rest, u32::MAX))
-        {
-            rest = &rest[frame.bytes.len()..];
-            result = self.publish_packet(id, frame, now);
-        }
-        self.hub.unpacking = None;
-        result
-    }
-
     /// Publishes a message that no client waits for an answer to.
     pub(super) fn publish_message(
         &mut self,
@@ -757,7 +580,7 @@ impl Shard {
             Some(route) => route,
             None => routes.insert(message.topic(), &hub.directory),
         };
-        let matched = routes.get(route).matched.as_ref();
+        let matched = &routes.get(route).matched;
         let common = replica::is_common(hub, message.topic_bytes())
             && (!notes.is_empty() || !matched.groups.is_empty());
         let common = common.then(|| {
@@ -775,7 +598,10 @@ impl Shard {
             let near = matched
                 .targets()
                 .filter(|it| !it.session.link || carries(it));
-            Matched::new(near.cloned().collect(), matched.groups.to_vec())
+            Matched::new(
+                near.cloned().collect::<TargetList>(),
+                matched.groups.clone(),
+            )
         });
         let matched = near.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.
@@ -894,93 +720,6 @@ pub(super) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
             reason: why.to_owned(),
         }));
     }
-}
-
-/// A run from a neighbour.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Packed<'a> {
-    /// The packets.
-    pub(crate) bytes: &'a [u8],
-    pub(crate) packing: Packing,
-    pub(crate) name: MessageName,
-}
-
-fn not_a_run() -> Fail {
-    Fail::new(ReasonCode::ProtocolError, "a neighbour's run is not one")
-}
-
-/// How far a run of publications reaches.
-pub(crate) struct Extent {
-    bytes: usize,
-    pub(crate) messages: u64,
-    pub(crate) payload: usize,
-    /// Largest packet.
-    pub(crate) longest: usize,
-}
-
-impl Extent {
-    /// Of packets on a topic without properties that fill `data`. `None` if it is
-    /// anything else.
-    fn of(data: &[u8], topic: &[u8], v5: bool, max: u32) -> Option<Self> {
-        let mut prefix: SmallVec<[u8; 128]> = SmallVec::new();
-        prefix.extend_from_slice(&u16::try_from(topic.len()).ok()?.to_be_bytes());
-        prefix.extend_from_slice(topic);
-        prefix.extend(v5.then_some(0));
-        let mut run = Self {
-            bytes: 0,
-            messages: 0,
-            payload: 0,
-            longest: 0,
-        };
-        run.extend(data, &prefix, max, RUN);
-        (run.bytes == data.len() && run.messages > 0).then_some(run)
-    }
-
-    /// Takes in the packets of `data` that follow, up to the one that reaches `end` bytes,
-    /// and begin like the first: same topic, and `prefix` again. Larger ones than two
-    /// length bytes can say are left to the ordinary way.
-    #[inline]
-    fn extend(&mut self, data: &[u8], prefix: &[u8], max: u32, end: usize) {
-        while self.bytes < end {
-            let (len, header) = match data[self.bytes..] {
-                [PLAIN, len, ..] if len < 0x80 => (usize::from(len), 2),
-                [PLAIN, low, high, ..] if high < 0x80 && high != 0 => {
-                    (usize::from(low & 0x7F) | usize::from(high) << 7, 3)
-                }
-                _ => return,
-            };
-            let start = self.bytes + header;
-            let Some(body) = data.get(start..start + len) else {
-                return;
-            };
-            if !begins_with(body, prefix) || header + len > max as usize {
-                return;
-            }
-            self.bytes = start + len;
-            self.messages += 1;
-            self.payload += len - prefix.len();
-            self.longest = self.longest.max(header + len);
-        }
-    }
-}
-
-/// Whether `data` begins like that, by words: for the few bytes of a topic a call of `memcmp`
-/// takes as long as what it compares.
-#[inline]
-fn begins_with(data: &[u8], prefix: &[u8]) -> bool {
-    let Some(data) = data.get(..prefix.len()) else {
-        return false;
-    };
-    let (words, rest) = data.as_chunks::<8>();
-    let (others, other) = prefix.as_chunks::<8>();
-    let are =
-        |(one, two): (&[u8; 8], &[u8; 8])| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*two);
-    words.iter().zip(others).all(are)
-        && match (data.last_chunk::<8>(), prefix.last_chunk::<8>()) {
-            // In part what was compared already.
-            (Some(one), Some(two)) => are((one, two)),
-            _ => rest.iter().zip(other).all(|(one, two)| one == two),
-        }
 }
 
 /// Makes a publication what its topic retains.
@@ -1159,7 +898,7 @@ pub(super) fn deliver_all(
 ) -> Result<(), ()> {
     let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
     let refusable = refusable && hub.config.queue_full == QueueFull::Refuse;
-    let mut members: SmallVec<[&Target; 4]> = SmallVec::new();
+    let mut members: SmallVec<[Target; 2]> = SmallVec::new();
     let groups = if publication.relayed {
         &[][..]
     } else {
@@ -1167,12 +906,12 @@ pub(super) fn deliver_all(
     };
     for group in groups {
         match choose(hub, group, publication) {
-            Some(member) => members.push(member),
-            None if refusable && group.members.iter().any(|t| is_kept(t, publication)) => {
-                report_full(hub, &group.members[0], now);
+            Choice::Member(member) => members.push(member),
+            Choice::Full(member) if refusable => {
+                report_full(hub, &member, now);
                 return Err(());
             }
-            None => hub.stats.dropped_offline += 1,
+            Choice::Full(_) | Choice::Nobody => hub.stats.dropped_offline += 1,
         }
     }
     // Who gets it here and somewhere else, too, having moved, is to recognise it.
@@ -1245,7 +984,7 @@ pub(super) fn deliver_all(
             );
         }
     }
-    for member in members {
+    for member in &members {
         if member.session.shard == hub.index {
             if let Some(receiver) = hub.deliver(publication, member, now)
                 && let Some(publisher) = publisher
@@ -1299,7 +1038,7 @@ fn is_own(target: &Target, publication: &Publication<'_>) -> bool {
 }
 
 /// Whether a receiver is to get the message with QoS above 0.
-fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
+pub(super) fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
     publication.qos.min(target.qos) != QoS::AtMostOnce
 }
 
@@ -1308,7 +1047,7 @@ fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
 fn promise_room(
     hub: &mut Hub,
     matched: &Matched,
-    members: &[&Target],
+    members: &[Target],
     publication: &Publication<'_>,
     now: Nanos,
 ) -> Result<usize, ()> {
@@ -1345,16 +1084,16 @@ fn promise_room(
         // copy with QoS 0 counts too: it may fill the buffer that the next is
         // to be sent from.
         kept().find_map(|(at, target)| {
-            let before = all().chain(members[..at].iter().copied());
+            let before = all().chain(&members[..at]);
             let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
-            (!promise(target, copies.count())).then_some(*target)
+            (!promise(target, copies.count())).then_some(target)
         })
     });
     let Some(full) = full else {
         return Ok(reserved);
     };
     for target in plain()
-        .chain(kept().map(|(_, target)| *target))
+        .chain(kept().map(|(_, target)| target))
         .take(checked)
     {
         if target.session.shard != hub.index {
@@ -1393,26 +1132,4 @@ pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>
 fn is_noted(hub: &Hub, session: u32) -> bool {
     let session = hub.sessions.get(session);
     session.is_some_and(|session| session.handle.takes_notes())
-}
-
-/// The member of a shared subscription whose turn it is: the next one that is
-/// connected and keeps up; failing that, one that is connected; failing that,
-/// for QoS 1 and 2, one whose session can keep the message. Where policy drops
-/// messages, one whose queue is full is better than none.
-fn choose<'a>(hub: &Hub, group: &'a Group, publication: &Publication<'_>) -> Option<&'a Target> {
-    let members = &group.members;
-    let start = group.cursor.fetch_add(1, Ordering::Relaxed) as usize;
-    let turn = |n: usize| &members[(start + n) % members.len()];
-    let connected = |target: &&Target| target.session.connected.load(Ordering::Acquire);
-    let kept = |target: &&Target| is_kept(target, publication) || hub.config.queue_qos0_offline;
-    let has_room = |target: &&Target| has_room(hub, target, publication);
-    let all = || (0..members.len()).map(turn);
-    let with_room = all()
-        .find(|t| connected(t) && !is_congested(t) && has_room(t))
-        .or_else(|| all().find(|t| connected(t) && has_room(t)))
-        .or_else(|| all().find(|t| kept(t) && has_room(t)));
-    if with_room.is_some() || hub.config.queue_full == QueueFull::Refuse {
-        return with_room;
-    }
-    all().find(connected).or_else(|| all().find(kept))
 }

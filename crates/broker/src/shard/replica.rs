@@ -19,7 +19,7 @@ use crate::federation::Notes;
 use crate::hub::{Hub, Publication};
 use crate::index::generation_slot;
 use crate::retained::{DigestCursor, Found, PARTS, Retained, digest, part};
-use crate::route::{Matched, Target};
+use crate::route::{Groups, Matched, Target};
 use crate::{Budget, Message, Nanos};
 
 /// Where neighbours compare what they retain. Who is sent all that is retained has
@@ -119,12 +119,12 @@ impl Shard {
         retain(hub, entry, &mut publication, version);
         drop(retained);
         if is_common(hub, topic.as_bytes()) {
-            let nobody = Matched::new(Vec::new(), Vec::new());
+            let nobody = Matched::new(Vec::new(), Groups::new());
             let notes = Notes {
                 version,
                 ..Notes::default()
             };
-            let neighbours = Matched::new(reach(hub, &nobody, &notes, true), Vec::new());
+            let neighbours = Matched::new(reach(hub, &nobody, &notes, true), Groups::new());
             // Without anyone to refuse it to, a full queue is a counted drop.
             let _ = deliver_all(hub, &neighbours, &mut publication, None, now, false);
         }

@@ -7,20 +7,157 @@
 //! goes, or goes again, and as its name is recognised there, it is carried out once. Where
 //! the last member has left meanwhile, the message is handed on to another broker.
 
+use std::sync::atomic::Ordering;
+
 use smallvec::SmallVec;
 
-use super::publish::{deliver_all, has_room};
+use super::publish::{deliver_all, has_room, is_congested, is_kept};
 use super::{Shard, replica};
-use crate::Nanos;
 use crate::federation::{Duty, Heed, Notes, sign};
+use crate::group::Group;
 use crate::hub::{Hub, Publication};
-use crate::route::{Group, Matched, Target};
-use std::sync::atomic::Ordering;
+use crate::route::{Groups, Matched, Target};
+use crate::{Nanos, QueueFull};
+
+/// Members of a shared subscription that are looked at for one message, at most, so that a large
+/// one whose members are away takes no longer than that. Of more members, the next message's turn
+/// begins behind those.
+const MOST_ASKED: usize = 256;
+
+/// What a shared subscription does with a message.
+pub(super) enum Choice {
+    /// This member gets it.
+    Member(Target),
+    /// This member would keep it, but has no room, as all others.
+    Full(Target),
+    /// Nobody would have it.
+    Nobody,
+}
+
+/// The first members that would have a message, by what they have to offer, as distances from whose
+/// turn it is. Whoever may not receive its topic has nothing.
+#[derive(Default)]
+struct Offers {
+    /// Members that were asked.
+    asked: usize,
+    /// Connected, has room, and keeps up.
+    ready: Option<usize>,
+    /// Connected, with room.
+    with_room: Option<usize>,
+    /// Can keep it, with room.
+    keeps: Option<usize>,
+    connected: Option<usize>,
+    /// Would keep it if it had room.
+    kept: Option<usize>,
+    /// Has to keep it if it gets it.
+    bound: Option<usize>,
+}
+
+impl Offers {
+    /// Asks `most` members from `start` on, as long as nobody is found whom `enough` accepts.
+    fn collect(
+        hub: &Hub,
+        here: &[Target],
+        (start, most): (usize, usize),
+        publication: &Publication<'_>,
+        enough: impl Fn(&Self) -> bool,
+    ) -> Self {
+        let mut offers = Self::default();
+        let (before, from) = here.split_at(start);
+        for target in from.iter().chain(before).take(most) {
+            offers.ask(hub, target, offers.asked, publication);
+            offers.asked += 1;
+            if enough(&offers) {
+                break;
+            }
+        }
+        offers
+    }
+
+    fn ask(&mut self, hub: &Hub, target: &Target, at: usize, publication: &Publication<'_>) {
+        if !target.session.may_receive(publication.parts.topic) {
+            return;
+        }
+        let has_room = || has_room(hub, target, publication);
+        if target.session.connected.load(Ordering::Acquire) {
+            self.connected.get_or_insert(at);
+            let keeps_up = !is_congested(target);
+            if (keeps_up || self.with_room.is_none()) && has_room() {
+                self.with_room.get_or_insert(at);
+                self.ready = self.ready.or(keeps_up.then_some(at));
+            }
+        }
+        let bound = is_kept(target, publication);
+        if bound {
+            self.bound.get_or_insert(at);
+        }
+        if bound || hub.config.queue_qos0_offline {
+            self.kept.get_or_insert(at);
+            if self.keeps.is_none() && has_room() {
+                self.keeps = Some(at);
+            }
+        }
+    }
+}
+
+/// The member of a shared subscription whose turn it is: the next one that is connected and keeps
+/// up; failing that, one that is connected; failing that, for QoS 1 and 2, one whose session can
+/// keep the message. Where policy drops messages, one whose queue is full is better than none.
+pub(super) fn choose(hub: &Hub, group: &Group, publication: &Publication<'_>) -> Choice {
+    let members = group.members();
+    let here = &members.here[..];
+    let Some(start) = group.turn().checked_rem(here.len()) else {
+        return Choice::Nobody;
+    };
+    let most = here.len().min(MOST_ASKED);
+    let is_ready = |offers: &Offers| offers.ready.is_some();
+    let mut offers = Offers::collect(hub, here, (start, most), publication, is_ready);
+    let place = |at: usize| (start + at) % here.len();
+    let lost = most < here.len() && offers.connected.is_none();
+    if lost {
+        // One of the others may be connected. The next turn is behind those that were asked.
+        group.pass_over(most - 1);
+        let last = group.last_connected();
+        if let Some(target) = here.get(last) {
+            let at = (here.len() + last - start) % here.len();
+            offers.ask(hub, target, at, publication);
+        }
+    } else if most < here.len()
+        && offers.asked > 1
+        && let Some(at) = offers.connected
+    {
+        group.note_connected(place(at));
+    }
+    let mut chosen = offers.ready.or(offers.with_room).or(offers.keeps);
+    if chosen.is_none() && hub.config.queue_full != QueueFull::Refuse {
+        chosen = offers.connected.or(offers.kept);
+    }
+    match (chosen, offers.bound) {
+        (Some(at), _) => {
+            if at > 0 && !lost {
+                // Whoever was passed over had its turn.
+                group.pass_over(at);
+            }
+            Choice::Member(here[place(at)].clone())
+        }
+        (None, Some(at)) => Choice::Full(here[place(at)].clone()),
+        (None, None) => Choice::Nobody,
+    }
+}
+
+/// Whether a member that is connected here has room for a message.
+fn keeps_up(hub: &Hub, group: &Group, publication: &Publication<'_>) -> bool {
+    let members = group.members();
+    let has_room = |offers: &Offers| offers.with_room.is_some();
+    let most = (0, MOST_ASKED);
+    let offers = Offers::collect(hub, &members.here, most, publication, has_room);
+    has_room(&offers)
+}
 
 /// What becomes of a message for shared subscriptions.
 pub(super) struct Sharing {
     /// Members of these get it here.
-    here: Vec<Group>,
+    here: Groups,
     /// For other brokers, as noted for neighbours.
     duties: SmallVec<[Duty; 1]>,
     /// For other brokers, instead of this one.
@@ -31,19 +168,18 @@ impl Sharing {
     /// Of a message that was taken in here, or came from a neighbour that decides nothing.
     pub(super) fn decide(hub: &Hub, matched: &Matched, publication: &Publication<'_>) -> Self {
         let mut sharing = Self {
-            here: Vec::new(),
+            here: Groups::new(),
             duties: SmallVec::new(),
             handed: SmallVec::new(),
         };
         for group in &matched.groups {
-            let mut members = group.members.iter();
-            let keeps_up = |target: &Target| {
-                let connected = target.session.connected.load(Ordering::Acquire);
-                connected && has_room(hub, target, publication)
+            let duty = match keeps_up(hub, group, publication) {
+                true => None,
+                false => elsewhere(group),
             };
-            match elsewhere(group) {
-                Some(duty) if !members.any(keeps_up) => sharing.duties.push(duty),
-                _ => sharing.here.push(group.clone()),
+            match duty {
+                Some(duty) => sharing.duties.push(duty),
+                None => sharing.here.push(group.clone()),
             }
         }
         sharing
@@ -53,14 +189,14 @@ impl Sharing {
     pub(super) fn follow(own: &str, matched: &Matched, notes: &Notes) -> Self {
         let own = sign(own);
         let mut sharing = Self {
-            here: Vec::new(),
+            here: Groups::new(),
             duties: notes.duties.clone(),
             handed: SmallVec::new(),
         };
         for duty in notes.duties.iter().filter(|duty| duty.broker == own) {
             let mut groups = matched.groups.iter();
             match groups.find(|group| group.sign == duty.group) {
-                Some(group) if group.members.is_empty() => {
+                Some(group) if group.members().here.is_empty() => {
                     sharing.handed.extend(elsewhere(group));
                 }
                 Some(group) => sharing.here.push(group.clone()),
@@ -88,12 +224,10 @@ impl Sharing {
 
 /// The next broker that is to give a message to a member.
 fn elsewhere(group: &Group) -> Option<Duty> {
-    if group.elsewhere.is_empty() {
-        return None;
-    }
-    let turn = group.cursor.fetch_add(1, Ordering::Relaxed) as usize;
+    let brokers = &group.members().elsewhere;
+    let turn = group.turn().checked_rem(brokers.len())?;
     Some(Duty {
-        broker: group.elsewhere[turn % group.elsewhere.len()],
+        broker: brokers[turn],
         group: group.sign,
     })
 }
@@ -114,7 +248,7 @@ pub(super) fn hand_on(
     };
     let mut targets = replica::reach(hub, matched, &notes, false);
     targets.retain(|target| target.session.takes_notes());
-    let matched = Matched::new(targets, Vec::new());
+    let matched = Matched::new(targets, Groups::new());
     let mut handed = Publication {
         parts: publication.parts.clone(),
         watch: publication.watch.clone(),
@@ -142,5 +276,140 @@ impl Shard {
         let directory = &self.hub.directory;
         let mut index = directory.index_mut();
         index.share_elsewhere(filter, &signs, &directory.generations);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use punctual_codec::QoS;
+
+    use super::*;
+    use crate::directory::SessionHandle;
+    use crate::message::Parts;
+    use crate::{Config, Directory};
+
+    const MEMBERS: usize = 1000;
+
+    struct Rig {
+        shard: Shard,
+        group: Group,
+        sessions: Vec<Arc<SessionHandle>>,
+    }
+
+    impl Rig {
+        /// Sessions of another shard, all of them away.
+        fn new() -> Self {
+            let directory = Directory::new(2);
+            let config = Arc::new(Config::default());
+            let group = Group::new("group", "$share/group/t");
+            let sessions: Vec<_> = (0..MEMBERS)
+                .map(|n| directory.handle(&Arc::from(format!("member-{n}")), 1, n as u32))
+                .collect();
+            let rig = Self {
+                shard: Shard::new(directory, 0, config, Nanos::from_secs(1)),
+                group,
+                sessions,
+            };
+            for at in 0..MEMBERS {
+                rig.join(at);
+            }
+            rig
+        }
+
+        fn join(&self, at: usize) {
+            let session = self.sessions[at].clone();
+            self.group.add(Target {
+                slot: session.slot,
+                session,
+                qos: QoS::AtLeastOnce,
+                no_local: false,
+                retain_as_published: false,
+                demoted: false,
+                numbered: false,
+                shared: true,
+                subscription_ids: None,
+            });
+        }
+
+        fn connect(&self, at: usize, connected: bool) {
+            let session = &self.sessions[at];
+            session.connected.store(connected, Ordering::Release);
+        }
+
+        /// Whose turn it is.
+        fn choose(&self, qos: QoS) -> Option<usize> {
+            let parts = Parts {
+                topic: b"t",
+                properties: &[],
+                expiry: None,
+                payload: &[],
+                shared: None,
+            };
+            let publication = Publication {
+                qos,
+                ..Publication::plain(parts, 0)
+            };
+            match choose(&self.shard.hub, &self.group, &publication) {
+                Choice::Member(member) => Some(member.slot as usize),
+                Choice::Full(_) | Choice::Nobody => None,
+            }
+        }
+    }
+
+    #[test]
+    fn members_take_turns() {
+        let rig = Rig::new();
+        (0..MEMBERS).for_each(|at| rig.connect(at, at % 3 > 0));
+        let turns: Vec<_> = (0..2 * MEMBERS)
+            .map(|_| rig.choose(QoS::AtMostOnce).unwrap())
+            .collect();
+        for at in (0..MEMBERS).filter(|at| at % 3 > 0) {
+            let count = turns.iter().filter(|turn| **turn == at).count();
+            assert!((2..=4).contains(&count), "{at}: {count}");
+        }
+        assert!(turns.iter().all(|turn| turn % 3 > 0));
+    }
+
+    /// However many members are away, only so many of them are asked for one message; who is
+    /// connected is found all the same.
+    #[test]
+    fn members_that_are_away_cost_little() {
+        let rig = Rig::new();
+        let parts = Parts {
+            topic: b"t",
+            properties: &[],
+            expiry: None,
+            payload: &[],
+            shared: None,
+        };
+        let publication = Publication::plain(parts, 0);
+        let members = rig.group.members();
+        let range = (900, MOST_ASKED);
+        let hub = &rig.shard.hub;
+        let offers = Offers::collect(hub, &members.here, range, &publication, |_| false);
+        assert_eq!(offers.asked, MOST_ASKED);
+        drop(members);
+
+        assert_eq!(rig.choose(QoS::AtMostOnce), None);
+        let kept = [0, 1].map(|_| rig.choose(QoS::AtLeastOnce).unwrap());
+        assert!(kept[0] != kept[1], "all wait in one session");
+
+        // It came back, and did not subscribe again.
+        rig.connect(700, true);
+        let asked = (0..MEMBERS).position(|_| rig.choose(QoS::AtMostOnce) == Some(700));
+        assert!(asked.unwrap() <= MEMBERS.div_ceil(MOST_ASKED), "{asked:?}");
+        // From then on it is known.
+        assert!((0..100).all(|_| rig.choose(QoS::AtMostOnce) == Some(700)));
+        rig.connect(700, false);
+        assert_eq!(rig.choose(QoS::AtMostOnce), None);
+
+        // A new member is known at once.
+        let last = &rig.sessions[MEMBERS - 1];
+        assert!(rig.group.remove(last));
+        rig.connect(MEMBERS - 1, true);
+        rig.join(MEMBERS - 1);
+        assert_eq!(rig.choose(QoS::AtMostOnce), Some(MEMBERS - 1));
     }
 }

@@ -1,0 +1,590 @@
+//! Runs: publications with QoS 0 on one topic that were received together, delivered with one copy
+//! for each receiver, however many messages they are.
+//!
+//! A receiver gets them as received, or as the other protocol version has them. Whether all
+//! receivers take a run is decided before its length is measured, so that no byte is measured twice:
+//! what is measured is delivered, but for a run of one message.
+
+use punctual_codec::{Frame, ReasonCode, Split, put_varint, split};
+use smallvec::SmallVec;
+
+use super::links;
+use super::publish::{PLAIN, pause_or_go_on};
+use super::{Fail, Next, Shard};
+use crate::Nanos;
+use crate::federation::{MessageName, Packing};
+use crate::hub::{ConnId, State};
+use crate::route::Target;
+
+/// Bytes of one run, and so by how much a receiver's bound may be exceeded.
+const RUN: usize = 64 << 10;
+
+/// Consecutive publications that were delivered together.
+pub(super) struct Run {
+    pub(super) messages: u64,
+    pub(super) bytes: usize,
+    pub(super) next: Next,
+}
+
+/// How many bytes and messages the parts of a run are that neighbours get as one message each.
+type Parted = SmallVec<[(usize, u64); RUN / links::PACKED]>;
+
+impl Shard {
+    /// Delivers the plain publications (QoS 0, not retained, no properties) at
+    /// the start of `data` that have the topic of the publisher's last one, if
+    /// there are several and every receiver can have them together. `None` leaves the first
+    /// to [`Self::publish_packet`], which decides everything this relies on.
+    ///
+    /// A route whose receivers do not take runs becomes `declined`, and is not looked at again as
+    /// long as it is.
+    #[inline]
+    pub(super) fn publish_run(
+        &mut self,
+        id: ConnId,
+        first: Frame<'_>,
+        data: &[u8],
+        declined: &mut u64,
+        now: Nanos,
+    ) -> Option<Run> {
+        #[cfg(test)]
+        if self.one_by_one {
+            return None;
+        }
+        let Self {
+            hub,
+            routes,
+            rewritten,
+            ..
+        } = self;
+        let conn = hub.conns.get(id.slot)?;
+        if !matches!(conn.state, State::Connected)
+            || !conn.route_allowed
+            || conn.states
+            || conn.link
+            || conn.route == *declined
+        {
+            return None;
+        }
+        let v5 = conn.v5();
+        let [high, low, rest @ ..] = first.body else {
+            return None;
+        };
+        let topic = rest.get(..usize::from(u16::from_be_bytes([*high, *low])))?;
+        let head = 2 + topic.len() + usize::from(v5);
+        let prefix = first.body.get(..head)?;
+        if (v5 && prefix[head - 1] != 0) || !first.is_minimal() {
+            return None;
+        }
+        let (route, publisher) = (conn.route, conn.number);
+        if routes.find(topic, route, &hub.directory) != Some(route) {
+            return None;
+        }
+        let entry = routes.get(route);
+        let targets: Option<&[Target]> = match &*entry.matched.shards {
+            _ if entry.rule.is_some() || !entry.matched.groups.is_empty() => None,
+            [] => Some(&[]),
+            [(shard, targets)] if *shard == hub.index => Some(targets),
+            _ => None,
+        };
+        // The largest packet that every receiver takes, and whether one takes another version.
+        let (mut most, mut rewrites) = (hub.config.limits.max_packet_size, false);
+        let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
+        let takes = |target| match hub.takes_packets(target, v5) {
+            Some(taking) => {
+                most = most.min(taking.most);
+                rewrites |= taking.other_version;
+                true
+            }
+            None => {
+                neighbours.push(target);
+                hub.takes_runs(target)
+            }
+        };
+        let Some(targets) = targets.filter(|targets| targets.iter().all(takes)) else {
+            *declined = route;
+            return None;
+        };
+        if first.bytes.len() > most as usize {
+            return None;
+        }
+        let mut run = Extent {
+            bytes: first.bytes.len(),
+            messages: 1,
+            payload: first.body.len() - head,
+            longest: first.bytes.len(),
+        };
+        let mut parts = Parted::new();
+        let mut before = (0, 0);
+        while run.bytes < RUN {
+            run.extend(data, prefix, most, RUN.min(before.0 + links::PACKED));
+            if run.bytes == before.0 {
+                break;
+            }
+            parts.push((run.bytes - before.0, run.messages - before.1));
+            before = (run.bytes, run.messages);
+        }
+        #[cfg(test)]
+        {
+            self.measured += run.bytes;
+        }
+        if run.messages == 1 {
+            return None;
+        }
+        let bytes = &data[..run.bytes];
+        if rewrites {
+            rewrite(bytes, 2 + topic.len(), v5, rewritten);
+        }
+        let packets = Packets {
+            v5,
+            received: bytes,
+            rewritten,
+            messages: run.messages,
+            payload: run.payload,
+        };
+        hub.stats.publishes_received_qos0 += run.messages;
+        hub.stats.publish_bytes_received += run.payload as u64;
+        for target in targets {
+            if !target.session.link
+                && let Some(receiver) = hub.deliver_run(&packets, target, publisher, now)
+            {
+                hub.wait_for(id, receiver);
+            }
+        }
+        if !neighbours.is_empty() {
+            let packing = Packing { v5 };
+            hub.pack(id, topic, (bytes, &parts, packing), &neighbours, now);
+        }
+        Some(Run {
+            messages: run.messages,
+            bytes: run.bytes,
+            next: pause_or_go_on(hub, id),
+        })
+    }
+
+    /// Passes a neighbour's run on as it is, and to clients in one piece; takes it apart
+    /// for who does not take it like that.
+    pub(super) fn publish_packed(
+        &mut self,
+        id: ConnId,
+        route: u64,
+        packed: Packed<'_>,
+        now: Nanos,
+    ) -> Result<Next, Fail> {
+        let Self {
+            hub,
+            routes,
+            rewritten,
+            ..
+        } = self;
+        let Packed {
+            bytes,
+            packing,
+            name,
+        } = packed;
+        let entry = routes.get(route);
+        let topic = entry.topic().as_bytes();
+        let v5 = packing.v5;
+        let extent = Extent::of(bytes, topic, v5, hub.config.limits.max_packet_size);
+        let extent = extent.ok_or_else(not_a_run)?;
+        let federation = hub.directory.federation();
+        if federation.is_some_and(|federation| !federation.is_new(name, true)) {
+            hub.stats.publishes_recognised += extent.messages;
+            return Ok(pause_or_go_on(hub, id));
+        }
+        let matched = &entry.matched;
+        let (mut together, mut here) = (entry.rule.is_none() && matched.groups.is_empty(), &[][..]);
+        for (shard, targets) in &matched.shards {
+            match *shard == hub.index {
+                true => here = targets,
+                false => together = false,
+            }
+        }
+        let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
+        let mut clients: SmallVec<[&Target; 8]> = SmallVec::new();
+        for target in here {
+            match hub.takes_runs(target) {
+                true => neighbours.push(target),
+                false => clients.push(target),
+            }
+        }
+        let mut rewrites = false;
+        let takes = |target: &&Target| {
+            hub.takes_packets(target, v5).is_some_and(|taking| {
+                rewrites |= taking.other_version;
+                extent.longest <= taking.most as usize
+            })
+        };
+        together &= clients.iter().all(takes);
+        let told = links::taking_runs(packing, &neighbours);
+        hub.pass_packed(id, topic, packed, extent.messages, &told, now);
+        if let Some(federation) = hub.directory.federation() {
+            federation.note(name);
+        }
+        if together {
+            hub.stats.publishes_received_qos0 += extent.messages;
+            hub.stats.publish_bytes_received += extent.payload as u64;
+            let publisher = hub.conns.get(id.slot).map_or(0, |conn| conn.number);
+            if rewrites {
+                rewrite(bytes, 2 + topic.len(), v5, rewritten);
+            }
+            let packets = Packets {
+                v5,
+                received: bytes,
+                rewritten,
+                messages: extent.messages,
+                payload: extent.payload,
+            };
+            for target in clients {
+                if let Some(receiver) = hub.deliver_run(&packets, target, publisher, now) {
+                    hub.wait_for(id, receiver);
+                }
+            }
+            return Ok(pause_or_go_on(hub, id));
+        }
+        drop((neighbours, clients));
+        self.hub.unpacking = Some(packing);
+        let mut rest = bytes;
+        let mut result = Ok(Next::Packet);
+        while let (Ok(Next::Packet | Next::Pause), Ok(Split::Frame(frame))) =
+            (&result, split(rest, u32::MAX))
+        {
+            rest = &rest[frame.bytes.len()..];
+            result = self.publish_packet(id, frame, now);
+        }
+        self.hub.unpacking = None;
+        result
+    }
+}
+
+/// A run from a neighbour.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packed<'a> {
+    /// The packets.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) packing: Packing,
+    pub(crate) name: MessageName,
+}
+
+pub(super) fn not_a_run() -> Fail {
+    Fail::new(ReasonCode::ProtocolError, "a neighbour's run is not one")
+}
+
+/// How far a run of publications reaches.
+struct Extent {
+    bytes: usize,
+    messages: u64,
+    payload: usize,
+    /// Largest packet.
+    longest: usize,
+}
+
+impl Extent {
+    /// Of packets on a topic without properties that fill `data`. `None` if it is
+    /// anything else.
+    fn of(data: &[u8], topic: &[u8], v5: bool, max: u32) -> Option<Self> {
+        let mut prefix: SmallVec<[u8; 128]> = SmallVec::new();
+        prefix.extend_from_slice(&u16::try_from(topic.len()).ok()?.to_be_bytes());
+        prefix.extend_from_slice(topic);
+        prefix.extend(v5.then_some(0));
+        let mut run = Self {
+            bytes: 0,
+            messages: 0,
+            payload: 0,
+            longest: 0,
+        };
+        run.extend(data, &prefix, max, RUN);
+        (run.bytes == data.len() && run.messages > 0).then_some(run)
+    }
+
+    /// Takes in the packets of `data` that follow, up to the one that reaches `end` bytes,
+    /// and begin like the first: same topic, and `prefix` again. Larger ones than two
+    /// length bytes can say are left to the ordinary way.
+    #[inline]
+    fn extend(&mut self, data: &[u8], prefix: &[u8], max: u32, end: usize) {
+        while self.bytes < end {
+            let (len, header) = match data[self.bytes..] {
+                [PLAIN, len, ..] if len < 0x80 => (usize::from(len), 2),
+                [PLAIN, low, high, ..] if high < 0x80 && high != 0 => {
+                    (usize::from(low & 0x7F) | usize::from(high) << 7, 3)
+                }
+                _ => return,
+            };
+            let start = self.bytes + header;
+            let Some(body) = data.get(start..start + len) else {
+                return;
+            };
+            if !begins_with(body, prefix) || header + len > max as usize {
+                return;
+            }
+            self.bytes = start + len;
+            self.messages += 1;
+            self.payload += len - prefix.len();
+            self.longest = self.longest.max(header + len);
+        }
+    }
+}
+
+/// Whether `data` begins like that, by words: for the few bytes of a topic a call of `memcmp`
+/// takes as long as what it compares.
+#[inline]
+fn begins_with(data: &[u8], prefix: &[u8]) -> bool {
+    let Some(data) = data.get(..prefix.len()) else {
+        return false;
+    };
+    let (words, rest) = data.as_chunks::<8>();
+    let (others, other) = prefix.as_chunks::<8>();
+    let are =
+        |(one, two): (&[u8; 8], &[u8; 8])| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*two);
+    words.iter().zip(others).all(are)
+        && match (data.last_chunk::<8>(), prefix.last_chunk::<8>()) {
+            // In part what was compared already.
+            (Some(one), Some(two)) => are((one, two)),
+            _ => rest.iter().zip(other).all(|(one, two)| one == two),
+        }
+}
+
+/// How a receiver takes plain publications of one protocol version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taking {
+    /// As the other version has them.
+    pub(crate) other_version: bool,
+    /// The largest packet, as received, that it certainly takes.
+    pub(crate) most: u32,
+}
+
+/// The packets of a run.
+pub(crate) struct Packets<'a> {
+    /// The protocol version in which they were received is MQTT 5.
+    v5: bool,
+    received: &'a [u8],
+    /// As the other version has them, where a receiver takes that.
+    rewritten: &'a [u8],
+    pub(crate) messages: u64,
+    /// Bytes of all payloads.
+    pub(crate) payload: usize,
+}
+
+impl Packets<'_> {
+    /// As a receiver takes them.
+    #[inline]
+    pub(crate) fn bytes(&self, v5: bool) -> &[u8] {
+        match v5 == self.v5 {
+            true => self.received,
+            false => self.rewritten,
+        }
+    }
+}
+
+/// Writes plain publications without properties as the other protocol version has them: with the
+/// length of the properties between topic and payload, or without it. `v5` is the version of
+/// `data`, whose packets begin with `topic` bytes of topic and its length.
+fn rewrite(data: &[u8], topic: usize, v5: bool, rewritten: &mut Vec<u8>) {
+    rewritten.clear();
+    let mut rest = data;
+    while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
+        rest = &rest[frame.bytes.len()..];
+        let (prefix, payload) = frame.body.split_at(topic.min(frame.body.len()));
+        rewritten.push(PLAIN);
+        if v5 {
+            let payload = payload.get(1..).unwrap_or_default();
+            put_varint(rewritten, prefix.len() + payload.len());
+            rewritten.extend_from_slice(prefix);
+            rewritten.extend_from_slice(payload);
+        } else {
+            put_varint(rewritten, frame.body.len() + 1);
+            rewritten.extend_from_slice(prefix);
+            rewritten.push(0);
+            rewritten.extend_from_slice(payload);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::sync::Arc;
+
+    use punctual_codec::{
+        Connect, Properties, PropertyBuf, PropertyId, Publish, QoS, Subscribe, SubscribeOptions,
+        Version,
+    };
+
+    use super::*;
+    use crate::{Config, ConnMeta, Directory, Scope};
+
+    /// A shard with one publisher, and what its packets are received with.
+    struct Rig {
+        shard: Shard,
+        publisher: ConnId,
+        now: Nanos,
+    }
+
+    impl Rig {
+        fn new(version: Version) -> Self {
+            let now = Nanos::from_secs(1);
+            let config = Config {
+                sys_interval: None,
+                ..Config::default()
+            };
+            let shard = Shard::new(Directory::new(1), 0, Arc::new(config), now);
+            let mut rig = Self {
+                shard,
+                publisher: ConnId {
+                    slot: 0,
+                    generation: 0,
+                },
+                now,
+            };
+            rig.publisher = rig.connect("publisher", version, Properties::EMPTY);
+            rig
+        }
+
+        fn connect(
+            &mut self,
+            client_id: &str,
+            version: Version,
+            properties: Properties<'_>,
+        ) -> ConnId {
+            let meta = ConnMeta {
+                allow_anonymous: true,
+                ..ConnMeta::default()
+            };
+            let connect = Connect {
+                version,
+                clean_start: true,
+                keep_alive: 0,
+                client_id,
+                will: None,
+                username: None,
+                password: None,
+                properties,
+            };
+            let id = self.shard.open(meta, self.now);
+            let mut bytes = Vec::new();
+            connect.encode(&mut bytes).unwrap();
+            self.shard.receive(id, &bytes, self.now);
+            self.written(id);
+            id
+        }
+
+        fn subscribe(&mut self, id: ConnId, filter: &str, version: Version) {
+            let filters = [(filter, SubscribeOptions::default())];
+            let mut bytes = Vec::new();
+            Subscribe::put(9, Properties::EMPTY, &filters, version, &mut bytes).unwrap();
+            self.shard.receive(id, &bytes, self.now);
+            self.written(id);
+        }
+
+        /// What a client is sent.
+        fn written(&mut self, id: ConnId) -> Vec<u8> {
+            let mut slices = [IoSlice::new(&[]); 8];
+            let filled = self.shard.pending(id, Scope::All, self.now, &mut slices);
+            let all: Vec<u8> = slices[..filled].iter().flat_map(|it| it.to_vec()).collect();
+            self.shard.sent(id, all.len(), self.now);
+            all
+        }
+
+        /// The publisher's bytes come; returns of how many it was looked for whether they are
+        /// part of a run.
+        fn measure(&mut self, bytes: &[u8]) -> usize {
+            let before = self.shard.measured;
+            let received = self.shard.receive(self.publisher, bytes, self.now);
+            assert_eq!(received.consumed, bytes.len());
+            self.shard.measured - before
+        }
+    }
+
+    fn publications(topic: &str, lengths: &[usize], version: Version) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (at, length) in lengths.iter().enumerate() {
+            let publish = Publish {
+                dup: false,
+                qos: QoS::AtMostOnce,
+                retain: false,
+                topic,
+                packet_id: 0,
+                properties: Properties::EMPTY,
+                payload: &vec![at as u8; *length],
+            };
+            publish.encode(version, &mut bytes).unwrap();
+        }
+        bytes
+    }
+
+    const VERSIONS: [Version; 2] = [Version::V311, Version::V5];
+
+    /// Payloads around the lengths where one more byte of properties makes the remaining length
+    /// one byte longer.
+    #[test]
+    fn a_rewritten_run_is_encoded_in_the_other_version() {
+        let lengths: Vec<usize> = (0..6)
+            .chain(118..132)
+            .chain(16_370..16_390)
+            .chain([70_000])
+            .collect();
+        for (version, other) in [VERSIONS, [Version::V5, Version::V311]].map(|it| (it[0], it[1])) {
+            let bytes = publications("a/b", &lengths, version);
+            let mut rewritten = vec![1, 2, 3];
+            rewrite(&bytes, 2 + 3, version.is_v5(), &mut rewritten);
+            assert!(rewritten == publications("a/b", &lengths, other));
+        }
+    }
+
+    /// Whatever receivers take, a byte is looked at once.
+    #[test]
+    fn a_run_is_measured_once() {
+        let small = vec![0; 10_000];
+        for version in VERSIONS {
+            for other in VERSIONS {
+                let mut rig = Rig::new(version);
+                let nothing = Properties::EMPTY;
+                let one = rig.connect("one", version, nothing);
+                let two = rig.connect("two", other, nothing);
+                rig.subscribe(one, "t", version);
+                rig.subscribe(two, "t", other);
+                let bytes = publications("t", &small, version);
+                rig.measure(&bytes[..bytes.len() / 10_000]);
+                assert_eq!(rig.measure(&bytes), bytes.len(), "{version:?} to {other:?}");
+                assert!(
+                    rig.written(two)
+                        .ends_with(&publications("t", &small, other))
+                );
+
+                // A member of a shared subscription gets some of them.
+                rig.subscribe(one, "$share/group/t", version);
+                assert_eq!(rig.measure(&bytes), 0, "{version:?} to {other:?}");
+            }
+        }
+    }
+
+    /// Another topic, or what a receiver does not take, ends a run and begins none.
+    #[test]
+    fn what_ends_a_run_is_measured_alone() {
+        let version = Version::V5;
+        let mut rig = Rig::new(version);
+        let mut properties = PropertyBuf::new();
+        properties.push_number(PropertyId::MaximumPacketSize, 200);
+        let one = rig.connect("one", version, properties.as_properties());
+        rig.subscribe(one, "#", version);
+        let lengths: Vec<usize> = (0..4000)
+            .map(|at| [1, 300][usize::from(at % 4 == 3)])
+            .collect();
+        let bytes = publications("t", &lengths, version);
+        rig.measure(&publications("t", &[1], version));
+        assert!(rig.measure(&bytes) <= bytes.len());
+
+        let mut aliases = PropertyBuf::new();
+        aliases.push_number(PropertyId::TopicAliasMaximum, 3);
+        let two = rig.connect("two", version, aliases.as_properties());
+        rig.subscribe(two, "t", version);
+        assert_eq!(rig.measure(&bytes), 0);
+        assert!(rig.measure(&publications("u", &[1; 100], version)) > 0);
+
+        let mut bytes = Vec::new();
+        for _ in 0..1000 {
+            bytes.extend(publications("u", &[1], version));
+            bytes.extend(publications("v", &[1], version));
+        }
+        assert!(rig.measure(&bytes) <= bytes.len());
+    }
+}
