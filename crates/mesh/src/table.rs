@@ -169,6 +169,10 @@ pub struct Table {
     /// Links whose neighbours wanted more than there was room for: they are sent
     /// everything.
     overflown: u64,
+    /// Links whose neighbours are forgotten: they want nothing any more, although nodes from
+    /// `forgotten` on may still have them as sources.
+    leaving: u64,
+    forgotten: usize,
     advertised: u64,
 }
 
@@ -191,6 +195,8 @@ impl Table {
             len: 0,
             max: max.max(1),
             overflown: 0,
+            leaving: 0,
+            forgotten: 0,
             advertised: 0,
         }
     }
@@ -271,30 +277,40 @@ impl Table {
     pub fn replace(&mut self, link: LinkId, index: u8, filters: Vec<Box<str>>) -> Applied {
         let all: HashSet<&str, foldhash::fast::RandomState> =
             filters.iter().map(|filter| &**filter).collect();
-        let mut gone = self.of_part(index, |node| node.sources & bit(link) != 0);
+        let mut gone = self.of_part(index, |node| self.sources(node) & bit(link) != 0);
         gone.retain(|filter| !all.contains(&**filter));
         drop(all);
         self.apply(link, filters, gone)
     }
 
-    /// Forgets what the neighbour on a link wanted.
+    /// Forgets what the neighbour on a link wanted. It wants nothing from now on, and the table is
+    /// tidied up by [`Self::changes`].
     pub fn forget(&mut self, link: LinkId) {
-        for part in 0..BUCKETS {
-            for place in 0..self.by_part[part].len() {
-                let at = self.by_part[part][place];
-                let sources = self.at(at).sources & !bit(link);
-                self.set_sources(at, sources);
-            }
-            self.wanted_sums.0[part][usize::from(link.0 % LinkId::MAX)] = 0;
-        }
-        self.counts[usize::from(link.0 % LinkId::MAX)] = 0;
+        let at = usize::from(link.0 % LinkId::MAX);
         self.overflown &= !bit(link);
+        if std::mem::take(&mut self.counts[at]) > 0 {
+            self.wanted_sums.0.iter_mut().for_each(|sums| sums[at] = 0);
+            self.leaving |= bit(link);
+            self.forgotten = 0;
+        }
+    }
+
+    /// Goes on with that at one node.
+    fn forget_at_next(&mut self) {
+        match self.nodes.get(self.forgotten) {
+            Some(node) => {
+                let sources = node.sources & !self.leaving;
+                self.set_sources(self.forgotten as u32, sources);
+                self.forgotten += 1;
+            }
+            None => self.leaving = 0,
+        }
     }
 
     /// What the neighbour on a link wants.
     pub fn wanted_by(&self, link: LinkId) -> Vec<Box<str>> {
         let parts = 0..BUCKETS as u8;
-        let wanted = |node: &Node| node.sources & bit(link) != 0;
+        let wanted = |node: &Node| self.sources(node) & bit(link) != 0;
         parts.flat_map(|part| self.of_part(part, wanted)).collect()
     }
 
@@ -312,7 +328,7 @@ impl Table {
         let others = links().filter(|link| self.count_wanted_by(*link) > 0);
         let everybody = others.fold(own, |all, link| all | bit(link)) | self.overflown;
         let enough = |found| (found | self.overflown) == everybody;
-        let sources = |node: &Node| node.sources;
+        let sources = |node: &Node| self.sources(node);
         let search = match topic.starts_with('$') {
             true => None,
             false => Some(covers(
@@ -350,7 +366,7 @@ impl Table {
                 }
                 visits += 1;
                 if let Some(at) = walk.step(&self.nodes) {
-                    found |= self.at(at).sources & asked;
+                    found |= self.sources(self.at(at)) & asked;
                 }
             }
         }
@@ -391,8 +407,17 @@ impl Table {
         &self.nodes[node as usize]
     }
 
+    /// Who wants the filter that ends in a node.
+    fn sources(&self, node: &Node) -> u64 {
+        node.sources & !self.leaving
+    }
+
     /// Adds or removes a source; says whether that is a change.
     fn set(&mut self, filter: &str, source: u64, wanted: bool) -> bool {
+        // Its number was given to somebody else before all of it was forgotten.
+        while self.leaving & source != 0 {
+            self.forget_at_next();
+        }
         let at = match wanted {
             true => self.find_or_insert(filter),
             false => match self.find(filter) {
@@ -785,6 +810,24 @@ mod tests {
     }
 
     #[test]
+    fn a_neighbour_is_forgotten_in_slices() {
+        let mut table = table();
+        let filters = (0..50_000).map(|n| format!("some/{n}").into()).collect();
+        table.apply(A, filters, Vec::new());
+        all_changes(&mut table);
+        table.forget(A);
+        assert_eq!(table.receivers("some/7"), (false, vec![]));
+        assert_eq!(table.digests_wanted_by(A), table.digests_wanted_by(B));
+        table.changes();
+        assert!(table.is_amid() && !table.is_empty());
+        // Somebody else gets its number before that is done.
+        table.apply(A, boxed(&["some/8"]), Vec::new());
+        assert_eq!((table.len(), table.count_wanted_by(A)), (1, 1));
+        all_changes(&mut table);
+        assert_eq!(table.nodes.len() - table.free.len(), 3);
+    }
+
+    #[test]
     fn links_that_new_filters_concern() {
         let mut table = table();
         table.apply(A, boxed(&["a/+/c", "b/#", "x"]), Vec::new());
@@ -839,6 +882,7 @@ mod tests {
         Tell(u64),
         Down(bool),
         Up(bool),
+        Forget(bool),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -849,6 +893,7 @@ mod tests {
             6 => (1..40u64).prop_map(Step::Tell),
             1 => any::<bool>().prop_map(Step::Down),
             1 => any::<bool>().prop_map(Step::Up),
+            1 => any::<bool>().prop_map(Step::Forget),
         ]
     }
 
@@ -926,6 +971,12 @@ mod tests {
                             table.apply(link, Vec::new(), filters);
                             *source &= !bit(link);
                         }
+                    }
+                    Step::Forget(side) => {
+                        let link = if side { A } else { B };
+                        table.forget(link);
+                        sources.values_mut().for_each(|sources| *sources &= !bit(link));
+                        prop_assert!(table.wanted_by(link).is_empty());
                     }
                     Step::Tell(units) => follow(&mut known, table.changes_within(units)),
                     Step::Down(side) => {

@@ -79,7 +79,7 @@ impl Table {
     /// Whether the changes that the last call of [`Self::changes`] began with were not told
     /// completely.
     pub fn is_amid(&self) -> bool {
-        self.round.is_some()
+        self.round.is_some() || self.leaving != 0
     }
 
     /// Units of work that [`Self::changes`] has done so far.
@@ -97,8 +97,15 @@ impl Table {
     /// The same for so many units of work.
     pub(super) fn changes_within(&mut self, units: u64) -> Vec<Changes> {
         let mut news = News::new();
-        let mut round = self.round.take().unwrap_or_else(|| self.begin());
         let end = self.work + units;
+        while self.leaving != 0 && self.work < end {
+            self.work += 1;
+            self.forget_at_next();
+        }
+        if self.leaving != 0 {
+            return Vec::new();
+        }
+        let mut round = self.round.take().unwrap_or_else(|| self.begin());
         let is_over = loop {
             if self.work >= end {
                 break false;
