@@ -46,7 +46,7 @@ pub use self::status::{LinkStatus, Status};
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::reach::Reach;
 use crate::strategy::Strategy;
-use crate::table::{Applied, Table};
+use crate::table::{Applied, Table, within_levels};
 use crate::tree::{Advert, Edge, Tree, TreeOutput};
 use crate::wills;
 use crate::wire::{Hello, LASTING, Member, Message, NOTES, Open, VERSIONS, WireError};
@@ -154,6 +154,8 @@ impl Node {
         now: Nanos,
     ) {
         if let Some(link) = self.links.recall(peer) {
+            let filters = filters.iter().map(|filter| within_levels(filter));
+            let filters = filters.map(Box::from).collect();
             self.filters.table.apply(link, filters, Vec::new());
             let is_shared = |member: &Member| topic::split_share(&member.1).0.is_some();
             let (shared, lasting) = members.into_iter().partition(is_shared);
@@ -232,7 +234,7 @@ impl Node {
                     self.complete(link);
                 }
             }
-            Message::Want(bits) => self.filters.say_again(link, bits, &mut self.outputs),
+            Message::Want(bits) => self.filters.say_again(link, bits),
             Message::Bucket { index, filters } => {
                 self.may_have_filters()?;
                 let applied = self.filters.table.replace(link, index, filters);
@@ -368,6 +370,7 @@ impl Node {
     /// is to be sent that also when it connects again.
     pub fn subscribe(&mut self, filter: &str, lasting: bool, now: Nanos) {
         let (share, plain) = topic::split_share(filter);
+        let plain = &*within_levels(plain);
         self.filters.table.subscribe(plain);
         if lasting && !plain.starts_with('$') {
             self.lasting.subscribe(plain);
@@ -381,6 +384,7 @@ impl Node {
     /// A client of this broker does not want a filter any more, which it wanted so.
     pub fn unsubscribe(&mut self, filter: &str, lasting: bool, now: Nanos) {
         let (share, plain) = topic::split_share(filter);
+        let plain = &*within_levels(plain);
         if lasting && !plain.starts_with('$') {
             self.lasting.unsubscribe(plain);
         }
@@ -467,18 +471,23 @@ impl Node {
             self.remove(silent, now);
         }
         self.show_kept(now);
+        self.pace.reset();
         let changed = self.reach.has_changes();
         if changed {
             self.note_presence(now);
             self.forget_lost_fences();
             self.note_kept();
-            self.tell_reach(now);
+            self.tell(now);
+            self.pass_on(now);
         }
         if self.lasting.take_keeps_changed() || changed {
             self.are_away = self.lasting.are_away(&self.reach);
         }
         self.look_after_wards(now);
         self.tell(now);
+        if self.filters.say_next_part(&mut self.outputs) {
+            self.pace.set_due(now);
+        }
         self.members.tell_shell(&mut self.outputs);
     }
 
@@ -541,7 +550,6 @@ impl Node {
                 }
                 match self.settings.strategy {
                     Strategy::SubscriptionTable => {
-                        self.tell_filters(now);
                         self.filters.activate(id, &mut self.outputs);
                     }
                     Strategy::Flooding | Strategy::RootRelay => {
@@ -554,6 +562,7 @@ impl Node {
             }
             (true, false) if !self.lost.contains(id) => {
                 self.filters.deactivate(id);
+                self.pace.drop_held(id);
                 self.outputs.push(carry(false));
                 self.members.deactivate(id);
                 self.silent(id, |_| true);

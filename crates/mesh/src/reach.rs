@@ -57,7 +57,12 @@ pub(crate) struct Reach<T> {
     lasts: bool,
     /// What is here is nowhere else.
     alone: bool,
+    /// What is here now and was not when neighbours were told last, or the reverse.
+    touched: BTreeSet<T>,
+    /// What is behind links, or told there, changed since then.
     dirty: bool,
+    /// What is behind links changed since [`Reach::take_moved`].
+    moved: bool,
 }
 
 impl<T> Default for Reach<T> {
@@ -67,7 +72,9 @@ impl<T> Default for Reach<T> {
             sides: BTreeMap::new(),
             lasts: false,
             alone: false,
+            touched: BTreeSet::new(),
             dirty: false,
+            moved: false,
         }
     }
 }
@@ -92,12 +99,16 @@ impl<T: Ord + Clone> Reach<T> {
 
     /// Something is here.
     pub(crate) fn add(&mut self, own: T) {
-        self.dirty |= self.own.insert(own);
+        if self.own.insert(own.clone()) {
+            self.touched.insert(own);
+        }
     }
 
     /// Something is not here any more.
     pub(crate) fn remove(&mut self, own: &T) {
-        self.dirty |= self.own.remove(own);
+        if let Some(own) = self.own.take(own) {
+            self.touched.insert(own);
+        }
     }
 
     /// Whether what a neighbour tells can be relied upon: messages find their way, and it does not
@@ -153,9 +164,18 @@ impl<T: Ord + Clone> Reach<T> {
         sides.flat_map(|(link, side)| side.shown.iter().map(|it| (*link, it)))
     }
 
+    fn set_moved(&mut self) {
+        (self.dirty, self.moved) = (true, true);
+    }
+
+    /// Whether what is behind links may have changed since this was asked last.
+    pub(crate) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
     /// What was behind a link before a restart: it is lost.
     pub(crate) fn recall(&mut self, link: LinkId, behind: BTreeSet<T>) {
-        self.dirty = true;
+        self.set_moved();
         let side = self.sides.entry(link).or_default();
         (side.shown, side.behind) = (behind.clone(), behind);
     }
@@ -165,12 +185,12 @@ impl<T: Ord + Clone> Reach<T> {
         let side = self.sides.entry(link).or_default();
         side.told = Some(BTreeSet::new());
         side.fresh = true;
-        self.dirty = true;
+        self.set_moved();
     }
 
     /// It does not any more; returns whom it led to.
     pub(crate) fn deactivate(&mut self, link: LinkId) -> BTreeSet<T> {
-        self.dirty = true;
+        self.set_moved();
         let Some(side) = self.sides.get_mut(&link) else {
             return BTreeSet::new();
         };
@@ -186,14 +206,14 @@ impl<T: Ord + Clone> Reach<T> {
         if let Some(side) = self.sides.get_mut(&link) {
             side.behind.retain(|it| !gone(it));
             side.shown.retain(|it| !gone(it));
-            self.dirty = true;
+            self.set_moved();
         }
     }
 
     /// Its connection is gone.
     pub(crate) fn forget(&mut self, link: LinkId) {
         self.sides.remove(&link);
-        self.dirty = true;
+        self.set_moved();
     }
 
     /// What a neighbour wants is known; returns who is reached over it because of that.
@@ -202,7 +222,7 @@ impl<T: Ord + Clone> Reach<T> {
         if side.told.is_none() || std::mem::replace(&mut side.ready, true) {
             return BTreeSet::new();
         }
-        self.dirty = true;
+        self.set_moved();
         let side = self.sides.get(&link).filter(|side| self.is_reliable(side));
         side.map(|side| side.behind.clone()).unwrap_or_default()
     }
@@ -215,7 +235,7 @@ impl<T: Ord + Clone> Reach<T> {
         };
         if let Some(side) = self.sides.get_mut(&link) {
             side.shown = behind;
-            self.dirty = true;
+            self.set_moved();
         }
     }
 
@@ -246,10 +266,10 @@ impl<T: Ord + Clone> Reach<T> {
                 new.insert(id);
             }
         }
-        self.dirty = true;
         if side.ready {
             side.shown.retain(|it| side.behind.contains(it));
         }
+        self.set_moved();
         let side = self.sides.get(&link).filter(|side| self.is_reliable(side));
         match (side, was_reliable) {
             (Some(_), true) => new,
@@ -285,13 +305,14 @@ impl<T: Ord + Clone> Reach<T> {
 
     /// Whether there may be something to tell.
     pub(crate) fn has_changes(&self) -> bool {
-        self.dirty
+        self.dirty || !self.touched.is_empty()
     }
 
     /// What is to be told since this was asked last.
     pub(crate) fn changes(&mut self) -> Vec<Told<T>> {
+        let touched = std::mem::take(&mut self.touched);
         if !std::mem::take(&mut self.dirty) {
-            return Vec::new();
+            return self.changes_of(&touched);
         }
         let links: Vec<LinkId> = self.sides.keys().copied().collect();
         let mut changes = Vec::new();
@@ -316,6 +337,43 @@ impl<T: Ord + Clone> Reach<T> {
             };
             *told = due;
             if change.all || !change.add.is_empty() || !change.remove.is_empty() {
+                changes.push(change);
+            }
+        }
+        changes
+    }
+
+    /// The same where nothing else has changed than whether these are here.
+    fn changes_of(&mut self, touched: &BTreeSet<T>) -> Vec<Told<T>> {
+        let links: Vec<LinkId> = self.sides.keys().copied().collect();
+        let mut changes = Vec::new();
+        for link in links {
+            let others = || self.sides.iter().filter(|(other, _)| **other != link);
+            let is_due =
+                |it: &T| self.own.contains(it) || others().any(|(_, side)| side.shown.contains(it));
+            let (due, over): (Vec<&T>, Vec<&T>) = touched.iter().partition(|it| is_due(it));
+            let told = self
+                .sides
+                .get_mut(&link)
+                .and_then(|side| side.told.as_mut());
+            let Some(told) = told else {
+                continue;
+            };
+            let change = Told {
+                link,
+                all: false,
+                add: due
+                    .into_iter()
+                    .filter(|it| told.insert((*it).clone()))
+                    .cloned()
+                    .collect(),
+                remove: over
+                    .into_iter()
+                    .filter(|it| told.remove(*it))
+                    .cloned()
+                    .collect(),
+            };
+            if !change.add.is_empty() || !change.remove.is_empty() {
                 changes.push(change);
             }
         }
@@ -370,6 +428,34 @@ mod tests {
         assert_eq!(reach.deactivate(one), ids("c d"));
         assert_eq!(reach.changes(), [told(false, "", "b c")]);
         assert_eq!(reach.changes(), []);
+    }
+
+    #[test]
+    fn what_comes_and_goes_here_is_told_where_it_is_not_known_from_elsewhere() {
+        let (one, two) = (LinkId(1), LinkId(2));
+        let mut reach = Reach::lasting();
+        for link in [one, two] {
+            reach.activate(link);
+            reach.ready(link);
+        }
+        reach.heard(one, true, list("a"), &[]);
+        reach.show(one);
+        reach.changes();
+        assert!(reach.take_moved());
+        for here in ["a", "b", "c"] {
+            reach.add(BrokerId::new(here).unwrap());
+        }
+        reach.remove(&BrokerId::new("c").unwrap());
+        let told = |link, add: &str, remove: &str| Told {
+            link,
+            all: false,
+            add: list(add),
+            remove: list(remove),
+        };
+        assert_eq!(reach.changes(), [told(one, "a b", ""), told(two, "b", "")]);
+        reach.remove(&BrokerId::new("a").unwrap());
+        assert_eq!(reach.changes(), [told(one, "", "a")]);
+        assert!(!reach.has_changes() && !reach.take_moved());
     }
 
     #[test]

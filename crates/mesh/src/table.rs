@@ -8,19 +8,27 @@
 //! brokers costs N-1 advertisements, and none where a covering filter is known; the
 //! last subscriber's leaving withdraws it. Changes gather until [`Table::changes`]
 //! is asked for them; additions go before removals, so that a filter that replaces
-//! another leaves no gap.
+//! another leaves no gap. They are worked off in slices ([`round`]), so that
+//! no set of filters keeps the broker from its other work.
 //!
 //! After a reconnect both ends compare sums over 64 parts of the filters
 //! ([`Table::digests_told`]), and only parts that differ are sent. Bounded by
 //! the number of filters: above it, what neighbours want is not taken in any more,
 //! and everything is asked for (`#`), so that memory is bounded and nothing is lost.
 
-use std::collections::BTreeMap;
+mod round;
+mod search;
 
-use hashbrown::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
 
+use hashbrown::{HashMap, HashSet};
+
+use self::round::Round;
+pub use self::round::{COVERING, PIECE, SLICE};
+use self::search::{Relation, Walk, covers};
 use crate::id::LinkId;
-use crate::wire::BUCKETS;
+use crate::wire::{BUCKETS, MAX_LEVELS};
 
 /// This broker's own clients, as a source.
 const OWN: u64 = 1 << 63;
@@ -41,16 +49,75 @@ fn bucket(digest: u64) -> usize {
     (digest >> 58) as usize
 }
 
-#[derive(Debug, Default)]
+/// All links, as a set of bits.
+const LINKS: u64 = !OWN;
+/// The place of a node where no filter ends.
+const NOWHERE: u32 = u32::MAX;
+/// Nodes that are visited to see who receives a topic, or which links a new filter concerns.
+pub const SEARCH: u64 = 100_000;
+
+#[derive(Debug)]
 struct Node {
     parent: u32,
     level: Box<str>,
     children: BTreeMap<Box<str>, u32>,
     /// Who wants the filter that ends here.
     sources: u64,
-    /// Links on which it was told.
+    /// The same when the round that goes on, or the last one, took it over.
+    settled: u64,
+    /// Links on which it was told, or would have been if they carried.
     told: u64,
-    dirty: bool,
+    /// Where it is among the filters of its part.
+    place: u32,
+    part: u8,
+    /// The way to it has a wildcard.
+    is_wide: bool,
+    /// It waits for the next round.
+    changed: bool,
+    /// It waits for a later step of this round.
+    touched: bool,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            parent: ROOT,
+            level: Box::default(),
+            children: BTreeMap::new(),
+            sources: 0,
+            settled: 0,
+            told: 0,
+            place: NOWHERE,
+            part: 0,
+            is_wide: false,
+            changed: false,
+            touched: false,
+        }
+    }
+}
+
+/// Sums of digests, by parts and links.
+#[derive(Debug)]
+struct Sums(Vec<[u64; 64]>);
+
+impl Sums {
+    fn new() -> Self {
+        Self(vec![[0; 64]; BUCKETS])
+    }
+
+    /// Adds a digest to the sums of these links, or takes it away.
+    fn change(&mut self, digest: u64, links: u64, add: bool) {
+        let difference = if add { digest } else { digest.wrapping_neg() };
+        for (link, sum) in self.0[bucket(digest)].iter_mut().enumerate() {
+            let is_meant = links >> link & 1;
+            *sum = sum.wrapping_add(difference & is_meant.wrapping_neg());
+        }
+    }
+
+    fn of(&self, link: LinkId) -> Box<[u64; BUCKETS]> {
+        let at = usize::from(link.0 % LinkId::MAX);
+        Box::new(std::array::from_fn(|part| self.0[part][at]))
+    }
 }
 
 /// Changes to be told on a link.
@@ -78,7 +145,20 @@ pub struct Applied {
 pub struct Table {
     nodes: Vec<Node>,
     free: Vec<u32>,
-    dirty: Vec<u32>,
+    /// Nodes whose sources changed, for the next round.
+    changed: VecDeque<u32>,
+    /// Those of them that somebody wants since a round goes on, and nobody did before.
+    fresh: VecDeque<u32>,
+    round: Option<Round>,
+    /// Nodes where filters end, by the parts of these.
+    by_part: Vec<Vec<u32>>,
+    /// Over what was told, and over what neighbours want.
+    told_sums: Sums,
+    wanted_sums: Sums,
+    /// How many filters neighbours want, by links.
+    counts: [usize; 64],
+    /// Units of work on changes.
+    work: u64,
     /// Own clients by filter.
     own: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     /// Links on which changes are told.
@@ -89,6 +169,10 @@ pub struct Table {
     /// Links whose neighbours wanted more than there was room for: they are sent
     /// everything.
     overflown: u64,
+    /// Links whose neighbours are forgotten: they want nothing any more, although nodes from
+    /// `forgotten` on may still have them as sources.
+    leaving: u64,
+    forgotten: usize,
     advertised: u64,
 }
 
@@ -98,12 +182,21 @@ impl Table {
         Self {
             nodes: vec![Node::default()],
             free: Vec::new(),
-            dirty: Vec::new(),
+            changed: VecDeque::new(),
+            fresh: VecDeque::new(),
+            round: None,
+            by_part: vec![Vec::new(); BUCKETS],
+            told_sums: Sums::new(),
+            wanted_sums: Sums::new(),
+            counts: [0; 64],
+            work: 0,
             own: HashMap::default(),
             active: 0,
             len: 0,
             max: max.max(1),
             overflown: 0,
+            leaving: 0,
+            forgotten: 0,
             advertised: 0,
         }
     }
@@ -134,6 +227,7 @@ impl Table {
         if filter.starts_with('$') {
             return;
         }
+        let filter = &*within_levels(filter);
         if let Some(count) = self.own.get_mut(filter) {
             *count += 1;
             return;
@@ -144,6 +238,7 @@ impl Table {
 
     /// A client of this broker does not want a filter any more.
     pub fn unsubscribe(&mut self, filter: &str) {
+        let filter = &*within_levels(filter);
         if let Some(count) = self.own.get_mut(filter) {
             *count -= 1;
             if *count == 0 {
@@ -155,7 +250,7 @@ impl Table {
 
     /// Whether nobody else at this broker wants a filter than somebody who does not want it any more.
     pub fn is_last(&self, filter: &str) -> bool {
-        self.own.get(filter) == Some(&1)
+        self.own.get(&*within_levels(filter)) == Some(&1)
     }
 
     /// A neighbour told changes.
@@ -180,56 +275,110 @@ impl Table {
 
     /// A neighbour told all it wants of one part.
     pub fn replace(&mut self, link: LinkId, index: u8, filters: Vec<Box<str>>) -> Applied {
-        let mut gone = self.wanted_by(link);
-        gone.retain(|filter| bucket(digest(filter)) == usize::from(index));
-        gone.retain(|filter| !filters.contains(filter));
+        let all: HashSet<&str, foldhash::fast::RandomState> =
+            filters.iter().map(|filter| &**filter).collect();
+        let mut gone = self.of_part(index, |node| self.sources(node) & bit(link) != 0);
+        gone.retain(|filter| !all.contains(&**filter));
+        drop(all);
         self.apply(link, filters, gone)
     }
 
-    /// Forgets what the neighbour on a link wanted; says what that was.
-    pub fn forget(&mut self, link: LinkId) -> Vec<Box<str>> {
-        let gone = self.wanted_by(link);
-        for filter in &gone {
-            self.set(filter, bit(link), false);
-        }
+    /// Forgets what the neighbour on a link wanted. It wants nothing from now on, and the table is
+    /// tidied up by [`Self::changes`].
+    pub fn forget(&mut self, link: LinkId) {
+        let at = usize::from(link.0 % LinkId::MAX);
         self.overflown &= !bit(link);
-        gone
+        if std::mem::take(&mut self.counts[at]) > 0 {
+            self.wanted_sums.0.iter_mut().for_each(|sums| sums[at] = 0);
+            self.leaving |= bit(link);
+            self.forgotten = 0;
+        }
+    }
+
+    /// Goes on with that at one node.
+    fn forget_at_next(&mut self) {
+        match self.nodes.get(self.forgotten) {
+            Some(node) => {
+                let sources = node.sources & !self.leaving;
+                self.set_sources(self.forgotten as u32, sources);
+                self.forgotten += 1;
+            }
+            None => self.leaving = 0,
+        }
     }
 
     /// What the neighbour on a link wants.
     pub fn wanted_by(&self, link: LinkId) -> Vec<Box<str>> {
-        self.filters(|node| node.sources & bit(link) != 0)
+        let parts = 0..BUCKETS as u8;
+        let wanted = |node: &Node| self.sources(node) & bit(link) != 0;
+        parts.flat_map(|part| self.of_part(part, wanted)).collect()
     }
 
     /// How many filters the neighbour on a link wants.
     pub fn count_wanted_by(&self, link: LinkId) -> usize {
-        let wanted = |node: &&Node| node.sources & bit(link) != 0;
-        self.nodes.iter().filter(wanted).count()
+        self.counts[usize::from(link.0 % LinkId::MAX)]
     }
 
-    /// Whether own clients want a topic, and the links over which it is wanted.
+    /// Whether own clients want a topic, and the links over which it is wanted. If that is not
+    /// known after [`SEARCH`] nodes of the table, everybody is said to want it.
     pub fn receivers(&self, topic: &str) -> (bool, Vec<LinkId>) {
         let levels: Vec<&str> = topic.split('/').collect();
-        let sources = match topic.starts_with('$') {
-            true => 0,
-            false => self.above(ROOT, &levels, true, u32::MAX) | self.overflown,
+        let links = || (0..LinkId::MAX).map(LinkId);
+        let own = if self.own.is_empty() { 0 } else { OWN };
+        let others = links().filter(|link| self.count_wanted_by(*link) > 0);
+        let everybody = others.fold(own, |all, link| all | bit(link)) | self.overflown;
+        let enough = |found| (found | self.overflown) == everybody;
+        let sources = |node: &Node| self.sources(node);
+        let search = match topic.starts_with('$') {
+            true => None,
+            false => Some(covers(
+                &self.nodes,
+                &levels,
+                u32::MAX,
+                sources,
+                enough,
+                SEARCH,
+            )),
         };
-        let links = (0..LinkId::MAX).map(LinkId);
+        let sources = search.map_or(0, |search| match search.is_complete {
+            true => search.found | self.overflown,
+            false => everybody,
+        });
         (
             sources & OWN != 0,
-            links.filter(|link| sources & bit(*link) != 0).collect(),
+            links().filter(|link| sources & bit(*link) != 0).collect(),
         )
     }
 
-    /// From now on changes are told on a link; what would have to be told is taken
-    /// as told, and compared by [`Self::digests_told`].
+    /// Links over which something is wanted that has topics in common with any of these filters. If
+    /// that is not known after [`SEARCH`] nodes of the table, all of `links`, which is asked
+    /// for.
+    pub fn overlapping(&self, links: &[LinkId], filters: &[Box<str>]) -> Vec<LinkId> {
+        let asked = links.iter().fold(0, |all, link| all | bit(*link));
+        let (mut found, mut visits) = (0, 0);
+        'search: for filter in filters {
+            let levels = filter.split('/').map(Box::from).collect();
+            let mut walk = Walk::new(levels, Relation::Overlapping);
+            while !walk.is_over() && found != asked {
+                if visits == SEARCH {
+                    found = asked;
+                    break 'search;
+                }
+                visits += 1;
+                if let Some(at) = walk.step(&self.nodes) {
+                    found |= self.sources(self.at(at)) & asked;
+                }
+            }
+        }
+        let mut found_links = links.to_vec();
+        found_links.retain(|link| found & bit(*link) != 0);
+        found_links
+    }
+
+    /// From now on changes are told on a link. What was told on the others is taken as told there,
+    /// and compared by [`Self::digests_told`].
     pub fn activate(&mut self, link: LinkId) {
         self.active |= bit(link);
-        for at in 0..self.nodes.len() as u32 {
-            let told = self.is_due(at, link);
-            let node = &mut self.nodes[at as usize];
-            node.told = node.told & !bit(link) | if told { bit(link) } else { 0 };
-        }
     }
 
     /// Nothing is told on a link any more.
@@ -239,81 +388,36 @@ impl Table {
 
     /// Sums over what was told on a link, by parts.
     pub fn digests_told(&self, link: LinkId) -> Box<[u64; BUCKETS]> {
-        self.digests(|node| node.told & bit(link) != 0)
+        self.told_sums.of(link)
     }
 
     /// Sums over what the neighbour on a link wants, by parts.
     pub fn digests_wanted_by(&self, link: LinkId) -> Box<[u64; BUCKETS]> {
-        self.digests(|node| node.sources & bit(link) != 0)
+        self.wanted_sums.of(link)
     }
 
     /// What was told on a link of one part.
     pub fn told(&mut self, link: LinkId, index: u8) -> Vec<Box<str>> {
-        let mut filters = self.filters(|node| node.told & bit(link) != 0);
-        filters.retain(|filter| bucket(digest(filter)) == usize::from(index));
+        let filters = self.of_part(index, |node| node.told & bit(link) != 0);
         self.advertised += filters.len() as u64;
         filters
-    }
-
-    /// Whether there may be something to tell.
-    pub fn has_changes(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
-    /// What has to be told since this was asked last, in messages of bounded size,
-    /// in the order in which they are to be sent.
-    pub fn changes(&mut self) -> Vec<Changes> {
-        let dirty = std::mem::take(&mut self.dirty);
-        let links: Vec<LinkId> = (0..LinkId::MAX)
-            .map(LinkId)
-            .filter(|link| self.active & bit(*link) != 0)
-            .collect();
-        let mut add: Vec<Vec<Box<str>>> = vec![Vec::new(); links.len()];
-        let mut remove = add.clone();
-        for at in dirty {
-            self.nodes[at as usize].dirty = false;
-            let above = self.above_node(at);
-            for (i, link) in links.iter().enumerate() {
-                let node = &self.nodes[at as usize];
-                let due = Self::due(node.sources, above, *link);
-                if due == (node.told & bit(*link) != 0) {
-                    continue;
-                }
-                let filter = self.filter(at);
-                self.nodes[at as usize].told ^= bit(*link);
-                self.advertised += 1;
-                match due {
-                    true => add[i].push(filter),
-                    false => remove[i].push(filter),
-                }
-            }
-            self.prune(at);
-        }
-        let mut changes = Vec::new();
-        for (i, link) in links.iter().enumerate() {
-            let (add, remove) = (std::mem::take(&mut add[i]), std::mem::take(&mut remove[i]));
-            batches(*link, add, remove, &mut changes);
-        }
-        changes
     }
 
     fn at(&self, node: u32) -> &Node {
         &self.nodes[node as usize]
     }
 
-    fn is_due(&self, at: u32, link: LinkId) -> bool {
-        let sources = self.at(at).sources;
-        sources != 0 && Self::due(sources, self.above_node(at), link)
-    }
-
-    /// Whether a filter with those sources is to be told on a link, when `above`
-    /// are the sources of all filters that cover it.
-    fn due(sources: u64, above: u64, link: LinkId) -> bool {
-        sources & !bit(link) != 0 && above & !bit(link) == 0
+    /// Who wants the filter that ends in a node.
+    fn sources(&self, node: &Node) -> u64 {
+        node.sources & !self.leaving
     }
 
     /// Adds or removes a source; says whether that is a change.
     fn set(&mut self, filter: &str, source: u64, wanted: bool) -> bool {
+        // Its number was given to somebody else before all of it was forgotten.
+        while self.leaving & source != 0 {
+            self.forget_at_next();
+        }
         let at = match wanted {
             true => self.find_or_insert(filter),
             false => match self.find(filter) {
@@ -330,98 +434,55 @@ impl Table {
         if before == after {
             return false;
         }
-        self.nodes[at as usize].sources = after;
-        self.len = self.len + usize::from(before == 0) - usize::from(after == 0);
-        self.touch(at);
-        if filter.contains(['+', '#']) {
-            let levels: Vec<&str> = filter.split('/').collect();
-            self.touch_below(ROOT, &levels, true);
+        let digest = digest(filter);
+        self.place(at, bucket(digest));
+        self.set_sources(at, after);
+        if source != OWN {
+            self.wanted_sums.change(digest, source, wanted);
+            let count = &mut self.counts[source.trailing_zeros() as usize];
+            *count = if wanted { *count + 1 } else { *count - 1 };
         }
         true
     }
 
-    fn touch(&mut self, at: u32) {
+    /// From now on these want a filter, instead of those before.
+    fn set_sources(&mut self, at: u32, sources: u64) {
+        let is_amid = self.is_amid();
         let node = &mut self.nodes[at as usize];
-        if !node.dirty {
-            node.dirty = true;
-            self.dirty.push(at);
-        }
-    }
-
-    /// Touches the filters below `node` that `pattern` covers.
-    fn touch_below(&mut self, node: u32, pattern: &[&str], first: bool) {
-        let Some((level, rest)) = pattern.split_first() else {
-            if self.at(node).sources != 0 {
-                self.touch(node);
-            }
+        let before = std::mem::replace(&mut node.sources, sources);
+        if before == sources {
             return;
-        };
-        match *level {
-            "#" => {
-                if !first && self.at(node).sources != 0 {
-                    self.touch(node);
-                }
-                let children: Vec<u32> = self.at(node).children.values().copied().collect();
-                for child in children {
-                    self.touch_below(child, pattern, false);
-                }
-            }
-            "+" => {
-                let children: Vec<u32> = self
-                    .at(node)
-                    .children
-                    .iter()
-                    .filter(|(level, _)| &***level != "#")
-                    .map(|(_, child)| *child)
-                    .collect();
-                for child in children {
-                    self.touch_below(child, rest, false);
-                }
-            }
-            level => {
-                if let Some(child) = self.at(node).children.get(level).copied() {
-                    self.touch_below(child, rest, false);
-                }
-            }
+        }
+        self.len = self.len + usize::from(before == 0) - usize::from(sources == 0);
+        if !std::mem::replace(&mut node.changed, true) {
+            self.changed.push_back(at);
+        }
+        if is_amid && before == 0 {
+            self.fresh.push_back(at);
         }
     }
 
-    /// Sources of the filters that cover the one that ends in `at`.
-    fn above_node(&self, at: u32) -> u64 {
-        let filter = self.filter(at);
-        let levels: Vec<&str> = filter.split('/').collect();
-        self.above(ROOT, &levels, true, at)
+    /// A filter ends in that node, and is of that part.
+    fn place(&mut self, at: u32, part: usize) {
+        let (node, places) = (&mut self.nodes[at as usize], &mut self.by_part[part]);
+        if node.place == NOWHERE {
+            (node.place, node.part) = (places.len() as u32, part as u8);
+            places.push(at);
+        }
     }
 
-    /// Sources of the filters below `node` that cover `levels`, but for `except`.
-    /// Covering is by form: `+/#` counts as covered by `#` and not the reverse,
-    /// although both match the same.
-    fn above(&self, node: u32, levels: &[&str], first: bool, except: u32) -> u64 {
-        let here = self.at(node);
-        let mut sources = 0;
-        if let Some(all) = here.children.get("#")
-            && *all != except
-        {
-            sources |= self.at(*all).sources;
+    /// No filter ends there any more.
+    fn displace(&mut self, at: u32) {
+        let node = &mut self.nodes[at as usize];
+        let place = std::mem::replace(&mut node.place, NOWHERE);
+        if place == NOWHERE {
+            return;
         }
-        let Some((level, rest)) = levels.split_first() else {
-            if !first && node != except {
-                sources |= here.sources;
-            }
-            return sources;
-        };
-        if *level == "#" {
-            return sources;
+        let places = &mut self.by_part[usize::from(node.part)];
+        places.swap_remove(place as usize);
+        if let Some(moved) = places.get(place as usize) {
+            self.nodes[*moved as usize].place = place;
         }
-        if let Some(plus) = here.children.get("+") {
-            sources |= self.above(*plus, rest, false, except);
-        }
-        if *level != "+"
-            && let Some(child) = here.children.get(*level)
-        {
-            sources |= self.above(*child, rest, false, except);
-        }
-        sources
     }
 
     fn find(&self, filter: &str) -> Option<u32> {
@@ -439,6 +500,7 @@ impl Table {
                     let child = Node {
                         parent: node,
                         level: level.into(),
+                        is_wide: self.at(node).is_wide || matches!(level, "+" | "#"),
                         ..Node::default()
                     };
                     let at = match self.free.pop() {
@@ -459,59 +521,36 @@ impl Table {
         node
     }
 
-    /// Removes what nobody wants and nobody was told.
-    fn prune(&mut self, mut at: u32) {
-        while at != ROOT {
-            let active = self.active;
-            let node = &self.nodes[at as usize];
-            if node.sources != 0
-                || node.told & active != 0
-                || !node.children.is_empty()
-                || node.dirty
-            {
-                return;
-            }
-            let node = std::mem::take(&mut self.nodes[at as usize]);
-            self.nodes[node.parent as usize]
-                .children
-                .remove(&node.level);
-            self.free.push(at);
-            at = node.parent;
-        }
-    }
-
-    fn filter(&self, mut at: u32) -> Box<str> {
+    fn levels(&self, mut at: u32) -> Vec<&str> {
         let mut levels = Vec::new();
         while at != ROOT {
             levels.push(&*self.at(at).level);
             at = self.at(at).parent;
         }
         levels.reverse();
-        levels.join("/").into()
+        levels
     }
 
-    fn filters(&self, chosen: impl Fn(&Node) -> bool) -> Vec<Box<str>> {
-        let all = self.nodes.iter().enumerate().skip(1);
-        all.filter(|(_, node)| chosen(node))
-            .map(|(at, _)| self.filter(at as u32))
+    fn filter(&self, at: u32) -> Box<str> {
+        self.levels(at).join("/").into()
+    }
+
+    fn of_part(&self, part: u8, chosen: impl Fn(&Node) -> bool) -> Vec<Box<str>> {
+        let all = self.by_part[usize::from(part)].iter();
+        all.filter(|at| chosen(self.at(**at)))
+            .map(|at| self.filter(*at))
             .collect()
-    }
-
-    fn digests(&self, chosen: impl Fn(&Node) -> bool) -> Box<[u64; BUCKETS]> {
-        let mut sums = Box::new([0u64; BUCKETS]);
-        for filter in self.filters(chosen) {
-            let digest = digest(&filter);
-            let sum = &mut sums[bucket(digest)];
-            *sum = sum.wrapping_add(digest);
-        }
-        sums
     }
 }
 
-fn batches(link: LinkId, add: Vec<Box<str>>, remove: Vec<Box<str>>, into: &mut Vec<Changes>) {
-    let parts = parts(false, add, remove, |f| f.len() + 2, |f| f.len() + 2);
-    let changes = |(add, remove)| Changes { link, add, remove };
-    into.extend(parts.into_iter().map(changes));
+/// The filter, or where it has more than [`MAX_LEVELS`] levels, one of that many that covers it.
+pub(crate) fn within_levels(filter: &str) -> Cow<'_, str> {
+    let mut slashes = filter.match_indices('/').map(|(at, _)| at);
+    let last = slashes.nth(MAX_LEVELS - 2);
+    match (last, slashes.next()) {
+        (Some(at), Some(_)) => Cow::Owned(format!("{}/#", &filter[..at])),
+        _ => Cow::Borrowed(filter),
+    }
 }
 
 /// What is added and what is removed, in parts for one message each that end with what makes
@@ -559,6 +598,17 @@ mod tests {
         table
     }
 
+    /// All that is to be told.
+    fn all_changes(table: &mut Table) -> Vec<Changes> {
+        let mut changes = Vec::new();
+        while table.has_changes() {
+            let before = table.work();
+            changes.extend(table.changes());
+            assert!(table.work() - before <= SLICE + PIECE);
+        }
+        changes
+    }
+
     fn texts(filters: &[Box<str>]) -> Vec<&str> {
         let mut texts: Vec<&str> = filters.iter().map(|f| &**f).collect();
         texts.sort_unstable();
@@ -573,21 +623,21 @@ mod tests {
     fn a_filter_is_told_to_all_but_who_told_it() {
         let mut table = table();
         table.apply(A, boxed(&["a/b"]), Vec::new());
-        let changes = table.changes();
+        let changes = all_changes(&mut table);
         assert_eq!(changes.len(), 1);
         assert_eq!((changes[0].link, texts(&changes[0].add)), (B, vec!["a/b"]));
         // The second source is told to the first.
         table.subscribe("a/b");
         table.subscribe("a/b");
-        let changes = table.changes();
+        let changes = all_changes(&mut table);
         assert_eq!(changes.len(), 1);
         assert_eq!((changes[0].link, texts(&changes[0].add)), (A, vec!["a/b"]));
         // The last to leave withdraws it.
         table.unsubscribe("a/b");
-        assert_eq!(table.changes(), []);
+        assert_eq!(all_changes(&mut table), []);
         table.unsubscribe("a/b");
         table.apply(A, Vec::new(), boxed(&["a/b"]));
-        let changes = table.changes();
+        let changes = all_changes(&mut table);
         assert_eq!(changes.len(), 2);
         assert!(
             changes
@@ -602,13 +652,13 @@ mod tests {
     fn covered_filters_are_not_told() {
         let mut table = table();
         table.subscribe("a/#");
-        table.changes();
+        all_changes(&mut table);
         table.subscribe("a/b");
         table.apply(A, boxed(&["a", "a/+/c"]), Vec::new());
-        assert_eq!(table.changes(), []);
+        assert_eq!(all_changes(&mut table), []);
         // The covering one leaves: first come those it covered.
         table.unsubscribe("a/#");
-        let changes = table.changes();
+        let changes = all_changes(&mut table);
         assert_eq!(changes.len(), 2);
         assert_eq!(texts(&changes[0].add), ["a/b"]);
         assert_eq!(texts(&changes[0].remove), ["a/#"]);
@@ -620,7 +670,7 @@ mod tests {
         let mut table = table();
         table.apply(A, boxed(&["#"]), Vec::new());
         table.subscribe("x");
-        let changes = table.changes();
+        let changes = all_changes(&mut table);
         // A does not hear of its own '#', so it has to hear of x; B gets '#' only.
         assert_eq!(texts(&changes[0].add), ["x"]);
         assert_eq!(texts(&changes[1].add), ["#"]);
@@ -644,10 +694,169 @@ mod tests {
         for i in 0..5000 {
             table.subscribe(&format!("some/long/topic/name/{i}"));
         }
-        let changes = table.changes();
+        let changes = all_changes(&mut table);
         assert!(changes.len() > 10);
         let total: usize = changes.iter().map(|c| c.add.len()).sum();
         assert_eq!(total, 10_000);
+    }
+
+    /// All filters of `levels` levels that are each `a` or `+`, and `z`, the narrowest first.
+    fn mixed(levels: u32) -> impl Iterator<Item = String> {
+        (0..1u32 << levels).map(move |bits| {
+            let levels = (0..levels).map(|level| if bits >> level & 1 == 1 { "+" } else { "a" });
+            format!("{}/z", Vec::from_iter(levels).join("/"))
+        })
+    }
+
+    /// Each of them covers up to 8191 others, and is covered by as many: 3^13 pairs.
+    #[test]
+    fn filters_that_cover_each_other_take_bounded_work() {
+        let mut table = table();
+        let mut known: [BTreeSet<Box<str>>; 2] = Default::default();
+        let told = |table: &mut Table, known: &mut [BTreeSet<Box<str>>; 2]| {
+            for change in all_changes(table) {
+                let known = &mut known[usize::from(change.link.0)];
+                known.extend(change.add);
+                change.remove.iter().for_each(|f| {
+                    known.remove(f);
+                });
+            }
+        };
+        let narrow = "+/".repeat(13) + "z";
+        // All at once.
+        mixed(13).for_each(|filter| table.subscribe(&filter));
+        told(&mut table, &mut known);
+        let at_once = table.work();
+        assert!(at_once < 1_000_000, "{at_once}");
+        assert_eq!(known[0], BTreeSet::from([narrow.as_str().into()]));
+        // The one that covers all goes and comes back.
+        table.unsubscribe(&narrow);
+        told(&mut table, &mut known);
+        assert_eq!(known[0].len(), 13);
+        assert!(
+            known[0]
+                .iter()
+                .all(|filter| filter.matches('a').count() == 1)
+        );
+        table.subscribe(&narrow);
+        told(&mut table, &mut known);
+        let round = (table.work() - at_once) / 2;
+        assert!(round < 1_000_000, "{round}");
+        assert_eq!(known[1], BTreeSet::from([narrow.as_str().into()]));
+        mixed(13).for_each(|filter| table.unsubscribe(&filter));
+        told(&mut table, &mut known);
+        assert!(known[0].is_empty() && known[1].is_empty());
+        assert_eq!(table.nodes.len() - table.free.len(), 1);
+    }
+
+    /// The same from a neighbour, one by one: to others none of them is covered by own filters.
+    #[test]
+    fn each_filter_takes_bounded_work_where_all_cover_each_other() {
+        let mut table = table();
+        let mut most = 0;
+        for filter in mixed(13) {
+            let before = table.work();
+            table.apply(A, vec![filter.into()], Vec::new());
+            // One slice for each input, as in a node.
+            table.changes();
+            most = most.max(table.work() - before);
+        }
+        assert!((1..=SLICE + PIECE).contains(&most), "{most}");
+        all_changes(&mut table);
+        assert_eq!(table.receivers(&("a/".repeat(13) + "z")), (false, vec![A]));
+    }
+
+    #[test]
+    fn filters_have_a_limited_number_of_levels() {
+        let deepest = "+/".repeat(MAX_LEVELS - 1) + "z";
+        let deeper = "+/".repeat(32_767) + "z";
+        let instead = "+/".repeat(MAX_LEVELS - 1) + "#";
+        assert_eq!(within_levels(&deepest), deepest);
+        assert_eq!(within_levels(&deeper), instead);
+        let mut table = table();
+        table.subscribe(&deepest);
+        for _ in 0..2 {
+            table.subscribe(&deeper);
+        }
+        let changes = all_changes(&mut table);
+        assert_eq!(texts(&changes[0].add), [instead.as_str()]);
+        assert!(table.is_last(&deepest) && !table.is_last(&deeper));
+        // The walks to what they cover go no deeper than that, and end.
+        table.apply(A, vec!["a/".repeat(MAX_LEVELS - 1).into()], Vec::new());
+        table.unsubscribe(&deeper);
+        assert_eq!(all_changes(&mut table), []);
+        table.unsubscribe(&deeper);
+        let changes = all_changes(&mut table).into_iter();
+        let (add, remove): (Vec<_>, Vec<_>) = changes
+            .filter(|change| change.link == A)
+            .map(|change| (change.add, change.remove))
+            .unzip();
+        assert_eq!(texts(&add.concat()), [deepest.as_str()]);
+        assert_eq!(texts(&remove.concat()), [instead.as_str()]);
+        assert!(table.work() < 20 * PIECE, "{}", table.work());
+    }
+
+    #[test]
+    fn a_new_filter_does_not_wait_for_the_end_of_a_round() {
+        let mut table = table();
+        for n in 0..5000 {
+            table.subscribe(&format!("{n}/+"));
+        }
+        table.changes();
+        assert!(table.is_amid());
+        table.subscribe("new");
+        assert!(texts(&table.changes()[0].add).contains(&"new"));
+        assert!(table.is_amid());
+    }
+
+    #[test]
+    fn a_neighbour_is_forgotten_in_slices() {
+        let mut table = table();
+        let filters = (0..50_000).map(|n| format!("some/{n}").into()).collect();
+        table.apply(A, filters, Vec::new());
+        all_changes(&mut table);
+        table.forget(A);
+        assert_eq!(table.receivers("some/7"), (false, vec![]));
+        assert_eq!(table.digests_wanted_by(A), table.digests_wanted_by(B));
+        table.changes();
+        assert!(table.is_amid() && !table.is_empty());
+        // Somebody else gets its number before that is done.
+        table.apply(A, boxed(&["some/8"]), Vec::new());
+        assert_eq!((table.len(), table.count_wanted_by(A)), (1, 1));
+        all_changes(&mut table);
+        assert_eq!(table.nodes.len() - table.free.len(), 3);
+    }
+
+    #[test]
+    fn links_that_new_filters_concern() {
+        let mut table = table();
+        table.apply(A, boxed(&["a/+/c", "b/#", "x"]), Vec::new());
+        table.apply(B, boxed(&["+/y", "q/r/s"]), Vec::new());
+        for (filter, links) in [
+            ("a/b/c", vec![A]),
+            ("a/b/+", vec![A]),
+            ("a/#", vec![A, B]),
+            ("b", vec![A]),
+            ("b/y", vec![A, B]),
+            ("q/+/s", vec![B]),
+            ("q/+", vec![B]),
+            ("q/r", vec![]),
+            ("+", vec![A]),
+            ("z/z/z", vec![]),
+            ("#", vec![A, B]),
+        ] {
+            assert_eq!(
+                table.overlapping(&[A, B], &boxed(&[filter])),
+                links,
+                "{filter}"
+            );
+        }
+        // Where that would take too long to find out, all are.
+        mixed(13).for_each(|filter| table.subscribe(&filter));
+        let many: Vec<Box<str>> = (0..100)
+            .map(|n| ("+/".repeat(13) + &n.to_string()).into())
+            .collect();
+        assert_eq!(table.overlapping(&[A, B], &many), [A, B]);
     }
 
     fn filter() -> impl Strategy<Value = String> {
@@ -669,8 +878,11 @@ mod tests {
     enum Step {
         Own(bool, String),
         Remote(bool, bool, String),
-        Tell,
-        Reconnect(bool),
+        /// For so many units of work.
+        Tell(u64),
+        Down(bool),
+        Up(bool),
+        Forget(bool),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -678,51 +890,54 @@ mod tests {
             4 => (any::<bool>(), filter()).prop_map(|(on, f)| Step::Own(on, f)),
             4 => (any::<bool>(), any::<bool>(), filter())
                 .prop_map(|(side, on, f)| Step::Remote(side, on, f)),
-            2 => Just(Step::Tell),
-            1 => any::<bool>().prop_map(Step::Reconnect),
+            6 => (1..40u64).prop_map(Step::Tell),
+            1 => any::<bool>().prop_map(Step::Down),
+            1 => any::<bool>().prop_map(Step::Up),
+            1 => any::<bool>().prop_map(Step::Forget),
         ]
+    }
+
+    fn covers(wide: &str, narrow: &str) -> bool {
+        let (wide, narrow): (Vec<&str>, Vec<&str>) =
+            (wide.split('/').collect(), narrow.split('/').collect());
+        fn from(wide: &[&str], narrow: &[&str]) -> bool {
+            match (wide, narrow) {
+                (["#"], _) => true,
+                ([], []) => true,
+                ([w, wide @ ..], [n, narrow @ ..]) => {
+                    *n != "#" && (w == n || *w == "+") && from(wide, narrow)
+                }
+                _ => false,
+            }
+        }
+        from(&wide, &narrow)
+    }
+
+    fn wanted(sources: &BTreeMap<String, u64>, link: LinkId) -> BTreeSet<String> {
+        let others = sources.iter().filter(|(_, s)| **s & !bit(link) != 0);
+        others.map(|(f, _)| f.clone()).collect()
     }
 
     /// By the definition, without a trie.
     fn expected(sources: &BTreeMap<String, u64>, link: LinkId) -> BTreeSet<String> {
-        let covers = |wide: &str, narrow: &str| {
-            let (wide, narrow): (Vec<&str>, Vec<&str>) =
-                (wide.split('/').collect(), narrow.split('/').collect());
-            fn from(wide: &[&str], narrow: &[&str]) -> bool {
-                match (wide, narrow) {
-                    (["#"], _) => true,
-                    ([], []) => true,
-                    ([w, wide @ ..], [n, narrow @ ..]) => {
-                        *n != "#" && (w == n || *w == "+") && from(wide, narrow)
-                    }
-                    _ => false,
-                }
-            }
-            from(&wide, &narrow)
-        };
-        let others: Vec<&String> = sources
-            .iter()
-            .filter(|(_, s)| **s & !bit(link) != 0)
-            .map(|(f, _)| f)
-            .collect();
-        let is_covered = |f: &String| others.iter().any(|g| *g != f && covers(g, f));
-        others
-            .iter()
-            .filter(|f| !is_covered(f))
-            .map(|f| (*f).clone())
-            .collect()
+        let others = wanted(sources, link);
+        let is_covered = |f: &String| others.iter().any(|g| g != f && covers(g, f));
+        others.iter().filter(|f| !is_covered(f)).cloned().collect()
     }
 
     proptest! {
-        /// Whatever happens, what was told on each link is what the definition says,
-        /// a neighbour that follows the messages knows it, and a reconnect is
-        /// repaired by the parts that differ.
+        /// Whatever happens, and wherever telling is interrupted: a neighbour that follows the messages
+        /// never loses a filter that somebody wants, and knows in the end what the definition
+        /// says. A link that carries again is repaired by the parts that differ.
         #[test]
-        fn neighbours_know_what_is_wanted(steps in proptest::collection::vec(step(), 1..60)) {
+        fn neighbours_know_what_is_wanted(steps in proptest::collection::vec(step(), 1..80)) {
             let mut table = table();
             let mut sources: BTreeMap<String, u64> = BTreeMap::new();
             let mut own: BTreeMap<String, u32> = BTreeMap::new();
             let mut known = [BTreeSet::new(), BTreeSet::new()];
+            let mut is_up = [true, true];
+            // What each neighbour knows, or knows to be covered, and somebody wants since then.
+            let mut sent: [BTreeSet<String>; 2] = Default::default();
             let follow = |known: &mut [BTreeSet<String>; 2], changes: Vec<Changes>| {
                 for change in changes {
                     let known = &mut known[usize::from(change.link.0)];
@@ -730,6 +945,7 @@ mod tests {
                     change.remove.iter().for_each(|f| { known.remove(&**f); });
                 }
             };
+            let steps = steps.into_iter().chain([Step::Up(true), Step::Up(false)]);
             for step in steps {
                 match step {
                     Step::Own(on, f) => {
@@ -756,11 +972,25 @@ mod tests {
                             *source &= !bit(link);
                         }
                     }
-                    Step::Tell => follow(&mut known, table.changes()),
-                    Step::Reconnect(side) => {
+                    Step::Forget(side) => {
                         let link = if side { A } else { B };
-                        let known = &mut known[usize::from(link.0)];
+                        table.forget(link);
+                        sources.values_mut().for_each(|sources| *sources &= !bit(link));
+                        prop_assert!(table.wanted_by(link).is_empty());
+                    }
+                    Step::Tell(units) => follow(&mut known, table.changes_within(units)),
+                    Step::Down(side) => {
+                        let link = if side { A } else { B };
                         table.deactivate(link);
+                        is_up[usize::from(link.0)] = false;
+                    }
+                    Step::Up(side) => {
+                        let link = if side { A } else { B };
+                        let at = usize::from(link.0);
+                        if std::mem::replace(&mut is_up[at], true) {
+                            continue;
+                        }
+                        let known = &mut known[at];
                         table.activate(link);
                         let mut theirs = Table::new(1000);
                         theirs.apply(A, known.iter().map(|f| Box::from(&**f)).collect(), Vec::new());
@@ -775,8 +1005,18 @@ mod tests {
                         *known = theirs.wanted_by(A).iter().map(ToString::to_string).collect();
                     }
                 }
+                for link in [A, B] {
+                    let at = usize::from(link.0);
+                    let wanted = wanted(&sources, link);
+                    let is_known = |f: &String| known[at].iter().any(|g| covers(g, f));
+                    sent[at].retain(|f| is_up[at] && wanted.contains(f));
+                    prop_assert!(sent[at].iter().all(is_known));
+                    if is_up[at] {
+                        sent[at].extend(wanted.into_iter().filter(is_known));
+                    }
+                }
             }
-            follow(&mut known, table.changes());
+            follow(&mut known, all_changes(&mut table));
             sources.retain(|_, s| *s != 0);
             prop_assert_eq!(table.len(), sources.len());
             for link in [A, B] {

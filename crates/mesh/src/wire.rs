@@ -61,6 +61,9 @@ pub const KEEPS: &str = "$mesh/keeps/";
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 1 << 20;
+/// Levels of a filter that brokers tell each other. Where a client wants one with more levels, its
+/// broker asks for the first of them and everything below.
+pub const MAX_LEVELS: usize = 1024;
 /// Links of the longest way that a trace follows.
 pub const MAX_TRACE: usize = 255;
 /// From this version on the answer to a trace says how many it was passed on to.
@@ -231,6 +234,9 @@ pub enum WireError {
     /// A kind that this version does not have.
     #[error("message of unknown kind {0}")]
     Kind(u8),
+    /// A filter has more than [`MAX_LEVELS`] levels.
+    #[error("a filter has more than {MAX_LEVELS} levels")]
+    Levels,
     /// A field has a value that it must not have.
     #[error("{0} is not valid")]
     Field(&'static str),
@@ -629,6 +635,9 @@ impl<'a> Reader<'a> {
             let plain = topic::validate_filter(filter).is_ok() && !filter.starts_with('$');
             if !plain && !may_be(filter) || filter.len() > usize::from(u16::MAX) {
                 return Err(WireError::Field("filter"));
+            }
+            if topic::levels(filter) > MAX_LEVELS {
+                return Err(WireError::Levels);
             }
             filters.push(filter.into());
         }

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use punctual_mesh::table::{PIECE, SLICE};
 use punctual_mesh::wire::{
-    FENCES, Holder, INCOMPLETE, LASTING, SeekSession, TRACES, Traced, VERSIONS,
+    FENCES, Holder, INCOMPLETE, LASTING, MAX_LEVELS, Message, SeekSession, TRACES, Traced, VERSIONS,
 };
 use punctual_mesh::{BrokerId, LinkId, Node, NotForgotten, Output, Settings};
 use punctual_model::Nanos;
@@ -1152,4 +1153,65 @@ fn members_at_who_is_forgotten_are_none() {
     row.run_for(100);
     assert_eq!(members(&row), [vec![name(3)], vec![name(3)]]);
     assert_eq!(wanted(&row, 0, "t"), "t");
+}
+
+/// 8192 filters of one client that cover each other, which a broker and its neighbour take in while
+/// neither does more for one input than fits into a few slices.
+#[test]
+fn filters_that_cover_each_other_take_a_slice_for_each_input() {
+    let mut row = Row::new(3, None);
+    let (mut most, mut before) = (0, 0);
+    let mut step = |row: &mut Row, input: &dyn Fn(&mut Node, Nanos)| {
+        let now = row.now;
+        input(&mut row.nodes[0], now);
+        let work = row.nodes[0].table().work();
+        most = most.max(work - before);
+        before = work;
+        row.settle();
+    };
+    for bits in 0..1u32 << 13 {
+        let levels = (0..13).map(|level| if bits >> level & 1 == 1 { "+/" } else { "a/" });
+        let filter = String::from_iter(levels) + "z";
+        // Some at a time, as they come while the last ones are dealt with.
+        row.now = row.now + Nanos(300_000);
+        step(&mut row, &|node, now| node.subscribe(&filter, false, now));
+        step(&mut row, &|node, now| node.tick(now));
+    }
+    while row.nodes[0].next_timeout() <= row.now {
+        step(&mut row, &|node, now| node.tick(now));
+    }
+    assert!((1..=2 * (SLICE + PIECE)).contains(&most), "{most}");
+    row.run_for(1000);
+    for n in [1, 2] {
+        let status = row.nodes[n].status();
+        assert_eq!((status.filters, status.links.len()), (1, 3 - n), "{n}");
+    }
+    println!("{before} units, {most} at most for one input");
+}
+
+/// A client may want filters with more levels than brokers tell each other.
+#[test]
+fn a_filter_with_too_many_levels_is_asked_for_as_a_wider_one() {
+    let mut row = Row::new(2, None);
+    let deep = "a/".repeat(32_767) + "z";
+    let now = row.now;
+    row.nodes[0].subscribe(&deep, true, now);
+    row.run_for(100);
+    let wide = "a/".repeat(MAX_LEVELS - 1);
+    let links = |row: &Row, topic: &str| row.nodes[1].table().receivers(topic).1.len();
+    assert_eq!((links(&row, &deep), links(&row, &wide)), (1, 1));
+    let now = row.now;
+    row.nodes[0].unsubscribe(&deep, true, now);
+    row.run_for(100);
+    assert_eq!(links(&row, &deep), 0);
+    assert_eq!(row.nodes[1].status().links.len(), 1);
+    // Who tells it as it is breaks the link.
+    let link = row.nodes[1].status().links[0].link;
+    let told = Message::Filters {
+        add: vec![deep.into()],
+        remove: vec![],
+    };
+    let now = row.now;
+    let error = row.nodes[1].receive(link, &told.encode(), now).unwrap_err();
+    assert_eq!(error.to_string(), "a filter has more than 1024 levels");
 }

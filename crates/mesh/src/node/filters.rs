@@ -18,6 +18,8 @@ pub(super) struct Filters {
     pub(super) table: Table,
     /// Parts of the filters that are awaited from neighbours whose table differs.
     awaited: BTreeMap<LinkId, u64>,
+    /// Parts of what neighbours were told that they ask for, and were not sent yet.
+    asked: BTreeMap<LinkId, u64>,
 }
 
 impl Filters {
@@ -25,6 +27,7 @@ impl Filters {
         Self {
             table: Table::new(max),
             awaited: BTreeMap::new(),
+            asked: BTreeMap::new(),
         }
     }
 
@@ -39,6 +42,7 @@ impl Filters {
     pub(super) fn deactivate(&mut self, link: LinkId) {
         self.table.deactivate(link);
         self.awaited.remove(&link);
+        self.asked.remove(&link);
     }
 
     /// The neighbour on a link says what it believes to have told; whether that is all here. Asks
@@ -63,11 +67,26 @@ impl Filters {
     }
 
     /// The neighbour on a link asks for parts of what it was told.
-    pub(super) fn say_again(&mut self, link: LinkId, bits: u64, outputs: &mut Outputs) {
-        for index in (0..BUCKETS as u8).filter(|i| bits & 1 << i != 0) {
-            let filters = self.table.told(link, index);
-            outputs.send(link, &Message::Bucket { index, filters });
+    pub(super) fn say_again(&mut self, link: LinkId, bits: u64) {
+        *self.asked.entry(link).or_default() |= bits;
+    }
+
+    /// Sends one of the parts that are asked for; says whether there are more. They are sent one by
+    /// one, so that all of a large table does not keep the broker from its other work.
+    pub(super) fn say_next_part(&mut self, outputs: &mut Outputs) -> bool {
+        if let Some(mut asked) = self.asked.first_entry() {
+            let (link, bits) = (*asked.key(), *asked.get());
+            let index = bits.trailing_zeros() as u8;
+            match bits & bits.wrapping_sub(1) {
+                0 => drop(asked.remove()),
+                rest => *asked.get_mut() = rest,
+            }
+            if bits != 0 {
+                let filters = self.table.told(link, index);
+                outputs.send(link, &Message::Bucket { index, filters });
+            }
         }
+        !self.asked.is_empty()
     }
 
     /// A part has come; whether it was the last that was awaited.

@@ -392,10 +392,8 @@ impl Node {
     /// A neighbour wants filters that it did not: what waits for lost ones goes first.
     pub(super) fn copy_overlapping(&mut self, link: LinkId, added: &[Box<str>]) {
         let lost: Vec<LinkId> = self.lost.links().filter(|lost| *lost != link).collect();
-        for lost in lost {
-            let kept = self.filters.table.wanted_by(lost);
-            let overlap = |new: &str| kept.iter().any(|old| overlaps(old, new));
-            if added.iter().any(|new| overlap(new)) {
+        if !lost.is_empty() {
+            for lost in self.filters.table.overlapping(&lost, added) {
                 self.copy(lost, link, false);
             }
         }
@@ -505,7 +503,8 @@ impl Node {
             filters,
         });
         let was_full = self.filters.table.is_overflown(link);
-        let before: BTreeSet<Box<str>> = self.filters.table.forget(link).into_iter().collect();
+        let before: BTreeSet<Box<str>> = self.filters.table.wanted_by(link).into_iter().collect();
+        self.filters.table.forget(link);
         let added = awaited.difference(&before).cloned().collect();
         let mut gone: Vec<Box<str>> = before.difference(&awaited).cloned().collect();
         let everything: Box<str> = "#".into();
@@ -559,17 +558,5 @@ impl Node {
         self.members.forget(link);
         self.keeping.forget(link);
         self.lasting.forget(link);
-    }
-}
-
-/// Whether there are topics that both filters match.
-fn overlaps(a: &str, b: &str) -> bool {
-    let (mut a, mut b) = (a.split('/'), b.split('/'));
-    loop {
-        match (a.next(), b.next()) {
-            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
-            (Some(x), Some(y)) if x == y || x == "+" || y == "+" => {}
-            _ => return false,
-        }
     }
 }

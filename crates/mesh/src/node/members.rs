@@ -36,8 +36,6 @@ pub(super) struct Members {
     /// What the shell was told of members elsewhere, of all and by links.
     elsewhere: BTreeMap<Box<str>, Vec<BrokerId>>,
     behind: BTreeMap<(LinkId, Box<str>), Vec<BrokerId>>,
-    /// It is to be told again.
-    changed: bool,
 }
 
 impl Members {
@@ -50,7 +48,6 @@ impl Members {
             leaving: VecDeque::new(),
             elsewhere: BTreeMap::new(),
             behind: BTreeMap::new(),
-            changed: false,
         }
     }
 
@@ -158,7 +155,6 @@ impl Members {
 
     /// What neighbours are to be told.
     pub(super) fn changes(&mut self) -> Vec<Told<Member>> {
-        self.changed |= self.reach.has_changes();
         self.reach.changes()
     }
 
@@ -171,8 +167,7 @@ impl Members {
     /// what it knows. Those whose link is lost count if there are no others: what is meant
     /// for them waits.
     pub(super) fn tell_shell(&mut self, outputs: &mut Outputs) {
-        self.changed |= self.reach.has_changes();
-        if !std::mem::take(&mut self.changed) {
+        if !self.reach.take_moved() {
             return;
         }
         let mut now: BTreeMap<Box<str>, Vec<BrokerId>> = BTreeMap::new();

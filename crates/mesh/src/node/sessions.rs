@@ -207,12 +207,18 @@ impl Node {
         }
     }
 
+    /// Sends a letter once all filters are told that are wanted by now: who hears that a session is safe
+    /// here knows what is wanted for it.
     fn send_letter(&mut self, from: Option<LinkId>, letter: Letter, now: Nanos) {
+        self.pace.add_letter(from, letter);
+        self.tell(now);
+    }
+
+    /// Sends a letter that waits for nothing any more to where its receiver is.
+    pub(super) fn post_letter(&mut self, from: Option<LinkId>, letter: Letter) {
         let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);
         if let Some(link) = links.find(|link| self.links.speaks(*link, SESSIONS)) {
-            // Who hears that a session is safe here knows what is wanted for it.
-            self.tell_filters(now);
             self.outputs.send(link, &Message::Letter(letter));
         }
     }
