@@ -15,6 +15,7 @@ use crate::emulate::{EmulateArgs, Paper, PapersArgs, RecoveryArgs};
 use crate::federation::FederationArgs;
 use crate::federation::relay::{RELAY_COMMAND, RelayArgs};
 use crate::link::LinkArgs;
+use crate::neighbours::NeighboursArgs;
 use crate::priomqtt::{self, PriomqttArgs};
 use crate::sys;
 use punctual_measure::Floor;
@@ -66,6 +67,9 @@ enum BenchCommand {
     /// What five brokers send each other for the same publications, by topology, locality and
     /// way of forwarding, beside Mosquitto's bridges. Takes root, for network namespaces
     Federation(FederationArgs),
+    /// What one client can do to another: an admitted, an urgent and a plain flow beside noisy
+    /// neighbours of each kind
+    Neighbours(NeighboursArgs),
     /// What durability costs and what it keeps: throughput, acknowledgements, plain traffic beside
     /// it, restart, and what is lost by kill -9, beside Mosquitto's persistence
     Durability(DurabilityArgs),
@@ -130,6 +134,7 @@ impl BenchCommand {
             Self::Recovery(args) => args.run(out),
             Self::Link(args) => args.run(out),
             Self::Federation(args) => args.run(out),
+            Self::Neighbours(args) => args.run(out),
             Self::Durability(args) => args.run(out),
             Self::FederationRelay(args) => args.run(),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),

@@ -10,6 +10,7 @@ mod durability;
 mod emulate;
 mod federation;
 mod link;
+mod neighbours;
 mod packets;
 mod priomqtt;
 mod process;

@@ -31,6 +31,10 @@ pub mod kind {
     /// Server to client.
     pub const SUBACK: u8 = 9;
     /// Client to server.
+    pub const UNSUBSCRIBE: u8 = 10;
+    /// Server to client.
+    pub const UNSUBACK: u8 = 11;
+    /// Client to server.
     pub const PINGREQ: u8 = 12;
     /// Both ways; from a server in version 5 only.
     pub const DISCONNECT: u8 = 14;

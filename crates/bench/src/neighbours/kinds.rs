@@ -1,0 +1,306 @@
+//! What a noisy neighbour does: one thing again and again, as fast as it can.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use punctual_measure::wire::{self, PublishTemplate, Version, kind};
+use punctual_measure::{Result, http_get};
+
+use crate::blocking::Connection;
+
+/// Filters of a packet with many.
+const MANY: usize = 10_000;
+/// Retained messages, in topics of four levels.
+const RETAINED: [usize; 2] = [300, 1000];
+/// Longest wait for an answer: with it the broker is out of service anyway.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause of what is asked of the management interface.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Where the broker is, and until when it is disturbed.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) mqtt: SocketAddr,
+    pub(super) http: SocketAddr,
+    pub(super) pid: u32,
+    pub(super) stop: &'a AtomicBool,
+}
+
+/// Something that a neighbour does.
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    /// Has to be there before.
+    pub(super) prepare: fn(&Place<'_>) -> Result<()>,
+    /// Does it once.
+    pub(super) once: fn(&Place<'_>, u64) -> Result<()>,
+}
+
+/// One line for each.
+pub(super) const KINDS: &[Kind] = &[
+    kind(
+        "subscribe",
+        "SUBSCRIBE with 10 000 filters, by a new client each time",
+        nothing,
+        subscribe,
+    ),
+    kind(
+        "unsubscribe",
+        "the same, and UNSUBSCRIBE of all",
+        nothing,
+        unsubscribe,
+    ),
+    kind(
+        "reconnect",
+        "connects, subscribes to 20 filters, goes",
+        nothing,
+        reconnect,
+    ),
+    kind(
+        "takeover",
+        "connects to one persistent session with 1000 subscriptions",
+        nothing,
+        takeover,
+    ),
+    kind(
+        "retained",
+        "filters with + over 300 000 retained messages that match nothing",
+        retain,
+        look_up,
+    ),
+    kind("replay", "# over 300 000 retained messages", retain, replay),
+    kind(
+        "mixed",
+        "64 KiB of 5-byte messages at once, to a subscriber of the other version",
+        nothing,
+        mixed,
+    ),
+    kind(
+        "shared",
+        "64 KiB of 5-byte messages at once, to a shared subscription",
+        nothing,
+        shared,
+    ),
+    kind(
+        "listing",
+        "lists of clients and subscriptions over HTTP",
+        subscriptions,
+        listing,
+    ),
+    kind("scrape", "metrics over HTTP", nothing, scrape),
+    kind(
+        "reload",
+        "the configuration is read again (SIGHUP)",
+        subscriptions,
+        reload,
+    ),
+    kind(
+        "garbage",
+        "connections that send what is no MQTT",
+        nothing,
+        garbage,
+    ),
+];
+
+const fn kind(
+    name: &'static str,
+    what: &'static str,
+    prepare: fn(&Place<'_>) -> Result<()>,
+    once: fn(&Place<'_>, u64) -> Result<()>,
+) -> Kind {
+    Kind {
+        name,
+        what,
+        prepare,
+        once,
+    }
+}
+
+impl Kind {
+    /// Does it until the end; how often.
+    pub(super) fn disturb(&self, place: &Place<'_>) -> Result<u64> {
+        let mut count = 0;
+        while !place.stop.load(Ordering::Relaxed) {
+            (self.once)(place, count)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+fn nothing(_: &Place<'_>) -> Result<()> {
+    Ok(())
+}
+
+/// A connected client of version 3.1.1.
+fn client(place: &Place<'_>, id: &str, persistent: bool) -> Result<Connection> {
+    let mut connection = Connection::new(id.to_owned(), TcpStream::connect(place.mqtt))?;
+    let mut bytes = Vec::new();
+    wire::put_connect_with(&mut bytes, Version::V311, id, persistent);
+    connection.send(&bytes)?;
+    await_kind(&mut connection, kind::CONNACK)?;
+    Ok(connection)
+}
+
+/// Waits for a packet of that type.
+fn await_kind(connection: &mut Connection, wanted: u8) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut come = false;
+    while !come {
+        connection.read(PATIENCE, |first, _| come |= first >> 4 == wanted)?;
+        if !come && Instant::now() >= deadline {
+            return Err(connection.failure("did not answer"));
+        }
+    }
+    Ok(())
+}
+
+fn ask(connection: &mut Connection, filters: &[String]) -> Result<()> {
+    let mut bytes = Vec::new();
+    wire::put_subscribe(&mut bytes, Version::V311, 1, filters, 0);
+    connection.send(&bytes)?;
+    await_kind(connection, kind::SUBACK)
+}
+
+fn filters(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{prefix}/{n}/+")).collect()
+}
+
+fn subscribe(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = client(place, &format!("storm-{n}"), false)?;
+    ask(&mut client, &filters("storm", MANY))
+}
+
+fn unsubscribe(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = client(place, &format!("storm-{n}"), false)?;
+    let filters = filters("storm", MANY);
+    ask(&mut client, &filters)?;
+    let mut body = vec![0, 2];
+    for filter in &filters {
+        wire::put_string(&mut body, filter);
+    }
+    let mut bytes = Vec::new();
+    wire::put_header(&mut bytes, kind::UNSUBSCRIBE << 4 | 2, body.len());
+    bytes.extend_from_slice(&body);
+    client.send(&bytes)?;
+    await_kind(&mut client, kind::UNSUBACK)
+}
+
+fn reconnect(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = client(place, &format!("comer-{}", n % 1000), false)?;
+    ask(&mut client, &filters("comer", 20))
+}
+
+fn takeover(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = client(place, "taken", true)?;
+    match n {
+        0 => ask(&mut client, &filters("taken", 1000)),
+        _ => Ok(()),
+    }
+}
+
+fn retain(place: &Place<'_>) -> Result<()> {
+    let mut client = client(place, "retainer", false)?;
+    let [first, second] = RETAINED;
+    for a in 0..first {
+        let mut bytes = Vec::new();
+        for b in 0..second {
+            let topic = format!("ret/{a}/{b}/v");
+            let publish = PublishTemplate::new(Version::V311, &topic, 0, b"21.5");
+            let from = bytes.len();
+            bytes.extend_from_slice(&publish.bytes);
+            // The retain flag.
+            bytes[from] |= 1;
+        }
+        client.send(&bytes)?;
+    }
+    // All have come when this is answered.
+    ask(&mut client, &["nothing".to_owned()])
+}
+
+fn look_up(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = client(place, &format!("seeker-{n}"), false)?;
+    let filters: Vec<String> = (0..100).map(|n| format!("+/+/+/n{n}")).collect();
+    ask(&mut client, &filters)
+}
+
+fn replay(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = client(place, &format!("reader-{n}"), false)?;
+    ask(&mut client, &["#".to_owned()])?;
+    let (mut came, all) = (0, RETAINED.iter().product::<usize>());
+    while came < all && !place.stop.load(Ordering::Relaxed) {
+        client.read(Duration::from_millis(100), |first, _| {
+            came += usize::from(first >> 4 == kind::PUBLISH);
+        })?;
+    }
+    Ok(())
+}
+
+/// Messages of 5 bytes, as many as fit into 64 KiB, again and again, from 3.1.1.
+fn burst(place: &Place<'_>, topic: &str) -> Result<()> {
+    let mut client = client(place, &format!("burst-{topic}"), false)?;
+    let publish = PublishTemplate::new(Version::V311, topic, 0, b"");
+    let bytes = publish.bytes.repeat((64 << 10) / publish.bytes.len());
+    for _ in 0..10 {
+        client.send(&bytes)?;
+    }
+    ask(&mut client, &["nothing".to_owned()])
+}
+
+fn mixed(place: &Place<'_>, n: u64) -> Result<()> {
+    let id = format!("five-{n}");
+    let mut five = Connection::new(id.clone(), TcpStream::connect(place.mqtt))?;
+    let mut bytes = Vec::new();
+    wire::put_connect(&mut bytes, Version::V5, &id);
+    wire::put_subscribe(&mut bytes, Version::V5, 1, &["m".to_owned()], 0);
+    five.send(&bytes)?;
+    await_kind(&mut five, kind::SUBACK)?;
+    burst(place, "m")
+}
+
+fn shared(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut member = client(place, &format!("member-{n}"), false)?;
+    ask(&mut member, &["$share/g/s".to_owned()])?;
+    burst(place, "s")
+}
+
+/// Sessions that stay, with subscriptions.
+fn subscriptions(place: &Place<'_>) -> Result<()> {
+    for n in 0..200 {
+        let mut client = client(place, &format!("listed-{n}"), true)?;
+        ask(&mut client, &filters("listed", 100))?;
+    }
+    Ok(())
+}
+
+fn listing(place: &Place<'_>, _: u64) -> Result<()> {
+    for path in [
+        "/api/v1/clients?limit=1000",
+        "/api/v1/subscriptions?limit=1000",
+    ] {
+        http_get(place.http, path)?;
+    }
+    Ok(())
+}
+
+fn scrape(place: &Place<'_>, _: u64) -> Result<()> {
+    http_get(place.http, "/metrics")?;
+    std::thread::sleep(PAUSE);
+    Ok(())
+}
+
+fn reload(place: &Place<'_>, _: u64) -> Result<()> {
+    // SAFETY: kill takes two integers; the process is the broker under test, a child.
+    unsafe { libc::kill(place.pid as libc::pid_t, libc::SIGHUP) };
+    std::thread::sleep(Duration::from_millis(20));
+    Ok(())
+}
+
+fn garbage(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = Connection::new(format!("garbage-{n}"), TcpStream::connect(place.mqtt))?;
+    client.send(&[0xFF; 1000])?;
+    // It is closed, which is no failure here.
+    let _ = client.read(PATIENCE, |_, _| {});
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! One client must not make another one late: an admitted flow, an urgent one and a plain one beside
+//! a neighbour that does one thing again and again, kind by kind, next to the same broker alone and
+//! to a forwarder on the same core, which shows what the machine itself does to them.
+
+mod kinds;
+
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use punctual_measure::load::{self, Options, Pace, Report, Scenario};
+use punctual_measure::wire::Version;
+use punctual_measure::{Error, Result, Samples, http_get};
+use serde::Serialize;
+
+use self::kinds::{KINDS, Kind, Place};
+use crate::cli::seconds;
+use crate::compare::machine::Machine;
+use crate::compare::peers::{FLOOR, Found, PEERS, Peer, Running, Setup};
+
+/// Messages per second of each of the three.
+const RATE: f64 = 500.0;
+/// `SCHED_FIFO` priority of the clients that are timed: the neighbour shares their core.
+const FIFO: u8 = 30;
+
+/// Our broker with admission, one shard, and room for what neighbours do.
+const BROKER: Peer = Peer {
+    name: "punctual",
+    variable: "PUNCTUAL_BIN",
+    program: "punctual",
+    arguments: &["serve", "--config", "{config}"],
+    config: Some((
+        "neighbours.toml",
+        "[[listener]]\n\
+         address = \"tcp://127.0.0.1:{port}\"\n\
+         allow_anonymous = true\n\
+         [log]\n\
+         level = \"warn\"\n\
+         [server]\n\
+         http = \"127.0.0.1:{port5}\"\n\
+         sys_interval = \"off\"\n\
+         shards = 1\n\
+         realtime = {realtime}\n\
+         [limits]\n\
+         max_subscriptions_per_session = 100000\n\
+         [admission]\n\
+         enabled = true\n",
+    )),
+    files: &[],
+    version_argument: "--version",
+    v5_on_second_port: false,
+    most_qos: 2,
+    all_cores: false,
+    note: None,
+};
+
+/// Options of `neighbours`.
+#[derive(Args, Debug)]
+pub(crate) struct NeighboursArgs {
+    /// Kinds of neighbours, several with commas [default: all]
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Seconds measured for each kind
+    #[arg(long, short, value_name = "S", default_value = "4", value_parser = seconds)]
+    duration: Duration,
+    /// Give the broker's thread real-time priority
+    #[arg(long)]
+    realtime: bool,
+    /// Core of the broker
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    broker_core: usize,
+    /// Core of the clients, the noisy one among them
+    #[arg(long, value_name = "CORE", default_value_t = 1)]
+    clients_core: usize,
+    /// Where configuration and logs go
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    directory: PathBuf,
+    /// File for the results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What one kind of neighbour did to the others.
+#[derive(Debug, Serialize)]
+struct Row {
+    kind: &'static str,
+    what: &'static str,
+    /// How often it was done.
+    times: u64,
+    admitted: Option<Report>,
+    urgent: Option<Report>,
+    plain: Option<Report>,
+    broker: Option<Seen>,
+}
+
+/// What the broker says of it.
+#[derive(Debug, Default, Serialize)]
+struct Seen {
+    /// What was promised to the admitted flow, µs.
+    bound_us: f64,
+    /// The worst that it saw of it, from arrival to writing, µs.
+    broker_max_us: f64,
+    misses: f64,
+    /// Pieces of work that took too long, by kind.
+    overruns: Vec<(String, f64)>,
+}
+
+impl NeighboursArgs {
+    /// Runs all kinds; progress goes to standard error, the table to `out`.
+    ///
+    /// # Errors
+    /// A kind is not known, the broker is not found, or a client fails.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+        if let Some(unknown) = self
+            .only
+            .iter()
+            .find(|name| KINDS.iter().all(|kind| kind.name != **name))
+        {
+            return Err(Error::Config {
+                field: "--only",
+                value: unknown.clone(),
+                remedy: format!(
+                    "choose from {}",
+                    KINDS
+                        .iter()
+                        .map(|kind| kind.name)
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                ),
+            });
+        }
+        fs::create_dir_all(&self.directory).map_err(Error::io(format!(
+            "cannot create {}",
+            self.directory.display()
+        )))?;
+        let machine = Machine::read();
+        let mut rows = vec![self.floor()?, self.row(None)?];
+        for kind in KINDS {
+            if self.only.is_empty() || self.only.iter().any(|name| name == kind.name) {
+                eprintln!("{}: {}", kind.name, kind.what);
+                rows.push(self.row(Some(kind))?);
+            }
+        }
+        self.write(&machine, &rows, out)
+            .map_err(Error::io("cannot write the table"))?;
+        if let Some(path) = &self.json {
+            let text = serde_json::to_string_pretty(&rows).unwrap_or_default();
+            fs::write(path, text + "\n")
+                .map_err(Error::io(format!("cannot write {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, peer: &Peer) -> Result<(Found, Setup)> {
+        let found = peer
+            .find(&self.directory.join("bin"))
+            .ok_or_else(|| Error::Config {
+                field: "PUNCTUAL_BIN",
+                value: "not set".to_owned(),
+                remedy: "put punctual beside punctual-bench or into PATH, or name it there"
+                    .to_owned(),
+            })?;
+        let setup = Setup {
+            core: self.broker_core,
+            directory: self.directory.clone(),
+            further: vec![("{realtime}", self.realtime.to_string())],
+        };
+        Ok((found, setup))
+    }
+
+    /// The same clients by a forwarder that does nothing else.
+    fn floor(&self) -> Result<Row> {
+        let floor = PEERS
+            .iter()
+            .find(|peer| peer.name == FLOOR)
+            .unwrap_or(&BROKER);
+        let (found, setup) = self.find(floor)?;
+        let running = found.start(&setup, if self.realtime { FIFO } else { 0 })?;
+        let reports = self.probes(address(running.port(Version::V5)), || Ok(0))?;
+        Ok(row(
+            "floor",
+            "a forwarder in the broker's place: what the machine does",
+            reports,
+            None,
+        ))
+    }
+
+    fn row(&self, kind: Option<&'static Kind>) -> Result<Row> {
+        let (found, setup) = self.find(&BROKER)?;
+        let running = found.start(&setup, 0)?;
+        let stop = AtomicBool::new(false);
+        let place = Place {
+            mqtt: address(running.port(Version::V5)),
+            http: address(running.second_port()),
+            pid: running.pid(),
+            stop: &stop,
+        };
+        if let Some(kind) = kind {
+            (kind.prepare)(&place)?;
+        }
+        let reports = thread::scope(|scope| {
+            let noise = kind.map(|kind| {
+                scope.spawn(move || {
+                    // On the clients' core, and after them.
+                    crate::sys::pin_to_core(self.clients_core)
+                        .map_err(Error::io("cannot pin the neighbour"))?;
+                    kind.disturb(&place)
+                })
+            });
+            let end = || {
+                stop.store(true, Ordering::Relaxed);
+                noise.map_or(Ok(0), |noise| noise.join().unwrap_or(Ok(0)))
+            };
+            self.probes(place.mqtt, end)
+        })?;
+        let seen = seen(place.http)?;
+        drop::<Running>(running);
+        let (name, what) = kind.map_or(("idle", "nobody else"), |kind| (kind.name, kind.what));
+        Ok(row(name, what, reports, Some(seen)))
+    }
+
+    /// Runs the three that are timed, and then `end`, which says how often they were disturbed.
+    fn probes(
+        &self,
+        address: SocketAddr,
+        end: impl FnOnce() -> Result<u64>,
+    ) -> Result<(Vec<Report>, u64)> {
+        let usual = Options {
+            pace: Pace::Rate(RATE),
+            version: Version::V5,
+            warm_up: Duration::from_millis(500),
+            duration: self.duration,
+            core: Some(self.clients_core),
+            fifo: FIFO,
+            ..Options::new(Scenario::Pairs(1), address)
+        };
+        let period = format!("{}us", (1e6 / RATE) as u64);
+        let property = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let probes = [
+            (
+                "admitted",
+                vec![
+                    property("rt-deadline", "10ms"),
+                    property("rt-period", &period),
+                ],
+            ),
+            ("urgent", vec![property("priority", "0")]),
+            ("plain", Vec::new()),
+        ];
+        let reports = thread::scope(|scope| {
+            let running = probes.map(|(name, user_properties)| {
+                let options = Options {
+                    user_properties,
+                    topic_prefix: format!("{name}/"),
+                    client_prefix: format!("{name}-"),
+                    ..usual.clone()
+                };
+                scope.spawn(move || load::run(&options))
+            });
+            let ended = |_| Error::io("a generator ended")(std::io::ErrorKind::Other.into());
+            let reports = running.map(|thread| thread.join().map_err(ended).flatten());
+            reports.into_iter().collect::<Result<Vec<_>>>()
+        });
+        let times = end()?;
+        Ok((reports?, times))
+    }
+
+    fn write(&self, machine: &Machine, rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
+        writeln!(
+            out,
+            "`punctual bench neighbours{}` on {}: {}, {} cores, Linux {}, load average {}. Times in µs, p99.9 and \
+             maximum from the intended time of sending to receipt; {RATE} messages/s each for {:?}.\n",
+            if self.realtime { " --realtime" } else { "" },
+            machine.date,
+            machine.cpu,
+            machine.cores,
+            machine.kernel,
+            machine.load_average,
+            self.duration,
+        )?;
+        writeln!(
+            out,
+            "| neighbour | times | urgent | admitted | in the broker, bound | misses | plain | too long |"
+        )?;
+        writeln!(out, "|---|--:|--:|--:|--:|--:|--:|---|")?;
+        for row in rows {
+            let cell = |report: &Option<Report>| {
+                let latency = report.as_ref().and_then(|report| report.latency);
+                latency.map_or_else(
+                    || "–".to_owned(),
+                    |it| format!("{:.0}, {:.0}", it.p999_us, it.max_us),
+                )
+            };
+            let seen = row.broker.as_ref();
+            let overruns = seen.map_or_else(String::new, |seen| {
+                let each = seen
+                    .overruns
+                    .iter()
+                    .map(|(work, count)| format!("{work} {count}"));
+                each.collect::<Vec<_>>().join(", ")
+            });
+            let bound = seen.map_or_else(String::new, |seen| {
+                format!("{:.0}, {:.0}", seen.broker_max_us, seen.bound_us)
+            });
+            let misses = seen.map_or_else(String::new, |seen| seen.misses.to_string());
+            writeln!(
+                out,
+                "| {} | {} | {} | {} | {bound} | {misses} | {} | {overruns} |",
+                row.kind,
+                row.times,
+                cell(&row.urgent),
+                cell(&row.admitted),
+                cell(&row.plain),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn row(
+    kind: &'static str,
+    what: &'static str,
+    (reports, times): (Vec<Report>, u64),
+    broker: Option<Seen>,
+) -> Row {
+    let mut reports = reports.into_iter();
+    Row {
+        kind,
+        what,
+        times,
+        admitted: reports.next(),
+        urgent: reports.next(),
+        plain: reports.next(),
+        broker,
+    }
+}
+
+/// What the broker says of the admitted flow and of its own work.
+fn seen(http: SocketAddr) -> Result<Seen> {
+    let samples = Samples::parse(&http_get(http, "/metrics")?);
+    let sum = |name| samples.sum(name, &[]).unwrap_or(0.0);
+    const OVERRUNS: &str = "punctual_turn_overrun_total";
+    let overruns = samples
+        .label_values(OVERRUNS, "work")
+        .into_iter()
+        .filter_map(|work| {
+            let count = samples.sum(OVERRUNS, &[("work", work)])?;
+            (count > 0.0).then(|| (work.to_owned(), count))
+        });
+    Ok(Seen {
+        bound_us: sum("punctual_flow_bound_seconds") * 1e6,
+        broker_max_us: sum("punctual_flow_broker_seconds_max") * 1e6,
+        misses: sum("punctual_flow_misses_total"),
+        overruns: overruns.collect(),
+    })
+}
