@@ -146,10 +146,34 @@ impl SessionHandle {
         self.durable.store(durable, Ordering::Release);
     }
 
+    /// The session has ended: no message is for it any more, also where its subscriptions have not
+    /// been removed yet.
+    pub(crate) fn end(&self) {
+        self.set_permissions(Some(Arc::new(Ended)));
+    }
+
     pub(crate) fn set_permissions(&self, permissions: Option<Arc<dyn Permissions>>) {
         let restricted = permissions.is_some();
         *write(&self.permissions) = permissions;
         self.restricted.store(restricted, Ordering::Release);
+    }
+}
+
+/// The rights of a session that has ended.
+#[derive(Debug)]
+struct Ended;
+
+impl Permissions for Ended {
+    fn may_publish(&self, _topic: &str) -> bool {
+        false
+    }
+
+    fn may_receive(&self, _topic: &str) -> bool {
+        false
+    }
+
+    fn may_subscribe(&self, _filter: &str) -> bool {
+        false
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::hub::ConnId;
-use crate::shard::FilterRequest;
+use crate::shard::{FilterRequest, Remains};
 
 /// Units that one task has before the next one has its turn.
 pub(crate) const SLICE: u64 = 512;
@@ -28,6 +28,8 @@ pub enum Work {
     Retained,
     /// Giving clients their rights after these were read again.
     Rights,
+    /// Clearing away what sessions have left that have ended.
+    Remains,
 }
 
 /// Something that goes on with its next slice.
@@ -41,6 +43,8 @@ pub(crate) enum Task {
     Access { slot: u32 },
     /// Retained messages may have expired.
     Expire,
+    /// What a session has left that has ended.
+    Remains(Box<Remains>),
 }
 
 impl Task {
@@ -50,6 +54,7 @@ impl Task {
             Self::Replay { .. } => Work::Retained,
             Self::Access { .. } => Work::Rights,
             Self::Expire => Work::Timers,
+            Self::Remains(_) => Work::Remains,
         }
     }
 }

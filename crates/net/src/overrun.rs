@@ -23,7 +23,7 @@ pub enum Piece {
 }
 
 /// Number of kinds.
-const KINDS: usize = 9;
+const KINDS: usize = 10;
 
 impl Piece {
     /// Every kind, in the order of [`Overruns`].
@@ -37,6 +37,7 @@ impl Piece {
         Self::Work(Work::Filters),
         Self::Work(Work::Retained),
         Self::Work(Work::Rights),
+        Self::Work(Work::Remains),
     ];
 
     /// Its name in metrics and the log.
@@ -52,6 +53,7 @@ impl Piece {
             Self::Work(Work::Filters) => "filters",
             Self::Work(Work::Retained) => "retained_lookup",
             Self::Work(Work::Rights) => "rights",
+            Self::Work(Work::Remains) => "session_end",
         }
     }
 
@@ -66,6 +68,7 @@ impl Piece {
             Self::Work(Work::Filters) => 6,
             Self::Work(Work::Retained) => 7,
             Self::Work(Work::Rights) => 8,
+            Self::Work(Work::Remains) => 9,
         }
     }
 }

@@ -234,6 +234,8 @@ pub(crate) struct State {
     ready: Ready,
     /// Deadlines are promised here.
     promises: bool,
+    /// Little is read at a time: it is between other work.
+    brief: bool,
     /// Until when something urgent may come.
     urgent_until: Nanos,
     /// When sockets were asked last.
@@ -273,6 +275,7 @@ impl Worker {
             lingering: Vec::new(),
             ready: Ready::default(),
             promises,
+            brief: false,
             urgent_until: Nanos(0),
             asked: Nanos(0),
             asked_before: Nanos(0),
@@ -493,16 +496,24 @@ impl Worker {
         state.ready.has_promised() || state.ready.urgent() > 0
     }
 
-    /// Reads once from each client that sent something urgent lately and has something.
+    /// Reads a little from clients that sent something urgent lately and have something: who sends
+    /// very much of it does not keep the others from their turn for longer than they do.
     fn read_urgent(&mut self, state: &mut State) {
+        let mut now = self.clock.now();
+        let until = now + SLICE;
+        state.brief = true;
         for _ in 0..state.ready.urgent() {
+            if now >= until {
+                break;
+            }
             if let Some(slot) = state.ready.pop_urgent() {
-                let now = self.clock.now();
                 state.urgent_until = now + URGENT;
                 self.read(state, slot, now);
                 self.flush_urgent(state);
+                now = self.clock.now();
             }
         }
+        state.brief = false;
     }
 
     /// Asks sockets without waiting.
@@ -788,7 +799,7 @@ impl Worker {
         let space = match (plain, use_own) {
             (true, true) => GROW,
             // What remains of it is copied after each message.
-            _ if matches!(self.shard.need(id), Need::Promised(_)) => AT_ONCE,
+            _ if state.brief || matches!(self.shard.need(id), Need::Promised(_)) => AT_ONCE,
             (true, false) => most - before,
             (false, _) => most,
         };

@@ -7,11 +7,14 @@ use std::sync::atomic::Ordering;
 use punctual_codec::{Disconnect, PropertyId, ReasonCode};
 
 use super::{Fail, Shard, peer_of};
-use crate::Nanos;
 use crate::admission::Ask;
+use crate::directory::SessionHandle;
 use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Output, State};
+use crate::session::{Queue, Subscription};
+use crate::tasks::Task;
 use crate::timers::Timer;
+use crate::{Budget, Nanos};
 
 impl Shard {
     /// The network connection was closed, or failed, below the broker.
@@ -266,10 +269,10 @@ impl Shard {
         if hub.sessions.get(slot).is_some_and(|session| session.asked) {
             hub.ask(slot, Ask::Ended);
         }
-        hub.withdraw(slot);
         let Some(session) = hub.sessions.remove(slot) else {
             return;
         };
+        session.handle.end();
         hub.names.remove(&session.handle.client_id, slot);
         let mut queued = session.queue.load();
         if let Some(leaving) = &session.leaving {
@@ -285,5 +288,50 @@ impl Shard {
         let client_id: Arc<str> = session.handle.client_id.clone();
         hub.directory.release(&client_id);
         hub.end_coming(&client_id, now);
+        let remains = Remains {
+            handle: session.handle,
+            subscriptions: session.subscriptions.into_iter().collect(),
+            queue: session.queue,
+        };
+        self.clear_away(remains, &mut Budget::new(AT_ONCE), now);
     }
+
+    /// Removes what an ended session has left, as far as the budget goes; a task does the rest.
+    pub(super) fn clear_away(&mut self, mut remains: Remains, budget: &mut Budget, now: Nanos) {
+        let Remains {
+            handle,
+            subscriptions,
+            queue,
+        } = &mut remains;
+        let hub = &mut self.hub;
+        while !budget.is_spent() && !subscriptions.is_empty() {
+            let some = subscriptions.len().min(UNDER_LOCK);
+            let gone = subscriptions.split_off(subscriptions.len() - some);
+            budget.spend(FILTER * some as u64);
+            hub.forget_subscriptions(handle, &gone);
+        }
+        while !budget.is_spent() && queue.pop().is_some() {
+            budget.spend(1);
+        }
+        if !subscriptions.is_empty() || !queue.is_empty() {
+            hub.tasks.push(Task::Remains(Box::new(remains)));
+        }
+        self.share_stats_soon(now);
+    }
+}
+
+/// Units of work of removing a subscription.
+const FILTER: u64 = 16;
+/// Units of work of an ended session that are done at once: most sessions have less.
+const AT_ONCE: u64 = 32 * FILTER;
+/// Subscriptions that are removed before others may use the index.
+const UNDER_LOCK: usize = 16;
+
+/// What is left of a session that has ended. No message is for it any more, and its client may have
+/// another session already.
+#[derive(Debug)]
+pub(crate) struct Remains {
+    handle: Arc<SessionHandle>,
+    subscriptions: Vec<Subscription>,
+    queue: Queue,
 }

@@ -23,6 +23,7 @@ pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;
 pub(crate) use links::{OPTIONS, peer_of, subscriber};
 
+pub(crate) use lifecycle::Remains;
 pub(crate) use replica::Lack;
 pub(crate) use run::{Packets, Taking};
 pub(crate) use subscribe::FilterRequest;
@@ -1027,6 +1028,7 @@ impl Shard {
             }
             Task::Access { slot } => self.give_rights(slot, budget),
             Task::Expire => self.expire_retained(budget, now),
+            Task::Remains(remains) => self.clear_away(*remains, budget, now),
         }
     }
 

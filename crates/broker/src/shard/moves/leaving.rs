@@ -7,6 +7,7 @@ use std::sync::Arc;
 use punctual_codec::{QoS, ReasonCode, topic};
 
 use crate::Nanos;
+use crate::directory::SessionHandle;
 use crate::federation::MessageName;
 use crate::hub::{Event, Hub, Output};
 use crate::journal::{
@@ -510,16 +511,25 @@ impl Hub {
 
     /// Those of a session have ended.
     fn end_subscriptions(&mut self, slot: u32, subscriptions: &[Subscription]) {
-        let Some(session) = self.sessions.get(slot) else {
-            return;
-        };
+        if let Some(session) = self.sessions.get(slot) {
+            let handle = session.handle.clone();
+            self.forget_subscriptions(&handle, subscriptions);
+        }
+    }
+
+    /// Takes subscriptions of a session out of the index, and tells the federation.
+    pub(in crate::shard) fn forget_subscriptions(
+        &mut self,
+        handle: &Arc<SessionHandle>,
+        subscriptions: &[Subscription],
+    ) {
         if subscriptions.is_empty() {
             return;
         }
         let directory = &self.directory;
         let mut index = directory.index_mut();
         for Subscription { filter, .. } in subscriptions {
-            index.unsubscribe(filter, &session.handle, &directory.generations);
+            index.unsubscribe(filter, handle, &directory.generations);
             let shared = filter.starts_with(topic::SHARE_PREFIX);
             self.stats.shared_subscriptions -= u64::from(shared);
         }
