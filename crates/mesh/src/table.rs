@@ -8,7 +8,7 @@
 //! brokers costs N-1 advertisements, and none where a covering filter is known; the
 //! last subscriber's leaving withdraws it. Changes gather until [`Table::changes`]
 //! is asked for them; additions go before removals, so that a filter that replaces
-//! another leaves no gap. They are worked off in slices ([`round`]), so that
+//! another leaves no gap. They are worked off in slices (`round`), so that
 //! no set of filters keeps the broker from its other work.
 //!
 //! After a reconnect both ends compare sums over 64 parts of the filters
