@@ -2,7 +2,7 @@
 //!
 //! In order is one comparison. A jump ahead leaves a gap; a number from a gap that comes later
 //! was reordered; a number that comes again is a duplicate. Gaps are kept as intervals, at most
-//! [`MAX_GAPS`]: when a broker drops more bursts than that, the oldest gap is given up (its
+//! `MAX_GAPS`: when a broker drops more bursts than that, the oldest gap is given up (its
 //! messages stay counted as lost, and would count as duplicates if they came after all).
 
 use std::collections::BTreeMap;
