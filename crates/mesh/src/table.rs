@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::{HashMap, HashSet};
 
-use self::round::Round;
 pub use self::round::{COVERING, PIECE, SLICE};
+use self::round::{Round, wanted};
 use self::search::{Relation, Walk, covers};
 use crate::id::LinkId;
 use crate::wire::{BUCKETS, MAX_LEVELS};
@@ -147,7 +147,7 @@ pub struct Table {
     free: Vec<u32>,
     /// Nodes whose sources changed, for the next round.
     changed: VecDeque<u32>,
-    /// Those of them that somebody wants since a round goes on, and nobody did before.
+    /// Those of them that are wanted on more links since a round goes on.
     fresh: VecDeque<u32>,
     round: Option<Round>,
     /// Nodes where filters end, by the parts of these.
@@ -457,7 +457,8 @@ impl Table {
         if !std::mem::replace(&mut node.changed, true) {
             self.changed.push_back(at);
         }
-        if is_amid && before == 0 {
+        // The round may be about to withdraw what covers it there.
+        if is_amid && wanted(sources) & !wanted(before) != 0 {
             self.fresh.push_back(at);
         }
     }
@@ -587,6 +588,7 @@ mod tests {
 
     use super::*;
     use proptest::prelude::*;
+    use proptest::test_runner::TestCaseError;
 
     const A: LinkId = LinkId(0);
     const B: LinkId = LinkId(1);
@@ -925,111 +927,178 @@ mod tests {
         others.iter().filter(|f| !is_covered(f)).cloned().collect()
     }
 
+    /// A neighbour that follows the messages never loses a filter that somebody wants, and knows in
+    /// the end what the definition says. A link that carries again is repaired by the parts that
+    /// differ.
+    fn follow(steps: Vec<Step>) -> Result<(), TestCaseError> {
+        let mut table = table();
+        let mut sources: BTreeMap<String, u64> = BTreeMap::new();
+        let mut own: BTreeMap<String, u32> = BTreeMap::new();
+        let mut known = [BTreeSet::new(), BTreeSet::new()];
+        let mut is_up = [true, true];
+        // What each neighbour knows, or knows to be covered, and somebody wants since then.
+        let mut sent: [BTreeSet<String>; 2] = Default::default();
+        let learn = |known: &mut [BTreeSet<String>; 2], changes: Vec<Changes>| {
+            for change in changes {
+                let known = &mut known[usize::from(change.link.0)];
+                known.extend(change.add.iter().map(ToString::to_string));
+                change.remove.iter().for_each(|f| {
+                    known.remove(&**f);
+                });
+            }
+        };
+        let steps = steps.into_iter().chain([Step::Up(true), Step::Up(false)]);
+        for step in steps {
+            match step {
+                Step::Own(on, f) => {
+                    let count = own.entry(f.clone()).or_default();
+                    if on {
+                        *count += 1;
+                        table.subscribe(&f);
+                    } else if *count > 0 {
+                        *count -= 1;
+                        table.unsubscribe(&f);
+                    }
+                    let source = sources.entry(f).or_default();
+                    *source = *source & !OWN | if *count > 0 { OWN } else { 0 };
+                }
+                Step::Remote(side, on, f) => {
+                    let link = if side { A } else { B };
+                    let filters = vec![Box::from(&*f)];
+                    let source = sources.entry(f).or_default();
+                    if on {
+                        table.apply(link, filters, Vec::new());
+                        *source |= bit(link);
+                    } else {
+                        table.apply(link, Vec::new(), filters);
+                        *source &= !bit(link);
+                    }
+                }
+                Step::Forget(side) => {
+                    let link = if side { A } else { B };
+                    table.forget(link);
+                    sources
+                        .values_mut()
+                        .for_each(|sources| *sources &= !bit(link));
+                    prop_assert!(table.wanted_by(link).is_empty());
+                }
+                Step::Tell(units) => learn(&mut known, table.changes_within(units)),
+                Step::Down(side) => {
+                    let link = if side { A } else { B };
+                    table.deactivate(link);
+                    is_up[usize::from(link.0)] = false;
+                }
+                Step::Up(side) => {
+                    let link = if side { A } else { B };
+                    let at = usize::from(link.0);
+                    if std::mem::replace(&mut is_up[at], true) {
+                        continue;
+                    }
+                    let known = &mut known[at];
+                    table.activate(link);
+                    let mut theirs = Table::new(1000);
+                    theirs.apply(
+                        A,
+                        known.iter().map(|f| Box::from(&**f)).collect(),
+                        Vec::new(),
+                    );
+                    let (told, held) = (table.digests_told(link), theirs.digests_wanted_by(A));
+                    for index in 0..BUCKETS {
+                        if told[index] != held[index] {
+                            let filters = table.told(link, index as u8);
+                            theirs.replace(A, index as u8, filters);
+                        }
+                    }
+                    prop_assert_eq!(&told, &theirs.digests_wanted_by(A));
+                    *known = theirs
+                        .wanted_by(A)
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect();
+                }
+            }
+            for link in [A, B] {
+                let at = usize::from(link.0);
+                let wanted = wanted(&sources, link);
+                let is_known = |f: &String| known[at].iter().any(|g| covers(g, f));
+                sent[at].retain(|f| is_up[at] && wanted.contains(f));
+                prop_assert!(sent[at].iter().all(is_known));
+                if is_up[at] {
+                    sent[at].extend(wanted.into_iter().filter(is_known));
+                }
+            }
+        }
+        learn(&mut known, all_changes(&mut table));
+        sources.retain(|_, s| *s != 0);
+        prop_assert_eq!(table.len(), sources.len());
+        for link in [A, B] {
+            prop_assert_eq!(&known[usize::from(link.0)], &expected(&sources, link));
+        }
+        for topic in ["a", "a/b", "b/a/", "/"] {
+            let wanted = sources
+                .iter()
+                .filter(|(f, _)| punctual_codec::topic::matches(f, topic));
+            let wanted = wanted.fold(0, |all, (_, s)| all | s);
+            let (mine, links) = table.receivers(topic);
+            prop_assert_eq!(mine, wanted & OWN != 0);
+            prop_assert_eq!(links.contains(&A), wanted & bit(A) != 0);
+            prop_assert_eq!(links.contains(&B), wanted & bit(B) != 0);
+        }
+        Ok(())
+    }
+
+    fn tell_in_pieces(steps: &[(&str, &str)]) {
+        let steps = steps.iter().map(|(what, value)| match *what {
+            "tell" => Step::Tell(value.parse().unwrap()),
+            "own" => Step::Own(true, (*value).to_owned()),
+            "end" => Step::Own(false, (*value).to_owned()),
+            "a" => Step::Remote(true, true, (*value).to_owned()),
+            "b" => Step::Remote(false, true, (*value).to_owned()),
+            _ => Step::Forget(false),
+        });
+        follow(steps.collect()).unwrap();
+    }
+
+    /// A filter that comes while a round is interrupted is told, if what covers it is about to be
+    /// withdrawn.
+    #[test]
+    fn a_new_filter_outlives_what_covered_it() {
+        tell_in_pieces(&[
+            ("b", "#"),
+            ("tell", "12"),
+            ("forget b", ""),
+            ("own", "a"),
+            ("own", "a/a"),
+            ("a", "+/a"),
+            ("tell", "8"),
+            ("end", "a"),
+            ("b", "a/#"),
+            ("tell", "17"),
+            ("tell", "34"),
+        ]);
+    }
+
+    /// The same of one that is wanted already, and then by somebody else, too.
+    #[test]
+    fn a_filter_is_told_where_it_is_wanted_since_then() {
+        tell_in_pieces(&[
+            ("b", "#"),
+            ("tell", "12"),
+            ("forget b", ""),
+            ("a", "a/a"),
+            ("tell", "5"),
+            ("a", "/+/#"),
+            ("tell", "10"),
+            ("b", "/+/#"),
+            ("tell", "20"),
+        ]);
+    }
+
     proptest! {
-        /// Whatever happens, and wherever telling is interrupted: a neighbour that follows the messages
-        /// never loses a filter that somebody wants, and knows in the end what the definition
-        /// says. A link that carries again is repaired by the parts that differ.
+        /// Whatever happens, and wherever telling is interrupted.
         #[test]
         fn neighbours_know_what_is_wanted(steps in proptest::collection::vec(step(), 1..80)) {
-            let mut table = table();
-            let mut sources: BTreeMap<String, u64> = BTreeMap::new();
-            let mut own: BTreeMap<String, u32> = BTreeMap::new();
-            let mut known = [BTreeSet::new(), BTreeSet::new()];
-            let mut is_up = [true, true];
-            // What each neighbour knows, or knows to be covered, and somebody wants since then.
-            let mut sent: [BTreeSet<String>; 2] = Default::default();
-            let follow = |known: &mut [BTreeSet<String>; 2], changes: Vec<Changes>| {
-                for change in changes {
-                    let known = &mut known[usize::from(change.link.0)];
-                    known.extend(change.add.iter().map(ToString::to_string));
-                    change.remove.iter().for_each(|f| { known.remove(&**f); });
-                }
-            };
-            let steps = steps.into_iter().chain([Step::Up(true), Step::Up(false)]);
-            for step in steps {
-                match step {
-                    Step::Own(on, f) => {
-                        let count = own.entry(f.clone()).or_default();
-                        if on {
-                            *count += 1;
-                            table.subscribe(&f);
-                        } else if *count > 0 {
-                            *count -= 1;
-                            table.unsubscribe(&f);
-                        }
-                        let source = sources.entry(f).or_default();
-                        *source = *source & !OWN | if *count > 0 { OWN } else { 0 };
-                    }
-                    Step::Remote(side, on, f) => {
-                        let link = if side { A } else { B };
-                        let filters = vec![Box::from(&*f)];
-                        let source = sources.entry(f).or_default();
-                        if on {
-                            table.apply(link, filters, Vec::new());
-                            *source |= bit(link);
-                        } else {
-                            table.apply(link, Vec::new(), filters);
-                            *source &= !bit(link);
-                        }
-                    }
-                    Step::Forget(side) => {
-                        let link = if side { A } else { B };
-                        table.forget(link);
-                        sources.values_mut().for_each(|sources| *sources &= !bit(link));
-                        prop_assert!(table.wanted_by(link).is_empty());
-                    }
-                    Step::Tell(units) => follow(&mut known, table.changes_within(units)),
-                    Step::Down(side) => {
-                        let link = if side { A } else { B };
-                        table.deactivate(link);
-                        is_up[usize::from(link.0)] = false;
-                    }
-                    Step::Up(side) => {
-                        let link = if side { A } else { B };
-                        let at = usize::from(link.0);
-                        if std::mem::replace(&mut is_up[at], true) {
-                            continue;
-                        }
-                        let known = &mut known[at];
-                        table.activate(link);
-                        let mut theirs = Table::new(1000);
-                        theirs.apply(A, known.iter().map(|f| Box::from(&**f)).collect(), Vec::new());
-                        let (told, held) = (table.digests_told(link), theirs.digests_wanted_by(A));
-                        for index in 0..BUCKETS {
-                            if told[index] != held[index] {
-                                let filters = table.told(link, index as u8);
-                                theirs.replace(A, index as u8, filters);
-                            }
-                        }
-                        prop_assert_eq!(&told, &theirs.digests_wanted_by(A));
-                        *known = theirs.wanted_by(A).iter().map(ToString::to_string).collect();
-                    }
-                }
-                for link in [A, B] {
-                    let at = usize::from(link.0);
-                    let wanted = wanted(&sources, link);
-                    let is_known = |f: &String| known[at].iter().any(|g| covers(g, f));
-                    sent[at].retain(|f| is_up[at] && wanted.contains(f));
-                    prop_assert!(sent[at].iter().all(is_known));
-                    if is_up[at] {
-                        sent[at].extend(wanted.into_iter().filter(is_known));
-                    }
-                }
-            }
-            follow(&mut known, all_changes(&mut table));
-            sources.retain(|_, s| *s != 0);
-            prop_assert_eq!(table.len(), sources.len());
-            for link in [A, B] {
-                prop_assert_eq!(&known[usize::from(link.0)], &expected(&sources, link));
-            }
-            for topic in ["a", "a/b", "b/a/", "/"] {
-                let wanted = sources.iter().filter(|(f, _)| punctual_codec::topic::matches(f, topic));
-                let wanted = wanted.fold(0, |all, (_, s)| all | s);
-                let (mine, links) = table.receivers(topic);
-                prop_assert_eq!(mine, wanted & OWN != 0);
-                prop_assert_eq!(links.contains(&A), wanted & bit(A) != 0);
-                prop_assert_eq!(links.contains(&B), wanted & bit(B) != 0);
-            }
+            follow(steps)?;
         }
     }
 }

@@ -13,8 +13,8 @@
 //! what covers a filter visits many nodes ([`COVERING`]) without an answer, the filter is told: its messages
 //! would come anyhow.
 //!
-//! A filter that is new while a round goes on is told before the round ends, unless it is covered by
-//! something that the round knows.
+//! A filter that is wanted on more links while a round goes on is told there before the round ends, unless
+//! it is covered by something that the round knows: what covered it before may be withdrawn.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -53,7 +53,7 @@ pub(super) struct Round {
 type News = BTreeMap<LinkId, (Vec<Box<str>>, Vec<Box<str>>)>;
 
 /// Links on which filters with those sources are wanted by somebody else.
-fn wanted(sources: u64) -> u64 {
+pub(super) fn wanted(sources: u64) -> u64 {
     match sources.count_ones() {
         0 => 0,
         1 => LINKS & !sources,
@@ -110,7 +110,10 @@ impl Table {
             if self.work >= end {
                 break false;
             }
-            if let Some(at) = self.fresh.pop_front() {
+            // What covers a filter says nothing before the round knows who wants that.
+            if round.changed.is_empty()
+                && let Some(at) = self.fresh.pop_front()
+            {
                 self.tell_early(at, &mut news);
             } else if !self.go_on(&mut round, &mut news) {
                 break true;
@@ -230,7 +233,7 @@ impl Table {
         self.tell(at, add, news);
     }
 
-    /// Tells a filter that is wanted since the round began.
+    /// Tells a filter where it is wanted since the round began.
     fn tell_early(&mut self, at: u32, news: &mut News) {
         self.work += 1;
         let due = self.due(at, wanted(self.at(at).sources));
