@@ -28,6 +28,9 @@ const RATE: f64 = 500.0;
 /// `SCHED_FIFO` priority of the clients that are timed: the neighbour shares their core.
 const FIFO: u8 = 30;
 
+/// Traffic before it is measured.
+const WARM_UP: Duration = Duration::from_millis(500);
+
 /// Our broker with admission, one shard, and room for what neighbours do.
 const BROKER: Peer = Peer {
     name: "punctual",
@@ -203,7 +206,12 @@ impl NeighboursArgs {
         if let Some(kind) = kind {
             (kind.prepare)(&place)?;
         }
-        let reports = thread::scope(|scope| {
+        let (reports, seen) = thread::scope(|scope| {
+            // What is seen of a flow goes with its client: it is asked for shortly before.
+            let seen = scope.spawn(|| {
+                thread::sleep(WARM_UP + self.duration.mul_f64(0.9));
+                seen(place.http)
+            });
             let noise = kind.map(|kind| {
                 scope.spawn(move || {
                     // On the clients' core, and after them.
@@ -216,9 +224,10 @@ impl NeighboursArgs {
                 stop.store(true, Ordering::Relaxed);
                 noise.map_or(Ok(0), |noise| noise.join().unwrap_or(Ok(0)))
             };
-            self.probes(place.mqtt, end)
+            let reports = self.probes(place.mqtt, end)?;
+            let ended = |_| Error::io("the watcher ended")(std::io::ErrorKind::Other.into());
+            Ok::<_, Error>((reports, seen.join().map_err(ended)??))
         })?;
-        let seen = seen(place.http)?;
         drop::<Running>(running);
         let (name, what) = kind.map_or(("idle", "nobody else"), |kind| (kind.name, kind.what));
         Ok(row(name, what, reports, Some(seen)))
@@ -233,7 +242,7 @@ impl NeighboursArgs {
         let usual = Options {
             pace: Pace::Rate(RATE),
             version: Version::V5,
-            warm_up: Duration::from_millis(500),
+            warm_up: WARM_UP,
             duration: self.duration,
             core: Some(self.clients_core),
             fifo: FIFO,
