@@ -87,7 +87,7 @@ const FAILED: u8 = 1;
 const NOT_EMULATED: u8 = 2;
 
 impl Cli {
-    /// Does what was asked, writes the result to `out` and what went wrong to standard error.
+    /// Runs the command. The result goes to `out`, errors go to standard error.
     pub(crate) fn run(&self, out: &mut dyn Write) -> ExitCode {
         let failed = match self.command {
             BenchCommand::Emulate(_) => NOT_EMULATED,

@@ -11,20 +11,9 @@ use std::process::Command;
 use std::ptr;
 
 pub(crate) use punctual_measure::sys::{
-    Epoll, Interest, now_ns, pin_thread, pin_to_core, raise_file_limit, set_fifo,
+    Epoll, Interest, now_ns, pin_thread, pin_to_core, raise_file_limit, real_time_ns, set_fifo,
     set_least_timer_slack, thread_cpu_ns,
 };
-
-/// Nanoseconds on `CLOCK_REALTIME`: what the kernel stamps packets with.
-pub(crate) fn real_time_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `t` is a valid timespec to write to.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut t) };
-    (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64
-}
 
 /// Binds all threads that a process has to one core, and with them those that they start.
 pub(crate) fn pin_process(pid: u32, core: usize) -> io::Result<()> {
@@ -187,8 +176,13 @@ pub(crate) fn forget_cached(file: &File) -> io::Result<()> {
 
 /// Asks a process to end (SIGTERM).
 pub(crate) fn terminate(pid: u32) -> io::Result<()> {
+    signal(pid, libc::SIGTERM)
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: kill touches no memory.
-    check(unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) })
+    check(unsafe { libc::kill(pid as libc::pid_t, signal) })
 }
 
 fn check(returned: libc::c_int) -> io::Result<()> {

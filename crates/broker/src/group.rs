@@ -26,7 +26,7 @@ pub(crate) struct Group {
     members: RwLock<Members>,
 }
 
-/// Who has a shared subscription.
+/// The members of a shared subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     /// Those of this broker, in no order.
@@ -96,7 +96,7 @@ impl Group {
         self.cursor.fetch_add(1, Ordering::Relaxed) as usize
     }
 
-    /// Passes over so many turns: theirs was taken by someone after them.
+    /// Skips `turns` members: a member behind them got the message.
     pub(crate) fn pass_over(&self, turns: usize) {
         self.cursor.fetch_add(turns as u32, Ordering::Relaxed);
     }

@@ -299,7 +299,7 @@ impl Index {
             (true, Some(below)) => below,
             (true, None) => return false,
         };
-        // Routes hold the group itself, and see for themselves who is in it.
+        // Routes refer to the group, so a change of its members does not invalidate them.
         let (changed, gone) = match name {
             None => {
                 let changed = change(&mut subscribers.plain);

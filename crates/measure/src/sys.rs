@@ -19,6 +19,11 @@ pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
+/// Nanoseconds on `CLOCK_REALTIME`: what the kernel stamps packets with.
+pub fn real_time_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME).unwrap_or(0)
+}
+
 /// CPU nanoseconds (user and system) used by the calling thread so far.
 pub fn thread_cpu_ns() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

@@ -262,11 +262,16 @@ pub(crate) fn punctual() -> Result<PathBuf> {
     let peer = PEERS.iter().find(|peer| peer.name == PUNCTUAL);
     // Nobody builds our own broker for a benchmark into a directory of peers.
     let found = peer.and_then(|peer| peer.find_program(Path::new("target/bench/bin")));
-    found.ok_or_else(|| Error::Config {
+    found.ok_or_else(punctual_is_missing)
+}
+
+/// The error where our broker is not found.
+pub(crate) fn punctual_is_missing() -> Error {
+    Error::Config {
         field: "PUNCTUAL_BIN",
         value: "not set".to_owned(),
         remedy: "put punctual beside punctual-bench or into PATH, or name it there".to_owned(),
-    })
+    }
 }
 
 /// The first thing in a program's answer that looks like a version.

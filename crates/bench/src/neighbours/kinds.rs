@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use punctual_measure::wire::{self, PublishTemplate, Version, kind};
-use punctual_measure::{Result, http_get};
+use punctual_measure::{Error, Result, http_get};
 
 use crate::blocking::Connection;
+use crate::sys;
 
 /// Filters of a packet with many.
 const MANY: usize = 10_000;
@@ -15,7 +16,7 @@ const MANY: usize = 10_000;
 const RETAINED: [usize; 2] = [300, 1000];
 /// Longest wait for an answer: with it the broker is out of service anyway.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Pause of what is asked of the management interface.
+/// Pause between two requests for metrics.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Where the broker is, and until when it is disturbed.
@@ -291,8 +292,7 @@ fn scrape(place: &Place<'_>, _: u64) -> Result<()> {
 }
 
 fn reload(place: &Place<'_>, _: u64) -> Result<()> {
-    // SAFETY: kill takes two integers; the process is the broker under test, a child.
-    unsafe { libc::kill(place.pid as libc::pid_t, libc::SIGHUP) };
+    sys::signal(place.pid, libc::SIGHUP).map_err(Error::io("cannot signal the broker"))?;
     std::thread::sleep(Duration::from_millis(20));
     Ok(())
 }

@@ -21,7 +21,7 @@ use serde::Serialize;
 use self::kinds::{KINDS, Kind, Place};
 use crate::cli::seconds;
 use crate::compare::machine::Machine;
-use crate::compare::peers::{FLOOR, Found, PEERS, Peer, Running, Setup};
+use crate::compare::peers::{self, FLOOR, Found, PEERS, Peer, Running, Setup};
 
 /// Messages per second of each of the three.
 const RATE: f64 = 500.0;
@@ -104,9 +104,9 @@ struct Row {
 /// What the broker says of it.
 #[derive(Debug, Default, Serialize)]
 struct Seen {
-    /// What was promised to the admitted flow, µs.
+    /// Bound of the admitted flow, µs.
     bound_us: f64,
-    /// The worst that it saw of it, from arrival to writing, µs.
+    /// Longest time of its messages in the broker, from arrival to writing, µs.
     broker_max_us: f64,
     misses: f64,
     /// Pieces of work that took too long, by kind.
@@ -160,14 +160,8 @@ impl NeighboursArgs {
     }
 
     fn find(&self, peer: &Peer) -> Result<(Found, Setup)> {
-        let found = peer
-            .find(&self.directory.join("bin"))
-            .ok_or_else(|| Error::Config {
-                field: "PUNCTUAL_BIN",
-                value: "not set".to_owned(),
-                remedy: "put punctual beside punctual-bench or into PATH, or name it there"
-                    .to_owned(),
-            })?;
+        let found = peer.find(&self.directory.join("bin"));
+        let found = found.ok_or_else(peers::punctual_is_missing)?;
         let setup = Setup {
             core: self.broker_core,
             directory: self.directory.clone(),
@@ -207,7 +201,8 @@ impl NeighboursArgs {
             (kind.prepare)(&place)?;
         }
         let (reports, seen) = thread::scope(|scope| {
-            // What is seen of a flow goes with its client: it is asked for shortly before.
+            // The broker forgets the numbers of a flow when its client disconnects, so they are read
+            // shortly before the run ends.
             let seen = scope.spawn(|| {
                 thread::sleep(WARM_UP + self.duration.mul_f64(0.9));
                 seen(place.http)

@@ -264,8 +264,7 @@ fn the_cache_is_bounded_in_bytes() {
     }
 }
 
-/// Who comes to a shared subscription that has members, and who leaves others there, makes no route
-/// doubtful, and costs none anything.
+/// A member that joins a group with members, or leaves others in it, invalidates no cached route.
 #[test]
 fn members_are_no_matter_of_routes() {
     let directory = Directory::new(1);

@@ -13,7 +13,7 @@ use super::publish::{PLAIN, pause_or_go_on};
 use super::{Fail, Next, Shard};
 use crate::Nanos;
 use crate::federation::{MessageName, Packing};
-use crate::hub::{ConnId, State};
+use crate::hub::{ConnId, Hub, State};
 use crate::route::Target;
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.
@@ -141,15 +141,8 @@ impl Shard {
             messages: run.messages,
             payload: run.payload,
         };
-        hub.stats.publishes_received_qos0 += run.messages;
-        hub.stats.publish_bytes_received += run.payload as u64;
-        for target in targets {
-            if !target.session.link
-                && let Some(receiver) = hub.deliver_run(&packets, target, publisher, now)
-            {
-                hub.wait_for(id, receiver);
-            }
-        }
+        let clients = targets.iter().filter(|target| !target.session.link);
+        deliver_packets(hub, id, &packets, clients, publisher, now);
         if !neighbours.is_empty() {
             let packing = Packing { v5 };
             hub.pack(id, topic, (bytes, &parts, packing), &neighbours, now);
@@ -221,8 +214,6 @@ impl Shard {
             federation.note(name);
         }
         if together {
-            hub.stats.publishes_received_qos0 += extent.messages;
-            hub.stats.publish_bytes_received += extent.payload as u64;
             let publisher = hub.conns.get(id.slot).map_or(0, |conn| conn.number);
             if rewrites {
                 rewrite(bytes, 2 + topic.len(), v5, rewritten);
@@ -234,11 +225,7 @@ impl Shard {
                 messages: extent.messages,
                 payload: extent.payload,
             };
-            for target in clients {
-                if let Some(receiver) = hub.deliver_run(&packets, target, publisher, now) {
-                    hub.wait_for(id, receiver);
-                }
-            }
+            deliver_packets(hub, id, &packets, clients, publisher, now);
             return Ok(pause_or_go_on(hub, id));
         }
         drop((neighbours, clients));
@@ -253,6 +240,24 @@ impl Shard {
         }
         self.hub.unpacking = None;
         result
+    }
+}
+
+/// Counts a run and delivers it to clients. Its publisher waits for those that do not keep up.
+fn deliver_packets<'a>(
+    hub: &mut Hub,
+    id: ConnId,
+    packets: &Packets<'_>,
+    clients: impl IntoIterator<Item = &'a Target>,
+    publisher: u64,
+    now: Nanos,
+) {
+    hub.stats.publishes_received_qos0 += packets.messages;
+    hub.stats.publish_bytes_received += packets.payload as u64;
+    for target in clients {
+        if let Some(receiver) = hub.deliver_run(packets, target, publisher, now) {
+            hub.wait_for(id, receiver);
+        }
     }
 }
 
