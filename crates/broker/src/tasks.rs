@@ -1,8 +1,8 @@
 //! Work that somebody outside decides the length of, and that is therefore done in slices: between
 //! two of them others are read from and written to.
 //!
-//! Every kind has at most one task for each connection, session or reload, so the queue is bounded
-//! by what there is of these. Tasks take turns; one whose connection or session is gone ends when
+//! A connection, a session and an ended session have at most one task of a kind, and the other kinds
+//! have one task, so the number of connections and sessions bounds the queue. Tasks take turns; one whose connection or session is gone ends when
 //! its turn comes.
 
 use std::collections::VecDeque;
@@ -12,6 +12,10 @@ use crate::shard::{FilterRequest, Remains};
 
 /// Units that one task has before the next one has its turn.
 pub(crate) const SLICE: u64 = 512;
+
+/// Units of work of adding or removing a subscription: in the session, the index, the federation and
+/// the store.
+pub(crate) const FILTER: u64 = 16;
 
 /// Bytes of SUBSCRIBE and UNSUBSCRIBE packets that wait for their next slice. While there are as
 /// many, further packets of more than one slice are not taken from their connections.
@@ -39,8 +43,8 @@ pub(crate) enum Task {
     Filters(Box<FilterRequest>),
     /// Retained messages are looked up for new subscriptions of a session.
     Replay { slot: u32, session: u64 },
-    /// The rights of the sessions from this slot on may have changed.
-    Access { slot: u32 },
+    /// Sessions are given their rights anew, from [`crate::hub::Hub::rights_from`] on.
+    Access,
     /// Retained messages may have expired.
     Expire,
     /// What a session has left that has ended.
@@ -52,7 +56,7 @@ impl Task {
         match self {
             Self::Filters(_) => Work::Filters,
             Self::Replay { .. } => Work::Retained,
-            Self::Access { .. } => Work::Rights,
+            Self::Access => Work::Rights,
             Self::Expire => Work::Timers,
             Self::Remains(_) => Work::Remains,
         }

@@ -335,3 +335,20 @@ fn sessions_are_cleared_away_in_slices() {
     assert_eq!(rig.directory.totals().subscriptions, 2);
     assert_eq!(rig.shard.tasks(), 0);
 }
+
+/// A reload that follows another one begins the pass again, and adds no task.
+#[test]
+fn reloads_in_a_row_are_one_task() {
+    let mut rig = Rig::new();
+    for n in 0..200 {
+        rig.client(&format!("c{n}"));
+    }
+    for _ in 0..10 {
+        rig.shard.access_changed();
+        rig.slice();
+    }
+    assert_eq!(rig.shard.tasks(), 1);
+    let slices = rig.slices(Work::Rights, |_| {});
+    assert!((10..40).contains(&slices), "{slices}");
+    assert_eq!(rig.shard.tasks(), 0);
+}

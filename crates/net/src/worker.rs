@@ -992,6 +992,8 @@ impl Worker {
                     Output::Resume(conn) => {
                         if let Some((link, ready)) = state.link_and_ready(conn) {
                             link.paused = false;
+                            // Nothing is promised for the time in which it was not read.
+                            link.arrived = now;
                             if link.readable || !link.unread.is_empty() {
                                 link.list(ready, &self.shard);
                             }

@@ -112,10 +112,12 @@ pub(crate) struct Hub {
     pub(crate) journal: Option<Box<Journal>>,
     /// When the bytes that are handled came to this machine, as far as that is known.
     pub(crate) arrived: Nanos,
-    /// What is done in slices.
+    /// Work that continues with its next slice.
     pub(crate) tasks: Tasks,
-    /// It is their turn, before what is due.
+    /// The next piece of work is a task, even if timers are due.
     pub(crate) tasks_next: bool,
+    /// While sessions are given their rights anew: the slot of the next one.
+    pub(crate) rights_from: Option<u32>,
     /// A task removes retained messages that have expired.
     pub(crate) expires: bool,
 }

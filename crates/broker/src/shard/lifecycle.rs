@@ -12,7 +12,7 @@ use crate::directory::SessionHandle;
 use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Output, State};
 use crate::session::{Queue, Subscription};
-use crate::tasks::Task;
+use crate::tasks::{FILTER, Task};
 use crate::timers::Timer;
 use crate::{Budget, Nanos};
 
@@ -320,8 +320,6 @@ impl Shard {
     }
 }
 
-/// Units of work of removing a subscription.
-const FILTER: u64 = 16;
 /// Units of work of an ended session that are done at once: most sessions have less.
 const AT_ONCE: u64 = 32 * FILTER;
 /// Subscriptions that are removed before others may use the index.

@@ -239,6 +239,7 @@ impl Shard {
                 arrived: now,
                 tasks: Tasks::default(),
                 tasks_next: false,
+                rights_from: None,
                 expires: false,
             },
             sys,
@@ -1026,7 +1027,7 @@ impl Shard {
                     self.share_stats_soon(now);
                 }
             }
-            Task::Access { slot } => self.give_rights(slot, budget),
+            Task::Access => self.give_rights(budget),
             Task::Expire => self.expire_retained(budget, now),
             Task::Remains(remains) => self.clear_away(*remains, budget, now),
         }
@@ -1046,17 +1047,21 @@ impl Shard {
         }
     }
 
-    /// Every client's rights may have changed: they are given their new ones one after the other.
+    /// Every client's rights may have changed: sessions are given their new rights one after the other.
+    /// If that is under way, it begins again.
     pub fn access_changed(&mut self) {
-        self.hub.tasks.push(Task::Access { slot: 0 });
+        if self.hub.rights_from.replace(0).is_none() {
+            self.hub.tasks.push(Task::Access);
+        }
     }
 
-    /// The sessions from a slot on get their rights anew.
-    fn give_rights(&mut self, from: u32, budget: &mut Budget) {
+    /// Gives the next sessions their rights anew.
+    fn give_rights(&mut self, budget: &mut Budget) {
         let hub = &mut self.hub;
-        for slot in from..hub.sessions.places() {
+        for slot in hub.rights_from.unwrap_or(0)..hub.sessions.places() {
             if budget.is_spent() {
-                return hub.tasks.push(Task::Access { slot });
+                hub.rights_from = Some(slot);
+                return hub.tasks.push(Task::Access);
             }
             budget.spend(1);
             let Some(session) = hub.sessions.get(slot) else {
@@ -1072,6 +1077,7 @@ impl Shard {
                 conn.route = 0;
             }
         }
+        hub.rights_from = None;
         hub.directory.generations.bump_all();
     }
 

@@ -18,13 +18,9 @@ use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
 use crate::sequence::Sequences;
 use crate::session::Subscription;
-use crate::tasks::Task;
+use crate::tasks::{FILTER, Task};
 use crate::urgency;
 use crate::{Budget, Federation, Nanos};
-
-/// Units of work of a filter: it is looked up among the session's, added to the index, told to the
-/// federation and the store.
-const FILTER: u64 = 16;
 
 /// Filters of a packet that are handled at once.
 const AT_ONCE: u64 = 32;
