@@ -86,6 +86,22 @@ impl Drop for Life {
     }
 }
 
+/// The last sign of life of a manager.
+#[derive(Debug, Clone, Copy)]
+struct LastSign {
+    /// The time that it gave, by its own clock; `None` once its row is gone.
+    said: Option<i64>,
+    /// When that was heard here.
+    heard: Instant,
+}
+
+impl LastSign {
+    fn now(said: Option<i64>) -> Self {
+        let heard = Instant::now();
+        Self { said, heard }
+    }
+}
+
 #[derive(Debug)]
 struct Desk {
     replica: Replica,
@@ -95,8 +111,8 @@ struct Desk {
     changed: BTreeMap<Key, Option<Request>>,
     /// A status that was not told.
     status: Option<Result<(), String>>,
-    /// Managers, what they said last of the time, and when that was heard.
-    managers: BTreeMap<String, (i64, Instant)>,
+    /// Managers that have said that they are there.
+    managers: BTreeMap<String, LastSign>,
     connected: bool,
     read_only: bool,
     bell: Arc<Notify>,
@@ -313,6 +329,32 @@ impl Desk {
         }
     }
 
+    /// Managers that have given no sign of life for `silence`, with the last
+    /// one. Those without a row and without requests are forgotten.
+    fn silent(&mut self, silence: Duration) -> Vec<(String, Option<i64>)> {
+        if !self.connected {
+            return Vec::new();
+        }
+        let requests = &self.requests;
+        let asks = |name: &String| {
+            let from = (name.clone(), String::new());
+            let first = requests.range(from..).next();
+            first.is_some_and(|((manager, _), _)| manager == name)
+        };
+        let mut silent = Vec::new();
+        self.managers.retain(|name, sign| {
+            if sign.heard.elapsed() <= silence {
+                return true;
+            }
+            let known = sign.said.is_some() || asks(name);
+            if known {
+                silent.push((name.clone(), sign.said));
+            }
+            known
+        });
+        silent
+    }
+
     /// Answers what nobody else is to be bothered with.
     fn makes_no_sense(&mut self, row: &Row, problem: String) {
         let key = key(row);
@@ -356,12 +398,16 @@ impl Party for Desk {
                 }
             }
             MANAGER => {
+                // A manager that wrote its requests again, because they had
+                // been removed, and died before its next sign of life is not
+                // one that never gave any.
                 if let Some(old) = &change.old {
-                    self.managers.remove(old.text("name"));
+                    let name = old.text("name").to_owned();
+                    self.managers.insert(name, LastSign::now(None));
                 }
                 if let Some(new) = &change.new {
-                    let seen = (new.integer("last_seen_ms"), Instant::now());
-                    self.managers.insert(new.text("name").to_owned(), seen);
+                    let sign = LastSign::now(Some(new.integer("last_seen_ms")));
+                    self.managers.insert(new.text("name").to_owned(), sign);
                 }
             }
             _ => {}
@@ -372,8 +418,8 @@ impl Party for Desk {
     fn status(&mut self, status: Result<(), String>) {
         self.connected = status.is_ok();
         // Who could not be heard has not been silent.
-        for (_, heard) in self.managers.values_mut() {
-            *heard = Instant::now();
+        for sign in self.managers.values_mut() {
+            sign.heard = Instant::now();
         }
         self.status = Some(status);
         self.bell.notify_one();
@@ -389,14 +435,7 @@ impl Party for Desk {
 async fn age(shared: Arc<Shared<Desk>>, client: Client, silence: Duration) {
     loop {
         tokio::time::sleep(silence / 8).await;
-        let silent: Vec<(String, i64)> = {
-            let desk = shared.lock();
-            let managers = desk.managers.iter().filter(|_| desk.connected);
-            managers
-                .filter(|(_, (_, heard))| heard.elapsed() > silence)
-                .map(|(name, (said, _))| (name.clone(), *said))
-                .collect()
-        };
+        let silent = shared.lock().silent(silence);
         for (name, said) in silent {
             tracing::warn!(
                 "manager {name:?} has been silent for {silence:?}: its requests are removed"
@@ -409,7 +448,10 @@ async fn age(shared: Arc<Shared<Desk>>, client: Client, silence: Duration) {
                     conditions: vec![of("name")],
                     columns: vec!["last_seen_ms".into()],
                     equal: true,
-                    rows: vec![Row::default().with("last_seen_ms", said)],
+                    rows: said
+                        .map(|said| Row::default().with("last_seen_ms", said))
+                        .into_iter()
+                        .collect(),
                     timeout_ms: 0,
                 },
                 Operation::Delete {

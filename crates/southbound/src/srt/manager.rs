@@ -10,7 +10,9 @@ use tokio::time::timeout;
 
 use super::DATABASE;
 use super::replica::Replica;
-use super::rows::{CHANNEL, Key, MANAGER, REQUEST, of_manager, of_request, to_channel, to_request};
+use super::rows::{
+    CHANNEL, Key, MANAGER, REQUEST, key, of_manager, of_request, to_channel, to_request,
+};
 use super::step::{Party, Shared, keep_in_step};
 use crate::ovsdb::cache::Change;
 use crate::ovsdb::operation::{Condition, Operation, Outcome};
@@ -73,6 +75,8 @@ struct Desk {
     /// Decisions that nobody waited for.
     news: BTreeMap<String, Channel>,
     bell: Arc<Notify>,
+    /// Rung when a sign of life is due before its time.
+    pulse: Arc<Notify>,
     away: Option<String>,
 }
 
@@ -93,6 +97,7 @@ impl ManagerSide {
         };
         let (client, events) = Client::start(database)?;
         let news = Arc::new(Notify::new());
+        let pulse = Arc::new(Notify::new());
         let started = now_ms();
         let shared = Shared::new(Desk {
             name: options.name.clone(),
@@ -103,6 +108,7 @@ impl ManagerSide {
             waiting: BTreeMap::new(),
             news: BTreeMap::new(),
             bell: news.clone(),
+            pulse: pulse.clone(),
             away: Some("it has not been reached yet".into()),
         });
         let stop = Arc::new(Notify::new());
@@ -119,7 +125,7 @@ impl ManagerSide {
             last_seen_ms: started,
         };
         let (weak, keep) = (shared.clone(), options.keep);
-        let announcing = announce(client.clone(), manager);
+        let announcing = announce(client.clone(), manager, pulse);
         let settling = async move {
             tokio::time::sleep(keep).await;
             weak.lock().replica.be_strict();
@@ -328,9 +334,17 @@ impl Party for Desk {
 
     fn changed(&mut self, change: Change) {
         match change.table.as_str() {
-            REQUEST => self
-                .replica
-                .seen(change.uuid, change.old.as_ref(), change.new.as_ref()),
+            REQUEST => {
+                self.replica
+                    .seen(change.uuid, change.old.as_ref(), change.new.as_ref());
+                // Whoever removed it takes this manager for dead.
+                if change.new.is_none()
+                    && let Some(old) = &change.old
+                    && self.replica.wanted(&key(old)).is_some()
+                {
+                    self.pulse.notify_one();
+                }
+            }
             CHANNEL => match (change.new, change.old) {
                 (Some(row), _) => match to_channel(&row) {
                     Ok(channel) => self.decided(channel),
@@ -352,7 +366,10 @@ impl Party for Desk {
     fn status(&mut self, status: Result<(), String>) {
         let away = status.err();
         match (&self.away, &away) {
-            (Some(_), None) => tracing::info!("the database of requirements is there"),
+            (Some(_), None) => {
+                tracing::info!("the database of requirements is there");
+                self.pulse.notify_one();
+            }
             (None, Some(why)) => tracing::warn!("the database of requirements is away: {why}"),
             _ => {}
         }
@@ -373,7 +390,7 @@ impl Party for Desk {
 }
 
 /// Keeps the manager's own row.
-async fn announce(client: Client, mut manager: Manager) {
+async fn announce(client: Client, mut manager: Manager, pulse: Arc<Notify>) {
     loop {
         manager.last_seen_ms = now_ms();
         let row = of_manager(&manager);
@@ -390,7 +407,9 @@ async fn announce(client: Client, mut manager: Manager) {
             other => other,
         };
         match written {
-            Ok(_) => tokio::time::sleep(SIGN_OF_LIFE).await,
+            Ok(_) => {
+                let _ = timeout(SIGN_OF_LIFE, pulse.notified()).await;
+            }
             Err(error) => {
                 tracing::debug!("the row of manager {:?}: {error}", manager.name);
                 tokio::time::sleep(SIGN_OF_LIFE / 60).await;

@@ -38,6 +38,13 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future).await.unwrap()
 }
 
+/// Waits until something is so.
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 fn request(flow: &str) -> Request {
     Request {
         manager: String::new(),

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use punctual_model::srt::{Request, State};
+use punctual_model::srt::{Manager, Request, State};
 use punctual_southbound::ovsdb::operation::Operation;
 use punctual_southbound::ovsdb::{Client, Options};
-use punctual_southbound::srt::rows::{REQUEST, of_request};
+use punctual_southbound::srt::rows::{MANAGER, REQUEST, of_manager, of_request};
 use punctual_southbound::srt::{
     ControllerOptions, ControllerSide, DATABASE, Letter, ManagerOptions, ManagerSide,
 };
@@ -13,7 +13,7 @@ use punctual_southbound::srt::{
 use crate::server::Server;
 use crate::{
     LONG, admit_all, admitted, controller, controller_options, manager_options, need_ovs, request,
-    run, soon,
+    run, soon, until,
 };
 
 #[test]
@@ -278,6 +278,42 @@ fn nonsense_is_refused_with_the_reason() {
     });
 }
 
+/// What a manager has left is removed also when it died after it had written its
+/// requests again and before it had said again that it is there.
+#[test]
+fn requests_written_again_by_a_dying_manager_are_removed() {
+    need_ovs!();
+    run(async {
+        let server = Server::start();
+        let options = ControllerOptions {
+            silence: Duration::from_millis(400),
+            ..controller_options(&server)
+        };
+        let (_side, mut inbox) = ControllerSide::start(options).unwrap();
+        let options = Options::new(vec![server.endpoint()], DATABASE, vec![]);
+        let (admin, _events) = Client::start(options).unwrap();
+        let of_the_dead = Request {
+            manager: "dead".into(),
+            ..request("f")
+        };
+        let ask = || Operation::insert(REQUEST, of_request(&of_the_dead));
+        let said = Manager {
+            name: "dead".into(),
+            address: String::new(),
+            generation: 1,
+            last_seen_ms: 1,
+        };
+        let say = Operation::insert(MANAGER, of_manager(&said));
+        admin.transact(vec![say, ask()], LONG).await.unwrap();
+        for _ in 0..2 {
+            let removed =
+                async { while !matches!(inbox.next().await, Letter::Withdrawn { .. }) {} };
+            soon(removed).await;
+            admin.transact(vec![ask()], LONG).await.unwrap();
+        }
+    });
+}
+
 /// A manager that says nothing any more is taken for dead, and one that never
 /// said anything is left alone; if it lives after all, its requests come back.
 #[test]
@@ -313,12 +349,7 @@ fn requests_of_a_manager_that_went_silent_are_removed() {
             let requests = side.requests().into_iter();
             requests.map(|request| request.manager).collect()
         };
-        soon(async {
-            while managers() != ["edge-b", "me"] {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await;
+        soon(until(|| managers() == ["edge-b", "me"])).await;
         admitting.abort();
     });
 }
