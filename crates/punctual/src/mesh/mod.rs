@@ -47,6 +47,8 @@ const SYS: Duration = Duration::from_secs(5);
 const REMEMBERED: usize = 256;
 /// Longest sleep, so that a step of the clock does no harm.
 const NAP: Duration = Duration::from_secs(1);
+/// Filters of a neighbour that a shard is told at a time.
+const PIECE: usize = 32;
 
 /// News of a link.
 #[derive(Debug)]
@@ -915,13 +917,19 @@ impl Keeper {
         });
     }
 
-    /// Does what the node asks, all of it between two messages: what is copied to a
-    /// neighbour and what it is sent from then on leave no gap.
+    /// Does what the node asks. All of it is done between two messages where something is copied to a
+    /// neighbour, so that this and what it is sent from then on leave no gap; long lists of filters
+    /// are otherwise worked off in pieces, with others served between them.
     fn act(&mut self) {
         let mut orders: Vec<Order> = Vec::new();
         self.seam.set_can_seek(self.node.can_seek());
         self.seam.set_are_away(self.node.are_away());
-        for output in self.node.take_outputs() {
+        let outputs = self.node.take_outputs();
+        let piece = match outputs.iter().any(|it| matches!(it, Output::Copy { .. })) {
+            true => usize::MAX,
+            false => PIECE,
+        };
+        for output in outputs {
             let peer = |link: LinkId| self.node.peer(link).map(|id| id.as_str().to_owned());
             match output {
                 Output::Send(link, bytes) => {
@@ -953,7 +961,12 @@ impl Keeper {
                     }
                 }
                 Output::Interest { link, add, remove } => {
-                    if let Some(peer) = peer(link) {
+                    let Some(peer) = peer(link) else { continue };
+                    for (add, remove) in pieces(add, remove, piece) {
+                        let peer = peer.clone();
+                        if add.len() + remove.len() >= piece {
+                            self.order(&mut orders);
+                        }
                         orders.push(Box::new(move |shard, _| {
                             shard.link_interest(&peer, &add, &remove);
                         }));
@@ -1002,7 +1015,12 @@ impl Keeper {
                     add,
                     remove,
                 } => {
-                    if let Some(peer) = peer(link) {
+                    let Some(peer) = peer(link) else { continue };
+                    for (add, remove) in pieces(add, remove, piece) {
+                        let (peer, broker) = (peer.clone(), broker.clone());
+                        if add.len() + remove.len() >= piece {
+                            self.order(&mut orders);
+                        }
                         orders.push(Box::new(move |shard, _| {
                             shard.link_lasting(&peer, broker.as_str(), &add, &remove);
                         }));
@@ -1081,12 +1099,32 @@ impl Keeper {
                 }
             }
         }
+        self.order(&mut orders);
+    }
+
+    /// Has these orders carried out between two messages.
+    fn order(&self, orders: &mut Vec<Order>) {
+        let orders = std::mem::take(orders);
         if !orders.is_empty() {
             self.handle.call(0, move |shard, now| {
                 orders.into_iter().for_each(|order| order(shard, now));
             });
         }
     }
+}
+
+/// Filters that are added and removed, at most `most` at a time.
+fn pieces(
+    add: Vec<Box<str>>,
+    remove: Vec<Box<str>>,
+    most: usize,
+) -> impl Iterator<Item = (Vec<Box<str>>, Vec<Box<str>>)> {
+    let (mut add, mut remove) = (add.into_iter(), remove.into_iter());
+    std::iter::from_fn(move || {
+        let added: Vec<_> = add.by_ref().take(most).collect();
+        let removed: Vec<_> = remove.by_ref().take(most - added.len()).collect();
+        (!added.is_empty() || !removed.is_empty()).then_some((added, removed))
+    })
 }
 
 /// What `$SYS/federation/...` says.
