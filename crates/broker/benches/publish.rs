@@ -153,6 +153,7 @@ fn main() {
         refuse: false,
         policing: Policing::Off,
         max_flows_per_session: 10,
+        conditions: Default::default(),
     };
     let requirements = Requirements {
         deadline: Some(PERIOD / 2),

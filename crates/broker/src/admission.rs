@@ -14,11 +14,13 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use punctual_codec::QoS;
-use punctual_model::{Answer, Grant, MessageSize, Meter, Requirements, Status};
+use punctual_model::{Answer, Conditions, Grant, MessageSize, Meter, Requirements, Status};
 
 use crate::Nanos;
 use crate::access::FlowQuota;
+use crate::answers::best_effort;
 use crate::hub::ConnId;
+use crate::shard::peer_of;
 use crate::watch::{FlowSight, Watch, Watches};
 
 /// Whether and how deadlines are promised.
@@ -32,6 +34,9 @@ pub struct Admission {
     pub policing: Policing,
     /// Flows of one session, admitted or not.
     pub max_flows_per_session: usize,
+    /// What bounds take for granted and the configuration does not guarantee: clients are told so
+    /// with what is admitted.
+    pub conditions: Conditions,
 }
 
 /// What happens to a message that is not as its flow declared.
@@ -272,6 +277,10 @@ pub(crate) struct Flow {
     pub(crate) state: FlowState,
     /// The connection that waits for the decision.
     pub(crate) waiting: Option<ConnId>,
+    /// The session of a neighbour broker that its messages go to, too: no bound covers the way there.
+    pub(crate) leaves: Option<Arc<str>>,
+    /// A task is to tell its publisher how that has changed.
+    pub(crate) to_be_told: bool,
     pub(crate) messages: u64,
     pub(crate) violations: u64,
     /// While it is admitted.
@@ -291,6 +300,8 @@ impl Flow {
         Self {
             state: FlowState::new(requirements),
             waiting: None,
+            leaves: None,
+            to_be_told: false,
             messages: 0,
             violations: 0,
             watch: None,
@@ -301,6 +312,22 @@ impl Flow {
     /// goes is looked at again and again, and it is resumed once.
     pub(crate) fn lets_wait(&mut self, conn: ConnId) -> bool {
         self.waiting.replace(conn) != Some(conn)
+    }
+
+    /// An answer about it, as long as no bound covers the way of its messages to a neighbour broker.
+    pub(crate) fn as_promised(&self, answer: &Answer) -> Answer {
+        match &self.leaves {
+            Some(peer) if answer.status == Some(Status::Admitted) => Answer {
+                flow: answer.flow.clone(),
+                ..best_effort(format!(
+                    "its messages go over the mesh to {}, too, and no bound covers the way there; \
+                     receivers here are served within {:?}",
+                    peer_of(peer).unwrap_or(peer),
+                    answer.bound.unwrap_or_default()
+                ))
+            },
+            _ => answer.clone(),
+        }
     }
 
     /// Watches it for as long as it is admitted.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLoc
 use hashbrown::HashMap;
 
 use crate::access::{AccessControl, Permissions};
+use crate::alarm::{Alarm, Alarms};
 use crate::brake::Brake;
 use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
 use crate::index::{Generation, Generations, Index};
@@ -232,6 +233,7 @@ pub struct Directory {
     pub(crate) queued_bytes: AtomicUsize,
     stats: Box<[Mutex<Stats>]>,
     pub(crate) watches: Watches,
+    pub(crate) alarms: Alarms,
     /// Load of each shard in per mille, as its shell says.
     load: Box<[AtomicU32]>,
 }
@@ -259,14 +261,23 @@ impl Directory {
             queued_bytes: AtomicUsize::new(0),
             stats: (0..shards).map(|_| Mutex::default()).collect(),
             watches: Watches::default(),
+            alarms: Alarms::default(),
             load: (0..shards).map(|_| AtomicU32::new(0)).collect(),
         })
     }
 
-    /// What has been seen of the first `most` admitted flows, by name.
-    pub fn flows(&self, most: usize) -> Vec<FlowSight> {
-        let flows = self.watches.first(most);
-        flows.iter().map(|watch| watch.sight()).collect()
+    /// What has been seen of admitted flows after the name `after`, by name: `most` are looked at, and
+    /// those that have ended are left out. Also the name of the last one; `None` if there are no more.
+    pub fn flows(&self, after: Option<&str>, most: usize) -> (Vec<FlowSight>, Option<Arc<str>>) {
+        let watches = self.watches.after(after, most);
+        let last = watches.last().map(|watch| watch.name().clone());
+        let flows = watches.iter().filter(|watch| !watch.has_ended());
+        (flows.map(|watch| watch.sight()).collect(), last)
+    }
+
+    /// The last alarms and when they were raised, the latest first.
+    pub fn alarms(&self) -> Vec<(Nanos, Alarm)> {
+        self.alarms.latest()
     }
 
     /// Number of shards.

@@ -17,6 +17,7 @@
 
 mod access;
 mod admission;
+mod alarm;
 pub mod answers;
 pub mod brake;
 mod budget;
@@ -56,6 +57,7 @@ pub use admission::{
     Admission, AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, FlowInfo, FlowState,
     Policing, SubscriptionDecision,
 };
+pub use alarm::{Alarm, Overrun};
 pub use budget::Budget;
 pub use config::{Config, Limits, QueueFull};
 pub use depth::Depth;
@@ -87,4 +89,4 @@ pub use sys::SysSource;
 pub use tasks::Work;
 pub use urgency::{Excess, UrgencyRights, UrgencyRule};
 pub use wait::Wait;
-pub use watch::FlowSight;
+pub use watch::{FlowSight, Missed};

@@ -1,6 +1,6 @@
 //! The `$SYS` topics, with mosquitto's names (mosquitto(8), "Broker status").
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -8,13 +8,17 @@ use hashbrown::HashMap;
 use punctual_codec::{Properties, QoS};
 
 use crate::egress::Class;
-use crate::{Config, Directory, Message, Nanos, Stats};
+use crate::{Budget, Config, Directory, Message, Nanos, Stats};
 
 /// Time constants of the load averages, in minutes.
 const AVERAGES: [(f64, &str); 3] = [(1.0, "1min"), (5.0, "5min"), (15.0, "15min")];
 
 /// Admitted flows that have a topic, the first by name.
 const FLOWS: usize = 1000;
+/// Flows whose topics are made at a time.
+const PIECE: usize = 16;
+/// Units of work of a topic: to write its value, and to publish it.
+const TOPIC: u64 = 16;
 
 /// A part of the process with topics of its own below `$SYS`, beside the core. Called on
 /// the thread of a shard: it must not block.
@@ -33,6 +37,27 @@ pub(crate) struct SysTopics {
     published: HashMap<String, String, foldhash::fast::RandomState>,
     /// Topics of admitted flows, of the federation and of other parts: those that come and go.
     passing: BTreeSet<String>,
+    round: Round,
+}
+
+/// Where a round of publishing is: it goes on between other work.
+#[derive(Debug, Default)]
+struct Round {
+    /// Topics and their values, those that have not changed among them.
+    topics: VecDeque<(String, String)>,
+    flows: Flows,
+    /// Topics that have come and gone, if nothing of this round names them.
+    gone: BTreeSet<String>,
+}
+
+/// Which admitted flows have had their turn in a round.
+#[derive(Debug, Default)]
+enum Flows {
+    /// So many, up to the one with this name.
+    Seen(usize, Option<Arc<str>>),
+    /// All, or as many as have topics.
+    #[default]
+    Done,
 }
 
 impl SysTopics {
@@ -44,16 +69,12 @@ impl SysTopics {
             averages: HashMap::default(),
             published: HashMap::default(),
             passing: BTreeSet::new(),
+            round: Round::default(),
         }
     }
 
-    /// Retained messages for the topics whose value changed.
-    pub(crate) fn collect(
-        &mut self,
-        directory: &Directory,
-        config: &Config,
-        now: Nanos,
-    ) -> Vec<Arc<Message>> {
+    /// Begins a round; what is left of the last one is not published.
+    pub(crate) fn begin(&mut self, directory: &Directory, config: &Config, now: Nanos) {
         let stats = directory.stats();
         let (retained, retained_bytes) = directory.retained_totals();
         let total = stats.sessions;
@@ -116,35 +137,49 @@ impl SysTopics {
                 number(&format!("{name}/max"), micros(wait.max));
             }
         }
-        let mut gone = std::mem::take(&mut self.passing);
-        let flows = directory.flows(FLOWS).into_iter().map(|flow| {
-            let topic = format!("$SYS/rt/flows/{}", flow.name.replace(['+', '#'], "_"));
-            (topic, flow.to_string())
-        });
+        let mut gone = std::mem::take(&mut self.round.gone);
+        gone.append(&mut self.passing);
         let federation = directory.federation().map(|federation| federation.topics());
         let others = directory.sys_sources();
         let others = others.iter().map(|source| source.topics());
         let others = federation.into_iter().chain(others).flatten();
-        for (topic, value) in flows.chain(others) {
+        for (topic, value) in others {
             gone.remove(&topic);
             self.passing.insert(topic.clone());
             topics.push((topic, value));
         }
-        // An empty message takes a retained one away.
-        topics.extend(gone.into_iter().map(|topic| (topic, String::new())));
         topics.push(("$SYS/broker/version".into(), config.version.clone()));
         let uptime = (now - self.started).as_secs();
         topics.push(("$SYS/broker/uptime".into(), format!("{uptime} seconds")));
         self.load(&stats, now, &mut topics);
         self.last = Some((now, stats));
+        self.round = Round {
+            topics: topics.into(),
+            flows: Flows::Seen(0, None),
+            gone,
+        };
+    }
 
-        let mut messages = Vec::new();
-        for (topic, value) in topics {
+    /// The next retained message of the round, for a topic whose value has changed; `None` if the
+    /// budget is spent, or the round is over.
+    pub(crate) fn next(
+        &mut self,
+        directory: &Directory,
+        budget: &mut Budget,
+        now: Nanos,
+    ) -> Option<Arc<Message>> {
+        while !budget.is_spent() {
+            budget.spend(TOPIC);
+            let Some((topic, value)) = self.round.topics.pop_front() else {
+                if !self.name_more(directory) {
+                    return None;
+                }
+                continue;
+            };
             if self.published.get(&topic) == Some(&value) {
                 continue;
             }
-            let keep = !value.is_empty();
-            messages.push(Message::new(
+            let message = Message::new(
                 topic.as_bytes(),
                 Properties::EMPTY,
                 value.as_bytes(),
@@ -152,13 +187,45 @@ impl SysTopics {
                 true,
                 now,
                 0,
-            ));
-            match keep {
-                true => self.published.insert(topic, value),
-                false => self.published.remove(&topic),
+            );
+            match value.is_empty() {
+                true => self.published.remove(&topic),
+                false => self.published.insert(topic, value),
             };
+            return Some(message);
         }
-        messages
+        None
+    }
+
+    /// Whether the round goes on.
+    pub(crate) fn is_amid(&self) -> bool {
+        !self.round.topics.is_empty() || !matches!(self.round.flows, Flows::Done)
+    }
+
+    /// Adds topics of flows to the round, at last those that are not there any more. False if there
+    /// are no more.
+    fn name_more(&mut self, directory: &Directory) -> bool {
+        let Flows::Seen(seen, last) = std::mem::take(&mut self.round.flows) else {
+            return false;
+        };
+        let most = PIECE.min(FLOWS.saturating_sub(seen));
+        let (flows, last) = directory.flows(last.as_deref(), most);
+        let Some(last) = last else {
+            // An empty message takes a retained one away.
+            let gone = std::mem::take(&mut self.round.gone).into_iter();
+            self.round
+                .topics
+                .extend(gone.map(|topic| (topic, String::new())));
+            return true;
+        };
+        self.round.flows = Flows::Seen(seen + flows.len(), Some(last));
+        for flow in &flows {
+            let topic = format!("$SYS/rt/flows/{}", flow.name.replace(['+', '#'], "_"));
+            self.round.gone.remove(&topic);
+            self.passing.insert(topic.clone());
+            self.round.topics.push_back((topic, flow.to_string()));
+        }
+        true
     }
 
     /// Moving averages per minute.

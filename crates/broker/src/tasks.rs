@@ -1,13 +1,14 @@
 //! Work that somebody outside decides the length of, and that is therefore done in slices: between
 //! two of them others are read from and written to.
 //!
-//! A connection, a session and an ended session have at most one task of a kind, and the other kinds
-//! have one task, so the number of connections and sessions bounds the queue. Tasks take turns; one whose connection or session is gone ends when
-//! its turn comes.
+//! A connection, a session, a flow and an ended session have at most one task of a kind, and the other
+//! kinds have one task, so the number of connections, sessions and flows bounds the queue. Tasks take
+//! turns; one whose connection or session is gone ends when its turn comes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use crate::hub::ConnId;
+use crate::hub::{ConnId, Hub};
 use crate::shard::{FilterRequest, Remains};
 
 /// Units that one task has before the next one has its turn.
@@ -47,21 +48,46 @@ pub(crate) enum Task {
     Access,
     /// Retained messages may have expired.
     Expire,
+    /// Messages of admitted flows were late: alarms about flows after that name are raised.
+    Alarms { after: Option<Arc<str>> },
+    /// `$SYS` topics are published.
+    Sys,
+    /// The publisher of a flow is told what holds for it now.
+    Tell { slot: u32, topic: Box<str> },
     /// What a session has left that has ended.
     Remains(Box<Remains>),
 }
 
 impl Task {
+    /// Whom its next slice is for.
+    pub(crate) fn subject(&self, hub: &Hub) -> Subject {
+        let session = |slot: u32| hub.sessions.get(slot);
+        let client = |slot: u32| Some(session(slot)?.handle.client_id.clone());
+        match self {
+            Self::Filters(request) => (client(request.session()), request.next_filter()),
+            Self::Replay { slot, .. } => {
+                let replay = session(*slot).and_then(|session| session.replays.first());
+                (client(*slot), replay.map(|replay| replay.filter.clone()))
+            }
+            Self::Remains(remains) => (Some(remains.client_id()), None),
+            Self::Tell { slot, .. } => (client(*slot), None),
+            Self::Access | Self::Expire | Self::Alarms { .. } | Self::Sys => (None, None),
+        }
+    }
+
     pub(crate) fn kind(&self) -> Work {
         match self {
             Self::Filters(_) => Work::Filters,
             Self::Replay { .. } => Work::Retained,
             Self::Access => Work::Rights,
-            Self::Expire => Work::Timers,
+            Self::Expire | Self::Sys | Self::Alarms { .. } | Self::Tell { .. } => Work::Timers,
             Self::Remains(_) => Work::Remains,
         }
     }
 }
+
+/// The client that work is done for, and its filter.
+pub(crate) type Subject = (Option<Arc<str>>, Option<Box<str>>);
 
 /// Tasks in the order of their turns.
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -30,6 +31,32 @@ pub(crate) struct Watch {
     held: AtomicU64,
     violations: AtomicU64,
     ended: AtomicBool,
+    /// Misses that no alarm has told of.
+    untold: AtomicU64,
+    /// The longest time of those in the broker.
+    longest: AtomicU64,
+    /// When the last alarm did; 0: never.
+    told_at: AtomicU64,
+    /// Set with each miss, for whoever raises alarms.
+    raised: Arc<AtomicBool>,
+}
+
+/// Least time between two alarms about one flow.
+pub(crate) const ALARM_INTERVAL: Nanos = Nanos::from_secs(10);
+
+/// Messages of an admitted flow that were too late.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missed {
+    /// Name of the flow.
+    pub flow: Arc<str>,
+    /// How many, for each receiver, since the last alarm about it.
+    pub messages: u64,
+    /// The longest that one of them took in the broker.
+    pub longest: Nanos,
+    /// What its publisher was promised from end to end.
+    pub bound: Option<Nanos>,
+    /// From end to end.
+    pub deadline: Option<Nanos>,
 }
 
 /// What has been seen of an admitted flow. Counted for each receiver.
@@ -70,13 +97,52 @@ impl Watch {
     pub(crate) fn sent(&self, latency: Nanos, late: bool) {
         self.latency.record(latency);
         if late || latency.0 > self.bound.load(Ordering::Relaxed) {
-            self.missed();
+            self.missed(latency);
         }
     }
 
-    /// Counts a message that is past its deadline.
-    pub(crate) fn missed(&self) {
+    /// Counts a message that is past its deadline after so long in the broker.
+    #[cold]
+    pub(crate) fn missed(&self, latency: Nanos) {
         self.misses.fetch_add(1, Ordering::Relaxed);
+        self.longest.fetch_max(latency.0, Ordering::Relaxed);
+        self.untold.fetch_add(1, Ordering::Relaxed);
+        self.raised.store(true, Ordering::Relaxed);
+    }
+
+    /// The misses since the last alarm, unless that was less than [`ALARM_INTERVAL`] ago; also
+    /// whether there are any.
+    pub(crate) fn alarm(&self, now: Nanos) -> (Option<Missed>, bool) {
+        if self.untold.load(Ordering::Relaxed) == 0 {
+            return (None, false);
+        }
+        let told_at = self.told_at.load(Ordering::Relaxed);
+        if told_at != 0 && now < Nanos(told_at) + ALARM_INTERVAL {
+            return (None, true);
+        }
+        self.told_at.store(now.0, Ordering::Relaxed);
+        let FlowSight {
+            name: flow,
+            bound,
+            deadline,
+            ..
+        } = self.sight();
+        let missed = Missed {
+            flow,
+            messages: self.untold.swap(0, Ordering::Relaxed),
+            longest: Nanos(self.longest.swap(0, Ordering::Relaxed)),
+            bound,
+            deadline,
+        };
+        (Some(missed), true)
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Counts a message that its receiver has kept waiting.
@@ -138,7 +204,10 @@ impl fmt::Display for FlowSight {
 
 /// The admitted flows of a broker by name. As many as are admitted.
 #[derive(Debug, Default)]
-pub(crate) struct Watches(Mutex<BTreeMap<Arc<str>, Arc<Watch>>>);
+pub(crate) struct Watches {
+    flows: Mutex<BTreeMap<Arc<str>, Arc<Watch>>>,
+    raised: Arc<AtomicBool>,
+}
 
 impl Watches {
     /// Begins to watch a flow.
@@ -153,17 +222,36 @@ impl Watches {
             held: AtomicU64::new(0),
             violations: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            untold: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+            told_at: AtomicU64::new(0),
+            raised: self.raised.clone(),
         });
-        let mut flows = lock(&self.0);
+        let mut flows = lock(&self.flows);
         flows.insert(name, watch.clone());
         watch
     }
 
-    /// The first flows by name.
-    pub(crate) fn first(&self, most: usize) -> Vec<Arc<Watch>> {
-        let mut flows = lock(&self.0);
-        flows.retain(|_, watch| !watch.ended.load(Ordering::Relaxed));
-        flows.values().take(most).cloned().collect()
+    /// The next `most` flows by name. Those that have ended are among them, for the last time.
+    pub(crate) fn after(&self, name: Option<&str>, most: usize) -> Vec<Arc<Watch>> {
+        let from = name.map_or(Unbounded, Excluded);
+        let mut flows = lock(&self.flows);
+        let next = flows.range::<str, _>((from, Unbounded)).take(most);
+        let next: Vec<_> = next.map(|(_, watch)| watch.clone()).collect();
+        for ended in next.iter().filter(|watch| watch.has_ended()) {
+            flows.remove(&ended.name);
+        }
+        next
+    }
+
+    /// Whether there may be misses that [`Watch::alarm`] has not told of.
+    pub(crate) fn take_raised(&self) -> bool {
+        self.raised.swap(false, Ordering::Relaxed)
+    }
+
+    /// There are such, for which it was too early.
+    pub(crate) fn raise(&self) {
+        self.raised.store(true, Ordering::Relaxed);
     }
 }
 
@@ -192,7 +280,7 @@ mod tests {
         watch.promise(Some(Nanos(5_000)), None);
         watch.sent(Nanos(1_000), false);
         watch.sent(Nanos(9_000), true);
-        watch.missed();
+        watch.missed(Nanos(0));
         watch.held();
         watch.violated();
         let sight = watch.sight();
@@ -206,13 +294,37 @@ mod tests {
         );
         watch.promise(None, Some(Nanos(7)));
         assert_eq!(watch.sight().bound, Some(Nanos(5_000)));
-        let names = |most| {
-            let first = watches.first(most);
-            first.iter().map(|w| w.name.to_string()).collect::<Vec<_>>()
+        let names = |after, most| {
+            let next = watches.after(after, most);
+            next.iter().map(|w| w.name.to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(names(9), ["t@a", "t@b"]);
-        assert_eq!(names(1), ["t@a"]);
+        assert_eq!(names(None, 9), ["t@a", "t@b"]);
+        assert_eq!(names(None, 1), ["t@a"]);
+        assert_eq!(names(Some("t@a"), 9), ["t@b"]);
         other.end();
-        assert_eq!(names(9), ["t@b"]);
+        // It is told of once more.
+        assert_eq!(names(None, 9), ["t@a", "t@b"]);
+        assert_eq!(names(None, 9), ["t@b"]);
+    }
+
+    #[test]
+    fn alarms_tell_of_misses_together() {
+        let watches = Watches::default();
+        let watch = watches.begin("t@a");
+        watch.promise(Some(Nanos(5_000)), None);
+        let now = Nanos::from_secs(100);
+        assert_eq!(watch.alarm(now), (None, false));
+        assert!(!watches.take_raised());
+        watch.sent(Nanos(7_000), false);
+        watch.sent(Nanos(6_000), false);
+        assert!(watches.take_raised() && !watches.take_raised());
+        let (missed, _) = watch.alarm(now);
+        let missed = missed.unwrap();
+        assert_eq!((missed.messages, missed.longest), (2, Nanos(7_000)));
+        watch.sent(Nanos(8_000), false);
+        assert_eq!(watch.alarm(now + Nanos::from_secs(9)), (None, true));
+        let (missed, _) = watch.alarm(now + ALARM_INTERVAL);
+        assert_eq!(missed.unwrap().messages, 1);
+        assert_eq!(watch.alarm(now + ALARM_INTERVAL), (None, false));
     }
 }

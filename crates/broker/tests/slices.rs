@@ -3,17 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
-use std::sync::Arc;
+mod support;
 
-use punctual_broker::{
-    Budget, Config, ConnId, ConnMeta, Directory, Flow, Nanos, Output, Shard, Work,
-};
+use punctual_broker::{Budget, ConnId, Flow, Output, Work};
 use punctual_codec::{
-    Connect, Packet, PacketType, Properties, Publish, QoS, Split, SubAck, Subscribe,
-    SubscribeOptions, UnsubAck, Unsubscribe, Version, split,
+    Packet, PacketType, Properties, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
+    Version,
 };
 
-const NOW: Nanos = Nanos::from_secs(1);
+use support::{NOW, Rig};
 
 /// Units of a slice.
 const SLICE: u64 = 200;
@@ -21,101 +19,7 @@ const SLICE: u64 = 200;
 /// Most that a slice may take beyond its budget: what it has begun of one filter or message.
 const PIECE: u64 = 64;
 
-struct Rig {
-    shard: Shard,
-    directory: Arc<Directory>,
-}
-
 impl Rig {
-    fn new() -> Self {
-        let mut config = Config {
-            sys_interval: None,
-            ..Config::default()
-        };
-        config.limits.max_packet_size = 16 << 20;
-        config.limits.max_subscriptions_per_session = 1_000_000;
-        config.limits.max_subscriptions = 1_000_000;
-        let directory = Directory::new(1);
-        let shard = Shard::new(directory.clone(), 0, Arc::new(config), NOW);
-        Self { shard, directory }
-    }
-
-    fn client(&mut self, id: &str) -> ConnId {
-        let meta = ConnMeta {
-            allow_anonymous: true,
-            ..ConnMeta::default()
-        };
-        let client = self.shard.open(meta, NOW);
-        let connect = Connect {
-            version: Version::V5,
-            clean_start: true,
-            keep_alive: 0,
-            properties: Properties::EMPTY,
-            client_id: id,
-            will: None,
-            username: None,
-            password: None,
-        };
-        let mut bytes = Vec::new();
-        connect.encode(&mut bytes).unwrap();
-        self.send(client, &bytes);
-        assert_eq!(self.kinds(client), [PacketType::ConnAck]);
-        client
-    }
-
-    /// All of it is taken.
-    fn send(&mut self, client: ConnId, bytes: &[u8]) -> Flow {
-        let received = self.shard.receive(client, bytes, NOW);
-        assert_eq!(received.consumed, bytes.len());
-        received.flow
-    }
-
-    /// What a client is sent, as packets.
-    fn read(&mut self, client: ConnId) -> Vec<(PacketType, Vec<u8>)> {
-        let mut bytes = Vec::new();
-        while self
-            .shard
-            .next_packets(client, 1 << 20, &mut bytes, NOW)
-            .is_some()
-        {}
-        let (mut at, mut packets) = (0, Vec::new());
-        while let Ok(Split::Frame(frame)) = split(&bytes[at..], 1 << 24) {
-            at += frame.bytes.len();
-            packets.push((frame.kind, frame.body.to_vec()));
-        }
-        packets
-    }
-
-    fn kinds(&mut self, client: ConnId) -> Vec<PacketType> {
-        self.read(client)
-            .into_iter()
-            .map(|(kind, _)| kind)
-            .collect()
-    }
-
-    fn subscribe(&mut self, client: ConnId, filters: &[String]) -> Flow {
-        let options = SubscribeOptions::default();
-        let filters: Vec<_> = filters.iter().map(|filter| (&**filter, options)).collect();
-        let mut bytes = Vec::new();
-        Subscribe::put(7, Properties::EMPTY, &filters, Version::V5, &mut bytes).unwrap();
-        self.send(client, &bytes)
-    }
-
-    fn publish(&mut self, client: ConnId, topic: &str, retain: bool) {
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain,
-            topic,
-            packet_id: 0,
-            properties: Properties::EMPTY,
-            payload: b"x",
-        };
-        let mut bytes = Vec::new();
-        publish.encode(Version::V5, &mut bytes).unwrap();
-        self.send(client, &bytes);
-    }
-
     /// Does a slice; what it was, and the units that it took.
     fn slice(&mut self) -> Option<(Work, u64)> {
         // Enough to see what is taken beyond the slice.

@@ -609,6 +609,7 @@ fn decision(record: &Record, held: &Held) -> Decision {
     Decision {
         answer: Answer {
             status: Some(Status::Admitted),
+            conditions: punctual_model::Conditions::NONE,
             bound,
             reason: None,
             flow: Some(flow_id(&record.topic, &record.client).to_string()),

@@ -13,7 +13,7 @@ use punctual_analysis::Reason;
 use punctual_codec::topic;
 use punctual_model::network::{Flow, NetworkError};
 use punctual_model::wire::{Carriage, Transport};
-use punctual_model::{Answer, Grant, Requirements, Status};
+use punctual_model::{Answer, Conditions, Grant, Requirements, Status};
 
 use crate::demand::{Demand, Sizes};
 use crate::gate::{Gate, Refused};
@@ -150,6 +150,7 @@ impl Subscribed {
             bound: bound
                 .filter(|_| status == Status::Admitted)
                 .map(std::time::Duration::from_nanos),
+            conditions: Conditions::NONE,
             reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
             flow: None,
         });
@@ -1057,6 +1058,7 @@ impl Manager {
             answer: Answer {
                 status: Some(Status::Admitted),
                 bound: Some(std::time::Duration::from_nanos(bound)),
+                conditions: Conditions::NONE,
                 reason: None,
                 flow: Some(id.to_owned()),
             },

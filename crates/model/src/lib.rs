@@ -26,7 +26,7 @@ mod time;
 mod units;
 pub mod wire;
 
-pub use answer::{Answer, Grant, Status};
+pub use answer::{Answer, Condition, Conditions, Grant, Status};
 pub use bands::{deadline_monotonic, implied_deadline, shortest_deadline};
 pub use digest::digest;
 pub use error::RequirementError;

@@ -11,10 +11,11 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
 use punctual_broker::lock::read;
-use punctual_broker::{Class, ConnMeta, Nanos};
+use punctual_broker::{ConnMeta, Nanos};
 
 use crate::Counters;
 use crate::TcpOptions;
+use crate::handshake::{HandshakeLimits, Newcomer, Reception};
 use crate::layer::LayerConfig;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
 use crate::worker::{Clock, WAKE};
@@ -60,6 +61,7 @@ pub struct AcceptPolicy {
 pub(crate) struct Shared {
     pub(crate) policies: RwLock<Vec<Arc<ListenerPolicy>>>,
     pub(crate) accept: RwLock<AcceptPolicy>,
+    pub(crate) handshakes: HandshakeLimits,
     pub(crate) stop: AtomicBool,
 }
 
@@ -69,6 +71,8 @@ pub(crate) struct Acceptor {
     pub(crate) listeners: Vec<Option<TcpListener>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailboxes: Arc<[Mailbox]>,
+    /// At least one.
+    pub(crate) receptions: Vec<Reception>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
     pub(crate) tcp: TcpOptions,
@@ -81,7 +85,7 @@ impl Acceptor {
         let mut tokens = Bucket::default();
         let mut exhaustion = Exhaustion::default();
         let mut wait = None;
-        let mut next_shard = 0;
+        let mut next_reception = 0;
         while !self.shared.stop.load(Ordering::Acquire) {
             match self.poll.poll(&mut events, wait) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
@@ -112,7 +116,7 @@ impl Acceptor {
                         Ok((stream, peer)) => {
                             tokens.take();
                             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-                            self.admit(at, stream.into(), peer, &mut next_shard);
+                            self.admit(at, stream.into(), peer, &mut next_reception);
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             *ready = false;
@@ -160,7 +164,7 @@ impl Acceptor {
         listener: usize,
         stream: std::net::TcpStream,
         peer: SocketAddr,
-        next_shard: &mut usize,
+        next_reception: &mut usize,
     ) {
         let policy = read(&self.shared.policies)[listener].clone();
         let accept = *read(&self.shared.accept);
@@ -202,25 +206,26 @@ impl Acceptor {
             refuse: policy.refuse,
         };
         self.counters.opened(listener as u16);
-        // Handshakes are work: those of TLS go round; plain connections begin
-        // where sessions are placed first.
-        let shard = if layer.is_plain() {
-            0
-        } else {
-            *next_shard = (*next_shard + 1) % self.mailboxes.len();
-            *next_shard
-        };
-        self.mailboxes[shard].post(Mail::Connection(Box::new(Connection {
+        let (listener, meta) = (meta.listener, Box::new(meta));
+        if layer.is_plain() {
+            // Sessions are placed from there.
+            let connection = Connection::new(stream, meta, layer);
+            self.mailboxes[0].post(Mail::Connection(Box::new(connection)));
+            return;
+        }
+        *next_reception = (*next_reception + 1) % self.receptions.len();
+        let newcomer = Newcomer {
             stream,
-            meta: Box::new(meta),
+            meta,
             layer,
-            unread: Vec::new(),
-            unwritten: Vec::new(),
             identity: policy.identity,
-            // It has the listener's mark.
-            class: Class::Normal,
-            tuned: false,
-        })));
+        };
+        if !self.receptions[*next_reception].admit(newcomer) {
+            self.counters.closed(listener);
+            self.counters
+                .connections_refused
+                .fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

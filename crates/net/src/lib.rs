@@ -2,14 +2,16 @@
 //!
 //! One thread per shard with an epoll of its own; a connection stays on its
 //! shard, and nothing is shared on the way of a message but the directory's
-//! counters and one mailbox per shard. Accepting, password checks and the log
-//! have threads of their own, so that none of them makes a message wait.
+//! counters and one mailbox per shard. Accepting, handshakes, password checks
+//! and the log have threads of their own, so that none of them makes a message wait.
 
 mod acceptor;
 mod alarm;
 pub mod footprint;
+mod handshake;
 pub mod huge_pages;
 pub mod layer;
+mod lingering;
 mod load;
 mod mailbox;
 pub mod marking;

@@ -71,12 +71,26 @@ pub(crate) struct Connection {
     pub(crate) unread: Vec<u8>,
     /// Bytes in wire form that were not written.
     pub(crate) unwritten: Vec<u8>,
-    /// User name from the client certificate is to be used.
-    pub(crate) identity: Identity,
     /// The class that the socket is marked with.
     pub(crate) class: Class,
     /// The socket is set up for what is urgent.
     pub(crate) tuned: bool,
+}
+
+impl Connection {
+    /// One that nothing was read from or written to.
+    pub(crate) fn new(stream: std::net::TcpStream, meta: Box<ConnMeta>, layer: Layer) -> Self {
+        Self {
+            stream,
+            meta,
+            layer,
+            unread: Vec::new(),
+            unwritten: Vec::new(),
+            // It has the listener's mark.
+            class: Class::Normal,
+            tuned: false,
+        }
+    }
 }
 
 /// Which part of a client certificate is the user name.

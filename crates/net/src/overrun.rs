@@ -22,6 +22,8 @@ pub enum Piece {
     Work(Work),
 }
 
+/// Least time between two reports of one kind.
+const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
 /// Number of kinds.
 const KINDS: usize = 10;
 
@@ -108,6 +110,22 @@ impl Overruns {
     }
 }
 
+/// When a thread has reported pieces that took too long, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Reports([Nanos; KINDS]);
+
+impl Reports {
+    /// Whether another one is to be reported, which then is taken to be.
+    pub(crate) fn is_due(&mut self, piece: Piece, now: Nanos) -> bool {
+        let last = &mut self.0[piece.index()];
+        let is_due = *last == Nanos(0) || now >= *last + REPORT_INTERVAL;
+        if is_due {
+            *last = now;
+        }
+        is_due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -121,6 +139,15 @@ mod tests {
         for (at, piece) in Piece::ALL.into_iter().enumerate() {
             assert_eq!(piece.index(), at);
         }
+    }
+
+    #[test]
+    fn each_kind_is_reported_once_a_minute() {
+        let mut reports = Reports::default();
+        let now = Nanos::from_secs(1);
+        assert!(reports.is_due(Piece::Read, now) && reports.is_due(Piece::Mail, now));
+        assert!(!reports.is_due(Piece::Read, now + Nanos::from_secs(59)));
+        assert!(reports.is_due(Piece::Read, now + REPORT_INTERVAL));
     }
 
     #[test]

@@ -50,6 +50,14 @@ pub struct RealtimeStatus {
     pub shards: Vec<ShardStatus>,
 }
 
+impl RealtimeStatus {
+    /// Whether nothing that was asked for is missing which bounds rest on: locked memory, and
+    /// real-time priority of every shard's thread.
+    pub fn is_complete(&self) -> bool {
+        self.memory_locked && self.shards.iter().all(|shard| shard.priority.is_some())
+    }
+}
+
 /// What one shard's thread obtained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardStatus {

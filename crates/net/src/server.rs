@@ -20,7 +20,8 @@ use punctual_codec::ReasonCode;
 use punctual_store::Op;
 
 use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
-use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
+use crate::handshake::{self, HandshakeLimits, Surroundings};
+use crate::mailbox::{Connection, Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
 use crate::outgoing::Outgoing;
 use crate::overrun::Overruns;
@@ -107,6 +108,9 @@ pub struct ServerOptions {
     pub accept: AcceptPolicy,
     /// Bytes of incomplete packets of all connections.
     pub max_receive_bytes: usize,
+    /// How long a shard's thread does other work before it looks whether clients that send
+    /// something urgent have done so.
+    pub slice: Nanos,
     /// How long shutting down may take.
     pub shutdown_timeout: Nanos,
     /// Threads that check passwords.
@@ -200,6 +204,7 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     acceptor_waker: Waker,
     acceptor: Option<JoinHandle<()>>,
+    handshakes: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     shutdown_timeout: Duration,
     authenticator: Authenticators,
@@ -319,6 +324,7 @@ impl Server {
                     .collect(),
             ),
             accept: RwLock::new(options.accept),
+            handshakes: HandshakeLimits::new(&config),
             stop: false.into(),
         });
         let credit = Credit::new(shards);
@@ -372,6 +378,7 @@ impl Server {
                 shutdown_timeout: options.shutdown_timeout,
                 tcp: options.tcp,
                 marking,
+                slice: options.slice,
                 busy_poll: Nanos(u64::try_from(busy_poll.as_nanos()).unwrap_or(u64::MAX)),
             };
             let realtime = options.realtime;
@@ -410,11 +417,27 @@ impl Server {
         let poll = Poll::new()?;
         let acceptor_waker = Waker::new(poll.registry(), WAKE)?;
         register(&poll, &mut listeners)?;
+        let around = Surroundings {
+            shared: shared.clone(),
+            mailboxes: mailboxes.clone(),
+            counters: counters.clone(),
+            events: event_sender,
+            clock,
+        };
+        let mut receptions = Vec::new();
+        let mut handshakes = Vec::new();
+        for number in 0..usize::from(shards).div_ceil(2) {
+            let (reception, thread) = handshake::start(number, around.clone())?;
+            receptions.push(reception);
+            handshakes.push(thread);
+        }
+        drop(around);
         let acceptor = Acceptor {
             poll,
             listeners,
             shared: shared.clone(),
             mailboxes: mailboxes.clone(),
+            receptions,
             counters: counters.clone(),
             clock,
             tcp: options.tcp,
@@ -432,6 +455,7 @@ impl Server {
             addresses,
             acceptor_waker,
             acceptor: Some(acceptor),
+            handshakes,
             workers,
             shutdown_timeout: Duration::from_nanos(options.shutdown_timeout.0),
             authenticator,
@@ -489,6 +513,7 @@ impl Server {
 
     /// Applies new settings of the broker.
     pub fn set_config(&self, config: &Arc<Config>) {
+        self.shared.handshakes.set(config);
         for mailbox in self.mailboxes.iter() {
             let config = config.clone();
             mailbox.post(Mail::Call(Box::new(move |shard, _| {
@@ -526,6 +551,10 @@ impl Server {
         let _ = self.acceptor_waker.wake();
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
+        }
+        // The acceptor has woken them as it ended.
+        for thread in self.handshakes.drain(..) {
+            let _ = thread.join();
         }
         let (ending, ended) = channel();
         for mailbox in self.mailboxes.iter() {
@@ -589,14 +618,8 @@ impl Handle {
             refuse: None,
         };
         let connection = Connection {
-            stream,
-            meta: Box::new(meta),
-            layer,
             unread,
-            unwritten: Vec::new(),
-            identity: Identity::None,
-            class: Class::Normal,
-            tuned: false,
+            ..Connection::new(stream, Box::new(meta), layer)
         };
         self.counters.opened(0);
         self.mailboxes[0].post(Mail::Link(Box::new(connection), peer.into(), limits));

@@ -12,7 +12,7 @@
 //! no more than that.
 //!
 //! All work is done in pieces ([`PIECE`], [`Shard::work`]). While clients are connected that send
-//! something urgent, sockets are asked between them after [`SLICE`], and these clients are read
+//! something urgent, sockets are asked between them after [`Worker::slice`], and these clients are read
 //! before the next piece; all others have their turn after [`TURN_TIME`]. Where deadlines are
 //! promised, messages of admitted flows are handled one at a time, each written before the next is
 //! read, the most urgent first. `docs/admission.md` says what bounds assume of that.
@@ -37,10 +37,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use crate::acceptor::Shared;
 use crate::alarm::{ALARM, Alarm};
 use crate::layer::{Layer, Received as LayerReceived};
+use crate::lingering::Lingering;
 use crate::load::Load;
-use crate::mailbox::{Connection, Identity, Mail, Mailbox, StoreNews};
+use crate::mailbox::{Connection, Mail, Mailbox, StoreNews};
 use crate::marking::Marking;
-use crate::overrun::Piece;
+use crate::overrun::{Piece, Reports};
 use crate::pace::Pace;
 use crate::quic::{QUIC, Quic};
 use crate::tcp::{acknowledge, takes_more};
@@ -82,9 +83,6 @@ const WAITING: usize = 8;
 const PIECE: usize = 32 << 10;
 /// The same elsewhere: what is handled in a row costs less.
 const LONG_PIECE: usize = 128 << 10;
-/// How long pieces of other work are done before sockets are asked again, while there may be
-/// something urgent. Asking costs half a microsecond.
-const SLICE: Nanos = Nanos(100_000);
 /// Bytes that are read at a time from who sends messages of admitted flows.
 const AT_ONCE: usize = 16 << 10;
 /// Messages of admitted flows after which everything else has a turn, whatever comes.
@@ -152,7 +150,6 @@ struct Link {
     stream: TcpStream,
     /// `None`: bytes pass through unchanged.
     layer: Option<Box<Layer>>,
-    identity: Identity,
     /// Application bytes received and not consumed.
     unread: Vec<u8>,
     /// Wire bytes made and not written (layered connections).
@@ -192,15 +189,6 @@ impl Link {
     }
 }
 
-/// A connection that the broker has forgotten and whose last bytes are still
-/// to be written.
-struct Lingering {
-    stream: TcpStream,
-    bytes: Vec<u8>,
-    sent: usize,
-    until: Nanos,
-}
-
 /// What a shard thread needs.
 pub(crate) struct Worker {
     pub(crate) index: u16,
@@ -222,6 +210,9 @@ pub(crate) struct Worker {
     pub(crate) shutdown_timeout: Nanos,
     pub(crate) tcp: TcpOptions,
     pub(crate) marking: Marking,
+    /// How long pieces of other work are done before sockets are asked again, while there may be
+    /// something urgent. Asking costs half a microsecond.
+    pub(crate) slice: Nanos,
     /// How long to look for events without sleeping, after the last one.
     pub(crate) busy_poll: Nanos,
 }
@@ -246,6 +237,8 @@ pub(crate) struct State {
     events: Option<Events>,
     /// How long a unit of the broker's work takes.
     pace: Pace,
+    /// When pieces that took too long were reported.
+    reports: Reports,
     /// They have said what is not done at once: there is to be another turn.
     again: bool,
     urgent: Vec<ConnId>,
@@ -281,6 +274,7 @@ impl Worker {
             asked_before: Nanos(0),
             events: Some(Events::with_capacity(256)),
             pace: Pace::default(),
+            reports: Reports::default(),
             again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
@@ -343,12 +337,10 @@ impl Worker {
             let now = now.max(state.asked);
             if !self.udp.listeners.is_empty() {
                 self.udp_turn(&mut state, now);
-                self.took(&state, Piece::Udp, now);
             }
             if !self.quic.is_off() {
                 let now = self.clock.now();
                 self.quic_turn(&mut state, now);
-                self.took(&state, Piece::Quic, now);
             }
             self.flush_urgent(&mut state);
             self.read_others(&mut state, now);
@@ -416,7 +408,7 @@ impl Worker {
             // Before the next mail: it may bring a connection that gets
             // the slot of one that was just ended.
             self.act(state, now);
-            self.took(state, Piece::Mail, now);
+            self.took(state, Piece::Mail, now, None);
             self.flush_urgent(state);
             self.give_way(state);
             now = self.clock.now();
@@ -440,12 +432,12 @@ impl Worker {
         let begun = self.clock.now();
         let mut now = begun;
         loop {
-            let given = state.pace.units(SLICE);
+            let given = state.pace.units(self.slice);
             let mut budget = Budget::new(given);
             let Some(work) = self.shard.work(now, &mut budget) else {
                 break;
             };
-            let then = self.took(state, Piece::Work(work), now);
+            let then = self.took(state, Piece::Work(work), now, None);
             state.pace.learn(given - budget.left(), then - now);
             self.act(state, then);
             self.flush_urgent(state);
@@ -457,21 +449,31 @@ impl Worker {
         }
     }
 
-    /// A piece of work that began at a time is done. Returns the time.
-    fn took(&self, state: &State, piece: Piece, began: Nanos) -> Nanos {
+    /// A piece of work that began at a time is done, for that connection if for one. Returns the
+    /// time.
+    pub(crate) fn took(
+        &mut self,
+        state: &mut State,
+        piece: Piece,
+        began: Nanos,
+        conn: Option<ConnId>,
+    ) -> Nanos {
         let now = self.clock.now();
         let limit = match state.is_watched() {
-            true => SLICE + SLICE,
+            true => self.slice + self.slice,
             false => TURN_TIME,
         };
-        self.counters.overruns.note(piece, now - began, limit);
+        let is_over = self.counters.overruns.note(piece, now - began, limit);
+        if is_over && state.is_watched() && state.reports.is_due(piece, now) {
+            self.shard.overran(piece.name(), now - began, conn, now);
+        }
         now
     }
 
     /// Lets clients go first that have sent something urgent since sockets were asked, if that
     /// was long ago. To be called after each piece of other work.
     #[inline]
-    fn give_way(&mut self, state: &mut State) {
+    pub(crate) fn give_way(&mut self, state: &mut State) {
         if self.is_interrupted(state) || state.ready.has_promised() {
             self.read_all_promised(state);
             self.read_urgent(state);
@@ -485,7 +487,7 @@ impl Worker {
             return false;
         }
         let now = self.clock.now();
-        if now < state.asked + SLICE {
+        if now < state.asked + self.slice {
             return false;
         }
         if !state.promises && now >= state.urgent_until {
@@ -500,7 +502,7 @@ impl Worker {
     /// very much of it does not keep the others from their turn for longer than they do.
     fn read_urgent(&mut self, state: &mut State) {
         let mut now = self.clock.now();
-        let until = now + SLICE;
+        let until = now + self.slice;
         state.brief = true;
         for _ in 0..state.ready.urgent() {
             if now >= until {
@@ -692,7 +694,6 @@ impl Worker {
             layer,
             unread,
             unwritten,
-            identity,
             class,
             tuned,
         } = connection;
@@ -718,12 +719,14 @@ impl Worker {
         }
         state.unread += unread.len();
         let refeed = !unread.is_empty();
+        if !unwritten.is_empty() {
+            state.dirty.push(id);
+        }
         state.links[slot] = Some(Box::new(Link {
             id,
             listener,
             stream,
             layer: (!layer.is_plain()).then(|| Box::new(layer)),
-            identity,
             unread,
             wire: unwritten,
             wire_sent: 0,
@@ -748,12 +751,14 @@ impl Worker {
     /// lets the broker handle it. Returns how many bytes that were.
     fn read(&mut self, state: &mut State, slot: u32, now: Nanos) -> usize {
         let began = state.is_watched().then(|| self.clock.now());
+        let link = state.links.get(slot as usize).and_then(Option::as_deref);
+        let conn = link.map(|link| link.id);
         let mut buffer = std::mem::take(&mut state.buffer);
         let mut app = std::mem::take(&mut state.app);
         let consumed = self.read_into(state, slot, &mut buffer, &mut app, now);
         (state.buffer, state.app) = (buffer, app);
         if let Some(began) = began {
-            self.took(state, Piece::Read, began);
+            self.took(state, Piece::Read, began, conn);
         }
         consumed
     }
@@ -849,7 +854,6 @@ impl Worker {
             app.extend_from_slice(&own);
             if n > 0 {
                 let layer = link.layer.as_mut().expect("checked above");
-                let was_established = layer.established();
                 let wire_before = link.wire.len();
                 let result = layer.received(&buffer[..n], app, &mut link.wire);
                 if link.wire.len() > wire_before {
@@ -864,15 +868,6 @@ impl Worker {
                         self.counters.layer_errors.fetch_add(1, Ordering::Relaxed);
                         lost = Some(error.to_string());
                     }
-                }
-                if !was_established && layer.established() {
-                    let peer = layer.peer();
-                    let name = match link.identity {
-                        Identity::None => None,
-                        Identity::CommonName => peer.common_name,
-                        Identity::Subject => peer.subject,
-                    };
-                    self.shard.identify(id, name.map(Into::into), peer.address);
                 }
             }
             app
@@ -1052,7 +1047,6 @@ impl Worker {
             layer: link.layer.map_or_else(Layer::plain, |layer| *layer),
             unread: link.unread,
             unwritten,
-            identity: link.identity,
             class: link.class,
             tuned: link.tuned,
         })));
@@ -1073,17 +1067,12 @@ impl Worker {
         match &mut link.layer {
             None => bytes.extend_from_slice(&tail),
             Some(layer) => {
-                // Before the handshake is done there is nobody to say it to.
+                // Who has said goodbye does not hear it.
                 let _ = layer.send(&tail, &mut bytes);
                 layer.close(&mut bytes);
             }
         }
-        let mut lingering = Lingering {
-            stream: link.stream,
-            bytes,
-            sent: 0,
-            until: now + LINGER,
-        };
+        let mut lingering = Lingering::new(link.stream, bytes, now + LINGER);
         if lingering.write() {
             return;
         }
@@ -1116,7 +1105,7 @@ impl Worker {
                 let began = state.is_watched().then(|| self.clock.now());
                 self.flush_link(state, id, Scope::All, now);
                 if let Some(began) = began {
-                    self.took(state, Piece::Write, began);
+                    self.took(state, Piece::Write, began, Some(id));
                 }
                 self.give_way(state);
             }
@@ -1156,7 +1145,7 @@ impl Worker {
 
     fn flush_link(&mut self, state: &mut State, id: ConnId, scope: Scope, now: Nanos) {
         let in_turns = scope == Scope::All && (state.promises || now < state.urgent_until);
-        let until = state.asked + SLICE;
+        let until = state.asked + self.slice;
         let most = match in_turns {
             true => CALL,
             false => WRITE,
@@ -1373,8 +1362,8 @@ impl Link {
 }
 
 impl State {
-    /// Whether somebody here is to be served within [`SLICE`].
-    fn is_watched(&self) -> bool {
+    /// Whether somebody here is to be served between other work.
+    pub(crate) fn is_watched(&self) -> bool {
         self.promises || self.urgent_until > Nanos(0)
     }
 
@@ -1425,29 +1414,5 @@ impl State {
                 *entry = None;
             }
         }
-    }
-}
-
-impl Lingering {
-    /// Writes on; true when done or hopeless.
-    fn write(&mut self) -> bool {
-        while self.sent < self.bytes.len() {
-            match self.stream.write(&self.bytes[self.sent..]) {
-                Ok(n) => self.sent += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return true,
-            }
-        }
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
-        // Closing a socket with unread bytes resets the connection, and the
-        // peer may lose what was just written.
-        let mut discarded = [0; 4096];
-        for _ in 0..64 {
-            if !matches!(self.stream.read(&mut discarded), Ok(n) if n > 0) {
-                break;
-            }
-        }
-        true
     }
 }

@@ -8,7 +8,7 @@ use punctual_broker::{
     AccessControl, AdmissionRequest, Ask, Asker, ConnId, FlowDecision, FlowQuota, Nanos, Policing,
     SubscriptionDecision, UrgencyRule, answers,
 };
-use punctual_model::{Answer, Requirements};
+use punctual_model::{Answer, Conditions, Requirements};
 
 use crate::down::Welcome;
 use crate::flows::Acks;
@@ -32,6 +32,9 @@ pub struct Config {
     pub policing: Policing,
     /// Flows of one connection, admitted or not.
     pub max_flows: usize,
+    /// What bounds take for granted and the configuration does not guarantee: clients are told so
+    /// with what is admitted.
+    pub conditions: Conditions,
     /// How long an acknowledgement waits for a decision, at most.
     pub decision_timeout: Nanos,
     /// How long flows and subscriptions of a client that has gone are kept, at
@@ -50,6 +53,7 @@ impl Default for Config {
             refuse_at: Vec::new(),
             policing: Policing::Demote,
             max_flows: 1000,
+            conditions: Conditions::NONE,
             decision_timeout: Nanos::from_secs(1),
             max_session: Nanos::from_secs(24 * 3600),
             max_sessions: 100_000,
@@ -333,7 +337,7 @@ impl Proxy {
         reason: &str,
     ) {
         if self.connected(client_id, session).is_some() {
-            let answer = answers::to_receiver(served, reason);
+            let answer = answers::to_receiver(served, reason).under(self.config.conditions);
             self.publish_answer(client_id, filter, &answer);
         }
     }

@@ -257,7 +257,7 @@ impl Relay {
         tell: bool,
     ) -> Option<Answer> {
         let peer = self.peer()?;
-        let Some(decision) = decision else {
+        let Some(mut decision) = decision else {
             peer.flows.remove(about);
             peer.acks.decided(about, None);
             self.flow_is_decided(context, about);
@@ -271,6 +271,7 @@ impl Relay {
             .flows
             .entry(about.into())
             .or_insert_with(|| Flow::new(requirements));
+        decision.answer = decision.answer.under(context.config.conditions);
         let answer = answers::as_carried(&decision.answer, refuse);
         let asked = flow.state.decide(requirements, decision, context.now)?;
         flow.overdue = false;
@@ -297,7 +298,12 @@ impl Relay {
         let Some(peer) = self.peer().filter(|_| waits) else {
             return false;
         };
-        peer.decided = Some(decision);
+        peer.decided = Some(SubscriptionDecision {
+            answer: decision
+                .answer
+                .map(|answer| answer.under(context.config.conditions)),
+            ..decision
+        });
         self.wait = None;
         self.resume(context);
         true

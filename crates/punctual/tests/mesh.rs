@@ -22,7 +22,7 @@ use punctual_client::{
 use punctual_mesh::tree::Advert;
 use punctual_mesh::wire::{self, Hello, Open};
 use punctual_mesh::{BrokerId, Rank, Strategy};
-use punctual_model::Nanos;
+use punctual_model::{Nanos, Status};
 use serde_json::{Value, json};
 use talk::{payloads, publish, received, subscribed};
 use tempfile::{NamedTempFile, TempDir};
@@ -165,6 +165,51 @@ fn load_crosses_from_publishers_to_subscribers_at_another_broker() {
     }
     // Each of three publishers' messages once, for both subscribers.
     assert_eq!(b.received_with_qos_1(), 600);
+}
+
+/// No bound covers the way to another broker.
+#[test]
+fn what_leaves_for_another_broker_is_not_promised() {
+    let admission = "[server]\nshards = 1\n[admission]\nenabled = true\n\
+                     places = [\"client *: hosts\"]";
+    let a = Member::start("a", &format!("gamma = 1000000\n{admission}"), &[]);
+    let b = Member::start("b", "", &[&a]);
+    b.attached("a");
+    let mut properties = PropertyBuf::new();
+    for (key, value) in [("rt-deadline", "20ms"), ("rt-period", "50ms")] {
+        properties.push_user(key, value).unwrap();
+    }
+    let message = Message {
+        properties,
+        ..Message::new("axis/1", "17").qos(QoS::AtLeastOnce)
+    };
+    let mut publisher = a.client("press");
+    let mut told = || loop {
+        publisher.publish(&message).unwrap();
+        let answer = loop {
+            match publisher.next(Some(PATIENCE)).unwrap() {
+                Some(event @ Event::Published { .. }) => break event.answer(),
+                Some(_) => {}
+                None => panic!("no acknowledgement"),
+            }
+        };
+        // Only changes are told.
+        if let Some(answer) = answer {
+            break answer;
+        }
+    };
+    assert_eq!(told().status, Some(Status::Admitted));
+    let mut far = subscriber(&b, "far", "axis/#");
+    let answer = told();
+    assert_eq!(answer.status, Some(Status::BestEffort), "{answer:?}");
+    let reason = answer.reason.unwrap();
+    assert!(reason.contains("over the mesh to b"), "{reason}");
+    assert_eq!(answer.bound, None);
+    let flow = a.broker.get("/api/v1/flows/axis/1@press").ok();
+    assert_eq!(flow["status"], "best-effort", "{flow}");
+    assert!(!payloads(&mut far, 1).is_empty());
+    drop(far);
+    assert_eq!(told().status, Some(Status::Admitted));
 }
 
 #[test]

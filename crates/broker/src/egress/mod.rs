@@ -1018,7 +1018,7 @@ impl Lanes {
         if late {
             stats.class(class).dropped_late += 1;
             if let Some(watch) = &message.watch {
-                watch.missed();
+                watch.missed(now - message.stamp.admitted_at());
             }
         } else if message.is_expired(now) {
             stats.expired(class);

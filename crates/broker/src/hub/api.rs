@@ -6,6 +6,7 @@ use std::sync::Arc;
 use punctual_codec::{ReasonCode, Version};
 
 use crate::admission::AdmissionRequest;
+use crate::alarm::Alarm;
 use crate::route::{Target, Targets};
 use crate::sequence::Number;
 use crate::{Message, Nanos};
@@ -205,6 +206,8 @@ pub enum Event {
         /// Why, in words.
         reason: String,
     },
+    /// Something is not as it was promised.
+    Alarm(Alarm),
     /// Publications are refused because this session's queue is full.
     QueueFull {
         /// Client identifier.

@@ -29,7 +29,7 @@ use crate::passed::PassedOn;
 use crate::session::{Names, Session, Step, Will};
 use crate::shard::flush::Flush;
 use crate::slab::Slab;
-use crate::tasks::Tasks;
+use crate::tasks::{Subject, Tasks};
 use crate::timers::{Timer, Timers};
 use crate::{Config, Nanos, Stats};
 
@@ -116,6 +116,8 @@ pub(crate) struct Hub {
     pub(crate) tasks: Tasks,
     /// The next piece of work is a task, even if timers are due.
     pub(crate) tasks_next: bool,
+    /// Whom the last slice of a task was for.
+    pub(crate) worked_for: Subject,
     /// While sessions are given their rights anew: the slot of the next one.
     pub(crate) rights_from: Option<u32>,
     /// A task removes retained messages that have expired.

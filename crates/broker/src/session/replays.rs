@@ -62,6 +62,10 @@ impl Replays {
         self.0.is_none()
     }
 
+    pub(crate) fn first(&self) -> Option<&Replay> {
+        self.0.as_ref()?.queue.front()
+    }
+
     pub(crate) fn front_mut(&mut self) -> Option<&mut Replay> {
         self.0.as_mut()?.queue.front_mut()
     }

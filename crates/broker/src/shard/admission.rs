@@ -6,8 +6,8 @@ use std::sync::Arc;
 use punctual_codec::{QoS, RawPublish};
 use punctual_model::{Answer, Conformity, MessageSize, Requirements};
 
-use super::Shard;
 use super::publish::{Stated, requirements_of};
+use super::{Shard, links};
 use crate::admission::{
     Admission, AdmissionRequest, Ask, Asker, Flow, FlowDecision, FlowInfo, Policing,
     SubscriptionDecision,
@@ -18,6 +18,7 @@ use crate::federation::Heed;
 use crate::hub::{Conn, ConnId, Hub, Output};
 use crate::index::Subscriber;
 use crate::journal::Durability;
+use crate::tasks::Task;
 use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::{Message, Nanos};
@@ -140,6 +141,7 @@ pub(super) fn carry(
 ) -> Course {
     let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
     let sizes = stated.sizes;
+    let leaves = links::first_of(hub, stated.matched);
     let conn = hub.conns.get_mut(id.slot);
     let flow = conn
         .as_ref()
@@ -156,8 +158,18 @@ pub(super) fn carry(
     flow.messages += 1;
     let rejected = flow.state.rejection().is_some();
     let refuse = rejected && refuses(admission, conn.as_deref(), topic);
+    if leaves != flow.leaves {
+        flow.leaves = leaves;
+        flow.state.told = false;
+        if let (Some(conn), false) = (&conn, std::mem::replace(&mut flow.to_be_told, true)) {
+            hub.tasks.push(Task::Tell {
+                slot: conn.session,
+                topic: topic.into(),
+            });
+        }
+    }
     let answer = flow.state.untold();
-    let answer = answer.map(|answer| as_carried(answer, refuse));
+    let answer = answer.map(|answer| as_carried(&flow.as_promised(answer), refuse));
     flow.state.told |= answer.is_some();
     if let (Some(answer), true) = (flow.state.rejection(), refuse) {
         hub.stats.flow_messages_refused += 1;
@@ -264,6 +276,7 @@ impl Shard {
         let Some(slot) = hub.session_named(client_id) else {
             return;
         };
+        let leaves = links::first_of(hub, &hub.directory.lookup(topic, 0).1);
         let Some(known) = hub.sessions.get_mut(slot) else {
             return;
         };
@@ -272,7 +285,7 @@ impl Shard {
         }
         let conn = known.conn;
         let flows = known.flows.get_or_insert_default();
-        let Some(decision) = decision else {
+        let Some(mut decision) = decision else {
             let gone = flows.remove(topic);
             if let Some(waiting) = gone.and_then(|flow| flow.waiting) {
                 hub.resume(vec![waiting]);
@@ -282,7 +295,10 @@ impl Shard {
         let flow = flows
             .entry(topic.into())
             .or_insert_with(|| Flow::new(requirements));
-        let answer = decision.answer.clone();
+        let conditions = hub.config.admission.map(|it| it.conditions);
+        decision.answer = decision.answer.under(conditions.unwrap_or_default());
+        flow.leaves = leaves;
+        let answer = flow.as_promised(&decision.answer);
         let granted = decision.grant.as_ref().map(|grant| grant.priority);
         let Some(asked) = flow.state.decide(requirements, decision, now) else {
             return;
@@ -306,6 +322,32 @@ impl Shard {
         }
     }
 
+    /// Tells a publisher what holds for its flow now.
+    pub(super) fn tell_flow(&mut self, slot: u32, topic: &str, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.get_mut(slot) else {
+            return;
+        };
+        let (client_id, conn) = (session.handle.client_id.clone(), session.conn);
+        let flow = session
+            .flows
+            .as_deref_mut()
+            .and_then(|it| it.get_mut(topic));
+        let Some(flow) = flow else {
+            return;
+        };
+        flow.to_be_told = false;
+        let decided = flow.state.decision.as_ref();
+        let answer = decided.map(|decision| flow.as_promised(&decision.answer));
+        if let (Some(answer), Some(admission)) = (answer, hub.config.admission)
+            && answer != Answer::default()
+        {
+            let conn = conn.and_then(|slot| hub.conns.get(slot));
+            let answer = as_carried(&answer, refuses(admission, conn, topic));
+            self.publish_answer(&client_id, topic, &answer, now);
+        }
+    }
+
     /// Lets a client go on that has connected.
     pub fn go_on(&mut self, conn: ConnId) {
         self.hub.resume(vec![conn]);
@@ -313,10 +355,16 @@ impl Shard {
 
     /// What becomes of a SUBSCRIBE that waits.
     pub fn decide_subscription(&mut self, conn: ConnId, decision: SubscriptionDecision) -> bool {
+        let conditions = self.hub.config.admission.map(|it| it.conditions);
         let Some(waiting) = self.hub.conn(conn) else {
             return false;
         };
-        waiting.extra().subscribed = Some(decision);
+        waiting.extra().subscribed = Some(SubscriptionDecision {
+            answer: decision
+                .answer
+                .map(|answer| answer.under(conditions.unwrap_or_default())),
+            ..decision
+        });
         self.hub.resume(vec![conn]);
         true
     }
@@ -359,7 +407,8 @@ impl Shard {
         };
         let (index, generations) = (&hub.directory, &hub.directory.generations);
         index.index_mut().subscribe(filter, subscriber, generations);
-        let answer = to_receiver(served, reason);
+        let conditions = hub.config.admission.map(|it| it.conditions);
+        let answer = to_receiver(served, reason).under(conditions.unwrap_or_default());
         self.publish_answer(client_id, filter, &answer, now);
     }
 
@@ -369,7 +418,11 @@ impl Shard {
         let session = self.hub.sessions.get(slot)?;
         let flow = session.flows.as_deref()?.get(topic)?;
         Some(FlowInfo {
-            answer: flow.state.decision.as_ref().map(|d| d.answer.clone()),
+            answer: flow
+                .state
+                .decision
+                .as_ref()
+                .map(|decision| flow.as_promised(&decision.answer)),
             messages: flow.messages,
             violations: flow.violations,
             seen: flow.watch.as_ref().map(|watch| watch.sight()),

@@ -333,3 +333,10 @@ pub(crate) struct Remains {
     subscriptions: Vec<Subscription>,
     queue: Queue,
 }
+
+impl Remains {
+    /// Whose session it was.
+    pub(crate) fn client_id(&self) -> Arc<str> {
+        self.handle.client_id.clone()
+    }
+}

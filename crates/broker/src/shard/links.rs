@@ -1130,3 +1130,11 @@ pub(crate) fn subscriber(session: &Arc<SessionHandle>, by_root: bool) -> Subscri
 pub(crate) fn peer_of(client_id: &str) -> Option<&str> {
     client_id.strip_prefix(LINK_PREFIX)
 }
+
+/// The session of a neighbour among those that messages go to, if there is one.
+pub(super) fn first_of(hub: &Hub, matched: &Matched) -> Option<Arc<str>> {
+    hub.directory.federation()?;
+    let mut targets = matched.targets();
+    let link = targets.find(|target| target.session.link)?;
+    Some(link.session.client_id.clone())
+}

@@ -32,16 +32,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use punctual_codec::{
-    Ack, Auth, DecodeError, Disconnect, Frame, Packet, PacketType, PropertyId, ReasonCode, Split,
-    Subscribe, Unsubscribe, Version, split,
+    Ack, Auth, DecodeError, Disconnect, Frame, Packet, PacketType, Properties, PropertyId, QoS,
+    ReasonCode, Split, Subscribe, Unsubscribe, Version, split,
 };
 
+use crate::alarm::{Alarm, Overrun};
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
 use crate::federation::MessageName;
 use crate::hub::{
-    Conn, ConnId, ConnMeta, Flow, Hub, Outbox, Output, Promise, Received, Remote, RemoteMessage,
-    State,
+    Conn, ConnId, ConnMeta, Event, Flow, Hub, Outbox, Output, Promise, Received, Remote,
+    RemoteMessage, State,
 };
 use crate::index::delivered_qos;
 use crate::journal::{After, Durability, HeldAnswers, Journal};
@@ -54,9 +55,9 @@ use crate::sequence::Number;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
 use crate::sys::SysTopics;
-use crate::tasks::{SLICE, Task, Tasks, Work};
+use crate::tasks::{SLICE, Subject, Task, Tasks, Work};
 use crate::timers::{Timer, Timers};
-use crate::{Budget, Config, Nanos, Stats};
+use crate::{Budget, Config, Message, Nanos, Stats};
 
 /// Time between two copies of the counters to other threads.
 const SHARE_STATS: Nanos = Nanos::from_millis(200);
@@ -67,6 +68,8 @@ const BESIDE: usize = 256;
 
 /// For so long after something urgent a client is read before others, milliseconds.
 const URGENT: u32 = 2000;
+/// Admitted flows that are looked at at once for alarms.
+const WATCHES: usize = 32;
 /// Units of work of a timer that is due.
 const TIMER: u64 = 16;
 /// Units of work of giving a session its rights.
@@ -239,6 +242,7 @@ impl Shard {
                 arrived: now,
                 tasks: Tasks::default(),
                 tasks_next: false,
+                worked_for: Subject::default(),
                 rights_from: None,
                 expires: false,
             },
@@ -993,6 +997,7 @@ impl Shard {
         let kind = task.kind();
         let mut slice = Budget::new(SLICE.min(budget.left()));
         let given = slice.left();
+        self.hub.worked_for = task.subject(&self.hub);
         self.run_slice(task, &mut slice, now);
         budget.spend(given - slice.left());
         Some(kind)
@@ -1029,6 +1034,12 @@ impl Shard {
             }
             Task::Access => self.give_rights(budget),
             Task::Expire => self.expire_retained(budget, now),
+            Task::Sys => self.continue_sys(budget, now),
+            Task::Alarms { after } => self.raise_alarms(after, budget, now),
+            Task::Tell { slot, topic } => {
+                budget.spend(TIMER);
+                self.tell_flow(slot, &topic, now);
+            }
             Task::Remains(remains) => self.clear_away(*remains, budget, now),
         }
     }
@@ -1190,6 +1201,9 @@ impl Shard {
                 if hub.index == 0 && !std::mem::replace(&mut hub.expires, true) {
                     hub.tasks.push(Task::Expire);
                 }
+                if hub.index == 0 && hub.directory.watches.take_raised() {
+                    hub.tasks.push(Task::Alarms { after: None });
+                }
                 hub.stats_shared = true;
                 hub.refresh_gauges();
                 hub.directory.share_stats(hub.index, &hub.stats);
@@ -1241,18 +1255,94 @@ impl Shard {
         self.hub
             .directory
             .share_stats(self.hub.index, &self.hub.stats);
-        if let Some(mut sys) = self.sys.take() {
-            let config = self.hub.config.clone();
-            for message in sys.collect(&self.hub.directory, &config, now) {
-                self.publish_message(&message, Durability::None, now);
+        if let Some(sys) = &mut self.sys {
+            let was_amid = sys.is_amid();
+            sys.begin(&self.hub.directory, &self.hub.config, now);
+            if !was_amid {
+                self.hub.tasks.push(Task::Sys);
             }
-            self.sys = Some(sys);
         }
+    }
+
+    /// Looks at the next admitted flows whether messages of them were late.
+    fn raise_alarms(&mut self, after: Option<Arc<str>>, budget: &mut Budget, now: Nanos) {
+        let directory = self.hub.directory.clone();
+        let mut last = after;
+        while !budget.is_spent() {
+            let watches = directory.watches.after(last.as_deref(), WATCHES);
+            let Some(watch) = watches.last() else {
+                return;
+            };
+            last = Some(watch.name().clone());
+            budget.spend(WATCHES as u64);
+            for watch in &watches {
+                let (missed, is_raised) = watch.alarm(now);
+                match missed {
+                    Some(missed) => {
+                        budget.spend(TIMER);
+                        self.alarm(Alarm::Missed(missed), now);
+                    }
+                    None if is_raised => directory.watches.raise(),
+                    None => {}
+                }
+            }
+        }
+        self.hub.tasks.push(Task::Alarms { after: last });
+    }
+
+    /// A piece of work took longer than bounds assume. It was done for that connection, or was the
+    /// last piece of [`Self::work`].
+    pub fn overran(&mut self, work: &'static str, took: Nanos, conn: Option<ConnId>, now: Nanos) {
+        let hub = &mut self.hub;
+        let slot = conn.and_then(|conn| Some(hub.conn(conn)?.session));
+        let session = slot.and_then(|slot| hub.sessions.get(slot));
+        let (client, filter) = match session {
+            Some(session) => (Some(session.handle.client_id.clone()), None),
+            None => std::mem::take(&mut hub.worked_for),
+        };
+        let overrun = Overrun {
+            work,
+            took,
+            client,
+            filter,
+        };
+        self.alarm(Alarm::Overrun(overrun), now);
+    }
+
+    /// Raises an alarm.
+    fn alarm(&mut self, alarm: Alarm, now: Nanos) {
+        let message = Message::new(
+            alarm.topic().as_bytes(),
+            Properties::EMPTY,
+            alarm.to_string().as_bytes(),
+            QoS::AtMostOnce,
+            false,
+            now,
+            0,
+        );
+        let hub = &mut self.hub;
+        hub.outputs.push(Output::Event(Event::Alarm(alarm.clone())));
+        hub.directory.alarms.add(alarm, now);
+        self.publish_message(&message, Durability::None, now);
+    }
+
+    /// Goes on publishing `$SYS` topics.
+    fn continue_sys(&mut self, budget: &mut Budget, now: Nanos) {
+        let Some(mut sys) = self.sys.take() else {
+            return;
+        };
+        while let Some(message) = sys.next(&self.hub.directory, budget, now) {
+            self.publish_message(&message, Durability::None, now);
+        }
+        if sys.is_amid() {
+            self.hub.tasks.push(Task::Sys);
+        }
+        self.sys = Some(sys);
     }
 
     fn deliver_remote(
         &mut self,
-        message: &Arc<crate::Message>,
+        message: &Arc<Message>,
         target: &crate::route::Target,
         promised: bool,
         (entry, from, name): (u64, u16, Option<Number>),
@@ -1270,7 +1360,7 @@ impl Shard {
         if promised {
             publication.promise = Promise::Made;
         }
-        if promised && message.qos.min(target.qos) != punctual_codec::QoS::AtMostOnce {
+        if promised && message.qos.min(target.qos) != QoS::AtMostOnce {
             publication.reserved = message.size();
             hub.give_back(&target.session, message.size());
             hub.stats.dropped_session_ended += u64::from(ended && successor.is_none());

@@ -209,6 +209,7 @@ impl Shard {
             rule,
             heed: notes.heed,
             sizes: Sizes::of(&raw, frame.bytes.len()),
+            matched: &routes.get(route).matched,
         });
         if let (Some(stated), true, Some(_)) = (&stated, allowed, hub.config.admission)
             && hub.unpacking.is_none()
@@ -618,6 +619,8 @@ pub(super) struct Stated<'a> {
     /// How far it is followed, as a neighbour says.
     pub(super) heed: Heed,
     pub(super) sizes: Sizes,
+    /// Who gets it.
+    pub(super) matched: &'a Matched,
 }
 
 /// What a publication asks for, and what of it cannot be understood.

@@ -69,6 +69,18 @@ struct Request {
 }
 
 impl FilterRequest {
+    /// The session that it is for.
+    pub(crate) fn session(&self) -> u32 {
+        self.session
+    }
+
+    /// The filter whose turn it is.
+    pub(crate) fn next_filter(&self) -> Option<Box<str>> {
+        let (length, rest) = self.payload[self.handled..].split_first_chunk()?;
+        let filter = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
+        Some(std::str::from_utf8(filter).ok()?.into())
+    }
+
     /// Bytes that it keeps.
     pub(crate) fn bytes(&self) -> usize {
         self.payload.len()

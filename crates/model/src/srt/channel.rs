@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::peer::Peer;
 use super::request::{Request, SrtError, number, text};
 use super::{MAX_FLOW, MAX_INTEGER, MAX_MANAGER, MAX_REASON, MAX_SUBSCRIBERS};
-use crate::{Answer, MAX_PRIORITY, Status};
+use crate::{Answer, Conditions, MAX_PRIORITY, Status};
 
 /// Largest code point of differentiated services (RFC 2474).
 const MAX_DSCP: u8 = 63;
@@ -135,6 +135,7 @@ impl Channel {
         Some(Answer {
             status: Some(status),
             bound: bound.map(Duration::from_nanos),
+            conditions: Conditions::NONE,
             reason: (!self.reason.is_empty()).then(|| self.reason.clone()),
             flow: Some(self.flow.clone()),
         })

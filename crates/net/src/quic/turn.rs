@@ -17,6 +17,7 @@ use super::options::count;
 use super::output::QUEUE;
 use crate::acceptor::is_loopback;
 use crate::mailbox::Mail;
+use crate::overrun::Piece;
 use crate::udp::socket::CLASSES;
 use crate::worker::{LINGER, State, Worker};
 
@@ -56,16 +57,26 @@ impl Worker {
         // Those that ask for another turn get it in the next.
         let mut touched = std::mem::take(&mut self.quic.touched);
         for key in touched.drain(..) {
-            self.quic_link(state, key, now);
+            self.quic_piece(state, |worker, state| worker.quic_link(state, key, now));
         }
         if self.quic.touched.is_empty() {
             self.quic.touched = touched;
         }
     }
 
+    /// Does a piece of work, and then lets those go first who have sent something urgent.
+    fn quic_piece(&mut self, state: &mut State, work: impl FnOnce(&mut Self, &mut State)) {
+        let began = state.is_watched().then(|| self.clock.now());
+        work(self, state);
+        if let Some(began) = began {
+            self.took(state, Piece::Quic, began, None);
+        }
+        self.give_way(state);
+    }
+
     fn quic_receive(&mut self, state: &mut State, at: usize, now: Nanos) {
         let instant = self.clock.instant(now);
-        let mut incoming = Vec::new();
+        let (mut own, mut incoming) = (Vec::new(), Vec::new());
         for class in 0..CLASSES {
             for _ in 0..BATCHES {
                 let quic = &mut self.quic;
@@ -108,12 +119,8 @@ impl Worker {
                                 } else {
                                     count(&quic.counters.behind, 1);
                                 }
-                            } else if let Some(link) = quic.links.get_mut(&key) {
-                                link.connection.handle_event(event);
-                                if !link.touched {
-                                    link.touched = true;
-                                    quic.touched.push(key);
-                                }
+                            } else {
+                                own.push((key, event));
                             }
                         }
                         Some(DatagramEvent::Response(transmit)) => {
@@ -126,9 +133,15 @@ impl Worker {
                     output.recycle(answer);
                 }
                 count(&quic.counters.received, n);
+                // Each may be a step of a handshake, which takes up to a millisecond.
+                for (key, event) in own.drain(..) {
+                    self.quic_piece(state, |worker, _| worker.quic_event(key, event));
+                }
                 // Decided about at once: until then the endpoint keeps them.
                 for new in incoming.drain(..) {
-                    self.quic_admit(state, at, new, now);
+                    self.quic_piece(state, |worker, state| {
+                        worker.quic_admit(state, at, new, now);
+                    });
                 }
             }
         }
@@ -282,7 +295,7 @@ impl Worker {
             QuicMail::Events(events) => {
                 self.quic.under_way.take(self.index, events.len());
                 for (key, event) in events {
-                    self.quic_event(key, event);
+                    self.quic_piece(state, |worker, _| worker.quic_event(key, event));
                 }
             }
             QuicMail::Endpoint(key, event) => self.quic_for_endpoint(key, event),

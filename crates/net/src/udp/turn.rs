@@ -22,6 +22,7 @@ use super::waiting::Waiting;
 use super::{Listener, TURN, since_origin};
 use crate::acceptor::is_loopback;
 use crate::mailbox::{Mail, Mailbox};
+use crate::overrun::Piece;
 use crate::worker::{State, Worker};
 
 /// Datagrams read from one socket in one turn, in batches.
@@ -69,6 +70,7 @@ impl Worker {
     /// Does what an endpoint says.
     fn udp_events(&mut self, state: &mut State, at: usize, now: Nanos) {
         while let Some(event) = self.udp.listeners[at].endpoint.poll_event() {
+            let began = state.is_watched().then(|| self.clock.now());
             match event {
                 Event::Opened(peer) => self.udp_open(at, peer, now),
                 Event::Received(peer) => self.udp_feed(at, peer, now),
@@ -85,6 +87,10 @@ impl Worker {
             // Before the next event, which may bring a connection that gets
             // the slot of one that has just ended.
             self.act(state, now);
+            if let Some(began) = began {
+                self.took(state, Piece::Udp, began, None);
+            }
+            self.give_way(state);
         }
     }
 

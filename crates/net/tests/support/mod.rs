@@ -34,6 +34,7 @@ pub(crate) fn options(udp: UdpOptions) -> ServerOptions {
             max_drift: Nanos::MAX,
         },
         max_receive_bytes: 1 << 20,
+        slice: Nanos(100_000),
         shutdown_timeout: Nanos::from_secs(1),
         authentication_threads: 1,
         authenticator: None,

@@ -343,6 +343,10 @@ section! {
         /// overloaded and lets new connections wait.
         max_drift: Limit<Duration> = Limit::At(seconds(1)), in millis(1) => seconds(60),
             since "0.1", Reload;
+        /// How long a thread does other work before it looks whether clients that
+        /// send something urgent have done so, and serves them first. The piece of
+        /// work that was begun by then is not interrupted.
+        slice: Duration = micros(100), in micros(20) => millis(10), since "0.4", Restart;
         /// How long clients may take to receive what is left for them when the
         /// server stops.
         shutdown_timeout: Duration = seconds(5), in millis(0) => seconds(600),

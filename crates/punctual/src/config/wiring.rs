@@ -9,6 +9,7 @@ use punctual_broker::{
 };
 use punctual_manager::{Service, Settings, Star};
 use punctual_model::network::Document;
+use punctual_model::{Condition, Conditions};
 use punctual_net::marking::{Mark, Marking};
 use punctual_net::realtime::RealtimeOptions;
 use punctual_net::tls::{ClientAuthority, ClientCertificates, MinimumTls, TlsServerOptions};
@@ -20,8 +21,8 @@ use super::Config;
 use super::address::Transport;
 use super::durability::DurableRule;
 use super::keys::{
-    Cookie, EgressEnqueue, EgressOverflow, EgressPolicy, Listener, PolicingAction, Rejected, Seal,
-    TlsVersion, WhenFull,
+    Admission, Cookie, EgressEnqueue, EgressOverflow, EgressPolicy, Listener, PolicingAction,
+    Rejected, Seal, TlsVersion, WhenFull,
 };
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
@@ -144,6 +145,7 @@ impl Config {
                     PolicingAction::Off => Policing::Off,
                 },
                 max_flows_per_session: number(self.admission.max_flows_per_session.into()),
+                conditions: self.conditions(),
             }),
             durability: self.durability(),
             ..Broker::default()
@@ -167,6 +169,29 @@ impl Config {
             max_uncommitted: number(self.store.group_bytes.0),
             patience: nanos(self.store.group_delay.saturating_mul(PATIENCE)),
         }
+    }
+
+    /// What bounds take for granted and this configuration does not guarantee.
+    pub(crate) fn conditions(&self) -> Conditions {
+        let costs = |keys: &Admission| (keys.receive_time, keys.send_time, keys.blocking_time);
+        let is_shared = |listener: &Listener| {
+            matches!(listener.address.transport, Transport::Udp | Transport::Quic)
+        };
+        let conditions = [
+            (
+                Condition::NotCalibrated,
+                costs(&self.admission) == costs(&Admission::default()),
+            ),
+            (Condition::NoRealtime, self.realtime().is_none()),
+            (
+                Condition::SharedSocket,
+                self.listeners.iter().any(is_shared),
+            ),
+        ];
+        let conditions = conditions.into_iter();
+        conditions
+            .filter_map(|(it, holds)| holds.then_some(it))
+            .collect()
     }
 
     /// What the manager of flows is told, but for the network's file.

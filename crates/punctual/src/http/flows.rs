@@ -17,7 +17,7 @@ use punctual_analysis::link_loads;
 use punctual_broker::{FlowSight, Nanos};
 use punctual_codec::topic;
 use punctual_manager::{Client, Decision, ExplanationView, FlowView, Manager, Publication, Quota};
-use punctual_model::{Requirements, Status};
+use punctual_model::{Condition, Requirements, Status};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
@@ -34,6 +34,13 @@ const PIECE: usize = 64;
 pub(super) struct Flow {
     #[serde(flatten)]
     view: FlowView,
+    /// What its publisher is told: `admitted`, or `best-effort` while its messages leave the broker
+    /// by ways that no bound covers. Absent while its publisher has no session.
+    status: Option<&'static str>,
+    /// Why it is not admitted.
+    reason: Option<String>,
+    /// What its bound takes for granted and the configuration does not guarantee.
+    conditions: Vec<&'static str>,
     /// Messages of it; absent while its publisher has no session.
     messages: Option<u64>,
     /// Messages that were not as declared.
@@ -471,6 +478,18 @@ async fn observed(app: &App, views: Vec<FlowView>) -> Vec<Flow> {
         .into_iter()
         .zip(seen)
         .map(|(view, seen)| Flow {
+            status: seen
+                .as_ref()
+                .and_then(|flow| Some(flow.answer.as_ref()?.status?.name())),
+            reason: seen
+                .as_ref()
+                .and_then(|flow| flow.answer.as_ref()?.reason.clone()),
+            conditions: seen
+                .iter()
+                .flat_map(|flow| &flow.answer)
+                .flat_map(|answer| answer.conditions.iter())
+                .map(Condition::name)
+                .collect(),
             messages: seen.as_ref().map(|flow| flow.messages),
             violations: seen.as_ref().map(|flow| flow.violations),
             observed: seen.and_then(|flow| flow.seen).map(Observed::from),

@@ -6,6 +6,7 @@
 //! use it, and [`guard`] keeps web pages of other sites out. Every bound (time,
 //! connections, sizes of answers) is a named constant.
 
+mod alarms;
 mod clients;
 mod config;
 pub(crate) mod controller;

@@ -10,8 +10,8 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::error::ApiError;
 use super::{
-    App, clients, config, flows, guard, health, mesh, metrics, openapi, retained, stats, store,
-    subscriptions,
+    App, alarms, clients, config, flows, guard, health, mesh, metrics, openapi, retained, stats,
+    store, subscriptions,
 };
 
 type Route = (&'static str, MethodRouter<Arc<App>>);
@@ -37,6 +37,7 @@ fn routes() -> Vec<Route> {
         ),
         ("/api/v1/flows", get(flows::list).post(flows::create)),
         ("/api/v1/flows/{*id}", get(flows::get).delete(flows::delete)),
+        ("/api/v1/alarms", get(alarms::list)),
         ("/api/v1/network", get(flows::network)),
         ("/api/v1/store", get(store::get)),
         ("/api/v1/what-if", post(flows::what_if)),

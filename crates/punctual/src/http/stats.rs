@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
-use punctual_broker::{FlowSight, Stats};
+use punctual_broker::{Directory, FlowSight, Stats};
 use punctual_codec::{PacketType, ReasonCode};
 use punctual_net::Piece;
 use punctual_net::realtime::RealtimeStatus;
@@ -144,7 +144,7 @@ impl Snapshot {
             process: Process::now(),
             realtime: app.realtime.as_ref().map(Realtime::from),
             admission: app.parts.office.as_ref().map(Numbers::now),
-            flows: app.directory.flows(FLOWS_SHOWN),
+            flows: flows(&app.directory),
             store: app
                 .parts
                 .keeper
@@ -225,6 +225,22 @@ impl Network {
             quic: counters.quic.all(),
         }
     }
+}
+
+/// The first admitted flows by name, a few at a time: shards wait for the list while it is read.
+fn flows(directory: &Directory) -> Vec<FlowSight> {
+    const PIECE: usize = 64;
+    let (mut flows, mut after) = (Vec::new(), None);
+    while flows.len() < FLOWS_SHOWN {
+        let most = PIECE.min(FLOWS_SHOWN - flows.len());
+        let (next, last) = directory.flows(after.as_deref(), most);
+        flows.extend(next);
+        if last.is_none() {
+            break;
+        }
+        after = last;
+    }
+    flows
 }
 
 /// The name that the specification gives a reason, in the form that labels have.

@@ -37,6 +37,7 @@ fn server() -> Server {
             max_drift: punctual_broker::Nanos::MAX,
         },
         max_receive_bytes: 1 << 20,
+        slice: punctual_broker::Nanos(100_000),
         shutdown_timeout: punctual_broker::Nanos::from_secs(1),
         authentication_threads: 1,
         authenticator: None,

@@ -159,6 +159,7 @@ fn proxy_config(
         refuse_at: listeners.iter().map(|listener| listener.refuse).collect(),
         policing: admission.policing,
         max_flows: admission.max_flows_per_session,
+        conditions: admission.conditions,
         decision_timeout: decision_timeout(config),
         max_sessions: broker.limits.max_sessions,
         max_session: Nanos::from_secs(broker.limits.max_session_expiry.into()),

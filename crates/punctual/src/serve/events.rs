@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use punctual_broker::Event;
+use punctual_broker::{Alarm, Event};
 
 /// Refused clients that are named in one [`WINDOW`]; the others are counted.
 const NAMED: u32 = 20;
@@ -121,6 +121,16 @@ pub(super) fn log(events: Receiver<Event>) {
                 buffered,
                 queued,
                 "client does not keep up; its QoS 0 messages are dropped until it has caught up"
+            ),
+            Event::Alarm(Alarm::Missed(missed)) => tracing::warn!(
+                flow = %missed.flow,
+                "deadline missed: {}",
+                Alarm::Missed(missed.clone())
+            ),
+            Event::Alarm(Alarm::Overrun(overrun)) => tracing::warn!(
+                work = overrun.work,
+                "a piece of work kept a thread for longer than bounds assume: {}",
+                Alarm::Overrun(overrun.clone())
             ),
             Event::UrgencyIgnored { client_id, reason } => tracing::warn!(
                 client = %client_id,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use punctual_model::Condition;
 use punctual_net::huge_pages;
 use punctual_net::layer::{LayerConfig, WebSocketOptions};
 use punctual_net::tls::TlsAcceptor;
@@ -97,6 +98,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         marking: config.marking(),
         accept: accept_policy(&config),
         max_receive_bytes: config.max_receive_bytes(),
+        slice: nanos(config.server.slice),
         shutdown_timeout: nanos(config.server.shutdown_timeout),
         authentication_threads: 2,
         authenticator,
@@ -105,6 +107,12 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         store,
         federation: mesh.as_ref().map(mesh::Opening::federation),
     })?;
+    if server
+        .realtime()
+        .is_some_and(|status| !status.is_complete())
+    {
+        server.set_config(&Arc::new(broker_config(&config, &server)));
+    }
     if let Some(keeper) = &keeper {
         keeper.start(server.handle());
     }
@@ -223,12 +231,26 @@ fn reload(
     server.set_authenticator(authenticator);
     server.set_access(access);
     let in_effect = started.reloaded(&config);
-    server.set_config(&Arc::new(in_effect.broker()));
+    server.set_config(&Arc::new(broker_config(&in_effect, server)));
     logging.set_level(config.log.level);
     if let Some(http) = http {
         http.reloaded(started, &config);
     }
     Ok(())
+}
+
+/// What the broker of a server that runs is configured with: clients are told where bounds count
+/// with a real-time priority that the system has refused.
+fn broker_config(config: &Config, server: &Server) -> punctual_broker::Config {
+    let mut broker = config.broker();
+    if let Some(admission) = &mut broker.admission
+        && server
+            .realtime()
+            .is_some_and(|status| !status.is_complete())
+    {
+        admission.conditions = admission.conditions.with(Condition::NoRealtime);
+    }
+    broker
 }
 
 fn accept_policy(config: &Config) -> AcceptPolicy {

@@ -86,6 +86,25 @@ fn a_deadline_that_is_met_is_admitted_with_its_bound() {
 }
 
 #[test]
+fn a_bound_comes_with_what_it_takes_for_granted() {
+    let conditions = |config: &str| -> Option<Vec<String>> {
+        let broker = Broker::with_config(config)?;
+        let mut publisher = client(&broker, "p");
+        let (_, answer) = ask(&mut publisher, "axis/1", "17", DECLARED);
+        assert_eq!(told(&answer, "rt-status"), "admitted");
+        let pairs = answer.user().into_iter();
+        let said = pairs.filter(|(key, _)| *key == "rt-condition");
+        Some(said.map(|(_, value)| value.to_owned()).collect())
+    };
+    let Some(by_default) = conditions(CONFIG) else {
+        return;
+    };
+    assert_eq!(by_default, ["not-calibrated", "no-realtime"]);
+    let calibrated = format!("{CONFIG}receive_time = \"90us\"\n");
+    assert_eq!(conditions(&calibrated).unwrap(), ["no-realtime"]);
+}
+
+#[test]
 fn the_flow_that_does_not_fit_is_told_why_and_carried() {
     let Some(broker) = Broker::with_config(CONFIG) else {
         return;

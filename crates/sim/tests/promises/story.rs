@@ -838,6 +838,7 @@ fn world(office: &Shared, rng: &mut Rng, refuse: bool, shards: u16) -> World {
             refuse,
             policing: *rng.pick(&policing),
             max_flows_per_session: PER_SESSION,
+            conditions: Default::default(),
         }),
         ..Config::default()
     };

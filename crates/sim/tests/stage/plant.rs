@@ -83,6 +83,7 @@ impl Plant {
                 refuse: false,
                 policing: *rng.pick(&[Policing::Drop, Policing::Demote]),
                 max_flows_per_session: 1,
+                conditions: Default::default(),
             }),
             lanes: LaneLimits {
                 enqueue,

@@ -90,7 +90,17 @@ impl Session {
             (Some(Status::BestEffort), _) => {
                 self.warn(&format!("the requirements are best effort: {reason}"));
             }
-            (_, Some(bound)) => self.debug(|| format!("requirements admitted, bound {bound:?}")),
+            (_, Some(bound)) => {
+                self.debug(|| {
+                    let conditions = answer.conditions.iter().map(|it| it.name());
+                    let conditions: Vec<_> = conditions.collect();
+                    let but = match conditions.is_empty() {
+                        true => String::new(),
+                        false => format!(" (not guaranteed: {})", conditions.join(", ")),
+                    };
+                    format!("requirements admitted, bound {bound:?}{but}")
+                });
+            }
             (Some(Status::Admitted), None) => {
                 self.debug(|| "requirements admitted, without a bound yet".into());
             }

@@ -1,0 +1,48 @@
+//! Connections that are over but for their last bytes.
+
+use std::io::{self, Read, Write};
+
+use mio::net::TcpStream;
+use punctual_broker::Nanos;
+
+/// A connection that nobody else knows any more and whose last bytes are still to be written.
+pub(crate) struct Lingering {
+    pub(crate) stream: TcpStream,
+    bytes: Vec<u8>,
+    sent: usize,
+    /// When it is given up.
+    pub(crate) until: Nanos,
+}
+
+impl Lingering {
+    pub(crate) fn new(stream: TcpStream, bytes: Vec<u8>, until: Nanos) -> Self {
+        Self {
+            stream,
+            bytes,
+            sent: 0,
+            until,
+        }
+    }
+
+    /// Writes on; true when done or hopeless.
+    pub(crate) fn write(&mut self) -> bool {
+        while self.sent < self.bytes.len() {
+            match self.stream.write(&self.bytes[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
+        }
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        // Closing a socket with unread bytes resets the connection, and the
+        // peer may lose what was just written.
+        let mut discarded = [0; 4096];
+        for _ in 0..64 {
+            if !matches!(self.stream.read(&mut discarded), Ok(n) if n > 0) {
+                break;
+            }
+        }
+        true
+    }
+}
