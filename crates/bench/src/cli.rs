@@ -17,6 +17,7 @@ use crate::federation::relay::{RELAY_COMMAND, RelayArgs};
 use crate::link::LinkArgs;
 use crate::neighbours::NeighboursArgs;
 use crate::priomqtt::{self, PriomqttArgs};
+use crate::scale::ScaleArgs;
 use crate::sys;
 use punctual_measure::Floor;
 use punctual_measure::load::{self, Options, Pace, Report, Scenario};
@@ -70,6 +71,9 @@ enum BenchCommand {
     /// What one client can do to another: an admitted, an urgent and a plain flow beside noisy
     /// neighbours of each kind
     Neighbours(NeighboursArgs),
+    /// What operations cost as numbers grow: subscriptions, retained messages, topics, members of
+    /// groups, connections, payloads, beside Mosquitto and a forwarder
+    Scale(ScaleArgs),
     /// What durability costs and what it keeps: throughput, acknowledgements, plain traffic beside
     /// it, restart, and what is lost by kill -9, beside Mosquitto's persistence
     Durability(DurabilityArgs),
@@ -135,6 +139,7 @@ impl BenchCommand {
             Self::Link(args) => args.run(out),
             Self::Federation(args) => args.run(out),
             Self::Neighbours(args) => args.run(out),
+            Self::Scale(args) => args.run(out),
             Self::Durability(args) => args.run(out),
             Self::FederationRelay(args) => args.run(),
             Self::PriomqttStation => priomqtt::serve_station(&mut std::io::stdin().lock(), out),

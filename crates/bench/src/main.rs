@@ -14,6 +14,7 @@ mod neighbours;
 mod packets;
 mod priomqtt;
 mod process;
+mod scale;
 mod sys;
 
 use std::process::ExitCode;

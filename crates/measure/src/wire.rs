@@ -137,6 +137,15 @@ pub fn frame(bytes: &[u8]) -> Frame {
     }
 }
 
+/// Bytes of the packet at the front of `bytes`, its header included, as soon as the header is whole;
+/// for those who do not keep large ones. `None` before that, and if it is malformed.
+pub fn packet_length(bytes: &[u8]) -> Option<usize> {
+    match varint(bytes.get(1..)?) {
+        Varint::Value { value, len } => Some(1 + len + value),
+        Varint::Incomplete | Varint::Malformed => None,
+    }
+}
+
 enum Varint {
     Value { value: usize, len: usize },
     Incomplete,
@@ -470,6 +479,8 @@ mod tests {
         let template = PublishTemplate::new(Version::V311, "a/b", 1, &[7; 300]);
         for cut in 0..template.bytes.len() {
             assert_eq!(frame(&template.bytes[..cut]), Frame::Incomplete, "{cut}");
+            let length = (cut >= 3).then_some(template.bytes.len());
+            assert_eq!(packet_length(&template.bytes[..cut]), length, "{cut}");
         }
         assert_eq!(
             frame(&template.bytes),
@@ -485,6 +496,7 @@ mod tests {
     fn frame_refuses_a_length_of_five_bytes() {
         assert_eq!(frame(&[0x30, 0x80, 0x80, 0x80]), Frame::Incomplete);
         assert_eq!(frame(&[0x30, 0x80, 0x80, 0x80, 0x80]), Frame::Malformed);
+        assert_eq!(packet_length(&[0x30, 0x80, 0x80, 0x80, 0x80]), None);
     }
 
     #[test]

@@ -8,8 +8,8 @@ mod cases;
 pub(crate) mod document;
 pub(crate) mod machine;
 pub(crate) mod peers;
-mod results;
-mod table;
+pub(crate) mod results;
+pub(crate) mod table;
 
 use std::fs;
 use std::io::Write;

@@ -19,14 +19,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// Median over the runs of whatever `value` takes from a report; `None` if no run has it.
     pub(crate) fn median(&self, value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
-        let mut values: Vec<f64> = self.reports.iter().filter_map(value).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            n if n % 2 == 1 => Some(values[middle]),
-            _ => Some((values[middle - 1] + values[middle]) / 2.0),
-        }
+        median(self.reports.iter().filter_map(value))
     }
 
     pub(crate) fn throughput(&self) -> Option<f64> {
@@ -77,6 +70,18 @@ impl Results {
     }
 }
 
+/// The middle value, of an even number the mean of the two in the middle.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +110,12 @@ mod tests {
         results.add("a", "b", Ok(report(7.0, 0)));
         assert_eq!(results.cell("a", "b").unwrap().throughput(), Some(6.0));
         assert!(results.cell("a", "c").is_none());
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0].into_iter()), Some(2.5));
+        assert_eq!(median(std::iter::empty()), None);
     }
 }

@@ -265,7 +265,7 @@ impl Comparison<'_> {
 }
 
 /// Writes a table, unless it is empty.
-fn write_table(text: &mut String, title: &str, header: &[String], rows: &[Vec<String>]) {
+pub(crate) fn write_table(text: &mut String, title: &str, header: &[String], rows: &[Vec<String>]) {
     if rows.is_empty() || header.len() < 2 {
         return;
     }
@@ -277,12 +277,12 @@ fn write_table(text: &mut String, title: &str, header: &[String], rows: &[Vec<St
     }
 }
 
-fn dash() -> String {
+pub(crate) fn dash() -> String {
     "–".to_owned()
 }
 
 /// A rate with three significant digits: 4.13M, 131k, 950.
-fn count(value: f64) -> String {
+pub(crate) fn count(value: f64) -> String {
     match value {
         v if v >= 1e7 => format!("{:.1}M", v / 1e6),
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),

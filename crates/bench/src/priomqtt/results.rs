@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::cell::Couple;
 use super::queue::QueueReport;
 use super::talk::Buckets;
+use crate::compare::results::median;
 use punctual_measure::load::Latency;
 use punctual_measure::load::meter::Recorder;
 
@@ -229,18 +230,6 @@ impl Cell {
     }
 }
 
-/// The middle value, of an even number the mean of the two in the middle.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::cell::COUPLES;
@@ -298,12 +287,5 @@ mod tests {
         let curve = results.cells[0].curve(0);
         assert!(curve.len() <= CURVE_POINTS + 1, "{}", curve.len());
         assert_eq!(curve.last().map(|point| point.1), Some(100.0));
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between_the_middle_two() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
-        assert_eq!(median([4.0, 1.0].into_iter()), Some(2.5));
-        assert_eq!(median(std::iter::empty()), None);
     }
 }

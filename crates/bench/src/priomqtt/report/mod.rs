@@ -9,6 +9,7 @@ use super::network::{HOPS, RATE};
 use super::paper;
 use super::results::{Cell, Experiment, Faults, Results};
 use crate::compare::machine::Machine;
+use crate::compare::results::median;
 use punctual_measure::load::Latency;
 
 /// Bytes that the largest frame takes on the wire: payload 1500, headers, check sum, preamble,
@@ -400,7 +401,7 @@ impl Report<'_> {
             let p999 = |cell: &Cell| cell.median(0, |l| l.p999_us);
             let us = |value: Option<f64>| value.map_or_else(dash, micros);
             let idle = p999(alone);
-            let bulk = super::results::median(
+            let bulk = median(
                 beside
                     .runs
                     .iter()
@@ -450,8 +451,8 @@ impl Report<'_> {
             let case = &cell.case;
             let faults = cell.faults();
             let late = cell.runs.iter().filter_map(|run| run.lateness);
-            let late = super::results::median(late.map(|late| late.p999_us));
-            let cpu = super::results::median(cell.runs.iter().map(|run| run.broker_cpu_share));
+            let late = median(late.map(|late| late.p999_us));
+            let cpu = median(cell.runs.iter().map(|run| run.broker_cpu_share));
             rows.push(vec![
                 case.broker.to_owned(),
                 format!(
