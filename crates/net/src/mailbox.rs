@@ -21,6 +21,8 @@ use crate::udp::UdpMail;
 /// Batches of one shard for another that may wait before it keeps the next
 /// ones, and so holds its publishers back.
 const BATCHES: usize = 64;
+/// Urgent messages that may wait for a shard before another one keeps the next ones.
+const URGENT: usize = 4096;
 
 /// Something for a shard thread.
 pub(crate) enum Mail {
@@ -110,6 +112,9 @@ pub(crate) struct Mailbox {
     mail: Mutex<VecDeque<Mail>>,
     batches: AtomicUsize,
     pending: AtomicBool,
+    /// Urgent messages of other shards, which do not wait for the other mail.
+    urgent: Mutex<Vec<RemoteMessage>>,
+    urgent_pending: AtomicBool,
     waker: Waker,
 }
 
@@ -119,6 +124,8 @@ impl Mailbox {
             mail: Mutex::default(),
             batches: AtomicUsize::new(0),
             pending: AtomicBool::new(false),
+            urgent: Mutex::default(),
+            urgent_pending: AtomicBool::new(false),
             waker,
         }
     }
@@ -138,6 +145,34 @@ impl Mailbox {
             // everyone who could miss the mail.
             let _ = self.waker.wake();
         }
+    }
+
+    /// Posts the urgent messages that `fill` puts at the end of a list, if there is room.
+    pub(crate) fn post_urgent(&self, fill: impl FnOnce(&mut Vec<RemoteMessage>)) {
+        let mut urgent = lock(&self.urgent);
+        if urgent.len() >= URGENT {
+            return;
+        }
+        let before = urgent.len();
+        fill(&mut urgent);
+        let is_more = urgent.len() > before;
+        drop(urgent);
+        if is_more && !self.urgent_pending.swap(true, Ordering::AcqRel) {
+            // As above.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// Whether there may be something for [`Self::take_urgent`]; costs one load.
+    #[inline]
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.urgent_pending.load(Ordering::Acquire)
+    }
+
+    /// Moves all urgent messages to `list`, which is empty.
+    pub(crate) fn take_urgent(&self, list: &mut Vec<RemoteMessage>) {
+        self.urgent_pending.store(false, Ordering::Release);
+        std::mem::swap(&mut *lock(&self.urgent), list);
     }
 
     /// Whether there may be something to take; costs one load.

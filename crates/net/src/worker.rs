@@ -29,8 +29,8 @@ use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{
-    AuthRequest, Budget, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready, Scope,
-    Shard,
+    AuthRequest, Budget, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready,
+    RemoteMessage, Scope, Shard,
 };
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -67,6 +67,8 @@ const TURN: usize = 512 << 10;
 const AWAKE: Nanos = Nanos(3_000);
 /// Reads after which the clock is looked at.
 const AT_A_TIME: usize = 8;
+/// Messages of another shard that are delivered at once.
+const AT_ONCE_REMOTE: usize = 32;
 /// How long one kind of work goes on in a turn before the others have theirs.
 const TURN_TIME: Nanos = Nanos(1_000_000);
 /// For so long after a client has sent something urgent there may be more of it.
@@ -247,6 +249,8 @@ pub(crate) struct State {
     owing: Vec<ConnId>,
     outputs: Vec<Output>,
     mail: VecDeque<Mail>,
+    /// Reused for urgent messages of other shards.
+    urgent_mail: Vec<RemoteMessage>,
     buffer: Box<[u8]>,
     app: Vec<u8>,
     /// Bytes in `unread` buffers of all links.
@@ -281,6 +285,7 @@ impl Worker {
             owing: Vec::new(),
             outputs: Vec::new(),
             mail: VecDeque::new(),
+            urgent_mail: Vec::new(),
             buffer: vec![0; if promises { CALL } else { READ }].into_boxed_slice(),
             app: Vec::new(),
             unread: 0,
@@ -332,6 +337,7 @@ impl Worker {
             for event in &events {
                 self.note(&mut state, event, now);
             }
+            self.read_urgent_mail(&mut state);
             self.read_mail(&mut state);
             self.read_promised(&mut state);
             let now = now.max(state.asked);
@@ -391,6 +397,7 @@ impl Worker {
             let now = self.clock.now();
             self.read(state, slot, now);
             self.flush_urgent(state);
+            self.read_urgent_mail(state);
             self.ask(state);
         }
     }
@@ -475,6 +482,7 @@ impl Worker {
     #[inline]
     pub(crate) fn give_way(&mut self, state: &mut State) {
         if self.is_interrupted(state) || state.ready.has_promised() {
+            self.read_urgent_mail(state);
             self.read_all_promised(state);
             self.read_urgent(state);
         }
@@ -495,7 +503,8 @@ impl Worker {
             return false;
         }
         self.ask(state);
-        state.ready.has_promised() || state.ready.urgent() > 0
+        let mailbox = &self.mailboxes[usize::from(self.index)];
+        state.ready.has_promised() || state.ready.urgent() > 0 || mailbox.has_urgent()
     }
 
     /// Reads a little from clients that sent something urgent lately and have something: who sends
@@ -662,7 +671,7 @@ impl Worker {
             Mail::Link(connection, peer, limits) => {
                 self.adopt(state, *connection, Some((peer, limits)), now);
             }
-            Mail::Messages(messages) => self.shard.remote(messages.into_iter(), now),
+            Mail::Messages(messages) => self.remote(state, messages, now),
             Mail::Authenticated(id, answer) => self.shard.authenticated(id, answer, now),
             Mail::Call(call) => call(&mut self.shard, now),
             Mail::Stored(StoreNews::Committed(ticket)) => self.shard.committed(ticket, now),
@@ -678,6 +687,47 @@ impl Worker {
             }
             Mail::Return => state.may_return = true,
         }
+    }
+
+    /// Delivers messages of another shard, a few at a time.
+    fn remote(&mut self, state: &mut State, messages: Vec<RemoteMessage>, mut now: Nanos) {
+        let mut messages = messages.into_iter();
+        loop {
+            self.shard
+                .remote(messages.by_ref().take(AT_ONCE_REMOTE), now);
+            if messages.as_slice().is_empty() {
+                return;
+            }
+            self.act(state, now);
+            self.took(state, Piece::Mail, now, None);
+            self.flush_urgent(state);
+            self.give_way(state);
+            now = self.clock.now();
+        }
+    }
+
+    /// Delivers urgent messages of other shards, the most urgent first, each written before the next
+    /// one is handled.
+    #[inline]
+    fn read_urgent_mail(&mut self, state: &mut State) {
+        if self.mailboxes[usize::from(self.index)].has_urgent() {
+            self.read_all_urgent_mail(state);
+        }
+    }
+
+    #[inline(never)]
+    fn read_all_urgent_mail(&mut self, state: &mut State) {
+        let mut messages = std::mem::take(&mut state.urgent_mail);
+        self.mailboxes[usize::from(self.index)].take_urgent(&mut messages);
+        messages.sort_by_key(RemoteMessage::rank);
+        for message in messages.drain(..) {
+            let now = self.clock.now();
+            state.urgent_until = now + URGENT;
+            self.shard.remote(std::iter::once(message), now);
+            self.flush_urgent(state);
+            self.act(state, now);
+        }
+        state.urgent_mail = messages;
     }
 
     /// Takes a connection; with `link`, one to that broker.
@@ -1122,8 +1172,27 @@ impl Worker {
     /// Writes what is urgent, the most urgent first.
     #[inline]
     fn flush_urgent(&mut self, state: &mut State) {
+        if self.shard.posts_urgent() {
+            self.post_urgent();
+        }
         if self.shard.has_urgent() {
             self.flush_all_urgent(state);
+        }
+    }
+
+    /// Sends urgent messages to other shards.
+    #[inline(never)]
+    fn post_urgent(&mut self) {
+        let Self {
+            mailboxes,
+            shard,
+            index,
+            ..
+        } = self;
+        for (other, mailbox) in (0_u16..).zip(mailboxes.iter()) {
+            if other != *index {
+                mailbox.post_urgent(|urgent| shard.take_urgent_outbox(other, urgent));
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use punctual_codec::{ReasonCode, Version};
 
 use crate::admission::AdmissionRequest;
 use crate::alarm::Alarm;
+use crate::egress::{Rank, Stamp};
 use crate::route::{Target, Targets};
 use crate::sequence::Number;
 use crate::{Message, Nanos};
@@ -220,6 +221,26 @@ pub enum Event {
 /// A message from one shard to another.
 #[derive(Debug)]
 pub struct RemoteMessage(pub(crate) Remote);
+
+impl RemoteMessage {
+    /// Its bytes that count.
+    pub(crate) fn size(&self) -> usize {
+        self.message().map_or(0, |message| message.size())
+    }
+
+    /// In which order urgent ones are to be handled.
+    pub fn rank(&self) -> Rank {
+        self.message()
+            .map_or(Stamp::PLAIN.rank, |message| message.stamp.rank)
+    }
+
+    fn message(&self) -> Option<&Message> {
+        match &self.0 {
+            Remote::Publish { message, .. } | Remote::Share { message, .. } => Some(message),
+            Remote::Done { .. } | Remote::Relief => None,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) enum Remote {

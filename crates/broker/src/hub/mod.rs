@@ -53,9 +53,18 @@ const TOGETHER: usize = 4 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) messages: Vec<RemoteMessage>,
+    /// Those that are urgent, which are not to wait for the others.
+    pub(crate) urgent: Vec<RemoteMessage>,
+    /// Of both.
     bytes: usize,
     /// Publishers that wait until the messages are taken.
     waiters: Vec<ConnId>,
+}
+
+impl Outbox {
+    fn is_full(&self) -> bool {
+        self.messages.len() + self.urgent.len() >= OUTBOX || self.bytes >= OUTBOX_BYTES
+    }
 }
 
 #[derive(Debug)]
@@ -84,6 +93,8 @@ pub(crate) struct Hub {
     pub(crate) messages: Messages,
     pub(crate) stats: Stats,
     pub(crate) outboxes: Vec<Outbox>,
+    /// There may be something urgent in one of them.
+    pub(crate) posts_urgent: bool,
     /// Publishers that wait for congested receivers of other shards.
     pub(crate) remote_waiters: Vec<ConnId>,
     pub(crate) next_generation: u32,
@@ -247,19 +258,22 @@ impl Hub {
 
     /// Whether no more should be posted to another shard now.
     pub(crate) fn is_outbox_full(&self, shard: u16) -> bool {
-        let outbox = &self.outboxes[usize::from(shard)];
-        outbox.messages.len() >= OUTBOX || outbox.bytes >= OUTBOX_BYTES
+        self.outboxes[usize::from(shard)].is_full()
     }
 
     /// Queues a message for another shard; false if its outbox is full now.
     pub(crate) fn post(&mut self, shard: u16, message: Remote) -> bool {
         let outbox = &mut self.outboxes[usize::from(shard)];
-        outbox.bytes += match &message {
-            Remote::Publish { message, .. } | Remote::Share { message, .. } => message.size(),
-            Remote::Done { .. } | Remote::Relief => 0,
-        };
-        outbox.messages.push(RemoteMessage(message));
-        outbox.messages.len() < OUTBOX && outbox.bytes < OUTBOX_BYTES
+        let message = RemoteMessage(message);
+        outbox.bytes += message.size();
+        match message.rank().class.is_urgent() {
+            true => {
+                outbox.urgent.push(message);
+                self.posts_urgent = true;
+            }
+            false => outbox.messages.push(message),
+        }
+        !outbox.is_full()
     }
 
     /// Chooses what a connection is to be written next, and forgets what may

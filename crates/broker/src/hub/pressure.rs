@@ -70,11 +70,21 @@ impl Hub {
         }
     }
 
-    /// Moves the messages for another shard to the end of `list`.
+    /// Moves the messages for another shard to the end of `list`, those first that are urgent.
     pub(crate) fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
         let outbox = &mut self.outboxes[usize::from(shard)];
+        list.append(&mut outbox.urgent);
         list.append(&mut outbox.messages);
         outbox.bytes = 0;
+        let waiters = std::mem::take(&mut outbox.waiters);
+        self.resume(waiters);
+    }
+
+    /// Moves the urgent messages for another shard to the end of `list`.
+    pub(crate) fn take_urgent_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
+        let outbox = &mut self.outboxes[usize::from(shard)];
+        outbox.bytes -= outbox.urgent.iter().map(RemoteMessage::size).sum::<usize>();
+        list.append(&mut outbox.urgent);
         let waiters = std::mem::take(&mut outbox.waiters);
         self.resume(waiters);
     }

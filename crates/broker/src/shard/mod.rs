@@ -223,6 +223,7 @@ impl Shard {
                 messages: Messages::default(),
                 stats: Stats::default(),
                 outboxes,
+                posts_urgent: false,
                 remote_waiters: Vec::new(),
                 next_generation: 0,
                 next_epoch: 0,
@@ -910,16 +911,28 @@ impl Shard {
         !self.hub.outputs.is_empty()
     }
 
-    /// Messages for another shard; to be taken in order and handed to its
-    /// [`Self::remote`]. Publishers that waited for this may go on.
+    /// Messages for another shard, those first that are urgent; to be taken in order and handed to
+    /// its [`Self::remote`]. Publishers that waited for this may go on.
     pub fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
         self.hub.take_outbox(shard, list);
+    }
+
+    /// Of [`Self::take_outbox`] those that are urgent.
+    pub fn take_urgent_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
+        self.hub.take_urgent_outbox(shard, list);
+    }
+
+    /// Whether [`Self::take_urgent_outbox`] may have something since this was asked last.
+    #[inline]
+    pub fn posts_urgent(&mut self) -> bool {
+        std::mem::take(&mut self.hub.posts_urgent)
     }
 
     /// Whether [`Self::take_outbox`] has something for that shard.
     #[inline]
     pub fn has_outbox(&self, shard: u16) -> bool {
-        !self.hub.outboxes[usize::from(shard)].messages.is_empty()
+        let outbox = &self.hub.outboxes[usize::from(shard)];
+        !outbox.messages.is_empty() || !outbox.urgent.is_empty()
     }
 
     /// Messages from another shard.

@@ -25,9 +25,16 @@ impl Rig {
         config.limits.max_packet_size = 16 << 20;
         config.limits.max_subscriptions_per_session = 1_000_000;
         config.limits.max_subscriptions = 1_000_000;
-        let directory = Directory::new(1);
-        let shard = Shard::new(directory.clone(), 0, Arc::new(config), NOW);
-        Self { shard, directory }
+        Self::of(&Directory::new(1), 0, config)
+    }
+
+    /// One shard of several.
+    pub(crate) fn of(directory: &Arc<Directory>, index: u16, config: Config) -> Self {
+        let shard = Shard::new(directory.clone(), index, Arc::new(config), NOW);
+        Self {
+            shard,
+            directory: directory.clone(),
+        }
     }
 
     pub(crate) fn client(&mut self, id: &str) -> ConnId {
