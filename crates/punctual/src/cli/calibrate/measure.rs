@@ -7,11 +7,13 @@
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use punctual_measure::{Floor, Latency, Options, Pace, Report, Scenario, Version, run};
+use punctual_client::{Client, Config, Event, PropertyBuf, ReasonCode, SubscribeOptions, Url};
+use punctual_measure::{Floor, Latency, Options, Pace, Report, Scenario, Version, http_get, run};
 
 use crate::cli::{Failure, complain};
 
@@ -19,6 +21,14 @@ use crate::cli::{Failure, complain};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What begins the line in which the broker says where it listens.
 const LISTENING: &str = "listening on tcp://";
+/// And where its numbers are.
+const NUMBERS: &str = "listening on http://";
+/// Begins the lines of `/metrics` that say how long the longest piece of each kind of work took.
+const LONGEST: &str = "punctual_turn_longest_seconds{";
+/// For how long the broker does other work before it looks for admitted messages (`server.slice`), µs.
+pub(super) const SLICE_US: u32 = 100;
+/// Filters that the storm subscribes to and gives up again in turn, and in one packet.
+const STORM: usize = 5000;
 /// Messages in flight of the bulk that probes have to pass.
 const BULK_WINDOW: u32 = 200;
 
@@ -65,6 +75,10 @@ pub(super) struct Measured {
     pub(super) broker: Vec<Sample>,
     /// Beside a publisher that sends as fast as it can.
     pub(super) beside_bulk: Sample,
+    /// Beside a client that subscribes to many filters and gives them up, all the time.
+    pub(super) beside_storm: Sample,
+    /// The longest piece of work while these two were measured, by the broker's own account, µs.
+    pub(super) longest_piece_us: f64,
     pub(super) saturated: Vec<Saturated>,
 }
 
@@ -90,11 +104,18 @@ impl Plan {
             .iter()
             .map(|payload| self.saturate(&broker, *payload));
         let saturated = saturated.collect::<Result<_, _>>()?;
+        let before = broker.longest_pieces()?;
         let beside_bulk = self.beside_bulk(&broker)?;
+        let beside_storm = self.beside_storm(&broker)?;
+        let after = broker.longest_pieces()?;
+        // One that did not grow may be older: from when nothing was in the caches yet.
+        let grown = after.iter().filter(|piece| !before.contains(piece));
         Ok(Measured {
             host,
             broker: samples,
             beside_bulk,
+            beside_storm,
+            longest_piece_us: grown.map(|(_, us)| *us).fold(0.0, f64::max),
             saturated,
         })
     }
@@ -179,6 +200,25 @@ impl Plan {
         sample
     }
 
+    /// The same while another client subscribes to many filters and gives them up again.
+    fn beside_storm(&self, broker: &Broker) -> Result<Sample, Failure> {
+        let smallest = self.sizes.iter().min().copied().unwrap_or_default();
+        self.say(format_args!(
+            "broker: {smallest} B beside a subscriber to {STORM} filters"
+        ));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let storm = scope.spawn(|| storm(broker.address, &stop));
+            let sample = self.sample(self.admitted(broker, smallest, 1));
+            stop.store(true, Ordering::Relaxed);
+            match storm.join() {
+                Ok(ended) => ended.map(drop)?,
+                Err(_) => return Err("the subscriber to many filters has failed".into()),
+            }
+            sample
+        })
+    }
+
     fn say(&self, what: std::fmt::Arguments<'_>) {
         if self.talk {
             complain(&what);
@@ -196,6 +236,36 @@ fn latency(report: &Report) -> Result<Latency, Failure> {
         )
         .into()),
     }
+}
+
+/// Subscribes to many filters and gives them up, until it is to stop.
+fn storm(broker: SocketAddr, stop: &AtomicBool) -> Result<(), punctual_client::Error> {
+    let (mut client, _) = Client::connect(punctual_client::Options {
+        endpoint: Url::parse(&format!("mqtt://{broker}"))?.endpoint,
+        config: Config {
+            client_id: "calibrate-storm".into(),
+            ..Config::default()
+        },
+        reconnect: None,
+    })?;
+    let filters: Vec<String> = (0..STORM).map(|n| format!("storm/{n}/+")).collect();
+    let options = SubscribeOptions::default();
+    let wanted: Vec<_> = filters.iter().map(|filter| (&**filter, options)).collect();
+    let given_up: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
+    let properties = PropertyBuf::new();
+    while !stop.load(Ordering::Relaxed) {
+        client.subscribe(&wanted, &properties)?;
+        while !matches!(
+            client.next(Some(PATIENCE))?,
+            Some(Event::Subscribed { .. }) | None
+        ) {}
+        client.unsubscribe(&given_up, &properties)?;
+        while !matches!(
+            client.next(Some(PATIENCE))?,
+            Some(Event::Unsubscribed { .. }) | None
+        ) {}
+    }
+    client.disconnect(ReasonCode::Success, &properties)
 }
 
 /// A forwarder on a thread of this process; it ends with it.
@@ -222,6 +292,8 @@ fn forwarder() -> Result<SocketAddr, Failure> {
 struct Broker {
     process: Child,
     address: SocketAddr,
+    /// Of its HTTP interface.
+    numbers: SocketAddr,
 }
 
 impl Broker {
@@ -235,12 +307,13 @@ impl Broker {
                 "--listen",
                 "tcp://127.0.0.1:0",
                 "--http",
-                "off",
+                "127.0.0.1:0",
                 "--shards",
                 "1",
             ])
             .args(realtime.then_some("--realtime"))
             .env("PUNCTUAL__SERVER__SYS_INTERVAL", "off")
+            .env("PUNCTUAL__SERVER__SLICE", format!("{SLICE_US}us"))
             // All probes are admitted and none is policed.
             .env("PUNCTUAL__ADMISSION__ENABLED", "true")
             .env("PUNCTUAL__ADMISSION__POLICING", "off")
@@ -266,6 +339,7 @@ impl Broker {
         let mut broker = Self {
             process,
             address: ([127, 0, 0, 1], 0).into(),
+            numbers: ([127, 0, 0, 1], 0).into(),
         };
         loop {
             let line = lines
@@ -273,12 +347,31 @@ impl Broker {
                 .map_err(|_| "the broker does not say where it listens")?;
             if let Some((_, address)) = line.split_once(LISTENING) {
                 broker.address = address.trim().parse()?;
+            }
+            if let Some((_, address)) = line.split_once(NUMBERS) {
+                // It is the last thing that is opened.
+                broker.numbers = address.trim().parse()?;
                 return Ok(broker);
             }
             if realtime && line.contains("WARN") {
                 complain(&line);
             }
         }
+    }
+}
+
+impl Broker {
+    /// The longest piece of each kind of work so far, µs.
+    fn longest_pieces(&self) -> Result<Vec<(String, f64)>, Failure> {
+        let metrics = http_get(self.numbers, "/metrics")?;
+        let lines = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix(LONGEST));
+        let pieces = lines.filter_map(|line| {
+            let (kind, seconds) = line.rsplit_once(' ')?;
+            Some((kind.to_owned(), seconds.parse::<f64>().ok()? * 1e6))
+        });
+        Ok(pieces.collect())
     }
 }
 

@@ -12,7 +12,7 @@ use punctual_measure::Latency;
 use punctual_model::format_duration;
 use punctual_model::network::{Document, NetworkError};
 
-use super::measure::{Measured, Sample};
+use super::measure::{Measured, SLICE_US, Sample};
 
 /// Which value of a distribution stands for the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -92,7 +92,7 @@ pub(super) struct Stage {
     pub(super) switching: u64,
     /// What the host usually takes, and the costs do not count, ns.
     usual: u64,
-    /// Longest time for which undeclared messages hold the broker, ns.
+    /// Longest time for which other work holds the broker, ns.
     pub(super) best_effort: u64,
 }
 
@@ -117,11 +117,11 @@ impl Stage {
         };
         let mut costs: Vec<_> = measured.host.iter().map(cost).collect();
         costs.sort_by_key(|cost| cost.payload);
-        let bulk = &measured.beside_bulk;
+        let beside = [&measured.beside_bulk, &measured.beside_storm];
         let alone = measured
             .broker
             .iter()
-            .filter(|sample| sample.payload == bulk.payload);
+            .filter(|sample| sample.payload == measured.beside_bulk.payload);
         let alone = alone
             .map(|sample| sample.latency.p50_us)
             .fold(f64::INFINITY, f64::min);
@@ -129,7 +129,13 @@ impl Stage {
             costs,
             switching: nanos(switching),
             usual: nanos(usual),
-            best_effort: nanos(percentile.of(&bulk.latency) - alone),
+            best_effort: beside
+                .map(|sample| percentile.of(&sample.latency) - alone)
+                .into_iter()
+                // It may have come when the last piece of a slice was about to begin.
+                .chain([f64::from(SLICE_US) + measured.longest_piece_us])
+                .map(nanos)
+                .fold(0, u64::max),
         }
     }
 
@@ -235,7 +241,11 @@ pub(super) fn remarks(
     ));
     let rows = measured.host.iter().map(|sample| ("forwarder", sample));
     let rows = rows.chain(measured.broker.iter().map(|sample| ("broker", sample)));
-    for (through, sample) in rows.chain([("with bulk", &measured.beside_bulk)]) {
+    let beside = [
+        ("with bulk", &measured.beside_bulk),
+        ("w. storm", &measured.beside_storm),
+    ];
+    for (through, sample) in rows.chain(beside) {
         let Latency {
             p50_us,
             p99_us,
@@ -247,6 +257,12 @@ pub(super) fn remarks(
         line(format_args!(
             "{through:9}  {:7}  {:11}  {count:8}  {p50_us:7.1}  {p99_us:7.1}  {p999_us:7.1}  {max_us:7.1}",
             sample.payload, sample.subscribers
+        ));
+    }
+    if measured.longest_piece_us > 0.0 {
+        line(format_args!(
+            "Longest piece of other work beside these, by the broker's account: {:.1} us.",
+            measured.longest_piece_us
         ));
     }
     for saturated in &measured.saturated {
@@ -353,6 +369,8 @@ mod tests {
                 sample(1000, 5, 25.0, 40.0),
             ],
             beside_bulk: sample(64, 1, 90.0, 220.5),
+            beside_storm: sample(64, 1, 50.0, 110.0),
+            longest_piece_us: 50.0,
             saturated: Vec::new(),
         }
     }
@@ -381,6 +399,21 @@ mod tests {
             let bound = cost.total(sample.subscribers as usize) + stage.switching;
             assert!(bound >= nanos(sample.latency.max_us), "{sample:?}");
         }
+    }
+
+    #[test]
+    fn the_longest_piece_of_other_work_blocks() {
+        let longest = Measured {
+            longest_piece_us: 812.25,
+            ..measured()
+        };
+        assert_eq!(Stage::new(&longest, Percentile::P99).best_effort, 912_250);
+        let storm = Measured {
+            beside_storm: measured().broker[0],
+            beside_bulk: measured().broker[0],
+            ..longest
+        };
+        assert_eq!(Stage::new(&storm, Percentile::Max).best_effort, 912_250);
     }
 
     #[test]
