@@ -11,7 +11,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use punctual_model::network::{Flow, LinkIndex, Network, Topology};
+use punctual_model::network::{
+    Flow, LinkEntry, LinkIndex, Network, NetworkError, NodeEntry, Topology,
+};
 
 use crate::PathBounds;
 use crate::bounds::{Bounds, Solution, analyze, least_end, lower_end, path_bounds};
@@ -221,9 +223,24 @@ impl Admission {
     /// The network has more nodes and links, at the ends of its lists; all
     /// others are as they were.
     pub fn grow(&mut self, topology: Topology) {
-        self.system.grow(&topology);
-        self.loads.resize(topology.links.len(), 0);
         self.network.topology = topology;
+        self.grown();
+    }
+
+    /// Adds nodes and links to the network, which takes as long as there are
+    /// new ones.
+    ///
+    /// # Errors
+    /// The entry that means nothing; what comes before it has been added then.
+    pub fn extend(&mut self, nodes: &[NodeEntry], links: &[LinkEntry]) -> Result<(), NetworkError> {
+        let extended = self.network.topology.extend(nodes, links);
+        self.grown();
+        extended
+    }
+
+    fn grown(&mut self) {
+        self.system.grow(&self.network.topology);
+        self.loads.resize(self.network.topology.links.len(), 0);
     }
 
     /// What may be promised to admitted flows: for each of these names, and each

@@ -9,13 +9,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use punctual_broker::{
-    AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, FlowDecision, FlowQuota,
-    SubscriptionDecision,
+    AdmissionRequest, Asker, ConnId, FilterVerdict, FlowDecision, FlowQuota, SubscriptionDecision,
 };
 use punctual_model::Requirements;
 use punctual_model::wire::Transport;
 
-use crate::{Client, Decision, Manager, Publication, Quota, Subscription, Verdict};
+use crate::{Client, Decision, Manager, Progress, Quota, SLICE, Verdict, Work};
 
 /// An answer for who asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,64 +50,12 @@ impl Manager {
     /// Answers a question; `None` to news that need no answer. The transport is
     /// that of the listener that the asker names.
     pub fn answer(&mut self, request: AdmissionRequest, transport: Transport) -> Option<Reply> {
-        let AdmissionRequest { asker, ask } = request;
-        let client = Client::asking(&asker, transport);
-        match ask {
-            Ask::Connected { conn } => {
-                self.connected(&client);
-                Some(Reply::GoOn { conn })
-            }
-            Ask::Ended => {
-                self.ended(&client.id, client.session);
-                None
-            }
-            Ask::Unsubscribed { filters } => {
-                self.unsubscribe(&client.id, client.session, &filters);
-                None
-            }
-            Ask::Publish {
-                topic,
-                requirements,
-                payload,
-                properties,
-                ..
-            } => {
-                let publication = Publication {
-                    topic: &topic,
-                    requirements,
-                    payload,
-                    properties,
-                    quota: asker.quota.into(),
-                };
-                let decision = self.publish(&client, publication);
-                Some(Reply::Flow {
-                    client,
-                    topic,
-                    requirements,
-                    decision,
-                })
-            }
-            Ask::Subscribe {
-                conn,
-                filters,
-                requirements,
-            } => {
-                let subscriptions = filters.iter().map(|filter| Subscription {
-                    filter: (&**filter).into(),
-                    requirements,
-                });
-                let subscriptions: Vec<_> = subscriptions.collect();
-                let subscribed = self.subscribe(&client, &subscriptions);
-                let verdicts = subscribed.verdicts.into_iter().map(FilterVerdict::from);
-                let decision = SubscriptionDecision {
-                    verdicts: filters.into_iter().zip(verdicts).collect(),
-                    answer: subscribed.answer,
-                };
-                Some(Reply::Subscription {
-                    conn,
-                    client,
-                    decision,
-                })
+        let mut work = Work::new(request, transport);
+        loop {
+            let mut units = SLICE;
+            match self.work(work, &mut units) {
+                Progress::Done(reply) => return reply,
+                Progress::Left(left) => work = left,
             }
         }
     }

@@ -25,12 +25,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_codec::{QoS, topic};
+use punctual_codec::QoS;
 use punctual_model::srt::{Channel, Peer, Request, State};
 use punctual_model::{Answer, Requirements, Status};
 
 use crate::answer::Reply;
 use crate::demand::{Demand, Sizes};
+use crate::levels::{Levels, plain};
 use crate::manager::{
     Change, Client, Decision, Publication, Quota, Subscribed, Subscription, flow_id, refusal,
 };
@@ -79,9 +80,10 @@ enum Service {
     Late,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Subscriber {
-    subscription: Subscription,
+    /// The receiver's own; only the deadline counts.
+    requirements: Requirements,
     service: Service,
 }
 
@@ -89,7 +91,8 @@ struct Subscriber {
 struct Known {
     client: Client,
     ends: Option<Ends>,
-    subscriptions: Vec<Subscriber>,
+    /// By their filters.
+    subscriptions: BTreeMap<Arc<str>, Subscriber>,
     /// Identifiers of its flows.
     flows: BTreeSet<Arc<str>>,
 }
@@ -139,6 +142,12 @@ pub struct Envoy {
     table: Box<dyn Table>,
     clients: BTreeMap<Arc<str>, Known>,
     flows: BTreeMap<Arc<str>, Record>,
+    /// Clients and filters that they have, by these filters.
+    subscribers: Levels<(Arc<str>, Arc<str>)>,
+    /// Flows by their topics.
+    topics: Levels<Arc<str>>,
+    /// Clients by their ends.
+    peers: BTreeMap<Peer, BTreeSet<Arc<str>>>,
     changes: Vec<Change>,
     joins: BTreeMap<u64, Join>,
     /// Joins that wait for others to be decided.
@@ -173,6 +182,9 @@ impl Envoy {
             table,
             clients: BTreeMap::new(),
             flows: BTreeMap::new(),
+            subscribers: Levels::default(),
+            topics: Levels::default(),
+            peers: BTreeMap::new(),
             changes: Vec::new(),
             joins: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -252,13 +264,13 @@ impl Envoy {
                 break;
             };
             let filter = &subscription.filter;
-            known
-                .subscriptions
-                .retain(|s| s.subscription.filter != *filter);
-            known.subscriptions.push(Subscriber {
-                subscription: subscription.clone(),
+            let subscriber = Subscriber {
+                requirements: subscription.requirements,
                 service: Service::Asked,
-            });
+            };
+            known.subscriptions.insert(filter.clone(), subscriber);
+            let value = (client.id.clone(), filter.clone());
+            self.subscribers.insert(plain(filter), value);
             self.join(&client.id, filter, Some((number, at)));
         }
         self.start_joins();
@@ -270,16 +282,20 @@ impl Envoy {
 
     /// A client has given up filters.
     pub fn unsubscribe(&mut self, client: &str, session: u64, filters: &[impl AsRef<str>]) {
-        let Some(known) = self.clients.get_mut(client) else {
+        let Some((id, known)) = self.clients.get_key_value(client) else {
             return;
         };
         if known.client.session != session {
             return;
         }
-        known.subscriptions.retain(|subscriber| {
-            let filter = &*subscriber.subscription.filter;
-            !filters.iter().any(|gone| gone.as_ref() == filter)
-        });
+        let id = id.clone();
+        for filter in filters {
+            let known = self.clients.get_mut(&id);
+            let gone = known.and_then(|it| it.subscriptions.remove_entry(filter.as_ref()));
+            if let Some((filter, _)) = gone {
+                self.forget_filter(&id, filter);
+            }
+        }
         for id in self.flows_matching(filters) {
             self.renew(&id);
         }
@@ -312,6 +328,18 @@ impl Envoy {
             _ => self.conclude(&id, channel),
         }
         self.start_joins();
+    }
+
+    fn forget_flow(&mut self, id: &Arc<str>) -> Option<Record> {
+        let record = self.flows.remove(id)?;
+        self.topics.remove(&record.topic, id);
+        Some(record)
+    }
+
+    /// A client has a filter no more.
+    fn forget_filter(&mut self, client: &Arc<str>, filter: Arc<str>) {
+        let name = plain(&filter).to_owned();
+        self.subscribers.remove(&name, &(client.clone(), filter));
     }
 
     /// What happened to others since the last call, and what was decided since.
@@ -374,6 +402,9 @@ impl Envoy {
                 self.flows.len()
             ));
         }
+        if known.is_none() {
+            self.topics.insert(publication.topic, id.clone());
+        }
         let record = self.flows.entry(id.clone()).or_insert_with(|| Record {
             client: client.id.clone(),
             topic: publication.topic.into(),
@@ -400,7 +431,7 @@ impl Envoy {
             Err(why) => {
                 let fresh = self.flows.get(id).is_some_and(|r| r.row.is_none());
                 if fresh {
-                    self.flows.remove(id);
+                    self.forget_flow(id);
                 } else if let Some(record) = self.flows.get_mut(id) {
                     (record.terms, record.quota) = before;
                 }
@@ -571,10 +602,6 @@ impl Envoy {
 
 fn unknown(client: &str) -> String {
     format!("the address of client {client} is not known, and the network asks for it")
-}
-
-fn matches(filter: &str, topic: &str) -> bool {
-    topic::matches(topic::split_share(filter).1, topic)
 }
 
 /// Why a flow is not asked for.

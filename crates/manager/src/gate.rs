@@ -1,7 +1,9 @@
 //! Who is let in: the flows that are admitted, and their bounds.
 
 use punctual_analysis::{Admission, Explanation, LinkLoad, Reason, Refusal, Remedy, link_loads};
-use punctual_model::network::{Flow, Network, Topology};
+use punctual_model::network::{Flow, Network};
+
+use crate::map::Host;
 
 /// Streams of other flows that a decision may look at: some ten milliseconds
 /// of work. What is not decided by then is refused.
@@ -54,9 +56,11 @@ impl Gate {
         self.admission.replace(out, new)
     }
 
-    /// The network has grown by nodes and links at the end of its lists.
-    pub(crate) fn grow(&mut self, topology: Topology) {
-        self.admission.grow(topology);
+    /// The network has grown by a host.
+    pub(crate) fn add_host(&mut self, host: &Host) {
+        // The map has found nothing wrong with it.
+        let node = std::slice::from_ref(&host.node);
+        let _ = self.admission.extend(node, &host.links);
     }
 
     /// The network with the admitted flows.

@@ -18,6 +18,7 @@ mod answer;
 mod demand;
 mod envoy;
 mod gate;
+mod levels;
 mod manager;
 mod map;
 mod place;
@@ -28,9 +29,9 @@ mod tests;
 pub use answer::Reply;
 pub use envoy::{Ends, Envoy, Table};
 pub use manager::{
-    Change, Client, Decision, ExplanationView, FlowView, Manager, PartView, Publication, Quota,
-    ReceiverView, SavedClient, SavedFlow, SavedSubscription, State, StateError, Subscribed,
-    Subscription, Verdict,
+    Change, Client, Decision, ExplanationView, FlowView, Manager, PartView, Progress, Publication,
+    Quota, ReceiverView, SLICE, SavedClient, SavedFlow, SavedSubscription, State, StateError,
+    Subscribed, Subscription, Verdict, Work,
 };
 pub use place::{PlaceRule, Who};
 pub use settings::{Service, Settings, Star};

@@ -1,27 +1,35 @@
 //! The state: clients, subscriptions, flows; and what every event does to it.
 
+#[cfg(test)]
+mod consistent;
 mod draft;
 mod state;
 mod view;
+mod work;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use punctual_analysis::Reason;
-use punctual_codec::topic;
 use punctual_model::network::{Flow, NetworkError};
 use punctual_model::wire::{Carriage, Transport};
 use punctual_model::{Answer, Conditions, Grant, Requirements, Status};
 
 use crate::demand::{Demand, Sizes};
 use crate::gate::{Gate, Refused};
+use crate::levels::{Levels, plain};
 use crate::map::Map;
 use crate::settings::Settings;
 use draft::Draft;
 pub use state::{SavedClient, SavedFlow, SavedSubscription, State, StateError};
+pub(crate) use view::Room;
 pub use view::{ExplanationView, FlowView, PartView, ReceiverView};
+pub use work::{Progress, SLICE, Work};
+
+/// Looks at a tree of topics that cost as much as a filter otherwise does.
+const LOOKS: u64 = 64;
 
 /// A client as the broker knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,9 +200,10 @@ pub enum Change {
     },
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Subscriber {
-    subscription: Subscription,
+    /// The receiver's own; only the deadline counts.
+    requirements: Requirements,
     served: bool,
     /// The receiver's own deadline counts.
     with_deadline: bool,
@@ -205,9 +214,12 @@ struct Known {
     client: Client,
     /// Its node; or why it has none.
     place: Result<String, String>,
-    subscriptions: Vec<Subscriber>,
+    /// By their filters.
+    subscriptions: BTreeMap<Arc<str>, Subscriber>,
     /// Identifiers of its flows.
     flows: BTreeSet<Arc<str>>,
+    /// Its session is over, and not all of it has been taken away.
+    ending: bool,
 }
 
 /// A flow that is admitted.
@@ -223,10 +235,12 @@ struct Record {
     grant: Grant,
     /// The bound that the grant's tolerance allows for, ns.
     assumed: u64,
-    /// Those with paths of their own, in the order of the paths.
-    receivers: Vec<Arc<str>>,
-    /// Those that are served without a link.
-    local: Vec<Arc<str>>,
+    /// As the analysis has it.
+    admitted: Arc<Flow>,
+    /// Those with paths of their own, in the order of the paths and of their names.
+    receivers: Arc<[Arc<str>]>,
+    /// Those that are served without a link, in the order of their names.
+    local: Arc<[Arc<str>]>,
     /// Made over the API, not by the client.
     fixed: bool,
 }
@@ -240,6 +254,25 @@ struct Request {
     quota: Quota,
     /// The priority that it had, where it states none.
     priority: Option<u8>,
+}
+
+/// What has been decided about filters of a SUBSCRIBE.
+#[derive(Debug, Clone, Default)]
+struct Joining {
+    verdicts: Vec<Verdict>,
+    reasons: Vec<String>,
+    /// Flows that the filters match.
+    flows: BTreeSet<Arc<str>>,
+}
+
+/// What is there of another session of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// It is over, and has to go before what this one brings.
+    Older,
+    /// This one is over.
+    Newer,
 }
 
 /// A flow: which, and whose.
@@ -263,16 +296,26 @@ impl Name {
 /// See the crate.
 #[derive(Debug, Clone)]
 pub struct Manager {
-    settings: Settings,
-    map: Map,
+    settings: Arc<Settings>,
+    map: Arc<Map>,
     gate: Gate,
     clients: BTreeMap<Arc<str>, Known>,
     flows: BTreeMap<Arc<str>, Record>,
+    /// Clients and filters that they have, by these filters.
+    subscribers: Levels<(Arc<str>, Arc<str>)>,
+    /// Admitted flows by their topics.
+    topics: Levels<Arc<str>>,
+    /// Admitted flows by who receives them.
+    received: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     wishes: BTreeMap<(Arc<str>, Arc<str>), Request>,
     changes: Vec<Change>,
     /// Something has gone, and the wishes after this one have not been looked
     /// at since.
     released: Option<(Arc<str>, Arc<str>)>,
+    /// What is to be kept, as it was when it was last asked for.
+    saved: BTreeMap<Arc<str>, Arc<SavedClient>>,
+    /// Clients of whom that may be another one now.
+    stale: BTreeSet<Arc<str>>,
     /// What is to be kept has changed since it was last asked for.
     dirty: bool,
     rejected: u64,
@@ -284,8 +327,12 @@ impl Manager {
     /// # Errors
     /// What is wrong with the network or the settings, or that the network's
     /// own flows do not keep their deadlines.
-    pub fn new(settings: Settings) -> Result<Self, NetworkError> {
+    pub fn new(mut settings: Settings) -> Result<Self, NetworkError> {
         let (mut map, network) = Map::new(&settings)?;
+        // It is in the map.
+        settings.network = None;
+        let mut gate =
+            Gate::new(network).map_err(|Refused(why)| NetworkError::new("flows", why))?;
         for rule in &settings.places {
             if !map.is_star() && !map.has(&rule.node) {
                 let problem = "is not among the nodes; add it or correct the name";
@@ -296,23 +343,27 @@ impl Manager {
         if map.is_star() {
             // Found while nobody waits for it.
             for rule in &settings.places {
-                if !map.has(&rule.node) {
-                    map.add_host(&rule.node);
+                if !map.has(&rule.node)
+                    && let Some(host) = map.add_host(&rule.node)
+                {
+                    gate.add_host(&host);
                 }
             }
         }
-        let mut gate =
-            Gate::new(network).map_err(|Refused(why)| NetworkError::new("flows", why))?;
-        gate.grow(map.topology.clone());
         Ok(Self {
-            settings,
-            map,
+            settings: Arc::new(settings),
+            map: Arc::new(map),
             gate,
             clients: BTreeMap::new(),
             flows: BTreeMap::new(),
+            subscribers: Levels::default(),
+            topics: Levels::default(),
+            received: BTreeMap::new(),
             wishes: BTreeMap::new(),
             changes: Vec::new(),
             released: None,
+            saved: BTreeMap::new(),
+            stale: BTreeSet::new(),
             dirty: false,
             rejected: 0,
         })
@@ -398,38 +449,78 @@ impl Manager {
                 answer: None,
             };
         }
-        let mut verdicts = Vec::with_capacity(subscriptions.len());
-        let mut reasons = Vec::new();
+        let mut joining = Joining::default();
         for subscription in subscriptions {
-            let (verdict, reason) = self.subscribe_one(&client.id, subscription);
-            verdicts.push(verdict);
-            reasons.extend(reason);
+            self.subscribe_one(&client.id, subscription, &mut joining);
         }
-        let bound = self.bound_to(&client.id, subscriptions);
+        self.joined(&client.id, joining)
+    }
+
+    /// What becomes of a SUBSCRIBE of which each filter has been decided about.
+    fn joined(&self, client: &str, joining: Joining) -> Subscribed {
+        let Joining {
+            verdicts,
+            reasons,
+            flows,
+        } = joining;
+        let bound = self.bound_to(client, flows);
         Subscribed::of(verdicts, &reasons, bound)
     }
 
     /// A client has given up filters.
     pub fn unsubscribe(&mut self, client: &str, session: u64, filters: &[impl AsRef<str>]) {
-        let Some(known) = self.clients.get_mut(client) else {
-            return;
-        };
-        if known.client.session != session {
-            return;
+        let mut filters = filters.iter().map(AsRef::as_ref);
+        self.unsubscribe_some(client, session, &mut filters, &mut u64::MAX.clone());
+    }
+
+    /// Takes filters away until the units are used up.
+    fn unsubscribe_some<'a>(
+        &mut self,
+        client: &str,
+        session: u64,
+        filters: &mut impl Iterator<Item = &'a str>,
+        units: &mut u64,
+    ) {
+        let known = self.clients.get(client);
+        let is_this = known.is_some_and(|known| known.client.session == session);
+        let mut affected = BTreeSet::new();
+        let mut any = false;
+        while *units > 0
+            && let Some(filter) = filters.next()
+        {
+            *units = units.saturating_sub(1);
+            if is_this && self.remove_subscription(client, filter).is_some() {
+                any = true;
+                let (flows, cost) = self.flows_matching(filter);
+                affected.extend(flows);
+                *units = units.saturating_sub(cost);
+            }
         }
-        let before = known.subscriptions.len();
-        known.subscriptions.retain(|subscriber| {
-            let filter = &*subscriber.subscription.filter;
-            !filters.iter().any(|gone| gone.as_ref() == filter)
-        });
-        if known.subscriptions.len() == before {
-            return;
+        if any {
+            self.touch(client);
+            self.relax(affected.into_iter().collect());
+            self.forget_if_idle(client);
         }
-        self.dirty = true;
-        let of: Vec<&str> = filters.iter().map(AsRef::as_ref).collect();
-        let affected = self.flows_matching(&of);
-        self.relax(affected);
-        self.forget_if_idle(client);
+    }
+
+    /// Whether a client has a filter no more that it had.
+    fn remove_subscription(&mut self, client: &str, filter: &str) -> Option<Subscriber> {
+        let (owner, _) = self.clients.get_key_value(client)?;
+        let owner = owner.clone();
+        let known = self.clients.get_mut(client)?;
+        let (filter, gone) = known.subscriptions.remove_entry(filter)?;
+        let name = plain(&filter).to_owned();
+        self.subscribers.remove(&name, &(owner, filter));
+        Some(gone)
+    }
+
+    /// Gives a client a filter, in the place of what it has under it.
+    fn put_subscription(&mut self, client: &Arc<str>, filter: &Arc<str>, subscriber: Subscriber) {
+        if let Some(known) = self.clients.get_mut(client) {
+            known.subscriptions.insert(filter.clone(), subscriber);
+            let value = (client.clone(), filter.clone());
+            self.subscribers.insert(plain(filter), value);
+        }
     }
 
     /// A session has ended, and with it its flows and subscriptions.
@@ -443,12 +534,9 @@ impl Manager {
     /// Ends what was restored after a restart and nobody has come back for,
     /// except what was made over the API.
     pub fn give_up_restored(&mut self) {
-        let clients = self.clients.iter();
-        let gone = clients.filter(|(_, known)| known.client.session == 0);
-        let gone: Vec<Arc<str>> = gone.map(|(id, _)| id.clone()).collect();
-        for client in gone {
-            self.end(&client);
-        }
+        let mut reached = None;
+        let mut units = u64::MAX;
+        while !self.give_up_some(&mut reached, &mut units) {}
     }
 
     /// Looks again at what was rejected, if something has gone since then: at
@@ -546,17 +634,27 @@ impl Manager {
         self.wishes.len()
     }
 
+    /// What is there of another session of a client.
+    fn before(&self, client: &Client) -> Before {
+        let Some(known) = self.clients.get(&client.id) else {
+            return Before::Nothing;
+        };
+        match (known.client.session, client.session) {
+            _ if known.ending => Before::Older,
+            (0, _) | (_, 0) => Before::Nothing,
+            (old, new) if old == new => Before::Nothing,
+            (old, new) if new < old => Before::Newer,
+            _ => Before::Older,
+        }
+    }
+
     /// Notes who and where a client is. False if a newer session has its
     /// identifier.
     fn meet(&mut self, client: &Client) -> bool {
-        if let Some(known) = self.clients.get(&client.id) {
-            let (old, new) = (known.client.session, client.session);
-            if old != 0 && new != 0 && old != new {
-                if new < old {
-                    return false;
-                }
-                self.end(&client.id);
-            }
+        match self.before(client) {
+            Before::Nothing => {}
+            Before::Older => self.end(&client.id),
+            Before::Newer => return false,
         }
         let place = self.place(client);
         let known = self
@@ -565,10 +663,14 @@ impl Manager {
             .or_insert_with(|| Known {
                 client: client.clone(),
                 place: place.clone(),
-                subscriptions: Vec::new(),
+                subscriptions: BTreeMap::new(),
                 flows: BTreeSet::new(),
+                ending: false,
             });
         let moved = known.place != place || known.client.transport != client.transport;
+        if moved || known.client != *client {
+            self.stale.insert(client.id.clone());
+        }
         known.client = client.clone();
         known.place = place;
         if moved {
@@ -598,12 +700,12 @@ impl Manager {
                 None => format!("client {id}"),
             };
             if !self.map.has(&host) {
-                if !self.map.add_host(&host) {
+                let Some(added) = Arc::make_mut(&mut self.map).add_host(&host) else {
                     return Err(format!(
                         "the network has no room for host {host} (admission.max_hosts)"
                     ));
-                }
-                self.gate.grow(self.map.topology.clone());
+                };
+                self.gate.add_host(&added);
             }
             return Ok(host);
         }
@@ -623,27 +725,25 @@ impl Manager {
     /// A client is somewhere else now: what it receives and sends takes other
     /// ways. Others keep their bounds; what does not fit is best effort.
     fn moved(&mut self, client: &Arc<str>) {
-        let received: Vec<Arc<str>> = self
-            .flows
-            .iter()
-            .filter(|(_, record)| {
-                record.client != *client
-                    && (record.receivers.contains(client) || record.local.contains(client))
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
+        let received = self.received.get(client).into_iter().flatten();
+        let is_own = |id: &Arc<str>| {
+            let record = self.flows.get(id);
+            record.is_some_and(|record| record.client == *client)
+        };
+        let received: Vec<_> = received.filter(|id| !is_own(id)).cloned().collect();
         if let Err(Refused(why)) = self.redraft(&received) {
+            self.touch(client);
             let Some(known) = self.clients.get_mut(client) else {
                 return;
             };
             let session = known.client.session;
-            self.dirty = true;
-            for subscriber in known.subscriptions.iter_mut().filter(|s| s.served) {
+            let served = known.subscriptions.iter_mut().filter(|(_, s)| s.served);
+            for (filter, subscriber) in served {
                 subscriber.served = false;
                 self.changes.push(Change::Subscription {
                     client: client.clone(),
                     session,
-                    filter: subscriber.subscription.filter.clone(),
+                    filter: filter.clone(),
                     served: false,
                     reason: why.clone(),
                 });
@@ -754,26 +854,26 @@ impl Manager {
 
     /// Receivers of a topic whose own deadline cannot be kept are told so.
     fn no_own_deadline(&mut self, id: &str, topic: &str) {
-        for (client, known) in &mut self.clients {
-            for subscriber in &mut known.subscriptions {
-                let Subscription {
+        let having = self.subscribers.of_topic(topic).into_iter().cloned();
+        let having: BTreeSet<(Arc<str>, Arc<str>)> = having.collect();
+        for (client, filter) in having {
+            let Some(known) = self.clients.get_mut(&client) else {
+                continue;
+            };
+            let Some(subscriber) = known.subscriptions.get_mut(&filter) else {
+                continue;
+            };
+            if subscriber.requirements.deadline.is_some() && subscriber.with_deadline {
+                subscriber.with_deadline = false;
+                self.stale.insert(client.clone());
+                self.dirty = true;
+                self.changes.push(Change::Subscription {
+                    session: known.client.session,
+                    served: subscriber.served,
+                    reason: format!("flow {id} cannot keep the receiver's own deadline"),
+                    client,
                     filter,
-                    requirements,
-                } = &subscriber.subscription;
-                if requirements.deadline.is_some()
-                    && subscriber.with_deadline
-                    && topic::matches(topic::split_share(filter).1, topic)
-                {
-                    subscriber.with_deadline = false;
-                    self.dirty = true;
-                    self.changes.push(Change::Subscription {
-                        client: client.clone(),
-                        session: known.client.session,
-                        filter: filter.clone(),
-                        served: subscriber.served,
-                        reason: format!("flow {id} cannot keep the receiver's own deadline"),
-                    });
-                }
+                });
             }
         }
     }
@@ -824,15 +924,22 @@ impl Manager {
             bandwidth: draft.bandwidth(&demand),
             grant,
             assumed,
-            receivers: draft.receivers,
-            local: draft.local,
+            admitted: Arc::new(draft.flow),
+            receivers: draft.receivers.into(),
+            local: draft.local.into(),
             fixed,
         };
-        self.flows.insert(name.id.clone(), record);
+        self.topics.insert(&record.topic, name.id.clone());
+        for receiver in record.receivers.iter().chain(&*record.local) {
+            add_to(&mut self.received, receiver, &name.id);
+        }
+        if let Some(before) = self.flows.insert(name.id.clone(), record) {
+            self.no_longer_received(&name.id, &before.receivers, &before.local);
+        }
         if let Some(known) = self.clients.get_mut(&name.client) {
             known.flows.insert(name.id.clone());
         }
-        self.dirty = true;
+        self.touch(&name.client);
         self.widen();
         bound
     }
@@ -877,51 +984,69 @@ impl Manager {
             .collect()
     }
 
+    /// Decides about a filter of a SUBSCRIBE. What that cost, if no flows had to be
+    /// drawn up anew for it.
     fn subscribe_one(
         &mut self,
         client: &Arc<str>,
         subscription: &Subscription,
+        joining: &mut Joining,
+    ) -> Option<u64> {
+        let (affected, cost) = self.flows_matching(&subscription.filter);
+        let (verdict, reason) = self.decide_subscription(client, subscription, &affected);
+        joining.verdicts.push(verdict);
+        joining.reasons.extend(reason);
+        let cost = affected.is_empty().then_some(1 + cost);
+        joining.flows.extend(affected);
+        cost
+    }
+
+    fn decide_subscription(
+        &mut self,
+        client: &Arc<str>,
+        subscription: &Subscription,
+        affected: &[Arc<str>],
     ) -> (Verdict, Option<String>) {
         let filter = &subscription.filter;
-        let Some(known) = self.clients.get_mut(client) else {
+        let Some(known) = self.clients.get(client) else {
             return (Verdict::BestEffort, None);
         };
-        let before = known.subscriptions.clone();
-        known
-            .subscriptions
-            .retain(|s| s.subscription.filter != *filter);
-        known.subscriptions.push(Subscriber {
-            subscription: subscription.clone(),
-            served: known.place.is_ok(),
-            with_deadline: true,
-        });
+        let before = known.subscriptions.get(filter).copied();
         let homeless = known.place.clone().err();
-        self.dirty = true;
-        let affected = self.flows_matching(&[filter]);
-        let mut reason = match self.redraft(&affected) {
+        let mut subscriber = Subscriber {
+            requirements: subscription.requirements,
+            served: homeless.is_none(),
+            with_deadline: true,
+        };
+        self.put_subscription(client, filter, subscriber);
+        self.touch(client);
+        let mut reason = match self.redraft(affected) {
             Ok(()) => match homeless {
                 Some(why) if !affected.is_empty() => return (Verdict::BestEffort, Some(why)),
                 _ => return (Verdict::Served, None),
             },
             Err(Refused(why)) => why,
         };
-        let mut retry = |change: fn(&mut Subscriber)| {
-            let known = self.clients.get_mut(client);
-            let subscribers = known.into_iter().flat_map(|k| k.subscriptions.last_mut());
-            subscribers.for_each(change);
-            self.redraft(&affected)
+        let mut retry = |subscriber: Subscriber| {
+            self.put_subscription(client, filter, subscriber);
+            self.redraft(affected)
         };
-        if subscription.requirements.deadline.is_some()
-            && retry(|s| s.with_deadline = false).is_ok()
-        {
-            reason.push_str("; the publisher's deadline is kept, not the receiver's own");
+        if subscription.requirements.deadline.is_some() {
+            subscriber.with_deadline = false;
+            if retry(subscriber).is_ok() {
+                reason.push_str("; the publisher's deadline is kept, not the receiver's own");
+                return (Verdict::BestEffort, Some(reason));
+            }
+        }
+        subscriber.served = false;
+        if retry(subscriber).is_ok() {
             return (Verdict::BestEffort, Some(reason));
         }
-        if retry(|s| s.served = false).is_ok() {
-            return (Verdict::BestEffort, Some(reason));
-        }
-        if let Some(known) = self.clients.get_mut(client) {
-            known.subscriptions = before;
+        match before {
+            Some(before) => self.put_subscription(client, filter, before),
+            None => {
+                self.remove_subscription(client, filter);
+            }
         }
         (Verdict::Refused, Some(reason))
     }
@@ -942,11 +1067,14 @@ impl Manager {
             let draft = self.draft(&name, &record.demand, true).map_err(Refused)?;
             drafts.push((id.clone(), draft));
         }
-        let names: Vec<&str> = drafts.iter().map(|(id, _)| &**id).collect();
-        let flows: Vec<Flow> = drafts.iter().map(|(_, draft)| draft.flow.clone()).collect();
-        if names.is_empty() || self.is_same(&flows) {
+        if drafts
+            .iter()
+            .all(|(id, draft)| self.is_same(id, &draft.flow))
+        {
             return Ok(());
         }
+        let names: Vec<&str> = drafts.iter().map(|(id, _)| &**id).collect();
+        let flows: Vec<Flow> = drafts.iter().map(|(_, draft)| draft.flow.clone()).collect();
         self.gate.replace(&names, flows)?;
         let mut policed_anew = Vec::new();
         for (id, draft) in drafts {
@@ -955,9 +1083,15 @@ impl Manager {
                 // The publisher may be nearer than it was.
                 let tolerance = draft.tolerance(record.assumed);
                 if std::mem::replace(&mut record.grant.tolerance_ns, tolerance) != tolerance {
-                    policed_anew.push(id);
+                    policed_anew.push(id.clone());
                 }
-                (record.receivers, record.local) = (draft.receivers, draft.local);
+                record.admitted = Arc::new(draft.flow);
+                for receiver in draft.receivers.iter().chain(&draft.local) {
+                    add_to(&mut self.received, receiver, &id);
+                }
+                let receivers = std::mem::replace(&mut record.receivers, draft.receivers.into());
+                let local = std::mem::replace(&mut record.local, draft.local.into());
+                self.no_longer_received(&id, &receivers, &local);
             }
         }
         self.widen();
@@ -967,18 +1101,23 @@ impl Manager {
         Ok(())
     }
 
-    /// Whether these flows are admitted exactly as they are.
-    fn is_same(&self, flows: &[Flow]) -> bool {
-        let admitted: HashMap<&str, &Flow> = self
-            .gate
-            .network()
-            .flows
-            .iter()
-            .map(|flow| (flow.id.as_str(), flow))
-            .collect();
-        flows
-            .iter()
-            .all(|flow| admitted.get(flow.id.as_str()) == Some(&flow))
+    /// Whether a flow is admitted exactly as it is.
+    fn is_same(&self, id: &str, flow: &Flow) -> bool {
+        let record = self.flows.get(id);
+        record.is_some_and(|record| *record.admitted == *flow)
+    }
+
+    /// A flow went to these receivers; which of them are none any more is noted.
+    fn no_longer_received(&mut self, id: &str, receivers: &[Arc<str>], local: &[Arc<str>]) {
+        for receiver in receivers.iter().chain(local) {
+            let stays = self.flows.get(id).is_some_and(|it| it.goes_to(receiver));
+            if !stays && let Some(flows) = self.received.get_mut(receiver) {
+                flows.remove(id);
+                if flows.is_empty() {
+                    self.received.remove(receiver);
+                }
+            }
+        }
     }
 
     /// Takes from flows what they no longer need. That cannot be refused; were
@@ -989,38 +1128,95 @@ impl Manager {
     }
 
     fn drop_flow(&mut self, id: &str) -> Option<Record> {
-        let record = self.flows.remove(id)?;
-        let _ = self.gate.replace(&[id], Vec::new());
-        if let Some(known) = self.clients.get_mut(&record.client) {
-            known.flows.remove(id);
+        self.drop_flows(&[id]).pop()
+    }
+
+    /// Drops flows: together that is much less work than one after the other.
+    fn drop_flows(&mut self, ids: &[&str]) -> Vec<Record> {
+        let mut dropped = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some((id, record)) = self.flows.remove_entry(*id) else {
+                continue;
+            };
+            self.topics.remove(&record.topic, &id);
+            self.no_longer_received(&id, &record.receivers, &record.local);
+            if let Some(known) = self.clients.get_mut(&record.client) {
+                known.flows.remove(&id);
+            }
+            self.touch(&record.client);
+            dropped.push(record);
         }
-        self.released = Some(<(Arc<str>, Arc<str>)>::default());
-        self.dirty = true;
-        Some(record)
+        if !dropped.is_empty() {
+            let _ = self.gate.replace(ids, Vec::new());
+            self.released = Some(<(Arc<str>, Arc<str>)>::default());
+        }
+        dropped
     }
 
     /// A session is over. What was made over the API stays.
     fn end(&mut self, client: &str) {
+        while !self.end_some(client, &mut u64::MAX.clone()) {}
+    }
+
+    /// Takes away what a session had that is over: its flows, and its subscriptions
+    /// until the units are used up. True if nothing is left.
+    fn end_some(&mut self, client: &str, units: &mut u64) -> bool {
         let Some(known) = self.clients.get_mut(client) else {
-            return;
+            return true;
         };
+        let begins = !std::mem::replace(&mut known.ending, true);
         known.client.session = 0;
-        let flows = known.flows.clone();
-        let subscriptions = std::mem::take(&mut known.subscriptions);
-        self.wishes.retain(|(owner, _), _| **owner != *client);
-        for id in &flows {
-            if self.flows.get(id).is_some_and(|record| !record.fixed) {
-                self.drop_flow(id);
+        let flows = begins.then(|| known.flows.clone());
+        self.touch(client);
+        if let Some(flows) = flows {
+            let wishes: Vec<_> = self.wishes_of(client).cloned().collect();
+            for wish in wishes {
+                self.wishes.remove(&wish);
             }
+            let is_own = |id: &&str| self.flows.get(*id).is_some_and(|record| !record.fixed);
+            let flows: Vec<&str> = flows.iter().map(|id| &**id).filter(is_own).collect();
+            self.drop_flows(&flows);
         }
-        let filters: Vec<&str> = subscriptions
-            .iter()
-            .map(|s| &*s.subscription.filter)
-            .collect();
-        let affected = self.flows_matching(&filters);
-        self.relax(affected);
+        let mut affected = BTreeSet::new();
+        while *units > 0 {
+            let known = self.clients.get(client);
+            let Some((filter, _)) = known.and_then(|it| it.subscriptions.first_key_value()) else {
+                break;
+            };
+            let filter = filter.clone();
+            self.remove_subscription(client, &filter);
+            let (flows, cost) = self.flows_matching(&filter);
+            affected.extend(flows);
+            *units = units.saturating_sub(1 + cost);
+        }
+        self.relax(affected.into_iter().collect());
+        let left = self.clients.get_mut(client);
+        if left
+            .as_ref()
+            .is_some_and(|known| !known.subscriptions.is_empty())
+        {
+            return false;
+        }
+        if let Some(known) = left {
+            known.ending = false;
+        }
         self.forget_if_idle(client);
+        true
+    }
+
+    /// What is to be kept of a client has changed.
+    fn touch(&mut self, client: &str) {
         self.dirty = true;
+        if !self.stale.contains(client) {
+            self.stale.insert(client.into());
+        }
+    }
+
+    /// The rejected flows of a client.
+    fn wishes_of(&self, client: &str) -> impl Iterator<Item = &(Arc<str>, Arc<str>)> {
+        let first = (Arc::from(client), Arc::from(""));
+        let wishes = self.wishes.range(first..).map(|(wish, _)| wish);
+        wishes.take_while(move |(owner, _)| **owner == *client)
     }
 
     /// Clients that have nothing are not kept in mind.
@@ -1029,22 +1225,18 @@ impl Manager {
             .clients
             .get(client)
             .is_some_and(|known| known.flows.is_empty() && known.subscriptions.is_empty());
-        let wishes = self.wishes.keys().any(|(owner, _)| **owner == *client);
-        if idle && !wishes {
+        if idle && self.wishes_of(client).next().is_none() {
             self.clients.remove(client);
         }
     }
 
-    fn flows_matching(&self, filters: &[impl AsRef<str>]) -> Vec<Arc<str>> {
-        let matches = |topic: &str| {
-            let mut filters = filters.iter().map(|f| topic::split_share(f.as_ref()).1);
-            filters.any(|filter| topic::matches(filter, topic))
-        };
-        self.flows
-            .iter()
-            .filter(|(_, record)| matches(&record.topic))
-            .map(|(id, _)| id.clone())
-            .collect()
+    /// Flows with topics that a filter matches, by name; and what it cost to find
+    /// them, in units of a filter that needs but a few looks.
+    fn flows_matching(&self, filter: &str) -> (Vec<Arc<str>>, u64) {
+        let (flows, looks) = self.topics.search(plain(filter));
+        let mut flows: Vec<_> = flows.into_iter().cloned().collect();
+        flows.sort_unstable();
+        (flows, looks / LOOKS)
     }
 
     fn session_of(&self, client: &str) -> u64 {
@@ -1082,6 +1274,12 @@ impl Manager {
             });
         }
     }
+}
+
+/// Notes that a client receives a flow.
+fn add_to(received: &mut BTreeMap<Arc<str>, BTreeSet<Arc<str>>>, client: &Arc<str>, id: &Arc<str>) {
+    let flows = received.entry(client.clone()).or_default();
+    flows.insert(id.clone());
 }
 
 /// The largest of the bounds to a flow's destinations.

@@ -17,11 +17,17 @@ use crate::settings::{Settings, Star};
 /// The switch of a star.
 const SWITCH: &str = "switch";
 
+/// A host that was added to a star.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) node: NodeEntry,
+    /// To the switch, and from it.
+    pub(crate) links: [LinkEntry; 2],
+}
+
 /// Nodes, links and the ways between them and the broker.
 #[derive(Debug, Clone)]
 pub(crate) struct Map {
-    nodes: Vec<NodeEntry>,
-    links: Vec<LinkEntry>,
     pub(crate) topology: Topology,
     broker: String,
     entrance: String,
@@ -65,8 +71,6 @@ impl Map {
         let (entrance, server) = processor(&mut document, &broker, settings);
         let network = Network::new(&document)?;
         let mut map = Self {
-            nodes: document.nodes,
-            links: document.links,
             topology: network.topology.clone(),
             broker,
             entrance,
@@ -92,30 +96,31 @@ impl Map {
         self.topology.node(node).is_some()
     }
 
-    /// Adds a host to a star. False if there is no room.
-    pub(crate) fn add_host(&mut self, name: &str) -> bool {
-        let Some(star) = self.star else {
-            return false;
-        };
+    /// Adds a host to a star, and says what has been added to the network; `None`
+    /// if there is no room. Takes the same time however many hosts there are.
+    pub(crate) fn add_host(&mut self, name: &str) -> Option<Host> {
+        let star = self.star?;
         if self.hosts >= self.max_hosts {
-            return false;
+            return None;
         }
         self.hosts += 1;
-        self.nodes.push(NodeEntry {
-            id: name.into(),
-            ..NodeEntry::default()
-        });
-        for (from, to) in [(name, SWITCH), (SWITCH, name)] {
-            self.links.push(link(from, to, star.access_rate, self.mtu));
-        }
-        match Topology::new(&self.nodes, &self.links) {
-            Ok(topology) => self.topology = topology,
-            // Nothing in it can be wrong: the name is new and the rates were
-            // checked with the broker's.
-            Err(_) => return false,
-        }
-        self.find_ways();
-        true
+        let host = Host {
+            node: NodeEntry {
+                id: name.into(),
+                ..NodeEntry::default()
+            },
+            links: [(name, SWITCH), (SWITCH, name)]
+                .map(|(from, to)| link(from, to, star.access_rate, self.mtu)),
+        };
+        let first = self.topology.links.len();
+        let node = std::slice::from_ref(&host.node);
+        // Nothing in it can be wrong: the name is new and the rates were
+        // checked with the broker's.
+        self.topology.extend(node, &host.links).ok()?;
+        // Nobody's way leads through a host, so that the others stay as they are.
+        self.up.push(Some(first));
+        self.down.push(Some(first + 1));
+        Some(host)
     }
 
     /// The links from a node to the broker and through its processor; `None`

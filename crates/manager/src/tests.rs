@@ -59,6 +59,7 @@ fn bound(manager: &Manager, id: &str) -> u64 {
 /// Every admitted flow keeps its deadline, and what is analysed is what is
 /// admitted.
 fn check(manager: &Manager) {
+    manager.assert_consistent();
     let flows = &manager.network().flows;
     assert_eq!(flows.len(), manager.len());
     let bounds = punctual_analysis::analyze(manager.network());
@@ -595,6 +596,224 @@ fn flows_of_the_file_that_say_where_they_go_get_paths() {
         error.contains("to: \"z\" is not among the nodes"),
         "{error}"
     );
+}
+
+fn asker(id: &str, session: u64) -> punctual_broker::Asker {
+    punctual_broker::Asker {
+        client_id: id.into(),
+        session,
+        username: None,
+        peer: None,
+        local: None,
+        listener: None,
+        quota: Default::default(),
+    }
+}
+
+fn work(id: &str, session: u64, ask: punctual_broker::Ask) -> Work {
+    let asker = asker(id, session);
+    Work::new(
+        punctual_broker::AdmissionRequest { asker, ask },
+        Transport::Tcp,
+    )
+}
+
+fn subscribing(id: &str, session: u64, filters: &[String]) -> Work {
+    let ask = punctual_broker::Ask::Subscribe {
+        conn: punctual_broker::ConnId {
+            slot: 1,
+            generation: 1,
+        },
+        filters: filters.iter().map(|filter| (&**filter).into()).collect(),
+        requirements: Requirements::NONE,
+    };
+    work(id, session, ask)
+}
+
+/// Works on it in slices, and calls something between two of them; how many there
+/// were.
+fn finish(
+    manager: &mut Manager,
+    mut work: Work,
+    mut between: impl FnMut(&mut Manager),
+) -> (usize, Option<Reply>) {
+    for slices in 1.. {
+        let mut units = SLICE;
+        match manager.work(work, &mut units) {
+            Progress::Done(reply) => return (slices, reply),
+            Progress::Left(left) => work = left,
+        }
+        assert_eq!(units, 0, "a slice that is not used up");
+        between(manager);
+    }
+    unreachable!()
+}
+
+fn many(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("many/{n}")).collect()
+}
+
+#[test]
+fn long_questions_are_worked_on_in_slices_and_others_are_answered_between() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let filters = [many(2000), vec!["t".into(), "+".into()]].concat();
+    let mut published = 0;
+    let publish = |manager: &mut Manager| {
+        let p = client(&format!("p{published}"), 1);
+        published += 1;
+        let decision = manager.publish(&p, publication("t", "deadline=90ms, period=90ms"));
+        assert_eq!(status(&decision), Status::Admitted);
+    };
+    let (slices, reply) = finish(&mut manager, subscribing("s", 1, &filters), publish);
+    assert_eq!((slices, published), (5, 4));
+    let Some(Reply::Subscription { decision, .. }) = reply else {
+        panic!("no answer")
+    };
+    let decided = decision.verdicts.iter().map(|(filter, _)| &**filter);
+    assert!(decided.eq(filters.iter().map(|filter| &**filter)));
+    assert_eq!(decision.answer.unwrap().status, Some(Status::Admitted));
+    assert_eq!(manager.view("t@p0").unwrap().receivers.len(), 1);
+    check(&manager);
+    // Another session comes when the first slice of its end is done.
+    let ended = work("s", 1, punctual_broker::Ask::Ended);
+    let (slices, _) = finish(&mut manager, ended, |manager| {
+        let views = manager.views(None, usize::MAX);
+        assert_eq!(views.len(), 4);
+    });
+    assert!(slices > 4, "{slices}");
+    assert!(manager.state().clients.iter().all(|saved| saved.id != "s"));
+    check(&manager);
+}
+
+#[test]
+fn filters_that_many_topics_have_to_be_compared_with_take_more_of_a_slice() {
+    let mut manager = Manager::new(settings()).unwrap();
+    for n in 0..500 {
+        let topic = format!("{n}/a");
+        let stated = publication(&topic, "deadline=1000s, period=1000s");
+        assert_eq!(
+            status(&manager.publish(&client("p", 1), stated)),
+            Status::Admitted
+        );
+    }
+    let filters: Vec<_> = (0..512).map(|n| format!("+/none/{n}")).collect();
+    let (slices, _) = finish(&mut manager, subscribing("s", 1, &filters), |_| {});
+    assert!(slices >= 8, "{slices}");
+    let ended = work("s", 1, punctual_broker::Ask::Ended);
+    let (slices, _) = finish(&mut manager, ended, |_| {});
+    assert!(slices >= 8, "{slices}");
+}
+
+#[test]
+fn what_is_left_of_an_older_session_goes_before_anything_of_a_newer_one() {
+    let mut manager = Manager::new(settings()).unwrap();
+    finish(&mut manager, subscribing("s", 1, &many(2000)), |_| {});
+    // In slices, too.
+    let (slices, _) = finish(&mut manager, subscribing("s", 2, &["t".into()]), |_| {});
+    assert!(slices > 4, "{slices}");
+    let state = manager.state();
+    assert_eq!(state.clients[0].subscriptions.len(), 1);
+    check(&manager);
+    // And if its own end has begun.
+    finish(&mut manager, subscribing("s", 2, &many(2000)), |_| {});
+    let mut units = SLICE;
+    let ended = work("s", 2, punctual_broker::Ask::Ended);
+    let Progress::Left(ended) = manager.work(ended, &mut units) else {
+        panic!("all at once")
+    };
+    manager.subscribe(&client("s", 3), &[subscription("u", "")]);
+    assert_eq!(manager.state().clients[0].subscriptions.len(), 1);
+    drop(ended);
+    let given_up: Vec<Box<str>> = many(600).into_iter().map(String::into).collect();
+    finish(&mut manager, subscribing("s", 3, &many(700)), |_| {});
+    let giving_up = Work::giving_up(client("s", 3), given_up);
+    let (slices, _) = finish(&mut manager, giving_up, |_| {});
+    assert_eq!(slices, 3);
+    assert_eq!(manager.state().clients[0].subscriptions.len(), 101);
+    check(&manager);
+}
+
+#[test]
+fn what_nobody_comes_back_for_goes_in_slices() {
+    let mut manager = Manager::new(settings()).unwrap();
+    for n in 0..50 {
+        let id = format!("c{n:02}");
+        manager.subscribe(&client(&id, 1), &[subscription("t", "")]);
+    }
+    let mut again = Manager::new(settings()).unwrap();
+    again.restore(&manager.state());
+    let mut reached = None;
+    let mut left = Vec::new();
+    loop {
+        let mut units = SLICE;
+        let all = again.give_up_some(&mut reached, &mut units);
+        left.push(again.state().clients.len());
+        if all {
+            break;
+        }
+    }
+    assert!(left.len() > 20 && left[0] == 48, "{left:?}");
+    assert_eq!(left.last(), Some(&0));
+}
+
+#[test]
+fn an_excerpt_says_what_the_manager_says() {
+    let mut manager = Manager::new(settings()).unwrap();
+    for n in 0..6 {
+        let id = format!("c{n}");
+        let own = subscription("t/+", if n == 0 { "deadline=4ms" } else { "" });
+        manager.subscribe(&client(&id, 1), &[own, subscription("u", "")]);
+        let stated = publication("t/1", "deadline=9ms, period=20ms");
+        manager.publish(&client(&id, 1), stated);
+    }
+    for (topic, asked) in [
+        ("t/1", "deadline=5ms, period=10ms"),
+        ("t/2", "deadline=300us, period=10ms"),
+        ("u", "deadline=9ms, period=10ms"),
+        ("v", "deadline=9ms, period=10ms"),
+    ] {
+        for id in ["c0", "new"] {
+            let excerpt = manager.excerpt(id, topic);
+            let (asker, wanted) = (client(id, 0), publication(topic, asked));
+            assert_eq!(
+                excerpt.what_if(&asker, wanted),
+                manager.what_if(&asker, wanted)
+            );
+            assert_eq!(
+                excerpt.remedies(&asker, wanted),
+                manager.remedies(&asker, wanted)
+            );
+        }
+    }
+    let (publisher, topic) = manager.about("t/1@c0").unwrap();
+    let excerpt = manager.excerpt(publisher, topic);
+    assert_eq!(excerpt.explain("t/1@c0"), manager.explain("t/1@c0"));
+    assert_eq!(excerpt.view("t/1@c0"), manager.view("t/1@c0"));
+}
+
+#[test]
+fn a_page_of_flows_is_bounded_by_their_receivers_too() {
+    let mut manager = Manager::new(Settings {
+        places: vec!["client *: broker".parse().unwrap()],
+        ..settings()
+    })
+    .unwrap();
+    for n in 0..4000 {
+        manager.subscribe(&client(&format!("s{n}"), 1), &[subscription("#", "")]);
+    }
+    for n in 0..5 {
+        let topic = format!("t{n}");
+        let stated = publication(&topic, "deadline=1000s, period=1000s");
+        let decision = manager.publish(&client("p", 1), stated);
+        assert_eq!(status(&decision), Status::Admitted, "{decision:?}");
+    }
+    let (flows, more) = manager.page(None, 100);
+    assert_eq!((flows.len(), more), (2, true));
+    let (flows, more) = manager.page(Some("t1@p"), 2);
+    assert_eq!((flows.len(), more), (2, true));
+    let (flows, more) = manager.page(Some("t3@p"), 100);
+    assert_eq!((flows.len(), more), (1, false));
+    assert_eq!(manager.page(None, 1).0.len(), 1);
 }
 
 #[derive(Debug, Clone)]

@@ -169,12 +169,15 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    posted: VecDeque<Posted>,
+    /// What the writer has not taken. It takes all of it in one move, for shards wait
+    /// for the lock.
+    posted: Vec<Posted>,
+    /// Bytes of this, and of what the writer had in no group when it looked last.
     bytes: usize,
-    /// How many ask that their group is closed.
+    /// How many of these ask that their group is closed.
     impatient: usize,
-    /// Since when the first batch of the group that is being committed waits.
-    committing: Option<Instant>,
+    /// Since when the first batch waits of those that the writer has taken.
+    taken: Option<Instant>,
     closed: bool,
 }
 
@@ -218,8 +221,12 @@ impl<S: Store + Send + 'static> Writer<S> {
             shared: shared.clone(),
             store,
             tell,
+            swapped: Vec::new(),
+            taken: VecDeque::new(),
             batches: Vec::new(),
             group: Batch::new(),
+            grouped_bytes: 0,
+            grouped_impatient: 0,
             usual: config.group_delay,
             full,
         };
@@ -265,7 +272,7 @@ impl Poster {
             let was_empty = queue.posted.is_empty();
             queue.bytes += bytes;
             queue.impatient += usize::from(sync);
-            queue.posted.push_back(Posted {
+            queue.posted.push(Posted {
                 shard,
                 ticket,
                 ops,
@@ -308,7 +315,7 @@ impl Shared {
 impl Queue {
     /// When the batch that waits longest was posted.
     fn oldest(&self) -> Option<Instant> {
-        self.committing.or_else(|| Some(self.posted.front()?.at))
+        self.taken.or_else(|| Some(self.posted.first()?.at))
     }
 
     /// Whether a group need not wait for others.
@@ -322,9 +329,16 @@ struct Work<S, T> {
     shared: Arc<Shared>,
     store: S,
     tell: T,
+    /// What gets into the place of what was posted: empty, with its memory.
+    swapped: Vec<Posted>,
+    /// Batches that are in no group yet.
+    taken: VecDeque<Posted>,
     /// Of the group.
     batches: Vec<Posted>,
     group: Batch,
+    /// What has come into a group, and is still counted in the queue.
+    grouped_bytes: usize,
+    grouped_impatient: usize,
     /// How long commits take lately, at most [`WriterConfig::group_delay`].
     usual: Duration,
     /// Why the store should not grow.
@@ -354,7 +368,12 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
         let shared = self.shared.clone();
         let config = &shared.config;
         let mut queue = shared.queue();
-        if !self.batches.is_empty() {
+        queue.bytes -= std::mem::take(&mut self.grouped_bytes);
+        queue.impatient -= std::mem::take(&mut self.grouped_impatient);
+        let first = self.batches.first().or(self.taken.front());
+        queue.taken = first.map(|it| it.at);
+        let has_failed = !self.batches.is_empty();
+        if has_failed {
             // The last attempt failed. What came since may give room back.
             if !queue.closed {
                 let waited = shared
@@ -362,46 +381,53 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
                     .wait_timeout_while(queue, config.retry, |it| !it.closed);
                 queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
-            self.take(&mut queue, usize::MAX);
-            return queue.closed;
-        }
-        queue.committing = None;
-        loop {
-            let Some(first) = queue.posted.front().map(|it| it.at) else {
-                if queue.closed {
-                    return true;
-                }
-                if self.full.is_none() {
-                    let waited = shared.changed.wait(queue);
-                    queue = waited.unwrap_or_else(PoisonError::into_inner);
+        } else {
+            loop {
+                let Some(first) = queue.oldest() else {
+                    if queue.closed {
+                        return true;
+                    }
+                    if self.full.is_none() {
+                        let waited = shared.changed.wait(queue);
+                        queue = waited.unwrap_or_else(PoisonError::into_inner);
+                        continue;
+                    }
+                    let waited = shared.changed.wait_timeout(queue, config.retry);
+                    let (waited, result) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if result.timed_out() {
+                        return false;
+                    }
+                    queue = waited;
                     continue;
+                };
+                let left = self.usual.saturating_sub(first.elapsed());
+                if queue.is_ready(config) || left.is_zero() {
+                    break;
                 }
-                let waited = shared.changed.wait_timeout(queue, config.retry);
-                let (waited, result) = waited.unwrap_or_else(PoisonError::into_inner);
-                if result.timed_out() {
-                    return false;
-                }
-                queue = waited;
-                continue;
-            };
-            let left = self.usual.saturating_sub(first.elapsed());
-            if queue.is_ready(config) || left.is_zero() {
-                break;
+                let waited = shared.changed.wait_timeout(queue, left);
+                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
-            let waited = shared.changed.wait_timeout(queue, left);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        self.take(&mut queue, config.group_bytes);
-        queue.closed && queue.posted.is_empty()
+        std::mem::swap(&mut queue.posted, &mut self.swapped);
+        queue.taken = queue.taken.or(self.swapped.first().map(|it| it.at));
+        let closed = queue.closed;
+        drop(queue);
+        self.taken.extend(self.swapped.drain(..));
+        self.fill(if has_failed {
+            usize::MAX
+        } else {
+            config.group_bytes
+        });
+        closed && self.taken.is_empty()
     }
 
-    /// Takes batches until there are `enough` bytes.
-    fn take(&mut self, queue: &mut Queue, enough: usize) {
+    /// Puts batches into the group until there are `enough` bytes.
+    fn fill(&mut self, enough: usize) {
         while self.group.as_bytes().len() < enough
-            && let Some(mut posted) = queue.posted.pop_front()
+            && let Some(mut posted) = self.taken.pop_front()
         {
-            queue.bytes -= posted.bytes;
-            queue.impatient -= usize::from(posted.sync);
+            self.grouped_bytes += posted.bytes;
+            self.grouped_impatient += usize::from(posted.sync);
             if self.group.is_empty() {
                 // It need not be copied.
                 std::mem::swap(&mut self.group, &mut posted.ops);
@@ -411,7 +437,6 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
             }
             self.batches.push(posted);
         }
-        queue.committing = self.batches.first().map(|it| it.at);
     }
 
     fn commit(&mut self) {
@@ -422,10 +447,11 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
         match result {
             Ok(()) => self.committed(took, before),
             Err(error) => {
+                let store = self.store.stats();
                 let mut stats = self.shared.stats();
                 stats.failures += 1;
                 stats.failing = Some(error.clone());
-                stats.store = self.store.stats();
+                stats.store = store;
                 drop(stats);
                 for batch in self.batches.iter_mut().filter(|it| !it.reported) {
                     batch.reported = true;
@@ -443,9 +469,10 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
         // How much is missing, and of which segment, changes all the time.
         let kind = |why: &Option<StoreError>| why.as_ref().map(std::mem::discriminant);
         let is_news = kind(&full) != kind(&self.full);
+        let store = self.store.stats();
         let mut stats = self.shared.stats();
         stats.failing = full.clone();
-        stats.store = self.store.stats();
+        stats.store = store;
         drop(stats);
         if is_news {
             (self.tell)(Told::Full(full.clone()));
@@ -632,6 +659,41 @@ mod tests {
             rig.results.send(Ok(())).expect("the writer goes on");
             assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(ticket))));
         }
+        assert_eq!(poster.waiting_bytes(), 0);
+        rig.writer.close();
+    }
+
+    #[test]
+    fn all_that_waits_is_taken_at_once_and_put_into_groups_without_the_lock() {
+        let config = WriterConfig {
+            group_bytes: 1,
+            ..WriterConfig::default()
+        };
+        let rig = rig(config);
+        let poster = rig.writer.poster();
+        poster.post(0, 1, session(1), Duration::ZERO, true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        for ticket in 2..5 {
+            poster.post(0, ticket, session(ticket), Duration::ZERO, true);
+        }
+        for ticket in 1..5 {
+            let left = if ticket == 1 { 3 } else { 0 };
+            assert_eq!(rig.writer.shared.queue().posted.len(), left, "{ticket}");
+            assert!(poster.stats().oldest_wait.is_some());
+            rig.results.send(Ok(())).expect("the writer goes on");
+            assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(ticket))));
+            if ticket < 4 {
+                assert_eq!(rig.begun.recv(), Ok(1));
+            }
+        }
+        poster.post(0, 5, session(5), Duration::ZERO, true);
+        assert_eq!(rig.begun.recv(), Ok(1));
+        let queue = rig.writer.shared.queue();
+        let own = session(5).as_bytes().len();
+        assert_eq!((queue.bytes, queue.impatient), (own, 1));
+        drop(queue);
+        rig.results.send(Ok(())).expect("the writer goes on");
+        assert_eq!(rig.told.recv(), Ok((0, Outcome::Committed(5))));
         assert_eq!(poster.waiting_bytes(), 0);
         rig.writer.close();
     }

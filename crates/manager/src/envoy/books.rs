@@ -1,6 +1,6 @@
 //! Who is there, what belongs to whom, and what there is to see.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use punctual_model::srt::Peer;
 
 use super::row::{bandwidth, grant_of};
 use super::{Ends, Envoy, Known, Record, Service};
-use crate::manager::{Client, FlowView, Quota, ReceiverView};
+use crate::manager::{Client, FlowView, Quota, ReceiverView, Room};
 
 impl Envoy {
     /// Notes who and where a client is. False if a newer session has its
@@ -29,16 +29,39 @@ impl Envoy {
             .or_insert_with(|| Known {
                 client: client.clone(),
                 ends,
-                subscriptions: Vec::new(),
+                subscriptions: BTreeMap::new(),
                 flows: BTreeSet::new(),
             });
         known.client = client.clone();
         // Where it was counts until it is somewhere else.
         let ends = ends.or(known.ends);
-        if std::mem::replace(&mut known.ends, ends) != ends {
+        let before = std::mem::replace(&mut known.ends, ends);
+        if let Some(ends) = ends {
+            self.is_at(&client.id, ends.client);
+        }
+        if before != ends {
+            if let Some(before) = before {
+                self.is_no_longer_at(&client.id, before.client, ends);
+            }
             self.moved(&client.id);
         }
         true
+    }
+
+    fn is_at(&mut self, client: &Arc<str>, peer: Peer) {
+        let clients = self.peers.entry(peer).or_default();
+        clients.insert(client.clone());
+    }
+
+    /// A client's end was `peer`, and is one of `ends`.
+    fn is_no_longer_at(&mut self, client: &str, peer: Peer, ends: Option<Ends>) {
+        let stays = ends.is_some_and(|ends| ends.client == peer);
+        if !stays && let Some(clients) = self.peers.get_mut(&peer) {
+            clients.remove(client);
+            if clients.is_empty() {
+                self.peers.remove(&peer);
+            }
+        }
     }
 
     /// A client is somewhere else now, perhaps only at another port.
@@ -48,8 +71,8 @@ impl Envoy {
         };
         let served = known.subscriptions.iter();
         let filters: Vec<Arc<str>> = served
-            .filter(|subscriber| subscriber.service == Service::Served)
-            .map(|subscriber| subscriber.subscription.filter.clone())
+            .filter(|(_, subscriber)| subscriber.service == Service::Served)
+            .map(|(filter, _)| filter.clone())
             .collect();
         for id in known.flows.clone() {
             self.renew(&id);
@@ -64,25 +87,26 @@ impl Envoy {
         let Some(known) = self.clients.get_mut(client) else {
             return;
         };
+        let client = known.client.id.clone();
         known.client.session = 0;
         let flows = std::mem::take(&mut known.flows);
         let subscriptions = std::mem::take(&mut known.subscriptions);
         for id in &flows {
             self.off_the_network(id);
-            if let Some(record) = self.flows.remove(id)
+            if let Some(record) = self.forget_flow(id)
                 && let Some(join) = record.join
             {
                 self.settle(join, id);
             }
         }
-        let filters: Vec<_> = subscriptions
-            .iter()
-            .map(|s| s.subscription.filter.clone())
-            .collect();
+        let filters: Vec<_> = subscriptions.into_keys().collect();
+        for filter in &filters {
+            self.forget_filter(&client, filter.clone());
+        }
         for id in self.flows_matching(&filters) {
             self.renew(&id);
         }
-        self.forget_if_idle(client);
+        self.forget_if_idle(&client);
     }
 
     /// Clients that have nothing are not kept in mind.
@@ -91,8 +115,11 @@ impl Envoy {
             .clients
             .get(client)
             .is_some_and(|known| known.flows.is_empty() && known.subscriptions.is_empty());
-        if idle {
-            self.clients.remove(client);
+        if idle
+            && let Some(known) = self.clients.remove(client)
+            && let Some(ends) = known.ends
+        {
+            self.is_no_longer_at(client, ends.client, None);
         }
     }
 
@@ -125,6 +152,23 @@ impl Envoy {
         let start = after.map_or(Unbounded, Excluded);
         let flows = self.flows.range::<str, _>((start, Unbounded));
         flows.filter_map(|(id, record)| self.view_of(id, record))
+    }
+
+    /// At most `most` of them, and whether more follow: fewer where they have very
+    /// many receivers.
+    pub fn page(&self, after: Option<&str>, most: usize) -> (Vec<FlowView>, bool) {
+        let start = after.map_or(Unbounded, Excluded);
+        let held = |record: &Record| Some(record.held.as_ref()?.channel.bounds_ns.len());
+        let mut room = Room::new(most);
+        let mut page = Vec::new();
+        for (id, record) in self.flows.range::<str, _>((start, Unbounded)) {
+            match held(record) {
+                Some(receivers) if room.takes(receivers) => page.extend(self.view_of(id, record)),
+                Some(_) => return (page, true),
+                None => {}
+            }
+        }
+        (page, false)
     }
 
     /// An admitted flow by its name.
@@ -161,9 +205,8 @@ impl Envoy {
 
     /// The client at an end, or the end where it is not known any more.
     fn client_at(&self, peer: &Peer) -> String {
-        let at = |known: &&Known| known.ends.is_some_and(|ends| ends.client == *peer);
-        let known = self.clients.values().find(at);
-        known.map_or_else(|| peer.to_string(), |known| known.client.id.to_string())
+        let client = self.peers.get(peer).and_then(BTreeSet::first);
+        client.map_or_else(|| peer.to_string(), |client| client.to_string())
     }
 
     /// Largest bound of the admitted flows that a client receives by filters, ns.

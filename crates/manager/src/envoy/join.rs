@@ -6,7 +6,7 @@
 //! to what they had, and the client is served as well as can be. Joins that
 //! touch a flow on which another one is being tried wait for it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use punctual_model::srt::{Channel, State};
@@ -23,6 +23,8 @@ pub(super) struct Join {
     ticket: Option<(u64, usize)>,
     /// What the client believes, where no SUBSCRIBE waits.
     believes_served: bool,
+    /// Flows on which it is being tried.
+    tried: BTreeSet<Arc<str>>,
     /// Flows that have not been answered.
     waiting: BTreeSet<Arc<str>>,
     failure: Option<Failure>,
@@ -40,6 +42,8 @@ struct Failure {
 pub(super) struct Ticket {
     client: Arc<str>,
     filters: Vec<(Arc<str>, Option<Verdict>)>,
+    /// How many have not been decided about.
+    open: usize,
     reasons: Vec<String>,
 }
 
@@ -51,6 +55,7 @@ impl Ticket {
                 .iter()
                 .map(|s| (s.filter.clone(), None))
                 .collect(),
+            open: subscriptions.len(),
             reasons: Vec::new(),
         }
     }
@@ -75,6 +80,7 @@ impl Envoy {
                 filter: filter.clone(),
                 ticket,
                 believes_served,
+                tried: BTreeSet::new(),
                 waiting: BTreeSet::new(),
                 failure: None,
             },
@@ -129,15 +135,17 @@ impl Envoy {
             row.zip(ends)
                 .is_some_and(|((row, _), ends)| row.subscribers.contains(&ends.client))
         };
-        let mut flows = self.flows_matching(&[&join.filter]);
-        flows.retain(|id| !goes_there(id));
-        flows
+        let flows = self.flows_matching(&[&join.filter]).into_iter();
+        flows.filter(|id| !goes_there(id)).collect()
     }
 
     fn ask_for(&mut self, number: u64, flows: Vec<Arc<str>>) {
         for id in flows {
             if let Some(record) = self.flows.get_mut(&id) {
                 record.join = Some(number);
+                if let Some(join) = self.joins.get_mut(&number) {
+                    join.tried.insert(id.clone());
+                }
             }
             match self.row(&id) {
                 Ok(Some(row)) => self.write(&id, row),
@@ -206,7 +214,9 @@ impl Envoy {
             let stays = self.subscriber(&client, &filter).is_some();
             if stays && !more.is_empty() {
                 if busy {
-                    self.release(number);
+                    let join = self.joins.get_mut(&number);
+                    let tried = join.map(|join| std::mem::take(&mut join.tried));
+                    self.release(number, tried.unwrap_or_default());
                     self.queue.push_back(number);
                     self.unlocked = true;
                 } else {
@@ -226,7 +236,7 @@ impl Envoy {
                 Some(_) => Service::BestEffort,
             };
         }
-        let tried = self.release(number);
+        let tried = self.release(number, join.tried);
         // A flow whose question is open would be asked again as it is.
         for id in tried {
             self.renew(&id);
@@ -249,15 +259,13 @@ impl Envoy {
     }
 
     /// The flows on which a join was tried are free for others.
-    fn release(&mut self, number: u64) -> Vec<Arc<str>> {
-        let flows = self.flows.iter_mut();
-        let tried = flows.filter(|(_, record)| record.join == Some(number));
+    fn release(&mut self, number: u64, mut tried: BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+        tried.retain(|id| {
+            let record = self.flows.get_mut(id);
+            let join = record.map(|record| &mut record.join);
+            join.is_some_and(|join| join.take_if(|join| *join == number).is_some())
+        });
         tried
-            .map(|(id, record)| {
-                record.join = None;
-                id.clone()
-            })
-            .collect()
     }
 
     /// One filter of a SUBSCRIBE has been decided about.
@@ -271,15 +279,17 @@ impl Envoy {
         };
         ticket.reasons.extend(failure);
         if let Some((_, known)) = ticket.filters.get_mut(at) {
+            ticket.open -= usize::from(known.is_none());
             *known = Some(verdict);
         }
-        let verdicts = ticket.filters.iter().map(|(_, verdict)| *verdict);
-        let Some(verdicts) = verdicts.collect::<Option<Vec<_>>>() else {
+        if ticket.open > 0 {
             return;
-        };
+        }
         let Some(ticket) = self.tickets.remove(&number) else {
             return;
         };
+        let verdicts = ticket.filters.iter().filter_map(|(_, verdict)| *verdict);
+        let verdicts = verdicts.collect();
         let filters: Vec<_> = ticket.filters.iter().map(|(filter, _)| filter).collect();
         let bound = self.bound_to(&ticket.client, &filters);
         let subscribed = Subscribed::of(verdicts, &ticket.reasons, bound);
@@ -291,15 +301,13 @@ impl Envoy {
         let Some(topic) = self.flows.get(id).map(|record| record.topic.clone()) else {
             return;
         };
-        let mut late = VecDeque::new();
-        for (client, known) in &self.clients {
-            for subscriber in &known.subscriptions {
-                let filter = &subscriber.subscription.filter;
-                if subscriber.service == Service::Late && super::matches(filter, &topic) {
-                    late.push_back((client.clone(), filter.clone()));
-                }
-            }
-        }
+        let having = self.subscribers.of_topic(&topic).into_iter();
+        let is_late = |(client, filter): &&(Arc<str>, Arc<str>)| {
+            let known = self.clients.get(client);
+            let subscriber = known.and_then(|known| known.subscriptions.get(filter));
+            subscriber.is_some_and(|subscriber| subscriber.service == Service::Late)
+        };
+        let late: BTreeSet<_> = having.filter(is_late).cloned().collect();
         for (client, filter) in late {
             self.join(&client, &filter, None);
         }
@@ -307,8 +315,7 @@ impl Envoy {
 
     fn subscriber(&mut self, client: &str, filter: &Arc<str>) -> Option<&mut Service> {
         let known = self.clients.get_mut(client)?;
-        let mut own = known.subscriptions.iter_mut();
-        let own = own.find(|subscriber| subscriber.subscription.filter == *filter)?;
+        let own = known.subscriptions.get_mut(filter)?;
         Some(&mut own.service)
     }
 }

@@ -1,14 +1,16 @@
 //! A flow as a row of the table, and what an answer grants.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use punctual_codec::QoS;
 use punctual_model::Grant;
 use punctual_model::srt::{Peer, Protocol, Request};
 
-use super::{Envoy, Held, Known, Service, matches, unknown};
+use super::join::Join;
+use super::{Envoy, Held, Service, unknown};
 use crate::demand::Demand;
+use crate::levels::plain;
 
 impl Envoy {
     /// What is asked of the network for a flow; `None` if nothing of it is on
@@ -30,11 +32,11 @@ impl Envoy {
         let mut subscribers = BTreeSet::new();
         // What leaves the broker is known by its address.
         let mut broker = (!local).then_some(ends.broker.address);
-        for (receiver, known) in &self.clients {
-            let trial = on_trial.filter(|join| join.client == *receiver);
-            let Some(own) = served(known, &record.topic, trial.map(|join| &join.filter)) else {
+        for (receiver, own) in self.served(&record.topic, on_trial) {
+            let Some(known) = self.clients.get(receiver) else {
                 continue;
             };
+            let trial = on_trial.filter(|join| join.client == *receiver);
             let at = known.ends.ok_or_else(|| unknown(receiver))?;
             if !at.is_local() {
                 let sends = *broker.get_or_insert(at.broker.address);
@@ -94,31 +96,35 @@ impl Envoy {
         }))
     }
 
-    /// Flows with a topic that one of the filters matches.
-    pub(super) fn flows_matching(&self, filters: &[impl AsRef<str>]) -> Vec<Arc<str>> {
-        let any = |topic: &str| filters.iter().any(|f| matches(f.as_ref(), topic));
-        let flows = self.flows.iter();
-        flows
-            .filter(|(_, record)| any(&record.topic))
-            .map(|(id, _)| id.clone())
-            .collect()
+    /// Flows with a topic that one of the filters matches, by name.
+    pub(super) fn flows_matching(&self, filters: &[impl AsRef<str>]) -> BTreeSet<Arc<str>> {
+        let filters = filters.iter().map(AsRef::as_ref);
+        let flows = filters.flat_map(|filter| self.topics.of_filter(plain(filter)));
+        flows.cloned().collect()
     }
-}
 
-/// If a client is to be served with a topic, its own deadline, ns, or the longest
-/// there is; `trial` is a filter that counts although nothing is decided.
-fn served(known: &Known, topic: &str, trial: Option<&Arc<str>>) -> Option<u64> {
-    let own = known.subscriptions.iter().filter(|subscriber| {
-        let filter = &subscriber.subscription.filter;
-        (subscriber.service == Service::Served || trial == Some(filter)) && matches(filter, topic)
-    });
-    own.map(|subscriber| {
-        let deadline = subscriber.subscription.requirements.deadline;
-        deadline.map_or(u64::MAX, |d| {
-            u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
-        })
-    })
-    .min()
+    /// Who is to be served with a topic: its own deadline, ns, or the longest there
+    /// is. What is on trial counts although nothing is decided.
+    fn served(&self, topic: &str, trial: Option<&Join>) -> BTreeMap<&Arc<str>, u64> {
+        let mut served = BTreeMap::new();
+        for (client, filter) in self.subscribers.of_topic(topic) {
+            let known = self.clients.get(client);
+            let Some(subscriber) = known.and_then(|known| known.subscriptions.get(filter)) else {
+                continue;
+            };
+            let tried = trial.is_some_and(|it| it.client == *client && it.filter == *filter);
+            if subscriber.service != Service::Served && !tried {
+                continue;
+            }
+            let deadline = subscriber.requirements.deadline;
+            let own = deadline.map_or(u64::MAX, |d| {
+                u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+            });
+            let least = served.entry(client).or_insert(own);
+            *least = own.min(*least);
+        }
+        served
+    }
 }
 
 /// How an admitted flow is carried here. Its messages arrive between at once and

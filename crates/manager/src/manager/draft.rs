@@ -1,12 +1,12 @@
 //! A flow as the analysis sees it: its paths, frames and costs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use punctual_codec::topic;
 use punctual_model::network::{Flow, FlowEntry};
 use punctual_model::wire::Frames;
 
-use super::{Known, Manager, Name};
+use super::{Manager, Name};
 use crate::demand::Demand;
 
 /// A flow that may be admitted, and to whom it goes.
@@ -59,8 +59,8 @@ impl Manager {
         let mut behind = Vec::new();
         let mut deadline = demand.deadline_ns;
         let mut copies = 0;
-        for (receiver, known) in &self.clients {
-            let Some((served, own)) = subscribed(known, topic) else {
+        for (receiver, (served, own)) in self.receivers(topic) {
+            let Some(known) = self.clients.get(receiver) else {
                 continue;
             };
             copies += 1;
@@ -140,28 +140,26 @@ impl Manager {
             .up_from(node)
             .ok_or_else(|| format!("no way leads from {node} to the broker"))
     }
-}
 
-/// Whether a client receives a topic: if so, whether deadlines are kept to it,
-/// and its own, ns.
-fn subscribed(known: &Known, topic: &str) -> Option<(bool, Option<u64>)> {
-    let mut found = None;
-    for subscriber in &known.subscriptions {
-        let subscription = &subscriber.subscription;
-        let (_, filter) = topic::split_share(&subscription.filter);
-        if !topic::matches(filter, topic) {
-            continue;
+    /// Who receives a topic: whether deadlines are kept to it, and its own, ns.
+    fn receivers(&self, topic: &str) -> BTreeMap<&Arc<str>, (bool, Option<u64>)> {
+        let mut receivers = BTreeMap::new();
+        for (client, filter) in self.subscribers.of_topic(topic) {
+            let known = self.clients.get(client);
+            let Some(subscriber) = known.and_then(|known| known.subscriptions.get(filter)) else {
+                continue;
+            };
+            let (served, deadline) = receivers.entry(client).or_insert((false, None));
+            *served |= subscriber.served;
+            let own = subscriber
+                .requirements
+                .deadline
+                .filter(|_| subscriber.served && subscriber.with_deadline);
+            if let Some(own) = own {
+                let own = u64::try_from(own.as_nanos()).unwrap_or(u64::MAX);
+                *deadline = Some(deadline.map_or(own, |known: u64| known.min(own)));
+            }
         }
-        let (served, deadline) = found.get_or_insert((false, None));
-        *served |= subscriber.served;
-        let own = subscription
-            .requirements
-            .deadline
-            .filter(|_| subscriber.served && subscriber.with_deadline);
-        if let Some(own) = own {
-            let own = u64::try_from(own.as_nanos()).unwrap_or(u64::MAX);
-            *deadline = Some(deadline.map_or(own, |known: u64| known.min(own)));
-        }
+        receivers
     }
-    found
 }

@@ -1,6 +1,5 @@
 //! What is kept over a restart: flows and subscriptions, as JSON.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
@@ -21,7 +20,7 @@ pub struct State {
     /// 1.
     pub version: u32,
     /// Clients that have flows or subscriptions.
-    pub clients: Vec<SavedClient>,
+    pub clients: Vec<Arc<SavedClient>>,
 }
 
 /// A client.
@@ -116,56 +115,71 @@ impl State {
 }
 
 impl Manager {
-    /// What is to be kept, if it has changed since the last call.
+    /// What is to be kept, if it has changed since the last call. Takes as long as
+    /// there are clients, and what those have of whom it has changed.
     pub fn changed_state(&mut self) -> Option<State> {
-        std::mem::take(&mut self.dirty).then(|| self.state())
+        if !std::mem::take(&mut self.dirty) {
+            return None;
+        }
+        for id in std::mem::take(&mut self.stale) {
+            match self.saved_client(&id) {
+                Some(saved) => self.saved.insert(id, Arc::new(saved)),
+                None => self.saved.remove(&id),
+            };
+        }
+        Some(State {
+            version: VERSION,
+            clients: self.saved.values().cloned().collect(),
+        })
     }
 
     /// What is to be kept.
     pub fn state(&self) -> State {
-        let mut clients: BTreeMap<&str, SavedClient> = BTreeMap::new();
-        for (id, known) in &self.clients {
-            let Client {
-                user,
-                address,
-                transport,
-                ..
-            } = &known.client;
-            let flows = known.flows.iter().filter_map(|id| self.flows.get(id));
-            let saved = SavedClient {
-                id: id.to_string(),
-                user: user.as_deref().map(str::to_owned),
-                address: *address,
-                transport: name(*transport).into(),
-                flows: flows
-                    .map(|record| SavedFlow {
-                        topic: record.topic.to_string(),
-                        requirements: record.requirements.to_string(),
-                        payload: record.sizes.payload,
-                        properties: record.sizes.properties,
-                        priority: Some(record.demand.priority),
-                        fixed: record.fixed,
-                    })
-                    .collect(),
-                subscriptions: known
-                    .subscriptions
-                    .iter()
-                    .map(|s| SavedSubscription {
-                        filter: s.subscription.filter.to_string(),
-                        requirements: s.subscription.requirements.to_string(),
-                        best_effort: !s.served || known.place.is_err(),
-                        without_deadline: !s.with_deadline,
-                    })
-                    .collect(),
-            };
-            if !saved.flows.is_empty() || !saved.subscriptions.is_empty() {
-                clients.insert(id, saved);
-            }
-        }
+        let clients = self.clients.keys();
+        let clients = clients.filter_map(|id| self.saved_client(id).map(Arc::new));
         State {
             version: VERSION,
-            clients: clients.into_values().collect(),
+            clients: clients.collect(),
         }
+    }
+
+    /// What is to be kept of a client, if anything.
+    fn saved_client(&self, id: &str) -> Option<SavedClient> {
+        let known = self.clients.get(id)?;
+        let Client {
+            user,
+            address,
+            transport,
+            ..
+        } = &known.client;
+        let flows = known.flows.iter().filter_map(|id| self.flows.get(id));
+        let saved = SavedClient {
+            id: id.to_owned(),
+            user: user.as_deref().map(str::to_owned),
+            address: *address,
+            transport: name(*transport).into(),
+            flows: flows
+                .map(|record| SavedFlow {
+                    topic: record.topic.to_string(),
+                    requirements: record.requirements.to_string(),
+                    payload: record.sizes.payload,
+                    properties: record.sizes.properties,
+                    priority: Some(record.demand.priority),
+                    fixed: record.fixed,
+                })
+                .collect(),
+            subscriptions: known
+                .subscriptions
+                .iter()
+                .map(|(filter, s)| SavedSubscription {
+                    filter: filter.to_string(),
+                    requirements: s.requirements.to_string(),
+                    best_effort: !s.served || known.place.is_err(),
+                    without_deadline: !s.with_deadline,
+                })
+                .collect(),
+        };
+        (!saved.flows.is_empty() || !saved.subscriptions.is_empty()).then_some(saved)
     }
 
     /// Takes in what was kept: to be called before anyone connects. Returns
@@ -180,7 +194,8 @@ impl Manager {
             transport: transport(&saved.transport),
         };
         // Who had a place in the network gets it before who had none.
-        let (placed, others): (Vec<_>, Vec<_>) = state.clients.iter().partition(|saved| {
+        let clients = state.clients.iter().map(|saved| &**saved);
+        let (placed, others): (Vec<_>, Vec<_>) = clients.partition(|saved| {
             !saved.flows.is_empty() || saved.subscriptions.iter().any(|s| !s.best_effort)
         });
         for saved in &placed {
@@ -202,7 +217,8 @@ impl Manager {
                 // There are no flows yet that it could make late.
                 self.subscribe(&client, std::slice::from_ref(&subscription));
                 let known = self.clients.get_mut(&client.id);
-                if let Some(made) = known.and_then(|known| known.subscriptions.last_mut()) {
+                let made = known.and_then(|known| known.subscriptions.get_mut(filter.as_str()));
+                if let Some(made) = made {
                     made.served &= !best_effort;
                     made.with_deadline &= !without_deadline;
                 }

@@ -1,15 +1,17 @@
 //! What is there to see.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use punctual_analysis::{Cause, Part, Remedy};
-use punctual_codec::topic;
 use punctual_model::network::Network;
 
-use super::{Client, Decision, Manager, Name, Publication, Record, Subscription, worst};
+use super::{Client, Decision, Known, Manager, Name, Publication, Record, worst};
 use crate::demand::{Demand, Sizes};
+use crate::levels::{Levels, plain};
 
 /// An admitted flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -103,6 +105,78 @@ impl Manager {
             .collect()
     }
 
+    /// As [`views`](Self::views), and whether more follow: fewer where they have
+    /// very many receivers.
+    pub fn page(&self, after: Option<&str>, most: usize) -> (Vec<FlowView>, bool) {
+        let from = after.map_or(Unbounded, Excluded);
+        let flows = self.flows.range::<str, _>((from, Unbounded));
+        let mut room = Room::new(most);
+        let fitting = flows.clone().take_while(|(_, record)| {
+            let receivers = record.receivers.len() + record.local.len();
+            room.takes(receivers)
+        });
+        let fitting = fitting.count();
+        (
+            self.views(after, fitting),
+            flows.take(fitting + 1).count() > fitting,
+        )
+    }
+
+    /// What is needed to say what becomes of a flow of a client on a topic, or of
+    /// what it is made, and nothing else: to be analysed while this manager goes
+    /// on.
+    pub fn excerpt(&self, client: &str, topic: &str) -> Self {
+        let mut clients = BTreeMap::new();
+        let mut subscribers = Levels::default();
+        let known = |id: &str| {
+            let (id, known) = self.clients.get_key_value(id)?;
+            let known = Known {
+                client: known.client.clone(),
+                place: known.place.clone(),
+                subscriptions: BTreeMap::new(),
+                flows: BTreeSet::new(),
+                ending: known.ending,
+            };
+            Some((id.clone(), known))
+        };
+        clients.extend(known(client));
+        for (receiver, filter) in self.subscribers.of_topic(topic) {
+            if !clients.contains_key(receiver) {
+                clients.extend(known(receiver));
+            }
+            let subscriptions = self.clients.get(receiver).map(|known| &known.subscriptions);
+            if let Some(subscriber) = subscriptions.and_then(|all| all.get(filter))
+                && let Some(known) = clients.get_mut(receiver)
+            {
+                known.subscriptions.insert(filter.clone(), *subscriber);
+                subscribers.insert(plain(filter), (receiver.clone(), filter.clone()));
+            }
+        }
+        Self {
+            settings: self.settings.clone(),
+            map: self.map.clone(),
+            gate: self.gate.clone(),
+            clients,
+            flows: self.flows.clone(),
+            subscribers,
+            topics: Levels::default(),
+            received: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            changes: Vec::new(),
+            released: None,
+            saved: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            dirty: false,
+            rejected: 0,
+        }
+    }
+
+    /// Publisher and topic of an admitted flow.
+    pub fn about(&self, id: &str) -> Option<(&str, &str)> {
+        let record = self.flows.get(id)?;
+        Some((&record.client, &record.topic))
+    }
+
     /// An admitted flow by its name.
     pub fn view(&self, id: &str) -> Option<FlowView> {
         let bounds = self.gate.bounds(&[id]).concat();
@@ -179,26 +253,76 @@ impl Manager {
         Some(views.collect())
     }
 
-    /// Largest bound of the flows that a client receives by these filters, ns.
-    pub(super) fn bound_to(&self, client: &str, by: &[Subscription]) -> Option<u64> {
-        let of = |record: &Record| {
-            let filters = by.iter().map(|s| topic::split_share(&s.filter).1);
-            let mut receivers = record.receivers.iter().chain(&record.local);
-            receivers.any(|receiver| **receiver == *client) && { filters }
-                .any(|filter| topic::matches(filter, &record.topic))
-        };
-        let flows: Vec<_> = self.flows.iter().filter(|(_, record)| of(record)).collect();
-        let ids: Vec<&str> = flows.iter().map(|(id, _)| &***id).collect();
+    /// Largest bound to a client of those of these flows that it receives, ns.
+    pub(super) fn bound_to(&self, client: &str, flows: BTreeSet<Arc<str>>) -> Option<u64> {
+        let received = self.received.get(client)?;
+        let flows: Vec<_> = flows.intersection(received).collect();
+        let ids: Vec<&str> = flows.iter().map(|id| &***id).collect();
         let bounds = self.gate.bounds(&ids);
-        let to = flows.iter().zip(&bounds);
-        let to = to.flat_map(|((_, record), bounds)| record.bounds_to(bounds));
-        to.filter(|(receiver, _)| *receiver == client)
-            .map(|(_, bound)| bound)
+        let to = ids.iter().zip(&bounds);
+        to.filter_map(|(id, bounds)| self.flows.get(*id)?.bound_to(client, bounds))
             .max()
     }
 }
 
+/// Receivers that a page of flows may have together.
+const RECEIVERS: usize = 10_000;
+
+/// What a page of flows has room for.
+#[derive(Debug)]
+pub(crate) struct Room {
+    flows: usize,
+    receivers: usize,
+    begun: bool,
+}
+
+impl Room {
+    pub(crate) fn new(flows: usize) -> Self {
+        Self {
+            flows,
+            receivers: RECEIVERS,
+            begun: false,
+        }
+    }
+
+    /// Whether a flow with so many receivers has room; the first one has it whatever
+    /// its size.
+    pub(crate) fn takes(&mut self, receivers: usize) -> bool {
+        let fits = self.flows > 0 && (!self.begun || receivers <= self.receivers);
+        self.flows -= usize::from(fits);
+        self.receivers = self.receivers.saturating_sub(receivers);
+        self.begun = true;
+        fits
+    }
+}
+
 impl Record {
+    /// Whether a client receives it.
+    pub(super) fn goes_to(&self, client: &str) -> bool {
+        self.path_to(client).is_some() || self.is_local(client)
+    }
+
+    fn path_to(&self, client: &str) -> Option<usize> {
+        let path = self
+            .receivers
+            .binary_search_by(|other| (**other).cmp(client));
+        path.ok()
+    }
+
+    fn is_local(&self, client: &str) -> bool {
+        self.local
+            .binary_search_by(|other| (**other).cmp(client))
+            .is_ok()
+    }
+
+    /// The bound to a client that receives it.
+    fn bound_to(&self, client: &str, bounds: &[u64]) -> Option<u64> {
+        match self.path_to(client) {
+            Some(path) => bounds.get(path).copied(),
+            None => self.is_local(client).then(|| worst(bounds)),
+        }
+    }
+
     /// Who receives it, with the bound to each of them.
     fn bounds_to<'a>(&'a self, bounds: &'a [u64]) -> impl Iterator<Item = (&'a str, u64)> {
         let remote = self.receivers.iter().zip(bounds.iter().copied());

@@ -130,13 +130,23 @@ impl Topology {
     /// As for [`Network::new`].
     pub fn new(nodes: &[NodeEntry], links: &[LinkEntry]) -> Result<Self, NetworkError> {
         let mut topology = Self::default();
+        topology.extend(nodes, links)?;
+        Ok(topology)
+    }
+
+    /// Adds nodes and links after those that are there, whose numbers stay.
+    ///
+    /// # Errors
+    /// As for [`Network::new`]; what comes before the entry that is wrong has been
+    /// added then.
+    pub fn extend(&mut self, nodes: &[NodeEntry], links: &[LinkEntry]) -> Result<(), NetworkError> {
         for entry in nodes {
-            topology.add_node(entry)?;
+            self.add_node(entry)?;
         }
         for entry in links {
-            topology.add_link(entry)?;
+            self.add_link(entry)?;
         }
-        Ok(topology)
+        Ok(())
     }
 
     /// The node of that name.

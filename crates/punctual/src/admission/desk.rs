@@ -1,11 +1,37 @@
 //! Who decides: the manager of this process, or the controller of the network
 //! through the requirements table.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use punctual_broker::AdmissionRequest;
-use punctual_manager::{Change, Client, Envoy, FlowView, Manager};
+use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Progress, State, Work};
 use punctual_model::wire::Transport;
 
-use super::Letter;
+use super::{Letter, Timing};
+
+/// A question that is being worked on.
+pub(super) struct Job {
+    shard: u16,
+    work: Work,
+    /// How long so far.
+    took: Duration,
+}
+
+impl Job {
+    fn new(shard: u16, work: Work) -> Self {
+        Self {
+            shard,
+            work,
+            took: Duration::ZERO,
+        }
+    }
+
+    /// Who asks.
+    pub(super) fn client(&self) -> &Arc<str> {
+        self.work.client()
+    }
+}
 
 /// Whoever decides.
 pub(super) enum Desk {
@@ -16,20 +42,61 @@ pub(super) enum Desk {
 }
 
 impl Desk {
-    /// Takes a question; there may be an answer.
+    /// Takes a question; what has to be worked on for it.
     pub(super) fn ask(
         &mut self,
         shard: u16,
         request: AdmissionRequest,
         transport: Transport,
-        letters: &mut Vec<Letter>,
-    ) {
+    ) -> Option<Job> {
         match self {
-            Self::Own(manager) => {
-                let reply = manager.answer(request, transport);
-                letters.extend(reply.map(|reply| Letter { shard, reply }));
+            Self::Own(_) => Some(Job::new(shard, Work::new(request, transport))),
+            Self::Network(envoy) => {
+                envoy.answer(shard, request, transport);
+                None
             }
-            Self::Network(envoy) => envoy.answer(shard, request, transport),
+        }
+    }
+
+    /// A client is to have filters no more; what has to be worked on for that.
+    pub(super) fn give_up(&mut self, client: Client, filters: Vec<Box<str>>) -> Option<Job> {
+        match self {
+            Self::Own(_) => Some(Job::new(0, Work::giving_up(client, filters))),
+            Self::Network(envoy) => {
+                envoy.unsubscribe(&client.id, client.session, &filters);
+                None
+            }
+        }
+    }
+
+    /// Works on a question; what is left of it, or its answer if it has one.
+    pub(super) fn work(
+        &mut self,
+        job: Job,
+        units: &mut u64,
+        timing: &Timing,
+    ) -> (Option<Job>, Option<Letter>) {
+        let Self::Own(manager) = self else {
+            return (None, None);
+        };
+        let Job { shard, work, took } = job;
+        let began = Instant::now();
+        let progress = manager.work(work, units);
+        let took = took + began.elapsed();
+        match progress {
+            Progress::Left(work) => (Some(Job { shard, work, took }), None),
+            Progress::Done(reply) => {
+                timing.add(took);
+                (None, reply.map(|reply| Letter { shard, reply }))
+            }
+        }
+    }
+
+    /// What is to be kept, if it is another one now.
+    pub(super) fn changed_state(&mut self) -> Option<State> {
+        match self {
+            Self::Own(manager) => manager.changed_state(),
+            Self::Network(_) => None,
         }
     }
 
@@ -52,19 +119,12 @@ impl Desk {
         }
     }
 
-    pub(super) fn unsubscribe(&mut self, client: &Client, filters: &[Box<str>]) {
-        let (id, session) = (&client.id, client.session);
+    /// A page of at most `most` admitted flows after the name `after`, by name, and
+    /// whether more follow.
+    pub(super) fn page(&self, after: Option<&str>, most: usize) -> (Vec<FlowView>, bool) {
         match self {
-            Self::Own(manager) => manager.unsubscribe(id, session, filters),
-            Self::Network(envoy) => envoy.unsubscribe(id, session, filters),
-        }
-    }
-
-    /// At most `most` admitted flows after the name `after`, by name.
-    pub(super) fn views(&self, after: Option<&str>, most: usize) -> Vec<FlowView> {
-        match self {
-            Self::Own(manager) => manager.views(after, most),
-            Self::Network(envoy) => envoy.views(after).take(most).collect(),
+            Self::Own(manager) => manager.page(after, most),
+            Self::Network(envoy) => envoy.page(after, most),
         }
     }
 

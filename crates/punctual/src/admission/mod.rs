@@ -3,52 +3,73 @@
 //! through the requirements table the controller of the network.
 //!
 //! Who asks posts questions and news into a channel and never waits. One thread
-//! takes them in order, as many as there are at once, asks the manager, writes
-//! what is to outlive a restart, and only then posts the answers: what a client
-//! has been promised is on disk. The HTTP interface does its work under the same
-//! lock. The channel is bounded by what may be in it: a question for each
-//! connection, one for each flow that QoS 0 messages ask for, an end for each
-//! session.
+//! takes them in order and has the manager to itself: there is no lock. Long
+//! questions are worked on in slices ([`agenda`]), and others between them. What is
+//! decided is written, if it is to outlive a restart, and only then told
+//! ([`outbox`]): what a client has been promised is on disk. The HTTP interface
+//! posts what it wants to look at or change, too, and analyses a copy elsewhere.
+//! The channel is bounded by what may be in it: a question for each connection, one
+//! for each flow that QoS 0 messages ask for, an end for each session, some visits.
 
+mod agenda;
 mod desk;
 mod file;
+mod outbox;
 mod shards;
 mod table;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_broker::AdmissionRequest;
-use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Reply, State};
+use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Reply, SLICE};
 use punctual_model::srt::Channel;
 use punctual_model::wire::Transport;
 use punctual_net::AdmissionDesk;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::spawn_blocking;
 
-use self::desk::Desk;
+use self::agenda::Agenda;
+use self::desk::{Desk, Job};
 pub(crate) use self::file::{FLOWS, Kept};
+use self::outbox::{Item, Outbox, Write};
 use crate::cli::Failure;
 use crate::config::{Config, Transport as Scheme};
 use crate::realtime;
 
-/// Questions that are answered together, with one write to the file.
+/// Units of work in one turn, after which its answers go: some decisions, or
+/// thousands of filters without flows.
+const TURN: u64 = 8 * SLICE;
+/// Posts that are looked at in one turn.
 const BATCH: usize = 256;
 /// Time between two looks at what was rejected.
 const TICK: Duration = Duration::from_millis(500);
 /// Rejected flows that are looked at again at once.
 const RECONSIDERED: usize = 16;
+/// Visits of the HTTP interface that wait at the same time; others wait there.
+const VISITS: usize = 4;
 
 /// What the office's thread is brought.
 enum Post {
     /// A shard asks.
     Asked(u16, AdmissionRequest),
+    /// A client is not subscribed to filters after all that were decided about.
+    GivenUp(Client, Vec<Box<str>>),
     /// The table has an answer.
     Decided(Channel),
+    /// The HTTP interface looks at something, or changes it; who is told when that
+    /// has been written.
+    Visit(Visit),
+    /// Something has been written, and told.
+    Written,
     /// Nobody is left who could ask.
     Closed,
 }
+
+type Visit = Box<dyn FnOnce(&mut Desk) -> Option<Item> + Send>;
 
 /// Where shards post.
 struct Letterbox(Sender<Post>);
@@ -69,10 +90,11 @@ impl AdmissionDesk for Letterbox {
 /// The office before the broker runs.
 pub(crate) struct Opening {
     desk: Desk,
-    kept: Option<Kept>,
+    /// Replaces what is kept.
+    write: Option<Write>,
     keep: Duration,
     transports: Vec<Transport>,
-    posts: Receiver<Post>,
+    posts: (Sender<Post>, Receiver<Post>),
     letterbox: Arc<Letterbox>,
     timing: Arc<Timing>,
     /// SCHED_FIFO of its threads.
@@ -98,14 +120,24 @@ pub(crate) struct Office {
 }
 
 struct Shared {
-    desk: Mutex<Desk>,
-    kept: Option<Kept>,
-    /// What could not be written, to be tried again. Held from a decision until
-    /// everyone is told of it, for that is to be in the order of the decisions.
-    unwritten: Mutex<Option<State>>,
+    posts: Sender<Post>,
     counter: Box<dyn Counter>,
-    transports: Vec<Transport>,
     timing: Arc<Timing>,
+    /// Flows that are admitted, that wait for room, and requests that were
+    /// rejected so far.
+    numbers: [AtomicU64; 3],
+    visits: Arc<Semaphore>,
+    /// One analysis is made at a time.
+    analyses: Semaphore,
+}
+
+/// Why a visit comes to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// The controller of the network decides, and there is no manager here.
+    Elsewhere,
+    /// The office has closed.
+    Closed,
 }
 
 impl Opening {
@@ -135,11 +167,11 @@ impl Opening {
         };
         Ok(Some(Self {
             desk,
-            kept,
+            write: kept.map(|kept| -> Write { Box::new(move |state| kept.write(state)) }),
             keep: config.admission.keep,
             transports: listeners.map(carrier).collect(),
-            posts,
-            letterbox: Arc::new(Letterbox(sender)),
+            letterbox: Arc::new(Letterbox(sender.clone())),
+            posts: (sender, posts),
             timing,
             priority,
         }))
@@ -152,18 +184,28 @@ impl Opening {
 
     /// Answers from now on, until nobody is left who could ask.
     pub(crate) fn start(self, counter: impl Counter) -> Result<(Office, JoinHandle<()>), Failure> {
+        let (sender, posts) = self.posts;
         let office = Office {
             shared: Arc::new(Shared {
-                desk: Mutex::new(self.desk),
-                kept: self.kept,
-                unwritten: Mutex::default(),
+                posts: sender,
                 counter: Box::new(counter),
-                transports: self.transports,
                 timing: self.timing,
+                numbers: Default::default(),
+                visits: Arc::new(Semaphore::new(VISITS)),
+                analyses: Semaphore::new(1),
             }),
         };
-        let (posts, keep, clerk) = (self.posts, self.keep, office.clone());
-        let priority = self.priority;
+        let clerk = Clerk {
+            outbox: Outbox::open(&office, self.write, self.priority)?,
+            shared: office.shared.clone(),
+            desk: self.desk,
+            transports: self.transports,
+            agenda: Agenda::default(),
+            restored: Restored::Kept,
+            reached: None,
+        };
+        clerk.count();
+        let (keep, priority) = (self.keep, self.priority);
         let thread = thread::Builder::new()
             .name("admission".into())
             .spawn(move || {
@@ -207,158 +249,276 @@ pub(crate) trait Counter: Send + Sync + 'static {
 }
 
 impl Office {
-    /// Looks at the manager; `None` if the controller of the network decides.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Manager) -> T) -> Option<T> {
-        match &*self.desk() {
-            Desk::Own(manager) => Some(look(manager)),
-            Desk::Network(_) => None,
-        }
+    /// Looks at the manager, or at what the controller of the network has decided.
+    async fn visit<T: Send + 'static>(
+        &self,
+        visit: impl FnOnce(&mut Desk, oneshot::Sender<T>) -> Option<Item> + Send + 'static,
+    ) -> Result<T, Absent> {
+        let places = self.shared.visits.clone();
+        let place = places.acquire_owned().await.map_err(|_| Absent::Closed)?;
+        let (answer, answered) = oneshot::channel();
+        let visit: Visit = Box::new(move |desk| {
+            drop(place);
+            visit(desk, answer)
+        });
+        let posted = self.shared.posts.send(Post::Visit(visit));
+        posted.map_err(|_| Absent::Closed)?;
+        answered.await.map_err(|_| Absent::Closed)
     }
 
-    /// Does something with the manager; what follows is kept and told. `None` if
-    /// the controller of the network decides.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Manager) -> T) -> Option<T> {
-        let mut desk = self.desk();
-        let Desk::Own(manager) = &mut *desk else {
-            return None;
-        };
-        let result = change(manager);
-        self.conclude(desk, Vec::new());
-        Some(result)
+    /// Looks at the manager, which waits meanwhile: for an analysis a
+    /// [copy](Self::analyse) is to be taken.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Manager) -> T + Send + 'static,
+    ) -> Result<T, Absent> {
+        let seen = self.visit(|desk, answer| {
+            // Whoever asked may be gone by now.
+            let _ = answer.send(match desk {
+                Desk::Own(manager) => Ok(look(manager)),
+                Desk::Network(_) => Err(Absent::Elsewhere),
+            });
+            None
+        });
+        seen.await?
     }
 
-    /// At most `most` admitted flows after the name `after`, by name.
-    pub(crate) fn views(&self, after: Option<&str>, most: usize) -> Vec<FlowView> {
-        self.desk().views(after, most)
+    /// Copies what is needed for an analysis, and makes it while the manager goes
+    /// on.
+    pub(crate) async fn analyse<C: Send + 'static, T: Send + 'static>(
+        &self,
+        copy: impl FnOnce(&Manager) -> C + Send + 'static,
+        analyse: impl FnOnce(C) -> T + Send + 'static,
+    ) -> Result<T, Absent> {
+        let analyses = &self.shared.analyses;
+        let _turn = analyses.acquire().await.map_err(|_| Absent::Closed)?;
+        let copied = self.look(copy).await?;
+        let analysed = spawn_blocking(move || analyse(copied)).await;
+        analysed.map_err(|_| Absent::Closed)
+    }
+
+    /// Does something with the manager; what follows is kept and told before this
+    /// returns.
+    pub(crate) async fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Manager) -> T + Send + 'static,
+    ) -> Result<T, Absent> {
+        let changed = self.visit(|desk, answer| {
+            let result = match desk {
+                Desk::Own(manager) => Ok(change(manager)),
+                Desk::Network(_) => Err(Absent::Elsewhere),
+            };
+            Some(Item::Visitor(Box::new(move || {
+                let _ = answer.send(result);
+            })))
+        });
+        changed.await?
+    }
+
+    /// A page of at most `most` admitted flows after the name `after`, by name, and
+    /// whether more follow.
+    pub(crate) async fn page(
+        &self,
+        after: Option<String>,
+        most: usize,
+    ) -> Result<(Vec<FlowView>, bool), Absent> {
+        let page = self.visit(move |desk, answer| {
+            let _ = answer.send(desk.page(after.as_deref(), most));
+            None
+        });
+        page.await
     }
 
     /// An admitted flow by its name.
-    pub(crate) fn view(&self, id: &str) -> Option<FlowView> {
-        self.desk().view(id)
+    pub(crate) async fn view(&self, id: String) -> Result<Option<FlowView>, Absent> {
+        let view = self.visit(move |desk, answer| {
+            let _ = answer.send(desk.view(&id));
+            None
+        });
+        view.await
     }
 
     /// Flows that are admitted, that wait for room, and requests that were
     /// rejected so far.
     pub(crate) fn numbers(&self) -> (u64, u64, u64) {
-        self.desk().numbers()
+        let numbers = &self.shared.numbers;
+        let [admitted, waiting, rejected] =
+            [0, 1, 2].map(|at: usize| numbers[at].load(Ordering::Relaxed));
+        (admitted, waiting, rejected)
     }
 
     /// Filters that were decided about and are not subscribed to after all. Does
-    /// not wait for the desk: threads that serve clients may call it.
+    /// not wait: threads that serve clients may call it.
     pub(crate) fn give_up(&self, client: Client, filters: Vec<Box<str>>) {
-        let office = self.clone();
-        let _ = thread::Builder::new().spawn(move || {
-            let mut desk = office.desk();
-            desk.unsubscribe(&client, &filters);
-            office.conclude(desk, Vec::new());
-        });
+        // Without a reader the broker is about to stop.
+        let _ = self.shared.posts.send(Post::GivenUp(client, filters));
     }
 
     /// How long decisions take.
     pub(crate) fn timing(&self) -> &Timing {
         &self.shared.timing
     }
+}
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        // A panic in between leaves no promise that is not analysed.
-        let desk = self.shared.desk.lock();
-        desk.unwrap_or_else(PoisonError::into_inner)
-    }
+/// What becomes of what was restored after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Restored {
+    /// Who has it may come back.
+    Kept,
+    /// It is being ended.
+    Ending,
+    Ended,
+}
 
-    fn run(&self, posts: &Receiver<Post>, keep: Duration) {
+/// Who does the office's work.
+struct Clerk {
+    shared: Arc<Shared>,
+    desk: Desk,
+    transports: Vec<Transport>,
+    agenda: Agenda<Job>,
+    outbox: Outbox,
+    restored: Restored,
+    /// How far what was restored has been ended.
+    reached: Option<Arc<str>>,
+}
+
+impl Clerk {
+    fn run(mut self, posts: &Receiver<Post>, keep: Duration) {
         let started = Instant::now();
-        let mut restored = true;
         let mut next_look = started + TICK;
         loop {
-            let wait = next_look.saturating_duration_since(Instant::now());
+            let wait = match self.agenda.is_empty() && self.restored != Restored::Ending {
+                true => next_look.saturating_duration_since(Instant::now()),
+                false => Duration::ZERO,
+            };
             let first = match posts.recv_timeout(wait) {
                 Ok(post) => Some(post),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => Some(Post::Closed),
             };
-            let mut letters = Vec::new();
-            let mut desk = self.desk();
-            if let Some(first) = first {
-                let more = std::iter::from_fn(|| posts.try_recv().ok());
-                for post in std::iter::once(first).chain(more).take(BATCH) {
-                    match post {
-                        Post::Asked(shard, request) => {
-                            self.ask(&mut desk, shard, request, &mut letters);
-                        }
-                        Post::Decided(channel) => {
-                            if let Desk::Network(envoy) = &mut *desk {
-                                envoy.decided(channel);
-                            }
-                        }
-                        Post::Closed => return,
-                    }
-                }
-            }
+            let is_closed = self.turn(first, posts);
             if Instant::now() >= next_look {
                 next_look = Instant::now() + TICK;
-                if let Desk::Own(manager) = &mut *desk {
+                if let Desk::Own(manager) = &mut self.desk {
                     manager.reconsider(RECONSIDERED);
-                    if restored && started.elapsed() >= keep {
-                        restored = false;
-                        manager.give_up_restored();
-                    }
+                }
+                if self.restored == Restored::Kept && started.elapsed() >= keep {
+                    self.restored = Restored::Ending;
                 }
             }
-            self.conclude(desk, letters);
+            self.end_restored();
+            self.gather();
+            if is_closed {
+                return self.outbox.close(|| self.desk.changed_state());
+            }
+            self.outbox.send(|| self.desk.changed_state());
         }
     }
 
-    fn ask(
-        &self,
-        desk: &mut Desk,
-        shard: u16,
-        request: AdmissionRequest,
-        letters: &mut Vec<Letter>,
-    ) {
-        let began = Instant::now();
-        let transport = self.transport(request.asker.listener);
-        desk.ask(shard, request, transport, letters);
-        if let Desk::Own(_) = desk {
-            self.shared.timing.add(began.elapsed());
+    /// Works on what has been posted, and for one slice on what is left of before.
+    /// True if nobody is left who could ask.
+    fn turn(&mut self, first: Option<Post>, posts: &Receiver<Post>) -> bool {
+        let mut units = TURN;
+        let mut next = first;
+        for _ in 0..BATCH {
+            let Some(post) = next else {
+                break;
+            };
+            match post {
+                Post::Asked(shard, request) => {
+                    let transport = self.transport(request.asker.listener);
+                    if let Some(job) = self.desk.ask(shard, request, transport) {
+                        self.begin(job, &mut units);
+                    }
+                }
+                Post::GivenUp(client, filters) => {
+                    if let Some(job) = self.desk.give_up(client, filters) {
+                        self.begin(job, &mut units);
+                    }
+                }
+                Post::Decided(channel) => {
+                    if let Desk::Network(envoy) = &mut self.desk {
+                        envoy.decided(channel);
+                    }
+                }
+                Post::Visit(visit) => {
+                    let told = visit(&mut self.desk);
+                    self.gather();
+                    self.outbox.add(told);
+                }
+                Post::Written => {}
+                Post::Closed => return true,
+            }
+            next = match units {
+                0 => None,
+                _ => posts.try_recv().ok(),
+            };
         }
-    }
-
-    /// Keeps what has changed, and then tells everyone.
-    fn conclude(&self, mut desk: MutexGuard<'_, Desk>, mut letters: Vec<Letter>) {
-        let changes = desk.take_changes();
-        letters.extend(desk.late_letters());
-        let state = match (&self.shared.kept, &mut *desk) {
-            (Some(_), Desk::Own(manager)) => manager.changed_state(),
-            _ => None,
-        };
-        // Taken with the desk, so that no older state is written over a newer one, and
-        // that nobody is told last of what was decided before.
-        let unwritten = self.shared.unwritten.lock();
-        let mut unwritten = unwritten.unwrap_or_else(PoisonError::into_inner);
-        drop(desk);
-        if let Some(kept) = &self.shared.kept {
-            let is_new = state.is_some();
-            *unwritten = state.or_else(|| unwritten.take());
-            match unwritten.as_ref().map(|state| kept.write(state)) {
-                Some(Err(error)) if is_new => tracing::error!("{error}"),
-                Some(Err(_)) => {}
-                Some(Ok(())) | None => *unwritten = None,
+        if let Some((client, job)) = self.agenda.take() {
+            match self.slice(job, &mut SLICE.clone()) {
+                Some(left) => self.agenda.put_last(client, left),
+                None => self.agenda.done(client),
             }
         }
-        // Before the answers: who has connected goes on when it has its flows.
-        for change in changes {
-            self.shared.counter.tell(change);
+        false
+    }
+
+    /// Begins with a question, unless its client is busy with another.
+    fn begin(&mut self, job: Job, units: &mut u64) {
+        let client = job.client().clone();
+        if let Some(job) = self.agenda.put_behind(&client, job) {
+            let before = SLICE.min(*units);
+            let mut slice = before;
+            if let Some(left) = self.slice(job, &mut slice) {
+                self.agenda.put_last(client, left);
+            }
+            *units -= before - slice;
         }
-        for letter in letters {
-            self.shared.counter.answer(self, letter);
+    }
+
+    /// Works on a question for a slice; what is left of it.
+    fn slice(&mut self, job: Job, units: &mut u64) -> Option<Job> {
+        let (left, letter) = self.desk.work(job, units, &self.shared.timing);
+        if let Some(letter) = letter {
+            self.gather();
+            self.outbox.add([Item::Letter(letter)]);
         }
-        drop(unwritten);
+        left
+    }
+
+    fn end_restored(&mut self) {
+        if self.restored == Restored::Ending {
+            let is_all = match &mut self.desk {
+                Desk::Own(manager) => manager.give_up_some(&mut self.reached, &mut SLICE.clone()),
+                Desk::Network(_) => true,
+            };
+            if is_all {
+                self.restored = Restored::Ended;
+            }
+        }
+    }
+
+    /// Notes what is to be told of what has been decided: changes before answers, for
+    /// who has connected goes on when it has its flows.
+    fn gather(&mut self) {
+        let changes = self.desk.take_changes().into_iter().map(Item::Change);
+        self.outbox.add(changes);
+        let letters = self.desk.late_letters().into_iter().map(Item::Letter);
+        self.outbox.add(letters);
+        self.count();
+    }
+
+    fn count(&self) {
+        let (admitted, waiting, rejected) = self.desk.numbers();
+        let numbers = self.shared.numbers.iter();
+        for (number, now) in numbers.zip([admitted, waiting, rejected]) {
+            number.store(now, Ordering::Relaxed);
+        }
     }
 
     /// What carries the packets of whoever has connected to that listener.
     fn transport(&self, listener: Option<u16>) -> Transport {
-        let transports = &self.shared.transports;
-        let transport = listener.and_then(|at| transports.get(usize::from(at)));
+        let transport = listener.and_then(|at| self.transports.get(usize::from(at)));
         transport.copied().unwrap_or_default()
     }
 }
@@ -398,38 +558,60 @@ mod tests {
 
     use super::*;
 
-    /// Sends what becomes of each question, and whether another decision could be
-    /// told before.
-    struct Notes(Sender<(Option<Status>, bool)>);
+    /// Notes what is told.
+    struct Notes(Sender<String>);
 
     impl Counter for Notes {
-        fn answer(&self, office: &Office, letter: Letter) {
-            let Reply::Flow { decision, .. } = letter.reply else {
-                return;
-            };
-            let free = office.shared.unwritten.try_lock().is_ok();
-            let _ = self.0.send((decision.answer.status, free));
+        fn answer(&self, _: &Office, letter: Letter) {
+            let _ = self.0.send(match letter.reply {
+                Reply::Flow {
+                    client, decision, ..
+                } => {
+                    assert_eq!(decision.answer.status, Some(Status::Admitted));
+                    format!("flow of {}", client.id)
+                }
+                Reply::Subscription {
+                    client, decision, ..
+                } => {
+                    let count = decision.verdicts.len();
+                    format!("{count} filters of {}", client.id)
+                }
+                Reply::GoOn { .. } => "go on".into(),
+            });
         }
 
-        fn tell(&self, _: Change) {}
+        fn tell(&self, change: Change) {
+            if let Change::Flow {
+                client,
+                decision: None,
+                ..
+            } = change
+            {
+                let _ = self.0.send(format!("no flow of {client}"));
+            }
+        }
     }
 
-    /// Else a flow that is removed over the API while its publisher's answer is under
-    /// way would be carried as admitted from then on.
-    #[test]
-    fn nobody_is_told_of_a_decision_before_the_one_that_was_made_before() {
+    fn opening() -> Opening {
         let mut config = Config::default();
         config.admission.enabled = true;
-        let Ok(Some(opening)) = Opening::open(&config, std::iter::empty()) else {
-            panic!("there is an office")
-        };
-        let desk = opening.desk();
-        let (notes, answers) = channel();
+        match Opening::open(&config, std::iter::empty()) {
+            Ok(Some(opening)) => opening,
+            _ => panic!("there is no office"),
+        }
+    }
+
+    fn started(opening: Opening) -> (Office, JoinHandle<()>, Receiver<String>) {
+        let (notes, told) = channel();
         let Ok((office, thread)) = opening.start(Notes(notes)) else {
             panic!("it opens")
         };
+        (office, thread, told)
+    }
+
+    fn request(client: &str, ask: Ask) -> AdmissionRequest {
         let asker = Asker {
-            client_id: "p".into(),
+            client_id: client.into(),
             session: 1,
             username: None,
             peer: Some(([10, 0, 0, 1], 1).into()),
@@ -437,6 +619,10 @@ mod tests {
             listener: None,
             quota: Default::default(),
         };
+        AdmissionRequest { asker, ask }
+    }
+
+    fn publishing(client: &str) -> AdmissionRequest {
         let ask = Ask::Publish {
             topic: "t".into(),
             requirements: "deadline=50ms, period=100ms".parse().unwrap(),
@@ -444,11 +630,99 @@ mod tests {
             properties: 0,
             qos: punctual_codec::QoS::AtLeastOnce,
         };
-        desk.ask(0, AdmissionRequest { asker, ask });
-        let (status, free) = answers.recv().unwrap();
-        assert_eq!(status, Some(Status::Admitted));
-        assert!(!free, "another decision can be told before");
-        assert_eq!(office.change(|manager| manager.remove("t@p")), Some(true));
+        request(client, ask)
+    }
+
+    fn wait<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(future)
+    }
+
+    /// Else a flow that is removed over the API while its publisher's answer is under
+    /// way would be carried as admitted from then on; and one that is not on disk
+    /// would be promised.
+    #[test]
+    fn what_is_decided_while_the_disk_is_busy_is_told_in_order_after_it_is_written() {
+        let mut opening = opening();
+        let (begin, begun) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        opening.write = Some(Box::new(move |state| {
+            let _ = begin.send(state.clients.len());
+            let _ = may_go_on.recv();
+            Ok(())
+        }));
+        let desk = opening.desk();
+        let (office, thread, told) = started(opening);
+        desk.ask(0, publishing("p"));
+        assert_eq!(begun.recv(), Ok(1));
+        // The disk has not answered; decisions and looks at them go on.
+        desk.ask(0, publishing("q"));
+        assert_eq!(wait(office.look(Manager::len)), Ok(2));
+        assert_eq!(office.numbers().0, 2);
+        let page = wait(office.page(None, 10)).unwrap();
+        assert_eq!((page.0.len(), page.1), (2, false));
+        let changing = office.clone();
+        let change = thread::spawn(move || wait(changing.change(|m| m.remove("t@p"))));
+        while wait(office.look(Manager::len)) != Ok(1) {
+            thread::yield_now();
+        }
+        assert!(told.try_recv().is_err(), "told before it was written");
+        assert!(!change.is_finished(), "answered before it was written");
+        go_on.send(()).unwrap();
+        assert_eq!(told.recv().unwrap(), "flow of p");
+        // All of that with one write.
+        assert_eq!(begun.recv(), Ok(1));
+        assert!(told.try_recv().is_err());
+        go_on.send(()).unwrap();
+        assert_eq!(told.recv().unwrap(), "flow of q");
+        assert_eq!(told.recv().unwrap(), "no flow of p");
+        assert_eq!(change.join().unwrap(), Ok(true));
+        drop((desk, go_on));
+        thread.join().unwrap();
+        assert_eq!(wait(office.look(Manager::len)), Err(Absent::Closed));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_all_the_same_and_tried_again() {
+        let mut opening = opening();
+        let (begin, begun) = channel();
+        opening.write = Some(Box::new(move |state| {
+            let _ = begin.send(state.clone());
+            Err("it is broken".into())
+        }));
+        let desk = opening.desk();
+        let (office, thread, told) = started(opening);
+        desk.ask(0, publishing("p"));
+        assert_eq!(told.recv().unwrap(), "flow of p");
+        let first = begun.recv().unwrap();
+        assert_eq!(begun.recv().unwrap(), first);
+        drop((desk, office));
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn others_are_answered_between_slices_of_a_long_question_and_its_client_after_it() {
+        let opening = opening();
+        let desk = opening.desk();
+        let filters = (0..20_000).map(|n| format!("many/{n}").into());
+        let ask = Ask::Subscribe {
+            conn: punctual_broker::ConnId {
+                slot: 1,
+                generation: 1,
+            },
+            filters: filters.collect(),
+            requirements: Default::default(),
+        };
+        desk.ask(0, request("s", ask));
+        desk.ask(0, publishing("s"));
+        desk.ask(0, request("s", Ask::Ended));
+        desk.ask(0, publishing("p"));
+        let (office, thread, told) = started(opening);
+        let expected = ["flow of p", "20000 filters of s", "flow of s"];
+        assert_eq!(expected.map(|_| told.recv().unwrap()), expected);
+        while wait(office.look(Manager::len)) != Ok(1) {
+            thread::yield_now();
+        }
         drop(desk);
         thread.join().unwrap();
     }

@@ -1,9 +1,9 @@
 //! `/api/v1/flows`, `/api/v1/network`, `/api/v1/what-if`: what is promised to
 //! whom, over which network, and what would be.
 //!
-//! Decisions are made by the manager under its lock, which a decision of a
-//! client may hold for some milliseconds; what shards know of flows is asked of
-//! them in small pieces. A request that changes something has a JSON body, which
+//! Decisions are made by the manager in its thread, where requests wait for their
+//! turn, and this server does not; analyses are made of a copy. What shards know of
+//! flows is asked of them in small pieces. A request that changes something has a JSON body, which
 //! a web page of another site cannot send (see [`super::guard`]).
 
 use std::net::IpAddr;
@@ -17,14 +17,14 @@ use punctual_analysis::link_loads;
 use punctual_broker::{FlowSight, Nanos};
 use punctual_codec::topic;
 use punctual_manager::{Client, Decision, ExplanationView, FlowView, Manager, Publication, Quota};
+use punctual_model::network::Network;
 use punctual_model::{Condition, Requirements, Status};
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
 
 use super::App;
 use super::error::ApiError;
 use super::query::{Name, Query};
-use crate::admission::Office;
+use crate::admission::{Absent, Office};
 
 /// Flows that a shard is asked about at once.
 const PIECE: usize = 64;
@@ -188,9 +188,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<P
     let after = query.take("after")?;
     query.finish()?;
     let office = office(&app)?;
-    let mut views = office.views(after.as_deref(), limit + 1);
-    let more = views.len() > limit;
-    views.truncate(limit);
+    let (views, more) = office.page(after, limit).await?;
     let next = views.last().filter(|_| more).map(|last| last.id.clone());
     let mut flows = Vec::with_capacity(views.len());
     for piece in views.chunks(PIECE) {
@@ -208,7 +206,7 @@ pub(super) async fn get(
 ) -> Result<Json<Shown>, ApiError> {
     Query::new(&uri).finish()?;
     let office = office(&app)?;
-    let Some(view) = office.view(&id) else {
+    let Some(view) = office.view(id.clone()).await? else {
         let explained = id.strip_suffix("/explain").filter(|id| !id.is_empty());
         let id = explained.ok_or_else(|| unknown(&id))?;
         let explained = explain(office, id).await?;
@@ -219,14 +217,20 @@ pub(super) async fn get(
     Ok(Json(Shown::Flow(Box::new(flow))))
 }
 
-/// What the bounds of a flow are made of. Nobody waits for the manager, or for
-/// this server, meanwhile.
+/// What the bounds of a flow are made of.
 async fn explain(office: &Office, id: &str) -> Result<Explained, ApiError> {
-    let manager = office.look(Manager::clone).ok_or_else(elsewhere)?;
-    let view = manager.view(id).ok_or_else(|| unknown(id))?;
-    let name = view.id.clone();
-    let paths = spawn_blocking(move || manager.explain(&name)).await;
-    let paths = paths.ok().flatten().ok_or_else(|| {
+    let name = id.to_owned();
+    let copy = move |manager: &Manager| {
+        let (client, topic) = manager.about(&name)?;
+        Some((manager.excerpt(client, topic), name))
+    };
+    let analyse = |copied: Option<(Manager, String)>| {
+        let (manager, id) = copied?;
+        Some((manager.view(&id)?, manager.explain(&id)))
+    };
+    let explained = office.analyse(copy, analyse).await?;
+    let (view, paths) = explained.ok_or_else(|| unknown(id))?;
+    let paths = paths.ok_or_else(|| {
         ApiError::unavailable(
             "the network has more flows than can be analysed for this",
             "write it to a file, and explain the flow with punctual analyze --explain",
@@ -249,9 +253,10 @@ pub(super) async fn create(
     let office = office(&app)?;
     let wanted = Wanted::read(&body)?;
     let requirements = wanted.requirements()?;
+    let asked = wanted.clone();
     let decision = office
-        .change(|manager| manager.reserve(&wanted.client(), wanted.publication(requirements)))
-        .ok_or_else(elsewhere)?;
+        .change(move |manager| manager.reserve(&asked.client(), asked.publication(requirements)))
+        .await?;
     let mut answer = Answer::from(decision);
     answer.find_remedies(office, &wanted, requirements).await;
     tracing::info!(
@@ -275,11 +280,12 @@ pub(super) async fn delete(
     uri: Uri,
 ) -> Result<Json<FlowView>, ApiError> {
     Query::new(&uri).finish()?;
-    let removed = office(&app)?.change(|manager| {
-        let view = manager.view(&id);
-        manager.remove(&id).then_some(view).flatten()
+    let name = id.clone();
+    let removed = office(&app)?.change(move |manager| {
+        let view = manager.view(&name);
+        manager.remove(&name).then_some(view).flatten()
     });
-    let removed = removed.ok_or_else(elsewhere)?;
+    let removed = removed.await?;
     let removed = removed.ok_or_else(|| unknown(&id))?;
     tracing::info!(flow = id, "flow removed over HTTP");
     Ok(Json(removed))
@@ -295,9 +301,12 @@ pub(super) async fn what_if(
     let office = office(&app)?;
     let wanted = Wanted::read(&body)?;
     let requirements = wanted.requirements()?;
+    let asked = wanted.clone();
     let (decision, changed) = office
-        .look(|m| m.what_if(&wanted.client(), wanted.publication(requirements)))
-        .ok_or_else(elsewhere)?;
+        .analyse(wanted.excerpt(), move |manager| {
+            manager.what_if(&asked.client(), asked.publication(requirements))
+        })
+        .await?;
     let mut answer = Answer::from(decision);
     answer.find_remedies(office, &wanted, requirements).await;
     Ok(Json(Prospect { answer, changed }))
@@ -309,8 +318,9 @@ pub(super) async fn network(
     uri: Uri,
 ) -> Result<Json<NetworkView>, ApiError> {
     Query::new(&uri).finish()?;
-    let network = office(&app)?.look(NetworkView::new);
-    network.map(Json).ok_or_else(elsewhere)
+    let copy = |manager: &Manager| manager.network().clone();
+    let network = office(&app)?.analyse(copy, |network| NetworkView::new(&network));
+    Ok(Json(network.await?))
 }
 
 impl Wanted {
@@ -370,6 +380,12 @@ impl Wanted {
         }
     }
 
+    /// What of a manager is needed to say what becomes of it.
+    fn excerpt(&self) -> impl FnOnce(&Manager) -> Manager + Send + use<> {
+        let (client, topic) = (self.client.clone(), self.topic.clone());
+        move |manager| manager.excerpt(&client, &topic)
+    }
+
     fn publication(&self, requirements: Requirements) -> Publication<'_> {
         Publication {
             topic: &self.topic,
@@ -383,8 +399,7 @@ impl Wanted {
 }
 
 impl Answer {
-    /// If it is rejected: what would help. Nobody waits for the manager, or for
-    /// this server, meanwhile.
+    /// If it is rejected: what would help.
     async fn find_remedies(
         &mut self,
         office: &Office,
@@ -394,14 +409,12 @@ impl Answer {
         if self.status == Status::Admitted.name() {
             return;
         }
-        if let Some(manager) = office.look(Manager::clone) {
-            let wanted = wanted.clone();
-            let search = move || {
-                let publication = wanted.publication(requirements);
-                manager.remedies(&wanted.client(), publication)
-            };
-            self.remedies = spawn_blocking(search).await.unwrap_or_default();
-        }
+        let asked = wanted.clone();
+        let search = move |manager: Manager| {
+            manager.remedies(&asked.client(), asked.publication(requirements))
+        };
+        let found = office.analyse(wanted.excerpt(), search).await;
+        self.remedies = found.unwrap_or_default();
     }
 }
 
@@ -420,8 +433,7 @@ impl From<Decision> for Answer {
 }
 
 impl NetworkView {
-    fn new(manager: &Manager) -> Self {
-        let network = manager.network();
+    fn new(network: &Network) -> Self {
         let mut loads = vec![(0.0, 0); network.topology.links.len()];
         for load in link_loads(network) {
             loads[load.link] = (load.percent(), load.flows);
@@ -509,12 +521,20 @@ fn office(app: &App) -> Result<&Office, ApiError> {
     })
 }
 
-fn elsewhere() -> ApiError {
-    ApiError::new(
-        StatusCode::CONFLICT,
-        "the controller of the network decides about flows, and this broker asks it",
-        "ask the controller (/api/v1/controller), or write a request into its table",
-    )
+impl From<Absent> for ApiError {
+    fn from(absent: Absent) -> Self {
+        match absent {
+            Absent::Elsewhere => Self::new(
+                StatusCode::CONFLICT,
+                "the controller of the network decides about flows, and this broker asks it",
+                "ask the controller (/api/v1/controller), or write a request into its table",
+            ),
+            Absent::Closed => Self::unavailable(
+                "nobody decides about flows any more",
+                "the broker is shutting down: wait until it is there again",
+            ),
+        }
+    }
 }
 
 fn unknown(id: &str) -> ApiError {

@@ -709,7 +709,7 @@ impl Story {
             .state()
             .clients
             .into_iter()
-            .map(|c| c.id)
+            .map(|c| c.id.clone())
             .collect();
         for peer in &self.peers {
             let shards = self.world.shards().iter();
