@@ -31,8 +31,9 @@ pub(crate) struct Map {
     pub(crate) topology: Topology,
     broker: String,
     entrance: String,
-    /// The processor, as a link.
-    pub(crate) server: String,
+    /// The processor, as a link; where several threads serve clients, also the one that a message is
+    /// handed over to.
+    pub(crate) servers: Vec<String>,
     star: Option<Star>,
     mtu: u32,
     hosts: usize,
@@ -69,12 +70,17 @@ impl Map {
             }
         })?;
         let (entrance, server) = processor(&mut document, &broker, settings);
+        let mut servers = vec![server];
+        if settings.threads > 1 {
+            let hand_over = hand_over(&mut document, &broker, &servers[0], settings);
+            servers.push(hand_over);
+        }
         let network = Network::new(&document)?;
         let mut map = Self {
             topology: network.topology.clone(),
             broker,
             entrance,
-            server,
+            servers,
             star: settings.network.is_none().then_some(settings.star),
             mtu: settings.mtu,
             hosts: 0,
@@ -134,7 +140,7 @@ impl Map {
             path.push(self.topology.links[link].id.clone());
             at = self.topology.links[link].to;
         }
-        path.push(self.server.clone());
+        path.extend_from_slice(&self.servers);
         Some(path)
     }
 
@@ -169,7 +175,7 @@ impl Map {
         let mut out = vec![Vec::new(); self.topology.nodes.len()];
         let mut into = vec![Vec::new(); self.topology.nodes.len()];
         for (index, link) in links.iter().enumerate() {
-            if link.id != self.server {
+            if !self.servers.contains(&link.id) {
                 out[link.from].push(index);
                 into[link.to].push(index);
             }
@@ -295,4 +301,37 @@ fn processor(document: &mut Document, broker: &str, settings: &Settings) -> (Str
         }
     }
     (entrance, server)
+}
+
+/// Puts in what comes after the processor where several threads serve clients: the thread of the
+/// receiver, which may do anything else when a message is handed over to it, and works on it once
+/// more. That all messages pass one of each is more than any takes. Returns its name.
+fn hand_over(document: &mut Document, broker: &str, server: &str, settings: &Settings) -> String {
+    let (between, hand_over) = (format!("{broker}.threads"), format!("{broker}.hand-over"));
+    document.nodes.push(NodeEntry {
+        id: between.clone(),
+        ..NodeEntry::default()
+    });
+    for link in document.links.iter_mut().filter(|link| link.id == server) {
+        link.to.clone_from(&between);
+    }
+    document.links.push(LinkEntry {
+        id: hand_over.clone(),
+        from: between,
+        to: broker.into(),
+        be_ns: Some(settings.service.blocking_ns),
+        unordered: true,
+        ..LinkEntry::default()
+    });
+    for flow in &mut document.flows {
+        for path in &mut flow.paths {
+            if let Some(at) = path.iter().position(|link| link == server) {
+                path.insert(at + 1, hand_over.clone());
+            }
+        }
+        if let Some(cost) = flow.cost_ns.get(server).copied() {
+            flow.cost_ns.insert(hand_over.clone(), cost);
+        }
+    }
+    hand_over
 }

@@ -20,6 +20,8 @@ pub struct Settings {
     pub star: Star,
     /// The broker's own part.
     pub service: Service,
+    /// Threads that serve clients: with more than one a message may be handed over.
+    pub threads: u16,
     /// Payload of a frame, bytes.
     pub mtu: u32,
     /// Rate that `rt-transmission-time` refers to, bit/s.
@@ -74,6 +76,7 @@ impl Default for Settings {
                 send_ns: 50_000,
                 blocking_ns: 500_000,
             },
+            threads: 1,
             mtu: ETHERNET_MTU,
             reference_rate: 100_000_000,
             clock_error_ppm: 200,

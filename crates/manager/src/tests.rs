@@ -109,6 +109,32 @@ fn a_receiver_lengthens_the_way() {
     check(&manager);
 }
 
+/// Where several threads serve clients, the receiver's may be busy, too.
+#[test]
+fn a_hand_over_between_threads_is_a_stage_of_its_own() {
+    let with_threads = |threads| {
+        let mut manager = Manager::new(Settings {
+            threads,
+            ..settings()
+        })
+        .unwrap();
+        manager.publish(
+            &client("p", 1),
+            publication("a/b", "deadline=9ms, period=10ms"),
+        );
+        manager.subscribe(&client("s", 2), &[subscription("a/+", "")]);
+        check(&manager);
+        bound(&manager, "a/b@p")
+    };
+    let Service {
+        receive_ns,
+        send_ns,
+        blocking_ns,
+    } = settings().service;
+    let hand_over = receive_ns + send_ns + blocking_ns;
+    assert_eq!(with_threads(2) - with_threads(1), hand_over);
+}
+
 #[test]
 fn a_filter_that_matches_nothing_needs_no_answer() {
     let mut manager = Manager::new(settings()).unwrap();

@@ -95,6 +95,7 @@ impl Manager {
             .saturating_add(service.send_ns.saturating_mul(copies))
             .saturating_add(lost)
             .max(1);
+        let servers = &self.map.servers;
         let entry = FlowEntry {
             id: id.to_string(),
             prio: demand.priority.into(),
@@ -108,7 +109,10 @@ impl Manager {
                 true => vec![up.clone()],
                 false => paths,
             },
-            cost_ns: [(self.map.server.clone(), cost)].into(),
+            cost_ns: servers
+                .iter()
+                .map(|server| (server.clone(), cost))
+                .collect(),
             ..FlowEntry::default()
         };
         let flow = self
@@ -116,7 +120,7 @@ impl Manager {
             .topology
             .flow(&entry)
             .map_err(|error| error.to_string())?;
-        let before_server = up.len() - 1;
+        let before_server = up.len() - servers.len();
         let least = flow
             .hops
             .iter()
@@ -134,7 +138,7 @@ impl Manager {
 
     fn up(&self, node: &str) -> Result<Vec<String>, String> {
         if node == self.settings.broker {
-            return Ok(vec![self.map.server.clone()]);
+            return Ok(self.map.servers.clone());
         }
         self.map
             .up_from(node)

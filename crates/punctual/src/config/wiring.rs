@@ -1,5 +1,6 @@
 //! From the configuration to what the crates below are configured with.
 
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use punctual_broker::{
@@ -212,12 +213,21 @@ impl Config {
                 send_ns: ns(keys.send_time),
                 blocking_ns: ns(keys.blocking_time),
             },
+            threads: self.shards(),
             mtu: keys.mtu.into(),
             reference_rate: keys.reference_rate.0,
             clock_error_ppm: keys.clock_error,
             priorities: (keys.lowest_priority, keys.highest_priority),
             max_flows: number(keys.max_flows.into()),
             ..Settings::default()
+        }
+    }
+
+    /// How many threads serve clients.
+    pub(crate) fn shards(&self) -> u16 {
+        match self.server.shards {
+            Auto::Fixed(shards) => shards,
+            Auto::Auto => available_parallelism().map_or(1, |n| n.get().min(256) as u16),
         }
     }
 

@@ -73,10 +73,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     }
     let (listeners, urls) = listeners(&config)?;
     let (authenticator, access) = auth::load(&config.auth)?;
-    let shards = match config.server.shards {
-        Auto::Fixed(shards) => shards,
-        Auto::Auto => thread::available_parallelism().map_or(1, |n| n.get().min(256) as u16),
-    };
+    let shards = config.shards();
     let http = match config.server.http {
         Switch::On(address) => Opened::open(address)?,
         Switch::Off => None,
@@ -115,12 +112,6 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     }
     if let Some(keeper) = &keeper {
         keeper.start(server.handle());
-    }
-    if office.is_some() && shards > 1 {
-        tracing::warn!(
-            "admission counts with one thread that serves clients, and there are {shards}: bounds \
-             do not cover the way between them (server.shards = 1)"
-        );
     }
     let office = office
         .map(|office| office.start(server.handle()))
