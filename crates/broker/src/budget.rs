@@ -8,14 +8,18 @@
 /// Units of work that are left. Work that cannot be divided may overdraw it, by that piece alone.
 #[derive(Debug)]
 pub struct Budget {
-    left: u64,
+    given: u64,
+    spent: u64,
 }
 
 impl Budget {
     /// So many units.
     #[must_use]
     pub fn new(units: u64) -> Self {
-        Self { left: units }
+        Self {
+            given: units,
+            spent: 0,
+        }
     }
 
     /// As much as there is to do: for the start of a broker, its end, and tests.
@@ -26,18 +30,24 @@ impl Budget {
 
     /// Takes `units` out.
     pub fn spend(&mut self, units: u64) {
-        self.left = self.left.saturating_sub(units);
+        self.spent = self.spent.saturating_add(units);
     }
 
     /// Nothing is left: what remains to be done waits for another slice.
     #[must_use]
     pub fn is_spent(&self) -> bool {
-        self.left == 0
+        self.spent >= self.given
     }
 
     /// Units that are left.
     #[must_use]
     pub fn left(&self) -> u64 {
-        self.left
+        self.given.saturating_sub(self.spent)
+    }
+
+    /// Units that were taken out, those included by which it was overdrawn.
+    #[must_use]
+    pub fn spent(&self) -> u64 {
+        self.spent
     }
 }

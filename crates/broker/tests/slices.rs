@@ -22,10 +22,9 @@ const PIECE: u64 = 64;
 impl Rig {
     /// Does a slice; what it was, and the units that it took.
     fn slice(&mut self) -> Option<(Work, u64)> {
-        // Enough to see what is taken beyond the slice.
         let mut budget = Budget::new(SLICE);
         let work = self.shard.work(NOW, &mut budget)?;
-        Some((work, SLICE - budget.left()))
+        Some((work, budget.spent()))
     }
 
     /// Does all slices of one kind that wait, with `between` after each; how many there were.

@@ -80,6 +80,7 @@ impl Piece {
 pub struct Overruns {
     counts: [AtomicU64; KINDS],
     longest: [AtomicU64; KINDS],
+    units: [AtomicU64; KINDS],
 }
 
 impl Overruns {
@@ -95,6 +96,21 @@ impl Overruns {
             self.counts[at].fetch_add(1, Ordering::Relaxed);
         }
         is_over
+    }
+
+    /// A piece took so many units of the broker's work.
+    #[inline]
+    pub(crate) fn note_units(&self, piece: Piece, units: u64) {
+        let most = &self.units[piece.index()];
+        if units > most.load(Ordering::Relaxed) {
+            most.fetch_max(units, Ordering::Relaxed);
+        }
+    }
+
+    /// Most units of the broker's work that a piece of that kind took; 0 where they are not counted.
+    #[must_use]
+    pub fn most_units(&self, piece: Piece) -> u64 {
+        self.units[piece.index()].load(Ordering::Relaxed)
     }
 
     /// How many pieces of that kind took too long.

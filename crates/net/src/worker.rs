@@ -439,13 +439,14 @@ impl Worker {
         let begun = self.clock.now();
         let mut now = begun;
         loop {
-            let given = state.pace.units(self.slice);
-            let mut budget = Budget::new(given);
+            let mut budget = Budget::new(state.pace.units(self.slice));
             let Some(work) = self.shard.work(now, &mut budget) else {
                 break;
             };
             let then = self.took(state, Piece::Work(work), now, None);
-            state.pace.learn(given - budget.left(), then - now);
+            state.pace.learn(budget.spent(), then - now);
+            let overruns = &self.counters.overruns;
+            overruns.note_units(Piece::Work(work), budget.spent());
             self.act(state, then);
             self.flush_urgent(state);
             self.give_way(state);

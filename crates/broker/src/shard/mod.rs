@@ -997,22 +997,22 @@ impl Shard {
         let is_due = hub.timers.next().is_some_and(|at| at <= now);
         let timely = is_due && (hub.tasks.is_empty() || !hub.tasks_next);
         hub.tasks_next = timely;
+        let mut slice = Budget::new(SLICE.min(budget.left()));
         if timely {
-            while !budget.is_spent()
+            while !slice.is_spent()
                 && let Some(timer) = self.hub.timers.pop_due(now)
             {
-                budget.spend(TIMER);
+                slice.spend(TIMER);
                 self.fire(timer, now);
             }
+            budget.spend(slice.spent());
             return Some(Work::Timers);
         }
         let task = hub.tasks.pop()?;
         let kind = task.kind();
-        let mut slice = Budget::new(SLICE.min(budget.left()));
-        let given = slice.left();
         self.hub.worked_for = task.subject(&self.hub);
         self.run_slice(task, &mut slice, now);
-        budget.spend(given - slice.left());
+        budget.spend(slice.spent());
         Some(kind)
     }
 

@@ -113,6 +113,8 @@ pub(super) struct TurnOverruns {
     pub(super) overruns: u64,
     /// The longest since the start.
     pub(super) longest_seconds: f64,
+    /// The most units of work in one; 0 where they are not counted.
+    pub(super) longest_units: u64,
 }
 
 /// Connections of one listener.
@@ -219,6 +221,7 @@ impl Network {
                     work: piece.name(),
                     overruns: counters.overruns.count(piece),
                     longest_seconds: seconds(counters.overruns.longest(piece).0),
+                    longest_units: counters.overruns.most_units(piece),
                 })
                 .into(),
             udp: counters.udp.all(),

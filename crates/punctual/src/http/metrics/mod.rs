@@ -211,6 +211,18 @@ fn network(network: &Network, out: &mut Exposition) {
     for one in &network.turn_overruns {
         out.sample(&[("work", one.work)], one.longest_seconds);
     }
+    out.family(
+        "punctual_turn_longest_units",
+        Gauge,
+        "Most units of work that the broker has done in one piece since the start.",
+    );
+    for one in network
+        .turn_overruns
+        .iter()
+        .filter(|one| one.longest_units > 0)
+    {
+        out.sample(&[("work", one.work)], one.longest_units);
+    }
 }
 
 /// What of `server.realtime` was obtained; nothing where it is off.
