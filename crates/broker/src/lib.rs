@@ -40,6 +40,7 @@ mod ready;
 mod retained;
 mod room;
 mod route;
+mod sampling;
 mod sequence;
 mod session;
 mod shard;

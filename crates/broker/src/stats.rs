@@ -205,6 +205,8 @@ pub struct ClassStats {
     pub held: Wait,
     /// Time that messages of lanes 0 and 1 waited.
     pub wait: Wait,
+    /// From a message's arrival to its writing to a receiver, by samples.
+    pub passage: Wait,
     /// With how many of their class.
     pub depth: Depth,
 }
@@ -223,6 +225,7 @@ impl ClassStats {
             missed,
             held,
             wait,
+            passage,
             depth,
         } = self;
         (*waiting, *sent, *missed) = (later.waiting, later.sent, later.missed);
@@ -232,6 +235,7 @@ impl ClassStats {
         *queued = later.queued;
         held.clone_from(&later.held);
         wait.clone_from(&later.wait);
+        passage.clone_from(&later.passage);
         depth.clone_from(&later.depth);
     }
 
@@ -247,6 +251,7 @@ impl ClassStats {
         self.missed += other.missed;
         self.held.add(&other.held);
         self.wait.add(&other.wait);
+        self.passage.add(&other.passage);
         self.depth.add(&other.depth);
     }
 

@@ -129,7 +129,8 @@ impl SysTopics {
             }
             let micros = |nanos: Nanos| nanos.0.div_ceil(1000);
             let lanes = class.is_urgent().then_some(("wait", &of.wait));
-            for (name, wait) in lanes.into_iter().chain([("held", &of.held)]) {
+            let all = [("held", &of.held), ("passage", &of.passage)];
+            for (name, wait) in lanes.into_iter().chain(all) {
                 number(&format!("{name}/mean"), micros(wait.mean()));
                 number(&format!("{name}/p50"), micros(wait.percentile(500)));
                 number(&format!("{name}/p99"), micros(wait.percentile(990)));

@@ -589,8 +589,11 @@ impl Worker {
 
     /// When the next turn is due, should no socket ask for one earlier.
     fn next_turn(&mut self, state: &mut State, now: Nanos, linger: Nanos) -> Option<Nanos> {
+        let mailbox = &self.mailboxes[usize::from(self.index)];
         if std::mem::take(&mut state.again)
             || !state.mail.is_empty()
+            || mailbox.is_pending()
+            || mailbox.has_urgent()
             || !state.ready.is_empty()
             || !state.dirty.is_empty()
             || self.shard.has_outputs()

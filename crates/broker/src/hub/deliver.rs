@@ -389,6 +389,7 @@ impl Hub {
         self.stats.class(class).sent += 1;
         let conn = self.conns.get_mut(slot)?;
         let full = conn.out.backlog_before(class) >= self.config.limits.send_buffer;
+        self.sampling.given(conn.id(slot), class);
         Self::mark_dirty(conn, slot, &mut self.dirty);
         if full {
             self.congest(slot, now);
@@ -455,6 +456,7 @@ impl Hub {
             .push(entry, limits, seat, &mut self.pool, &mut self.stats)
         {
             conn.class = conn.class.min(class);
+            self.sampling.given(conn.id(slot), class);
             Self::mark_urgent(conn, slot, &mut self.urgent);
             Self::mark_dirty(conn, slot, &mut self.dirty);
         }
@@ -533,6 +535,7 @@ impl Hub {
         self.stats.publish_bytes_sent += run.payload as u64;
         self.stats.class(Class::Normal).sent += run.messages;
         let full = conn.out.backlog_before(Class::Normal) >= high;
+        self.sampling.given(conn.id(slot), Class::Normal);
         Self::mark_dirty(conn, slot, &mut self.dirty);
         if full {
             self.congest(slot, now);
@@ -616,6 +619,7 @@ impl Hub {
                 count_publish(&mut self.stats, qos, publication.parts.payload.len());
                 self.stats.class(class).sent += 1;
                 self.stats.inflight_messages += 1;
+                self.sampling.given(conn.id(slot), class);
                 Self::mark_dirty(conn, slot, &mut self.dirty);
             } else {
                 let first = first_step(qos);

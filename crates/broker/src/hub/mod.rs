@@ -26,6 +26,7 @@ use crate::journal::Journal;
 use crate::message::Messages;
 use crate::moves::Moves;
 use crate::passed::PassedOn;
+use crate::sampling::Sampling;
 use crate::session::{Names, Session, Step, Will};
 use crate::shard::flush::Flush;
 use crate::slab::Slab;
@@ -127,6 +128,8 @@ pub(crate) struct Hub {
     pub(crate) tasks: Tasks,
     /// The next piece of work is a task, even if timers are due.
     pub(crate) tasks_next: bool,
+    /// Times messages by samples.
+    pub(crate) sampling: Sampling,
     /// Whom the last slice of a task was for.
     pub(crate) worked_for: Subject,
     /// While sessions are given their rights anew: the slot of the next one.

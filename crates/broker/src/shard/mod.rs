@@ -51,6 +51,7 @@ use crate::moves::Moves;
 use crate::passed::PassedOn;
 use crate::ready::Need;
 use crate::route::RouteCache;
+use crate::sampling::Sampling;
 use crate::sequence::Number;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
@@ -244,6 +245,7 @@ impl Shard {
                 tasks: Tasks::default(),
                 tasks_next: false,
                 worked_for: Subject::default(),
+                sampling: Sampling::default(),
                 rights_from: None,
                 expires: false,
             },
@@ -436,6 +438,7 @@ impl Shard {
         now: Nanos,
     ) -> Received {
         self.hub.arrived = arrived;
+        self.hub.sampling.read(arrived, now);
         let mut received = Received {
             consumed: 0,
             needed: 0,
@@ -553,6 +556,7 @@ impl Shard {
                 }
             }
         }
+        self.hub.sampling.disarm();
         self.hub.stats.packets_received += packets;
         self.hub.stats.bytes_received += received.consumed as u64;
         let came = Publishes::of(&self.hub.stats);
@@ -746,6 +750,9 @@ impl Shard {
         conn.out
             .advance(n, &hub.config.shares, &mut hub.pool, &mut hub.stats, now);
         hub.stats.bytes_sent += n as u64;
+        if let Some((class, took)) = hub.sampling.written(id, n, now) {
+            hub.stats.class(class).passage.record(took);
+        }
         self.after_sending(id, now);
         let conn = self.hub.conns.get(id.slot);
         conn.is_some_and(|conn| !conn.out.is_empty())
@@ -784,9 +791,11 @@ impl Shard {
         now: Nanos,
         slices: &mut [std::io::IoSlice<'a>],
     ) -> usize {
-        self.hub.plan(id.slot, scope, now);
-        match self.hub.conns.get(id.slot) {
+        let hub = &mut self.hub;
+        hub.plan(id.slot, scope, now);
+        match hub.conns.get(id.slot) {
             Some(conn) if conn.generation == id.generation && !conn.corked => {
+                hub.sampling.about_to_write(id, || conn.out.len());
                 conn.out.slices(scope, slices)
             }
             _ => 0,

@@ -74,6 +74,14 @@ pub(super) fn write(stats: &Stats, out: &mut Exposition) {
         histogram(out, ("class", class), &stats.held);
     }
     out.family(
+        "punctual_egress_passage_seconds",
+        Kind::Histogram,
+        "Time from the arrival of messages to their writing to a receiver, by samples.",
+    );
+    for (class, stats) in classes() {
+        histogram(out, ("class", class), &stats.passage);
+    }
+    out.family(
         "punctual_egress_depth_messages",
         Kind::Histogram,
         "How many messages of their class waited, counted each time one was added.",
