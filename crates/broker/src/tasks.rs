@@ -50,6 +50,8 @@ pub(crate) enum Task {
     Expire,
     /// Messages of admitted flows were late: alarms about flows after that name are raised.
     Alarms { after: Option<Arc<str>> },
+    /// Timers that are not needed any more are removed.
+    Compact,
     /// `$SYS` topics are published.
     Sys,
     /// The publisher of a flow is told what holds for it now.
@@ -71,7 +73,9 @@ impl Task {
             }
             Self::Remains(remains) => (Some(remains.client_id()), None),
             Self::Tell { slot, .. } => (client(*slot), None),
-            Self::Access | Self::Expire | Self::Alarms { .. } | Self::Sys => (None, None),
+            Self::Access | Self::Expire | Self::Alarms { .. } | Self::Sys | Self::Compact => {
+                (None, None)
+            }
         }
     }
 
@@ -80,7 +84,9 @@ impl Task {
             Self::Filters(_) => Work::Filters,
             Self::Replay { .. } => Work::Retained,
             Self::Access => Work::Rights,
-            Self::Expire | Self::Sys | Self::Alarms { .. } | Self::Tell { .. } => Work::Timers,
+            Self::Expire | Self::Sys | Self::Compact | Self::Alarms { .. } | Self::Tell { .. } => {
+                Work::Timers
+            }
             Self::Remains(_) => Work::Remains,
         }
     }

@@ -41,9 +41,15 @@ pub(crate) enum Timer {
 }
 
 /// A queue of timers.
+///
+/// Timers are not disarmed: those that are not needed any more are skipped when they are due. So that
+/// they do not pile up, the queue is gone through now and then, a few timers at a time
+/// ([`Self::begin_compaction`]).
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Nanos, Timer)>>,
+    /// Those that are still to be looked at, while the queue is gone through.
+    unchecked: BinaryHeap<Reverse<(Nanos, Timer)>>,
 }
 
 impl Timers {
@@ -55,24 +61,85 @@ impl Timers {
 
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+        let next = self.heap.peek().map(|Reverse((at, _))| *at);
+        // Mostly empty.
+        match self.unchecked.peek() {
+            None => next,
+            Some(Reverse((at, _))) => Some(next.map_or(*at, |next| next.min(*at))),
+        }
     }
 
     #[inline]
     pub(crate) fn pop_due(&mut self, now: Nanos) -> Option<Timer> {
-        match self.heap.peek() {
-            Some(Reverse((at, _))) if *at <= now => {
-                self.heap.pop().map(|Reverse((_, timer))| timer)
+        for heap in [&mut self.unchecked, &mut self.heap] {
+            if let Some(Reverse((at, _))) = heap.peek()
+                && *at <= now
+            {
+                return heap.pop().map(|Reverse((_, timer))| timer);
             }
-            _ => None,
         }
+        None
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.heap.len()
+        self.heap.len() + self.unchecked.len()
     }
 
-    pub(crate) fn retain(&mut self, mut alive: impl FnMut(Nanos, &Timer) -> bool) {
-        self.heap.retain(|Reverse((at, timer))| alive(*at, timer));
+    /// Begins to go through the queue; false if that is under way.
+    pub(crate) fn begin_compaction(&mut self) -> bool {
+        let begins = self.unchecked.is_empty();
+        if begins {
+            std::mem::swap(&mut self.heap, &mut self.unchecked);
+        }
+        begins
+    }
+
+    /// Looks at the next timer and drops it unless it is `alive`. False if there are no more.
+    pub(crate) fn check_next(&mut self, alive: impl FnOnce(Nanos, &Timer) -> bool) -> bool {
+        let Some(Reverse((at, timer))) = self.unchecked.pop() else {
+            // Its memory is as much as the queue ever took.
+            self.unchecked = BinaryHeap::new();
+            return false;
+        };
+        if alive(at, &timer) {
+            self.heap.push(Reverse((at, timer)));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sweep(slot: u32) -> Timer {
+        Timer::Sweep { slot, epoch: 1 }
+    }
+
+    #[test]
+    fn timers_are_due_in_their_order_while_the_queue_is_gone_through() {
+        let mut timers = Timers::default();
+        for slot in 0..100 {
+            timers.arm(Nanos(u64::from(slot)), sweep(slot));
+        }
+        assert!(timers.begin_compaction());
+        assert!(!timers.begin_compaction());
+        for _ in 0..50 {
+            let is_even =
+                |_, timer: &Timer| matches!(timer, Timer::Sweep { slot, .. } if slot % 2 == 0);
+            assert!(timers.check_next(is_even));
+        }
+        timers.arm(Nanos(7), sweep(1000));
+        assert_eq!(timers.len(), 76);
+        assert_eq!(timers.next(), Some(Nanos(0)));
+        let mut due = 0;
+        while timers.pop_due(Nanos(49)).is_some() {
+            due += 1;
+        }
+        assert_eq!((due, timers.len()), (26, 50));
+        assert_eq!(timers.next(), Some(Nanos(50)));
+        while timers.check_next(|_, _| false) {}
+        assert_eq!((timers.len(), timers.next()), (0, None));
+        assert!(timers.begin_compaction());
     }
 }

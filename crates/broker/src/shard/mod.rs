@@ -69,6 +69,8 @@ const BESIDE: usize = 256;
 
 /// For so long after something urgent a client is read before others, milliseconds.
 const URGENT: u32 = 2000;
+/// Units of work of looking whether a timer is still needed.
+const STALE: u64 = 4;
 /// Admitted flows that are looked at at once for alarms.
 const WATCHES: usize = 32;
 /// Units of work of a timer that is due.
@@ -1056,6 +1058,7 @@ impl Shard {
             }
             Task::Access => self.give_rights(budget),
             Task::Expire => self.expire_retained(budget, now),
+            Task::Compact => self.continue_compaction(budget),
             Task::Sys => self.continue_sys(budget, now),
             Task::Alarms { after } => self.raise_alarms(after, budget, now),
             Task::Tell { slot, topic } => {
@@ -1144,8 +1147,16 @@ impl Shard {
         if hub.timers.len() < 4 * alive + 4096 {
             return;
         }
+        if hub.timers.begin_compaction() {
+            hub.tasks.push(Task::Compact);
+        }
+    }
+
+    /// Goes on removing timers that are not needed any more.
+    fn continue_compaction(&mut self, budget: &mut Budget) {
+        let hub = &mut self.hub;
         let (conns, sessions, moves) = (&hub.conns, &hub.sessions, &hub.moves);
-        hub.timers.retain(|at, timer| match *timer {
+        let alive = |at: Nanos, timer: &Timer| match *timer {
             Timer::Connect { slot, generation } => conns.get(slot).is_some_and(|c| {
                 c.generation == generation && !matches!(c.state, State::Connected)
             }),
@@ -1164,7 +1175,14 @@ impl Shard {
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
             Timer::Errand { id } => moves.errands.get(&id).is_some_and(|(due, _)| *due == at),
             Timer::Brakes | Timer::Flushes | Timer::Sys | Timer::Housekeeping => true,
-        });
+        };
+        while !budget.is_spent() {
+            budget.spend(STALE);
+            if !hub.timers.check_next(alive) {
+                return;
+            }
+        }
+        hub.tasks.push(Task::Compact);
     }
 
     fn fire(&mut self, timer: Timer, now: Nanos) {
