@@ -329,12 +329,13 @@ section! {
         /// How often the $SYS topics are published.
         sys_interval: Switch<Duration> = Switch::On(seconds(10)),
             in seconds(1) => days(1), since "0.1", Restart;
-        /// How long a client may take from the opening of the connection to the
-        /// end of its CONNECT packet, TLS and WebSocket handshakes included.
+        /// How long a client may take for the handshakes of TLS and WebSocket, and
+        /// as long again to the end of its CONNECT packet.
         connect_timeout: Duration = seconds(10), in millis(100) => seconds(600),
             since "0.1", Reload;
         /// Largest number of connections of one thread that have not completed
-        /// CONNECT. Past it the oldest of them is closed.
+        /// CONNECT, and of those in handshakes. Past it the oldest of them is
+        /// closed.
         max_half_open: u32 = 4096, in 1 => 1_000_000, since "0.1", Reload;
         /// Largest number of connections that are accepted in one second. The
         /// others wait in the system's queue.
