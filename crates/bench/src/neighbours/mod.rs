@@ -3,6 +3,7 @@
 //! to a forwarder on the same core, which shows what the machine itself does to them.
 
 mod kinds;
+mod units;
 
 use std::fs;
 use std::io::Write;
@@ -85,6 +86,10 @@ pub(crate) struct NeighboursArgs {
     /// Those kinds too that take long to prepare: million
     #[arg(long)]
     full: bool,
+    /// Instead of times look at the most units of work that the broker has done in one piece, with
+    /// less of everything, and exit with 1 if one kind has it do more than it may
+    #[arg(long, conflicts_with_all = ["duration", "realtime", "json"])]
+    units: bool,
     /// Seconds measured for each kind
     #[arg(long, short, value_name = "S", default_value = "4", value_parser = seconds)]
     duration: Duration,
@@ -131,19 +136,23 @@ struct Seen {
 }
 
 impl NeighboursArgs {
-    /// Runs all kinds; progress goes to standard error, the table to `out`.
+    /// Runs all kinds; progress goes to standard error, the table to `out`. Whether no piece of work
+    /// was too long, where they are looked at.
     ///
     /// # Errors
     /// A kind is not known, the broker is not found, or a client fails.
-    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<bool> {
         let kinds = self.kinds()?;
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
             "cannot create {}",
             self.directory.display()
         )))?;
         kinds::write_files(&self.directory)?;
-        self.measure(&kinds, out)?;
-        forget(&self.store())
+        let done = match self.units {
+            true => self.check_units(&kinds, out),
+            false => self.measure(&kinds, out).map(|()| true),
+        };
+        done.and_then(|done| forget(&self.store()).map(|()| done))
     }
 
     /// Those that are chosen.
@@ -196,9 +205,14 @@ impl NeighboursArgs {
         Ok((found, setup))
     }
 
-    /// Our broker as a kind wants it, whose pieces of work take so long at most.
+    /// Our broker as a kind wants it, whose pieces of work take so long at most, on any core where
+    /// nothing is timed.
     fn start(&self, kind: Option<&Kind>, slice: &str) -> Result<Started> {
-        let (found, mut setup) = self.find(&BROKER)?;
+        let all_cores = self.units;
+        let (found, mut setup) = self.find(&Peer {
+            all_cores,
+            ..BROKER
+        })?;
         forget(&self.store())?;
         let tls = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let tls = tls.map_err(Error::io("cannot find a free port"))?;
