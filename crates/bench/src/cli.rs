@@ -129,6 +129,7 @@ impl BenchCommand {
     fn run(&self, out: &mut dyn Write) -> Result<bool> {
         match self {
             Self::Emulate(args) => return args.run(out),
+            Self::Neighbours(args) => return args.run(out),
             Self::Load(args) => args.run(out),
             Self::Floor(args) => args.run(out),
             Self::Compare(args) => args.run(out),
@@ -138,7 +139,6 @@ impl BenchCommand {
             Self::Recovery(args) => args.run(out),
             Self::Link(args) => args.run(out),
             Self::Federation(args) => args.run(out),
-            Self::Neighbours(args) => args.run(out),
             Self::Scale(args) => args.run(out),
             Self::Durability(args) => args.run(out),
             Self::FederationRelay(args) => args.run(),

@@ -195,6 +195,28 @@ fn retained_messages_are_looked_up_in_slices() {
     assert_eq!(rig.kinds(storm), [PacketType::SubAck, PacketType::Publish]);
 }
 
+/// Those that match are sent in slices, too.
+#[test]
+fn retained_messages_are_sent_in_slices() {
+    const COUNT: usize = 2000;
+    let mut rig = Rig::new();
+    let [reader, publisher] = ["reader", "publisher"].map(|id| rig.client(id));
+    for n in 0..COUNT {
+        rig.publish(publisher, &format!("r/{n}"), true);
+    }
+    rig.subscribe(reader, &["r/+".to_owned()]);
+    // A branch for each, and the message.
+    let least = 2 * COUNT as u64 / (SLICE + PIECE);
+    let mut slices = 0;
+    while let Some((work, units)) = rig.slice() {
+        assert_eq!(work, Work::Retained);
+        assert!(units <= SLICE + PIECE, "{units}");
+        slices += 1;
+    }
+    assert!(slices >= least, "{slices}");
+    assert_eq!(rig.kinds(reader).len(), 1 + COUNT);
+}
+
 #[test]
 fn a_piece_takes_what_it_was_given() {
     let mut rig = Rig::new();

@@ -1,12 +1,21 @@
 //! What a noisy neighbour does: one thing again and again, as fast as it can.
 
+mod broker;
+mod files;
+mod sessions;
+
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use punctual_measure::wire::{self, PublishTemplate, Version, kind};
 use punctual_measure::{Error, Result, http_get};
 
+use self::broker::{MESH, filter_changes};
+pub(super) use self::files::write as write_files;
+use self::files::{LOGINS, TLS, handshake};
+use self::sessions::{STORE, admissions, ends, logins, store, wills};
 use crate::blocking::Connection;
 use crate::sys;
 
@@ -14,6 +23,8 @@ use crate::sys;
 const MANY: usize = 10_000;
 /// Retained messages, in topics of four levels.
 const RETAINED: [usize; 2] = [300, 1000];
+/// The same where there are as many as anybody is likely to have.
+const MILLION: [usize; 2] = [1000, 1000];
 /// Longest wait for an answer: with it the broker is out of service anyway.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two requests for metrics.
@@ -23,9 +34,26 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) mqtt: SocketAddr,
+    /// The listener of those kinds that configure one.
+    pub(super) tls: SocketAddr,
     pub(super) http: SocketAddr,
+    /// Where [`write_files`] has written.
+    pub(super) directory: &'a Path,
     pub(super) pid: u32,
     pub(super) stop: &'a AtomicBool,
+    /// Which part is done of what there is much of.
+    pub(super) part: usize,
+}
+
+impl Place<'_> {
+    /// So many, or the part that is to be done.
+    fn of(&self, count: usize) -> usize {
+        (count / self.part).max(1)
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
 }
 
 /// Something that a neighbour does.
@@ -36,6 +64,10 @@ pub(super) struct Kind {
     pub(super) prepare: fn(&Place<'_>) -> Result<()>,
     /// Does it once.
     pub(super) once: fn(&Place<'_>, u64) -> Result<()>,
+    /// What the broker's configuration has besides, from its section `server` on.
+    pub(super) config: &'static str,
+    /// Takes so long to prepare that it is done only where it is asked for.
+    pub(super) is_long: bool,
 }
 
 /// One line for each.
@@ -102,6 +134,53 @@ pub(super) const KINDS: &[Kind] = &[
         nothing,
         garbage,
     ),
+    kind(
+        "reconnect-retained",
+        "connects, subscribes to a filter with + that 300 of 300 000 retained messages match, goes",
+        retain,
+        fetch,
+    ),
+    kind(
+        "ends",
+        "sessions end: one with 10 000 subscriptions, one with 10 000 messages that wait",
+        nothing,
+        ends,
+    ),
+    kind(
+        "wills",
+        "100 clients vanish whose wills 100 others have subscribed to",
+        nothing,
+        wills,
+    ),
+    kind("tls", "handshakes of TLS", nothing, handshake).with(TLS),
+    kind("logins", "CONNECT with a wrong password", nothing, logins).with(LOGINS),
+    kind(
+        "mesh",
+        "a neighbour broker wants 10 000 filters, and does not, again and again",
+        nothing,
+        filter_changes,
+    )
+    .with(MESH),
+    kind(
+        "store",
+        "messages of 1 KiB with QoS 1 are stored for 10 sessions that are away, and given up",
+        nothing,
+        store,
+    )
+    .with(STORE),
+    kind(
+        "admissions",
+        "asks for 1000 flows, goes",
+        nothing,
+        admissions,
+    ),
+    kind(
+        "million",
+        "filters with + over 1 000 000 retained messages that match nothing",
+        retain_million,
+        look_up,
+    )
+    .long(),
 ];
 
 const fn kind(
@@ -115,14 +194,27 @@ const fn kind(
         what,
         prepare,
         once,
+        config: "",
+        is_long: false,
     }
 }
 
 impl Kind {
+    const fn with(self, config: &'static str) -> Self {
+        Self { config, ..self }
+    }
+
+    const fn long(self) -> Self {
+        Self {
+            is_long: true,
+            ..self
+        }
+    }
+
     /// Does it until the end; how often.
     pub(super) fn disturb(&self, place: &Place<'_>) -> Result<u64> {
         let mut count = 0;
-        while !place.stop.load(Ordering::Relaxed) {
+        while !place.is_over() {
             (self.once)(place, count)?;
             count += 1;
         }
@@ -146,11 +238,22 @@ fn client(place: &Place<'_>, id: &str, persistent: bool) -> Result<Connection> {
 
 /// Waits for a packet of that type.
 fn await_kind(connection: &mut Connection, wanted: u8) -> Result<()> {
+    await_packets(connection, 1, |first, _| first >> 4 == wanted)
+}
+
+/// Waits for so many packets that are wanted, by the first byte and what follows the length.
+fn await_packets(
+    connection: &mut Connection,
+    count: usize,
+    wanted: impl Fn(u8, &[u8]) -> bool,
+) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
-    let mut come = false;
-    while !come {
-        connection.read(PATIENCE, |first, _| come |= first >> 4 == wanted)?;
-        if !come && Instant::now() >= deadline {
+    let mut come = 0;
+    while come < count {
+        connection.read(PATIENCE, |first, body| {
+            come += usize::from(wanted(first, body));
+        })?;
+        if come < count && Instant::now() >= deadline {
             return Err(connection.failure("did not answer"));
         }
     }
@@ -158,8 +261,12 @@ fn await_kind(connection: &mut Connection, wanted: u8) -> Result<()> {
 }
 
 fn ask(connection: &mut Connection, filters: &[String]) -> Result<()> {
+    ask_with(connection, filters, 0)
+}
+
+fn ask_with(connection: &mut Connection, filters: &[String], qos: u8) -> Result<()> {
     let mut bytes = Vec::new();
-    wire::put_subscribe(&mut bytes, Version::V311, 1, filters, 0);
+    wire::put_subscribe(&mut bytes, Version::V311, 1, filters, qos);
     connection.send(&bytes)?;
     await_kind(connection, kind::SUBACK)
 }
@@ -170,12 +277,12 @@ fn filters(prefix: &str, count: usize) -> Vec<String> {
 
 fn subscribe(place: &Place<'_>, n: u64) -> Result<()> {
     let mut client = client(place, &format!("storm-{n}"), false)?;
-    ask(&mut client, &filters("storm", MANY))
+    ask(&mut client, &filters("storm", place.of(MANY)))
 }
 
 fn unsubscribe(place: &Place<'_>, n: u64) -> Result<()> {
     let mut client = client(place, &format!("storm-{n}"), false)?;
-    let filters = filters("storm", MANY);
+    let filters = filters("storm", place.of(MANY));
     ask(&mut client, &filters)?;
     let mut body = vec![0, 2];
     for filter in &filters {
@@ -196,17 +303,24 @@ fn reconnect(place: &Place<'_>, n: u64) -> Result<()> {
 fn takeover(place: &Place<'_>, n: u64) -> Result<()> {
     let mut client = client(place, "taken", true)?;
     match n {
-        0 => ask(&mut client, &filters("taken", 1000)),
+        0 => ask(&mut client, &filters("taken", place.of(1000))),
         _ => Ok(()),
     }
 }
 
 fn retain(place: &Place<'_>) -> Result<()> {
+    retain_all(place, RETAINED)
+}
+
+fn retain_million(place: &Place<'_>) -> Result<()> {
+    retain_all(place, MILLION)
+}
+
+fn retain_all(place: &Place<'_>, [first, second]: [usize; 2]) -> Result<()> {
     let mut client = client(place, "retainer", false)?;
-    let [first, second] = RETAINED;
     for a in 0..first {
         let mut bytes = Vec::new();
-        for b in 0..second {
+        for b in 0..place.of(second) {
             let topic = format!("ret/{a}/{b}/v");
             let publish = PublishTemplate::new(Version::V311, &topic, 0, b"21.5");
             let from = bytes.len();
@@ -228,9 +342,24 @@ fn look_up(place: &Place<'_>, n: u64) -> Result<()> {
 
 fn replay(place: &Place<'_>, n: u64) -> Result<()> {
     let mut client = client(place, &format!("reader-{n}"), false)?;
-    ask(&mut client, &["#".to_owned()])?;
-    let (mut came, all) = (0, RETAINED.iter().product::<usize>());
-    while came < all && !place.stop.load(Ordering::Relaxed) {
+    let [first, second] = RETAINED;
+    take(place, &mut client, "#".to_owned(), first * place.of(second))
+}
+
+fn fetch(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut client = client(place, &format!("fetcher-{n}"), false)?;
+    let [first, second] = RETAINED;
+    let filter = format!("ret/+/{}/v", n % place.of(second) as u64);
+    take(place, &mut client, filter, first)
+}
+
+/// Subscribes, and waits for as many retained messages.
+fn take(place: &Place<'_>, client: &mut Connection, filter: String, all: usize) -> Result<()> {
+    let mut bytes = Vec::new();
+    wire::put_subscribe(&mut bytes, Version::V311, 1, &[filter], 0);
+    client.send(&bytes)?;
+    let mut came = 0;
+    while came < all && !place.is_over() {
         client.read(Duration::from_millis(100), |first, _| {
             came += usize::from(first >> 4 == kind::PUBLISH);
         })?;
@@ -270,7 +399,7 @@ fn shared(place: &Place<'_>, n: u64) -> Result<()> {
 fn subscriptions(place: &Place<'_>) -> Result<()> {
     for n in 0..200 {
         let mut client = client(place, &format!("listed-{n}"), true)?;
-        ask(&mut client, &filters("listed", 100))?;
+        ask(&mut client, &filters("listed", place.of(100)))?;
     }
     Ok(())
 }

@@ -3,11 +3,12 @@
 //! to a forwarder on the same core, which shows what the machine itself does to them.
 
 mod kinds;
+mod units;
 
 use std::fs;
 use std::io::Write;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -28,10 +29,15 @@ const RATE: f64 = 500.0;
 /// `SCHED_FIFO` priority of the clients that are timed: the neighbour shares their core.
 const FIFO: u8 = 30;
 
+/// What brokers are to keep to while they are timed: what `server.slice` is by default.
+const SLICE: &str = "100us";
+/// What topics of the admitted flow begin with.
+const ADMITTED: &str = "admitted";
 /// Traffic before it is measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Our broker with admission, one shard, and room for what neighbours do.
+/// Our broker with admission, one shard, and room for what neighbours do. What a kind configures
+/// besides begins in the section `server`.
 const BROKER: Peer = Peer {
     name: "punctual",
     variable: "PUNCTUAL_BIN",
@@ -44,15 +50,19 @@ const BROKER: Peer = Peer {
          allow_anonymous = true\n\
          [log]\n\
          level = \"warn\"\n\
+         [limits]\n\
+         max_subscriptions_per_session = 100000\n\
+         max_queued_messages = 100000\n\
+         max_retained_messages = 2000000\n\
+         [admission]\n\
+         enabled = true\n\
          [server]\n\
          http = \"127.0.0.1:{port5}\"\n\
          sys_interval = \"off\"\n\
          shards = 1\n\
          realtime = {realtime}\n\
-         [limits]\n\
-         max_subscriptions_per_session = 100000\n\
-         [admission]\n\
-         enabled = true\n",
+         slice = \"{slice}\"\n\
+         {kind}",
     )),
     files: &[],
     version_argument: "--version",
@@ -65,9 +75,21 @@ const BROKER: Peer = Peer {
 /// Options of `neighbours`.
 #[derive(Args, Debug)]
 pub(crate) struct NeighboursArgs {
-    /// Kinds of neighbours, several with commas [default: all]
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    /// Kinds of neighbours, several with commas [default: all but those of --full]
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        conflicts_with = "full"
+    )]
     only: Vec<String>,
+    /// Those kinds too that take long to prepare: million
+    #[arg(long)]
+    full: bool,
+    /// Instead of times look at the most units of work that the broker has done in one piece, with
+    /// less of everything, and exit with 1 if one kind has it do more than it may
+    #[arg(long, conflicts_with_all = ["duration", "realtime", "json"])]
+    units: bool,
     /// Seconds measured for each kind
     #[arg(long, short, value_name = "S", default_value = "4", value_parser = seconds)]
     duration: Duration,
@@ -114,40 +136,48 @@ struct Seen {
 }
 
 impl NeighboursArgs {
-    /// Runs all kinds; progress goes to standard error, the table to `out`.
+    /// Runs all kinds; progress goes to standard error, the table to `out`. Whether no piece of work
+    /// was too long, where they are looked at.
     ///
     /// # Errors
     /// A kind is not known, the broker is not found, or a client fails.
-    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
-        if let Some(unknown) = self
-            .only
-            .iter()
-            .find(|name| KINDS.iter().all(|kind| kind.name != **name))
-        {
-            return Err(Error::Config {
-                field: "--only",
-                value: unknown.clone(),
-                remedy: format!(
-                    "choose from {}",
-                    KINDS
-                        .iter()
-                        .map(|kind| kind.name)
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                ),
-            });
-        }
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<bool> {
+        let kinds = self.kinds()?;
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
             "cannot create {}",
             self.directory.display()
         )))?;
+        kinds::write_files(&self.directory)?;
+        let done = match self.units {
+            true => self.check_units(&kinds, out),
+            false => self.measure(&kinds, out).map(|()| true),
+        };
+        done.and_then(|done| forget(&self.store()).map(|()| done))
+    }
+
+    /// Those that are chosen.
+    fn kinds(&self) -> Result<Vec<&'static Kind>> {
+        let names = || KINDS.iter().map(|kind| kind.name);
+        if let Some(unknown) = self.only.iter().find(|it| names().all(|name| name != **it)) {
+            return Err(Error::Config {
+                field: "--only",
+                value: unknown.clone(),
+                remedy: format!("choose from {}", names().collect::<Vec<_>>().join(", ")),
+            });
+        }
+        let is_chosen = |kind: &&Kind| match self.only.is_empty() {
+            true => self.full || !kind.is_long,
+            false => self.only.iter().any(|name| name == kind.name),
+        };
+        Ok(KINDS.iter().filter(is_chosen).collect())
+    }
+
+    fn measure(&self, kinds: &[&'static Kind], out: &mut dyn Write) -> Result<()> {
         let machine = Machine::read();
         let mut rows = vec![self.floor()?, self.row(None)?];
-        for kind in KINDS {
-            if self.only.is_empty() || self.only.iter().any(|name| name == kind.name) {
-                eprintln!("{}: {}", kind.name, kind.what);
-                rows.push(self.row(Some(kind))?);
-            }
+        for kind in kinds {
+            eprintln!("{}: {}", kind.name, kind.what);
+            rows.push(self.row(Some(kind))?);
         }
         self.write(&machine, &rows, out)
             .map_err(Error::io("cannot write the table"))?;
@@ -159,15 +189,42 @@ impl NeighboursArgs {
         Ok(())
     }
 
+    /// Where brokers keep what is to outlive them.
+    fn store(&self) -> PathBuf {
+        self.directory.join("neighbours-store")
+    }
+
     fn find(&self, peer: &Peer) -> Result<(Found, Setup)> {
         let found = peer.find(&self.directory.join("bin"));
         let found = found.ok_or_else(peers::punctual_is_missing)?;
         let setup = Setup {
             core: self.broker_core,
             directory: self.directory.clone(),
-            further: vec![("{realtime}", self.realtime.to_string())],
+            further: Vec::new(),
         };
         Ok((found, setup))
+    }
+
+    /// Our broker as a kind wants it, whose pieces of work take so long at most, on any core where
+    /// nothing is timed.
+    fn start(&self, kind: Option<&Kind>, slice: &str) -> Result<Started> {
+        let all_cores = self.units;
+        let (found, mut setup) = self.find(&Peer {
+            all_cores,
+            ..BROKER
+        })?;
+        forget(&self.store())?;
+        let tls = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let tls = tls.map_err(Error::io("cannot find a free port"))?;
+        setup.further = vec![
+            ("{kind}", kind.map_or("", |kind| kind.config).to_owned()),
+            ("{store}", self.store().to_string_lossy().into_owned()),
+            ("{tls}", tls.port().to_string()),
+            ("{slice}", slice.to_owned()),
+            ("{realtime}", self.realtime.to_string()),
+        ];
+        let running = found.start(&setup, 0)?;
+        Ok(Started { running, tls })
     }
 
     /// The same clients by a forwarder that does nothing else.
@@ -188,15 +245,9 @@ impl NeighboursArgs {
     }
 
     fn row(&self, kind: Option<&'static Kind>) -> Result<Row> {
-        let (found, setup) = self.find(&BROKER)?;
-        let running = found.start(&setup, 0)?;
+        let started = self.start(kind, SLICE)?;
         let stop = AtomicBool::new(false);
-        let place = Place {
-            mqtt: address(running.port(Version::V5)),
-            http: address(running.second_port()),
-            pid: running.pid(),
-            stop: &stop,
-        };
+        let place = started.place(&self.directory, &stop, 1);
         if let Some(kind) = kind {
             (kind.prepare)(&place)?;
         }
@@ -223,7 +274,7 @@ impl NeighboursArgs {
             let ended = |_| Error::io("the watcher ended")(std::io::ErrorKind::Other.into());
             Ok::<_, Error>((reports, seen.join().map_err(ended)??))
         })?;
-        drop::<Running>(running);
+        drop(started);
         let (name, what) = kind.map_or(("idle", "nobody else"), |kind| (kind.name, kind.what));
         Ok(row(name, what, reports, Some(seen)))
     }
@@ -247,7 +298,7 @@ impl NeighboursArgs {
         let property = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let probes = [
             (
-                "admitted",
+                ADMITTED,
                 vec![
                     property("rt-deadline", "10ms"),
                     property("rt-period", &period),
@@ -326,6 +377,37 @@ impl NeighboursArgs {
     }
 }
 
+/// A broker that runs, and where it would listen for TLS.
+struct Started {
+    running: Running,
+    tls: SocketAddr,
+}
+
+impl Started {
+    fn place<'a>(&self, directory: &'a Path, stop: &'a AtomicBool, part: usize) -> Place<'a> {
+        Place {
+            mqtt: address(self.running.port(Version::V5)),
+            tls: self.tls,
+            http: address(self.running.second_port()),
+            directory,
+            pid: self.running.pid(),
+            stop,
+            part,
+        }
+    }
+}
+
+/// Removes a directory, if it is there.
+fn forget(directory: &Path) -> Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let context = format!("cannot remove {}", directory.display());
+            Err(Error::io(context)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
@@ -351,7 +433,11 @@ fn row(
 /// What the broker says of the admitted flow and of its own work.
 fn seen(http: SocketAddr) -> Result<Seen> {
     let samples = Samples::parse(&http_get(http, "/metrics")?);
-    let sum = |name| samples.sum(name, &[]).unwrap_or(0.0);
+    // Neighbours may have flows, too.
+    let flow = samples.label_values("punctual_flow_bound_seconds", "flow");
+    let flow = flow.into_iter().find(|flow| flow.starts_with(ADMITTED));
+    let of_flow = |name| samples.sum(name, &[("flow", flow?)]);
+    let sum = |name| of_flow(name).unwrap_or(0.0);
     const OVERRUNS: &str = "punctual_turn_overrun_total";
     let overruns = samples
         .label_values(OVERRUNS, "work")

@@ -10,6 +10,7 @@ mod cell;
 mod durability;
 mod emulate;
 mod federation;
+mod neighbours;
 mod priomqtt;
 
 use std::ffi::OsStr;
@@ -50,6 +51,8 @@ fn a_wrong_command_line_exits_with_2_and_help_with_0() {
     run(["emulate", "/no/such.toml"]).fails(2, &["/no/such.toml cannot be read"]);
     run(["emulate", "fig3", "--load", "low"]).fails(2, &["--load = fig3", "fig2 and fig15"]);
     run(["load", "1-1", "--payload", "1"]).fails(1, &["--payload = 1"]);
+    run(["neighbours", "--only", "all"]).fails(1, &["--only = all", "million"]);
+    run(["neighbours", "--units", "--realtime"]).fails(2, &["--realtime"]);
     run(["scale", "--only", "all"]).fails(1, &["--only = all", "shared-1000"]);
     run(["scale", "--sizes", "10^9"]).fails(2, &["such as 1000 or 10^3"]);
     run(["scale", "--patience", "1"]).fails(1, &["--patience = 1"]);

@@ -22,7 +22,8 @@ const AHEAD: usize = 64 << 10;
 const AHEAD_FLEETING: usize = 4 << 10;
 /// Retained messages fetched for a subscription at once.
 const REPLAY_BATCH: usize = 256;
-/// Units of work of looking retained messages up that are done wherever it is begun.
+/// Units of work of looking retained messages up, and sending them, that are done wherever it is
+/// begun.
 const AT_ONCE: u64 = 64;
 
 impl Hub {
@@ -33,7 +34,8 @@ impl Hub {
         self.pump_within(session_slot, &mut Budget::new(AT_ONCE), now);
     }
 
-    /// The same. Looking up retained messages takes no more than the budget: then a task goes on.
+    /// The same. Looking up and sending retained messages takes no more than the budget: then a task
+    /// goes on.
     pub(crate) fn pump_within(&mut self, session_slot: u32, budget: &mut Budget, now: Nanos) {
         let Some(session) = self.sessions.get_mut(session_slot) else {
             return;
@@ -109,20 +111,20 @@ impl Hub {
             let Some(replay) = session.replays.front_mut() else {
                 break;
             };
+            if replay.ready.is_empty() && replay.complete {
+                if let Some(ended) = session.replays.pop_front() {
+                    Journal::replayed(outlet.journal, session, &ended.filter);
+                }
+                continue;
+            }
+            if budget.is_spent() {
+                if !std::mem::replace(&mut session.replay_waits, true) {
+                    let (slot, session) = (session_slot, session.handle.number);
+                    self.tasks.push(Task::Replay { slot, session });
+                }
+                break;
+            }
             if replay.ready.is_empty() {
-                if replay.complete {
-                    if let Some(ended) = session.replays.pop_front() {
-                        Journal::replayed(outlet.journal, session, &ended.filter);
-                    }
-                    continue;
-                }
-                if budget.is_spent() {
-                    if !std::mem::replace(&mut session.replay_waits, true) {
-                        let (slot, session) = (session_slot, session.handle.number);
-                        self.tasks.push(Task::Replay { slot, session });
-                    }
-                    break;
-                }
                 let retained = self.directory.retained();
                 let (filter, from) = (&*replay.filter, &replay.from);
                 let piece = retained.scan(filter, from, REPLAY_BATCH, budget, now);

@@ -1,0 +1,115 @@
+//! A neighbour broker of a mesh, as far as it takes one to say which filters it wants.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+
+use punctual_measure::wire::{self as mqtt, PublishTemplate, Version, kind};
+use punctual_measure::{Error, Result};
+use punctual_mesh::tree::Advert;
+use punctual_mesh::wire::{self, BUCKETS, Hello, Message, Open};
+use punctual_mesh::{BrokerId, Rank, Strategy};
+use punctual_model::Nanos;
+
+use super::{MANY, Place, await_kind, await_packets, filters};
+use crate::blocking::Connection;
+
+/// A broker that others may connect to, with a name that the host's does not decide.
+pub(super) const MESH: &str = "[mesh]\n\
+    enabled = true\n\
+    id = \"bench\"\n";
+
+/// Its name.
+const NAME: &str = "neighbour";
+/// How often all filters are wanted, and not wanted any more, over one connection.
+const ROUNDS: u64 = 20;
+/// Filters of one message; the next one waits until it has been heard.
+const AT_ONCE: usize = 2500;
+
+pub(super) fn filter_changes(place: &Place<'_>, n: u64) -> Result<()> {
+    let mut link = link(place, n)?;
+    let filters: Vec<Box<str>> = filters("mesh", place.of(MANY))
+        .into_iter()
+        .map(String::into_boxed_str)
+        .collect();
+    let mut said = 0;
+    for round in 0..2 * ROUNDS {
+        for part in filters.chunks(AT_ONCE) {
+            if place.is_over() {
+                return Ok(());
+            }
+            let (add, remove) = match round % 2 {
+                0 => (part.to_vec(), Vec::new()),
+                _ => (Vec::new(), part.to_vec()),
+            };
+            // Who says nothing of the tree for long is lost.
+            said += 1;
+            say(&mut link, &hello(said)?)?;
+            say(&mut link, &Message::Filters { add, remove })?;
+            await_all(&mut link)?;
+        }
+    }
+    Ok(())
+}
+
+/// A link that is up: its ends have said who they are.
+fn link(place: &Place<'_>, n: u64) -> Result<Connection> {
+    let mut link = Connection::new(NAME.to_owned(), TcpStream::connect(place.mqtt))?;
+    let mut bytes = Vec::new();
+    mqtt::put_connect(&mut bytes, Version::V5, &format!("$mesh/{NAME}"));
+    link.send(&bytes)?;
+    await_kind(&mut link, kind::CONNACK)?;
+    let open = Open {
+        versions: (*wire::VERSIONS.start(), *wire::VERSIONS.end()),
+        id: id()?,
+        instance: n + 1,
+        strategy: Strategy::SubscriptionTable,
+        dialled: true,
+    };
+    say(&mut link, &Message::Open(open))?;
+    Ok(link)
+}
+
+fn id() -> Result<BrokerId> {
+    let none = || Error::io("cannot name a broker")(ErrorKind::InvalidInput.into());
+    BrokerId::new(NAME).ok_or_else(none)
+}
+
+/// What a broker says of the tree that is the root of its own, and is no better one.
+fn hello(number: u64) -> Result<Message> {
+    let advert = Advert {
+        number,
+        root: Rank {
+            capacity: 0,
+            id: id()?,
+        },
+        epoch: 1,
+        cost: 0,
+        hops: 0,
+        age: Nanos(0),
+        asks: 0,
+        answered: 0,
+        held: false,
+        seek: None,
+    };
+    Ok(Message::Hello(Hello {
+        advert,
+        sent: 0,
+        echo: None,
+    }))
+}
+
+fn say(link: &mut Connection, message: &Message) -> Result<()> {
+    let publish = PublishTemplate::new(Version::V5, wire::TOPIC, 0, &message.encode());
+    link.send(&publish.bytes)
+}
+
+/// Waits until all that was said has been heard: sums that are wrong are asked about.
+fn await_all(link: &mut Connection) -> Result<()> {
+    say(link, &Message::Digest(Box::new([1; BUCKETS])))?;
+    await_packets(link, 1, |first, body| {
+        let publish = mqtt::publish(first, body, Version::V5);
+        let is_mesh = first >> 4 == kind::PUBLISH;
+        let message = publish.map(|publish| Message::decode(publish.payload));
+        is_mesh && matches!(message, Some(Ok(Message::Want(_))))
+    })
+}
