@@ -20,6 +20,7 @@ mod overrun;
 mod pace;
 mod quic;
 pub mod realtime;
+mod rest;
 mod server;
 mod tcp;
 pub mod tls;

@@ -379,6 +379,7 @@ impl Server {
                 tcp: options.tcp,
                 marking,
                 slice: options.slice,
+                is_realtime: options.realtime.is_some(),
                 busy_poll: Nanos(u64::try_from(busy_poll.as_nanos()).unwrap_or(u64::MAX)),
             };
             let realtime = options.realtime;

@@ -44,6 +44,7 @@ use crate::marking::Marking;
 use crate::overrun::{Piece, Reports};
 use crate::pace::Pace;
 use crate::quic::{QUIC, Quic};
+use crate::rest::{REST, Rest};
 use crate::tcp::{acknowledge, takes_more};
 use crate::udp::{UDP, Udp};
 use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
@@ -215,6 +216,8 @@ pub(crate) struct Worker {
     /// How long pieces of other work are done before sockets are asked again, while there may be
     /// something urgent. Asking costs half a microsecond.
     pub(crate) slice: Nanos,
+    /// The thread has real-time priority, if that was allowed.
+    pub(crate) is_realtime: bool,
     /// How long to look for events without sleeping, after the last one.
     pub(crate) busy_poll: Nanos,
 }
@@ -241,6 +244,8 @@ pub(crate) struct State {
     pace: Pace,
     /// When pieces that took too long were reported.
     reports: Reports,
+    /// How much sleep is due under SCHED_FIFO.
+    rest: Rest,
     /// They have said what is not done at once: there is to be another turn.
     again: bool,
     urgent: Vec<ConnId>,
@@ -279,6 +284,7 @@ impl Worker {
             events: Some(Events::with_capacity(256)),
             pace: Pace::default(),
             reports: Reports::default(),
+            rest: Rest::new(self.clock.now()),
             again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
@@ -305,7 +311,9 @@ impl Worker {
         let mut next_linger_check = Nanos::MAX;
         let mut busy_until = Nanos(0);
         loop {
+            self.rest(&mut state);
             let before = self.clock.now();
+            state.rest.worked(before);
             load.busy_until(before, &self.directory, &self.counters, self.index);
             let timeout = match self.next_turn(&mut state, before, next_linger_check) {
                 Some(at) if at <= before => Some(Duration::ZERO),
@@ -326,6 +334,7 @@ impl Worker {
                 }
             }
             let now = self.clock.now();
+            state.rest.slept(now);
             load.idle_until(now);
             if !events.is_empty() {
                 busy_until = now + self.busy_poll;
@@ -505,7 +514,24 @@ impl Worker {
         }
         self.ask(state);
         let mailbox = &self.mailboxes[usize::from(self.index)];
-        state.ready.has_promised() || state.ready.urgent() > 0 || mailbox.has_urgent()
+        let is_urgent =
+            state.ready.has_promised() || state.ready.urgent() > 0 || mailbox.has_urgent();
+        if !is_urgent {
+            self.rest(state);
+        }
+        is_urgent
+    }
+
+    /// Sleeps for a moment if the system would otherwise stop the thread for a long one.
+    #[inline]
+    fn rest(&mut self, state: &mut State) {
+        if self.is_realtime {
+            state.rest.worked(self.clock.now());
+            if state.rest.is_due() {
+                std::thread::sleep(Duration::from_nanos(REST.0));
+                state.rest.slept(self.clock.now());
+            }
+        }
     }
 
     /// Reads a little from clients that sent something urgent lately and have something: who sends

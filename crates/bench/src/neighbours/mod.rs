@@ -123,6 +123,14 @@ struct Row {
     broker: Option<Seen>,
 }
 
+/// Pieces of one kind of work that took too long.
+#[derive(Debug, Serialize)]
+struct Overruns {
+    work: String,
+    count: f64,
+    longest_us: f64,
+}
+
 /// What the broker says of it.
 #[derive(Debug, Default, Serialize)]
 struct Seen {
@@ -132,7 +140,7 @@ struct Seen {
     broker_max_us: f64,
     misses: f64,
     /// Pieces of work that took too long, by kind.
-    overruns: Vec<(String, f64)>,
+    overruns: Vec<Overruns>,
 }
 
 impl NeighboursArgs {
@@ -353,10 +361,14 @@ impl NeighboursArgs {
             };
             let seen = row.broker.as_ref();
             let overruns = seen.map_or_else(String::new, |seen| {
-                let each = seen
-                    .overruns
-                    .iter()
-                    .map(|(work, count)| format!("{work} {count}"));
+                let each = seen.overruns.iter().map(|it| {
+                    let Overruns {
+                        work,
+                        count,
+                        longest_us,
+                    } = it;
+                    format!("{work} {count} ({longest_us:.0})")
+                });
                 each.collect::<Vec<_>>().join(", ")
             });
             let bound = seen.map_or_else(String::new, |seen| {
@@ -444,7 +456,12 @@ fn seen(http: SocketAddr) -> Result<Seen> {
         .into_iter()
         .filter_map(|work| {
             let count = samples.sum(OVERRUNS, &[("work", work)])?;
-            (count > 0.0).then(|| (work.to_owned(), count))
+            let longest = samples.sum("punctual_turn_longest_seconds", &[("work", work)])?;
+            (count > 0.0).then(|| Overruns {
+                work: work.to_owned(),
+                count,
+                longest_us: longest * 1e6,
+            })
         });
     Ok(Seen {
         bound_us: sum("punctual_flow_bound_seconds") * 1e6,
