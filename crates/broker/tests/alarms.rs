@@ -48,12 +48,14 @@ fn subscribe(rig: &mut Rig, client: ConnId, filters: &[String]) {
     Subscribe::put(7, Properties::EMPTY, &pairs, Version::V5, &mut bytes).unwrap();
     let received = rig.shard.receive(client, &bytes, NOW);
     assert_eq!(received.consumed, 0, "it waits for the decision");
+    // All are asked about.
+    rig.shard.tick(NOW);
     let served = |filter: &String| (Box::from(&**filter), FilterVerdict::Served);
     let decision = SubscriptionDecision {
         verdicts: filters.iter().map(served).collect(),
         answer: None,
     };
-    assert!(rig.shard.decide_subscription(client, decision));
+    rig.shard.decide_subscription(client, decision).unwrap();
     let received = rig.shard.receive(client, &bytes, NOW);
     assert_eq!(received.consumed, bytes.len());
 }
@@ -212,6 +214,62 @@ fn a_long_piece_of_work_names_its_client_and_filter() {
     assert_eq!(filters.filter.as_deref(), Some("f/32"));
     assert_eq!(read.client.as_deref(), Some("storm"));
     assert_eq!((read.filter.as_deref(), read.took), (None, Nanos(900_000)));
+}
+
+/// Whoever admits flows is asked about many filters in slices, too, and the answer is found for each.
+#[test]
+fn many_filters_are_asked_about_in_slices() {
+    let mut rig = rig();
+    let storm = client(&mut rig, "storm");
+    let options = SubscribeOptions::default();
+    let filters: Vec<_> = (0..1000).map(|n| format!("f/{n}")).collect();
+    let pairs: Vec<_> = filters.iter().map(|filter| (&**filter, options)).collect();
+    let mut bytes = Vec::new();
+    Subscribe::put(7, Properties::EMPTY, &pairs, Version::V5, &mut bytes).unwrap();
+    assert_eq!(rig.shard.receive(storm, &bytes, NOW).consumed, 0);
+    let asked = |rig: &mut Rig| {
+        let mut outputs = Vec::new();
+        rig.shard.take_outputs(&mut outputs);
+        outputs.into_iter().find_map(|output| match output {
+            Output::Admission(request) => match request.ask {
+                Ask::Subscribe { filters, .. } => Some(filters),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    let mut slices = 0;
+    let filters = loop {
+        if let Some(filters) = asked(&mut rig) {
+            break filters;
+        }
+        let mut budget = Budget::new(200);
+        assert!(rig.shard.work(NOW, &mut budget).is_some());
+        assert!(budget.spent() < 264, "{budget:?}");
+        slices += 1;
+    };
+    assert_eq!((filters.len(), slices > 10), (1000, true), "{slices}");
+    let verdict = |n: usize| match n % 2 {
+        0 => FilterVerdict::Served,
+        _ => FilterVerdict::Refused,
+    };
+    let verdicts = filters.into_iter().enumerate();
+    let decision = SubscriptionDecision {
+        verdicts: verdicts.map(|(n, filter)| (filter, verdict(n))).collect(),
+        answer: None,
+    };
+    rig.shard.decide_subscription(storm, decision).unwrap();
+    assert_eq!(rig.shard.receive(storm, &bytes, NOW).consumed, bytes.len());
+    rig.shard.tick(NOW);
+    let packets = rig.read(storm);
+    let [(PacketType::SubAck, body)] = &packets[..] else {
+        panic!("{packets:?}");
+    };
+    // Packet identifier, no properties, and a reason for each.
+    let reasons = &body[3..];
+    assert_eq!(reasons.len(), 1000);
+    let is_right = |(n, reason): (usize, &u8)| *reason == if n % 2 == 0 { 0 } else { 0x97 };
+    assert!(reasons.iter().enumerate().all(is_right));
 }
 
 /// Whoever is admitted is told what the bound takes for granted.

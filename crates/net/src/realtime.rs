@@ -209,6 +209,18 @@ pub fn set_fifo(priority: u8) -> io::Result<()> {
     }
 }
 
+/// Has the calling thread go before all others without real-time priority (nice -20).
+///
+/// # Errors
+/// Without CAP_SYS_NICE or a sufficient RLIMIT_NICE.
+pub fn set_least_nice() -> io::Result<()> {
+    // SAFETY: no memory is passed; 0 names the calling thread.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Binds the calling thread to the `n`-th CPU that the process may use, modulo
 /// their number, and returns which that is.
 ///

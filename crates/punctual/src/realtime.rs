@@ -4,17 +4,33 @@
 
 use std::time::Duration;
 
-use punctual_net::realtime::{Awake, keep_awake, set_fifo};
+use punctual_net::realtime::{Awake, keep_awake, set_fifo, set_least_nice};
 
-/// Gives the calling thread SCHED_FIFO at `priority`, if there is one. Without the
-/// privilege a warning names it, and the thread goes on as it is; `who` it is for.
-pub(crate) fn put_first(priority: Option<u8>, who: &str) {
-    if let Some(priority) = priority
-        && let Err(error) = set_fifo(priority)
-    {
+/// What a thread is put before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Precedence {
+    /// All ordinary threads, and those under SCHED_FIFO with a lower priority.
+    Fifo(u8),
+    /// All ordinary threads with its CPU; it has what threads under SCHED_FIFO leave of it. For
+    /// threads of a broker whose shards have real-time priority: one under SCHED_FIFO would run in
+    /// the rests of a shard, and Linux would stop both for 50 ms of each second.
+    Ordinary,
+}
+
+/// Gives the calling thread its precedence, if it has one. Without the privilege a warning names it,
+/// and the thread goes on as it is; `who` it is for.
+pub(crate) fn put_first(precedence: Option<Precedence>, who: &str) {
+    let (result, remedy) = match precedence {
+        None => return,
+        Some(Precedence::Fifo(priority)) => (
+            set_fifo(priority),
+            format!("a LimitRTPRIO (systemd) or ulimit -r of at least {priority}"),
+        ),
+        Some(Precedence::Ordinary) => (set_least_nice(), "LimitNICE=-20 (systemd)".to_owned()),
+    };
+    if let Err(error) = result {
         tracing::warn!(
-            "real time: {who} has no real-time priority: {error}; give the process CAP_SYS_NICE, \
-             or a LimitRTPRIO (systemd) or ulimit -r of at least {priority}"
+            "real time: {who} does not go first: {error}; give the process CAP_SYS_NICE, or {remedy}"
         );
     }
 }

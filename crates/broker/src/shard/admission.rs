@@ -354,10 +354,17 @@ impl Shard {
     }
 
     /// What becomes of a SUBSCRIBE that waits.
-    pub fn decide_subscription(&mut self, conn: ConnId, decision: SubscriptionDecision) -> bool {
+    ///
+    /// # Errors
+    /// Its connection is gone: the decision is given back.
+    pub fn decide_subscription(
+        &mut self,
+        conn: ConnId,
+        decision: SubscriptionDecision,
+    ) -> Result<(), SubscriptionDecision> {
         let conditions = self.hub.config.admission.map(|it| it.conditions);
         let Some(waiting) = self.hub.conn(conn) else {
-            return false;
+            return Err(decision);
         };
         waiting.extra().subscribed = Some(SubscriptionDecision {
             answer: decision
@@ -366,7 +373,7 @@ impl Shard {
             ..decision
         });
         self.hub.resume(vec![conn]);
-        true
+        Ok(())
     }
 
     /// Whether a session has a subscription to that filter.

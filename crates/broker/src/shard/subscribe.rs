@@ -1,18 +1,19 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
-use std::collections::HashMap;
+use std::iter::Peekable;
 use std::sync::atomic::Ordering;
+use std::vec::IntoIter;
 
 use punctual_codec::packet::{RetainHandling, SubscribeFilters, UnsubscribeFilters};
 use punctual_codec::{
     Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode, SubAck, Subscribe,
     SubscribeOptions, UnsubAck, Unsubscribe, Version, topic,
 };
-use punctual_model::Answer;
+use punctual_model::{Answer, Requirements};
 
 use super::publish::report_urgency;
 use super::{Fail, Next, Shard};
-use crate::admission::{Ask, FilterVerdict};
+use crate::admission::{Ask, FilterVerdict, SubscriptionDecision};
 use crate::answers::{best_effort, put_answer};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
@@ -24,6 +25,9 @@ use crate::{Budget, Federation, Nanos};
 
 /// Filters of a packet that are handled at once.
 const AT_ONCE: u64 = 32;
+
+/// Units of work of a filter that is asked about.
+const ASK: u64 = 4;
 
 /// Bytes of a packet with so many filters, if they are long.
 const SHORT: usize = 4096;
@@ -47,6 +51,17 @@ pub(crate) struct FilterRequest {
 enum Kind {
     Subscribe(Box<Request>),
     Unsubscribe,
+    /// Whoever admits flows is asked about the filters of a SUBSCRIBE, which is handled then.
+    Ask(Box<Inquiry>),
+}
+
+/// What is asked about the filters of a SUBSCRIBE.
+#[derive(Debug)]
+struct Inquiry {
+    version: Version,
+    requirements: Requirements,
+    /// Those that the client may subscribe to.
+    filters: Vec<Box<str>>,
 }
 
 /// What a SUBSCRIBE asks for with all of its filters.
@@ -59,8 +74,8 @@ struct Request {
     numbered: Result<bool, String>,
     /// What is wrong with the requirements that were stated.
     misstated: Option<String>,
-    /// What whoever admits flows said of each filter.
-    verdicts: HashMap<Box<str>, FilterVerdict>,
+    /// What whoever admits flows said of each filter that he was asked about, in their order.
+    verdicts: Peekable<IntoIter<(Box<str>, FilterVerdict)>>,
     answer: Option<Answer>,
     /// Whether it was asked.
     decided: bool,
@@ -69,6 +84,18 @@ struct Request {
 }
 
 impl FilterRequest {
+    fn new(conn: ConnId, session: u32, packet_id: u16, kind: Kind) -> Self {
+        Self {
+            conn,
+            session,
+            packet_id,
+            kind,
+            reasons: Vec::new(),
+            payload: Box::default(),
+            handled: 0,
+        }
+    }
+
     /// The session that it is for.
     pub(crate) fn session(&self) -> u32 {
         self.session
@@ -131,19 +158,14 @@ impl Shard {
             let conn = hub.conns.get_mut(id.slot);
             decided = conn.and_then(|conn| conn.extra.as_mut()?.subscribed.take());
             if decided.is_none() {
-                let filters = packet.filters().map(|(filter, _)| filter);
-                let allowed = filters.filter(|filter| check(hub, id, slot, filter).is_ok());
-                let filters: Vec<Box<str>> = allowed.map(Box::from).collect();
-                if !filters.is_empty() {
-                    let ask = Ask::Subscribe {
-                        conn: id,
-                        filters,
-                        requirements: stated.unwrap_or_default(),
-                    };
-                    if let Some(conn) = hub.conns.get_mut(id.slot) {
-                        conn.paused += 1;
-                    }
-                    hub.ask(slot, ask);
+                let inquiry = Inquiry {
+                    version,
+                    requirements: stated.as_ref().copied().unwrap_or_default(),
+                    filters: Vec::new(),
+                };
+                let kind = Kind::Ask(Box::new(inquiry));
+                let request = FilterRequest::new(id, slot, packet.packet_id, kind);
+                if self.begin_to_ask(request, packet.payload()) {
                     return Ok(Next::Hold);
                 }
             }
@@ -155,7 +177,7 @@ impl Shard {
             id: identifier,
             numbered: urgency::numbered(packet.properties),
             misstated: stated.err().map(|error| error.to_string()),
-            verdicts: verdicts.into_iter().collect(),
+            verdicts: verdicts.into_iter().peekable(),
             answer,
             decided: is_decided,
             given_up: Vec::new(),
@@ -187,15 +209,7 @@ impl Shard {
         payload: &[u8],
         now: Nanos,
     ) -> Next {
-        let mut request = FilterRequest {
-            conn,
-            session,
-            packet_id,
-            kind,
-            reasons: Vec::new(),
-            payload: Box::default(),
-            handled: 0,
-        };
+        let mut request = FilterRequest::new(conn, session, packet_id, kind);
         let mut budget = Budget::new(AT_ONCE * FILTER);
         let handled = request.handle(&mut self.hub, payload, &mut budget);
         let rest = &payload[handled..];
@@ -209,6 +223,49 @@ impl Shard {
         }
         self.hub.tasks.push(Task::Filters(Box::new(request)));
         Next::Pause
+    }
+
+    /// Begins to ask about the filters of a packet; the connection is not read meanwhile. False if
+    /// there is nothing to ask.
+    fn begin_to_ask(&mut self, mut request: FilterRequest, payload: &[u8]) -> bool {
+        let mut budget = Budget::new(AT_ONCE * FILTER);
+        let handled = request.handle(&mut self.hub, payload, &mut budget);
+        let rest = &payload[handled..];
+        let conn = request.conn;
+        let waits = match rest.is_empty() {
+            true => self.ask_about(request),
+            false => {
+                request.payload = rest.into();
+                self.hub.tasks.push(Task::Filters(Box::new(request)));
+                true
+            }
+        };
+        if let (Some(conn), true) = (self.hub.conn(conn), waits) {
+            conn.paused += 1;
+        }
+        waits
+    }
+
+    /// Asks about the filters that were found. False if there are none.
+    fn ask_about(&mut self, request: FilterRequest) -> bool {
+        let Kind::Ask(inquiry) = request.kind else {
+            return false;
+        };
+        let Inquiry {
+            requirements,
+            filters,
+            ..
+        } = *inquiry;
+        let asks = !filters.is_empty();
+        if asks {
+            let ask = Ask::Subscribe {
+                conn: request.conn,
+                filters,
+                requirements,
+            };
+            self.hub.ask(request.session, ask);
+        }
+        asks
     }
 
     /// Handles more filters of a packet whose client is still there.
@@ -228,8 +285,26 @@ impl Shard {
                 hub.tasks.push(Task::Filters(request));
                 return;
             }
-            self.end_filters(*request, now);
-            self.hub.resume(vec![conn]);
+            let waits = match &request.kind {
+                Kind::Ask(_) => {
+                    let waits = self.ask_about(*request);
+                    if let (Some(conn), false) = (self.hub.conn(conn), waits) {
+                        // It is handled without having been asked about.
+                        conn.extra().subscribed = Some(SubscriptionDecision {
+                            verdicts: Vec::new(),
+                            answer: None,
+                        });
+                    }
+                    waits
+                }
+                Kind::Subscribe(_) | Kind::Unsubscribe => {
+                    self.end_filters(*request, now);
+                    false
+                }
+            };
+            if !waits {
+                self.hub.resume(vec![conn]);
+            }
         }
         let waiting = self.hub.tasks.take_waiting();
         self.hub.resume(waiting);
@@ -266,6 +341,7 @@ impl Shard {
                 hub.answer_with(id.slot, &Packet::SubAck(ack), about, after);
                 hub.pump(slot, now);
             }
+            Kind::Ask(_) => {}
             Kind::Unsubscribe => {
                 let ack = UnsubAck {
                     packet_id,
@@ -306,6 +382,18 @@ impl FilterRequest {
                 }
                 filters.rest()
             }
+            Kind::Ask(inquiry) => {
+                let mut filters = SubscribeFilters::new(payload, inquiry.version);
+                while !budget.is_spent()
+                    && let Some((filter, _)) = filters.next()
+                {
+                    budget.spend(ASK);
+                    if check(hub, self.conn, slot, filter).is_ok() {
+                        inquiry.filters.push(filter.into());
+                    }
+                }
+                filters.rest()
+            }
             Kind::Unsubscribe => {
                 let mut filters = UnsubscribeFilters::new(payload);
                 let mut ended = Vec::new();
@@ -337,7 +425,8 @@ impl Request {
         filter: &str,
         options: SubscribeOptions,
     ) -> ReasonCode {
-        let verdict = self.verdicts.get(filter).copied();
+        let verdict = self.verdicts.next_if(|(of, _)| **of == *filter);
+        let verdict = verdict.map(|(_, verdict)| verdict);
         let checked = match check(hub, conn, slot, filter) {
             Ok(()) if verdict == Some(FilterVerdict::Refused) => Err(ReasonCode::QuotaExceeded),
             other => other,

@@ -38,7 +38,7 @@ pub(crate) use self::file::{FLOWS, Kept};
 use self::outbox::{Item, Outbox, Write};
 use crate::cli::Failure;
 use crate::config::{Config, Transport as Scheme};
-use crate::realtime;
+use crate::realtime::{self, Precedence};
 
 /// Units of work in one turn, after which its answers go: some decisions, or
 /// thousands of filters without flows.
@@ -97,8 +97,8 @@ pub(crate) struct Opening {
     posts: (Sender<Post>, Receiver<Post>),
     letterbox: Arc<Letterbox>,
     timing: Arc<Timing>,
-    /// SCHED_FIFO of its threads.
-    priority: Option<u8>,
+    /// Of its threads.
+    precedence: Option<Precedence>,
 }
 
 /// How long decisions took, and how many there were.
@@ -142,10 +142,12 @@ pub(crate) enum Absent {
 
 impl Opening {
     /// Reads the network and what was kept; `None` if nothing is to be
-    /// admitted. `listeners` are the schemes of the listeners, in their order.
+    /// admitted. `listeners` are the schemes of the listeners, in their order, and
+    /// `precedence` is that of its threads.
     pub(crate) fn open(
         config: &Config,
         listeners: impl Iterator<Item = Scheme>,
+        precedence: Option<Precedence>,
     ) -> Result<Option<Self>, Failure> {
         if !config.admission.enabled {
             return Ok(None);
@@ -156,10 +158,9 @@ impl Opening {
         let file = config.admission.file.clone();
         let file = file.or_else(|| Some(data?.join(FLOWS)));
         let kept = file.map(Kept::new);
-        let priority = config.deciding_priority();
         let desk = match config.srt()? {
             Some(options) => {
-                let table = table::open(options, priority, sender.clone(), timing.clone())?;
+                let table = table::open(options, precedence, sender.clone(), timing.clone())?;
                 let envoy = Envoy::new(config.manager(None), table);
                 Desk::Network(Box::new(envoy))
             }
@@ -173,7 +174,7 @@ impl Opening {
             letterbox: Arc::new(Letterbox(sender.clone())),
             posts: (sender, posts),
             timing,
-            priority,
+            precedence,
         }))
     }
 
@@ -196,7 +197,7 @@ impl Opening {
             }),
         };
         let clerk = Clerk {
-            outbox: Outbox::open(&office, self.write, self.priority)?,
+            outbox: Outbox::open(&office, self.write, self.precedence)?,
             shared: office.shared.clone(),
             desk: self.desk,
             transports: self.transports,
@@ -205,11 +206,11 @@ impl Opening {
             reached: None,
         };
         clerk.count();
-        let (keep, priority) = (self.keep, self.priority);
+        let (keep, precedence) = (self.keep, self.precedence);
         let thread = thread::Builder::new()
             .name("admission".into())
             .spawn(move || {
-                realtime::put_first(priority, "admission");
+                realtime::put_first(precedence, "admission");
                 clerk.run(&posts, keep);
             })?;
         Ok((office, thread))
@@ -595,7 +596,7 @@ mod tests {
     fn opening() -> Opening {
         let mut config = Config::default();
         config.admission.enabled = true;
-        match Opening::open(&config, std::iter::empty()) {
+        match Opening::open(&config, std::iter::empty(), None) {
             Ok(Some(opening)) => opening,
             _ => panic!("there is no office"),
         }

@@ -15,7 +15,7 @@ use punctual_manager::{Change, State};
 
 use super::{Letter, Office, Post, TICK};
 use crate::cli::Failure;
-use crate::realtime;
+use crate::realtime::{self, Precedence};
 
 /// Replaces what is kept.
 pub(super) type Write = Box<dyn Fn(&State) -> Result<(), String> + Send>;
@@ -53,11 +53,11 @@ struct Writer {
 }
 
 impl Outbox {
-    /// One that writes in a thread of that priority, if something is to be kept.
+    /// One that writes in a thread of that precedence, if something is to be kept.
     pub(super) fn open(
         office: &Office,
         write: Option<Write>,
-        priority: Option<u8>,
+        precedence: Option<Precedence>,
     ) -> Result<Self, Failure> {
         let writer = match write {
             None => None,
@@ -66,7 +66,7 @@ impl Outbox {
                 let idle = Arc::new(AtomicBool::new(true));
                 let (office, free) = (office.clone(), idle.clone());
                 let thread = thread::Builder::new().name("flows".into()).spawn(move || {
-                    realtime::put_first(priority, "the file of flows");
+                    realtime::put_first(precedence, "the file of flows");
                     run(&office, &write, &waiting, &free);
                 })?;
                 Some(Writer {

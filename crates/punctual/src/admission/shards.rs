@@ -33,14 +33,12 @@ impl Counter for Handle {
             } => {
                 let office = office.clone();
                 self.call(at, move |shard, _| {
-                    let filters: Vec<_> =
-                        decision.verdicts.iter().map(|(f, _)| f.clone()).collect();
-                    if shard.decide_subscription(conn, decision) {
+                    let Err(decision) = shard.decide_subscription(conn, decision) else {
                         return;
-                    }
+                    };
                     // Who asked is gone before the subscription was made.
+                    let filters = decision.verdicts.into_iter().map(|(filter, _)| filter);
                     let lost: Vec<_> = filters
-                        .into_iter()
                         .filter(|filter| !shard.is_subscribed(&client.id, filter))
                         .collect();
                     office.give_up(client, lost);

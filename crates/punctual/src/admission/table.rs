@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{Post, Timing};
 use crate::cli::Failure;
-use crate::realtime;
+use crate::realtime::{self, Precedence};
 
 /// The table as the envoy writes it; with it the thread ends.
 struct Link {
@@ -45,10 +45,10 @@ impl Table for Link {
     }
 }
 
-/// Begins to connect, in a thread of that priority. Decisions are posted.
+/// Begins to connect, in a thread of that precedence. Decisions are posted.
 pub(super) fn open(
     options: ManagerOptions,
-    priority: Option<u8>,
+    precedence: Option<Precedence>,
     post: Sender<Post>,
     timing: Arc<Timing>,
 ) -> Result<Box<dyn Table>, Failure> {
@@ -60,7 +60,7 @@ pub(super) fn open(
         .build()?;
     let handle = runtime.handle().clone();
     thread::Builder::new().name("srt".into()).spawn(move || {
-        realtime::put_first(priority, "the connection to the table");
+        realtime::put_first(precedence, "the connection to the table");
         runtime.block_on(async move {
             let side = match ManagerSide::start(options) {
                 Ok(side) => side,

@@ -25,7 +25,7 @@ use super::{Failure, print};
 use crate::config::Log;
 use crate::http::controller as http;
 use crate::logging::Logging;
-use crate::realtime;
+use crate::realtime::{self, Precedence};
 
 /// How long what was decided may take to be written at the end.
 const GRACE: Duration = Duration::from_secs(3);
@@ -368,7 +368,7 @@ fn serve(run: &Run) -> Result<(), Failure> {
             None => Service::new(&settings, table, listen(run, options).await?),
         };
         let preparing = tokio::spawn(prepare(side, run.name.clone()));
-        realtime::put_first(run.realtime, "the controller");
+        realtime::put_first(run.realtime.map(Precedence::Fifo), "the controller");
         let _awake = realtime::stay_awake(run.realtime.map(|_| Duration::ZERO));
         let http = match run.http {
             Http::On(address) => Some(

@@ -28,7 +28,8 @@ use self::counter::{Delivery, Mailbox};
 use crate::admission::{Office, Opening};
 use crate::cli::Failure;
 use crate::config::{Config, Limit};
-use crate::{realtime, serve};
+use crate::realtime::{self, Precedence};
+use crate::serve;
 
 const WAKER: Token = Token(0);
 const FIRST_LISTENER: usize = 1;
@@ -87,7 +88,8 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
             });
         }
     }
-    let office = Opening::open(config, transports.into_iter())?
+    let precedence = config.deciding_priority().map(Precedence::Fifo);
+    let office = Opening::open(config, transports.into_iter(), precedence)?
         .ok_or("admission.enabled is false: the manager would have nothing to do")?;
     let desk = office.desk();
     let mailbox = Mailbox::new(waker.clone());
@@ -124,8 +126,8 @@ pub(crate) fn run(config: &Config, options: &Options) -> Result<(), Failure> {
     };
     let realtime = config.realtime();
     let _awake = realtime::stay_awake(realtime.and_then(|it| it.cpu_latency));
-    let priority = realtime.map(|realtime| realtime.priority);
-    realtime::put_first(priority, "the thread that serves clients");
+    let precedence = realtime.map(|realtime| Precedence::Fifo(realtime.priority));
+    realtime::put_first(precedence, "the thread that serves clients");
     shell.run()?;
     tracing::info!("stopped");
     // The office stops when nobody is left who could ask.

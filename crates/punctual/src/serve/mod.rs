@@ -30,6 +30,7 @@ use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch,
 use crate::http::{Http, Opened, Parts};
 use crate::logging::Logging;
 use crate::mesh;
+use crate::realtime::Precedence;
 use crate::store::Keeper;
 
 /// Where the configuration came from, to read it again.
@@ -82,7 +83,8 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         let sockets = listener.address.resolve().map_or(1, |all| all.len());
         std::iter::repeat_n(listener.address.transport, sockets)
     });
-    let office = admission::Opening::open(&config, schemes)?;
+    let precedence = config.server.realtime.then_some(Precedence::Ordinary);
+    let office = admission::Opening::open(&config, schemes, precedence)?;
     let (keeper, store) = Keeper::open(&config, shards)?.unzip();
     let mesh = mesh::Opening::open(&config)?;
     let bridges = bridge::Opening::open(config.mesh.bridges.as_deref())?;

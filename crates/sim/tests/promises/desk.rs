@@ -164,7 +164,7 @@ pub(crate) fn decide(
             let call = ShardCall::new(move |shard, _| {
                 let filters: Vec<_> = decision.verdicts.clone();
                 let answer = decision.answer.clone();
-                let made = shard.decide_subscription(conn, decision);
+                let made = shard.decide_subscription(conn, decision).is_ok();
                 let mut office = shared.borrow_mut();
                 let gone = filters.iter().map(|(filter, _)| filter);
                 let gone: Vec<_> = gone
