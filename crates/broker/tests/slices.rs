@@ -7,8 +7,8 @@ mod support;
 
 use punctual_broker::{Budget, ConnId, Flow, Output, Work};
 use punctual_codec::{
-    Packet, PacketType, Properties, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
-    Version,
+    Packet, PacketType, Properties, Publish, QoS, SubAck, Subscribe, SubscribeOptions, UnsubAck,
+    Unsubscribe, Version,
 };
 
 use support::{NOW, Rig};
@@ -276,4 +276,41 @@ fn reloads_in_a_row_are_one_task() {
     let slices = rig.slices(Work::Rights, |_| {});
     assert!((10..40).contains(&slices), "{slices}");
     assert_eq!(rig.shard.tasks(), 0);
+}
+
+/// A shared subscription takes each message by itself.
+#[test]
+fn others_have_their_turn_between_many_small_messages() {
+    let mut rig = Rig::new();
+    let [storm, member] = ["storm", "member"].map(|id| rig.client(id));
+    rig.subscribe(member, &["$share/g/t".to_owned()]);
+    rig.kinds(member);
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        topic: "t",
+        packet_id: 0,
+        properties: Properties::EMPTY,
+        payload: b"x",
+    };
+    let mut bytes = Vec::new();
+    for _ in 0..1000 {
+        publish.encode(Version::V5, &mut bytes).unwrap();
+    }
+    let (mut consumed, mut calls) = (0, 0);
+    loop {
+        let received = rig
+            .shard
+            .receive_promised(storm, &bytes[consumed..], NOW, NOW);
+        assert_eq!(received.flow, Flow::Read);
+        consumed += received.consumed;
+        calls += 1;
+        if !received.more {
+            break;
+        }
+    }
+    assert_eq!(consumed, bytes.len());
+    assert!((10..100).contains(&calls), "{calls}");
+    assert_eq!(rig.kinds(member).len(), 1000);
 }

@@ -966,12 +966,14 @@ impl Worker {
         let (mut consumed, mut needed) = (0, 0);
         // Whether there is more to be handled, after what is more urgent.
         let mut again = false;
-        let mut end = 0;
-        while end < data.len() {
-            end = data.len().min(match state.promises {
-                true => end + PIECE,
-                false => end + LONG_PIECE,
-            });
+        let (mut end, mut more) = (0, false);
+        while end < data.len() || more {
+            if !more {
+                end = data.len().min(match state.promises {
+                    true => end + PIECE,
+                    false => end + LONG_PIECE,
+                });
+            }
             let received = self.shard.receive_promised(
                 id,
                 &data[consumed..end],
@@ -979,9 +981,9 @@ impl Worker {
                 now.max(state.asked),
             );
             consumed += received.consumed;
-            (flow, needed) = (received.flow, received.needed);
+            (flow, needed, more) = (received.flow, received.needed, received.more);
             again = consumed < data.len()
-                && (received.promised || end < data.len() && self.is_interrupted(state));
+                && (received.promised || (end < data.len() || more) && self.is_interrupted(state));
             if flow != Flow::Read || again {
                 break;
             }

@@ -79,6 +79,8 @@ pub struct Received {
     pub flow: Flow,
     /// Whether the last of it was a message of an admitted flow.
     pub promised: bool,
+    /// Whether there is more that could be handled at once: others are to have their turn.
+    pub more: bool,
 }
 
 /// What a shell is asked to do.

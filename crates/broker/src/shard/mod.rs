@@ -69,6 +69,10 @@ const BESIDE: usize = 256;
 
 /// For so long after something urgent a client is read before others, milliseconds.
 const URGENT: u32 = 2000;
+/// Packets of one client that are handled before others may have their turn.
+const ROW: u64 = 64;
+/// Messages of a row, which are passed on together, that take as long as one alone.
+const IN_A_ROW: u64 = 16;
 /// Units of work of looking whether a timer is still needed.
 const STALE: u64 = 4;
 /// Admitted flows that are looked at at once for alarms.
@@ -401,7 +405,7 @@ impl Shard {
     /// As [`Self::receive`], but only up to the first message of an admitted flow:
     /// then what remains is to be handed in again even if nothing follows, after
     /// what follows from that message was written, and after what others have sent
-    /// that is more urgent. How late its messages are counts from when they `arrived`.
+    /// that is more urgent. It also stops after some packets ([`Received::more`]). How late its messages are counts from when they `arrived`.
     pub fn receive_promised(
         &mut self,
         id: ConnId,
@@ -446,7 +450,9 @@ impl Shard {
             needed: 0,
             flow: Flow::Closed,
             promised: false,
+            more: false,
         };
+        let mut units = 0;
         let before = Publishes::of(&self.hub.stats);
         if let Some(journal) = &mut self.hub.journal {
             journal.see(now);
@@ -500,7 +506,12 @@ impl Shard {
                     if let Some(run) = run {
                         packets += run.messages;
                         received.consumed += run.bytes;
+                        units += 1 + run.messages / IN_A_ROW;
                         if run.next == Next::Packet {
+                            if promised && units >= ROW && received.consumed < data.len() {
+                                (received.flow, received.more) = (Flow::Read, true);
+                                break;
+                            }
                             continue;
                         }
                         received.flow = Flow::Pause;
@@ -539,7 +550,13 @@ impl Shard {
                             received.flow = Flow::Read;
                             break;
                         }
-                        Next::Packet => {}
+                        Next::Packet => {
+                            units += 1;
+                            if promised && units >= ROW && received.consumed < data.len() {
+                                (received.flow, received.more) = (Flow::Read, true);
+                                break;
+                            }
+                        }
                         Next::Pause => {
                             received.flow = Flow::Pause;
                             break;
