@@ -42,8 +42,14 @@ impl Mqtt {
     pub(crate) fn receive(&mut self) -> (u8, Vec<u8>) {
         let mut head = [0; 2];
         self.0.read_exact(&mut head).unwrap();
-        assert!(head[1] < 0x80, "no packet of these tests is that long");
-        let mut body = vec![0; head[1].into()];
+        let mut length = usize::from(head[1]);
+        if head[1] >= 0x80 {
+            let mut more = [0];
+            self.0.read_exact(&mut more).unwrap();
+            assert!(more[0] < 0x80, "no packet of these tests is that long");
+            length = usize::from(head[1] & 0x7F) | usize::from(more[0]) << 7;
+        }
+        let mut body = vec![0; length];
         self.0.read_exact(&mut body).unwrap();
         (head[0], body)
     }
