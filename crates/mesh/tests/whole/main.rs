@@ -437,11 +437,18 @@ fn each_seed(few: u64, mut run: impl FnMut(u64)) {
     }
 }
 
+/// Whether the seeds were chosen from outside: in few others something may never happen that the
+/// fixed ones are known to bring about.
+fn are_chosen() -> bool {
+    let keys = ["PUNCTUAL_SEED", "PUNCTUAL_FROM"];
+    keys.iter().any(|key| std::env::var_os(key).is_some())
+}
+
 fn all(few: u64, faults: Faults) {
     let mut outcome = Outcome::default();
     each_seed(few, |seed| run(seed, faults, &mut outcome));
     println!("{faults:?}: {outcome:?}");
-    assert!(outcome.delivered > 0);
+    assert!(outcome.delivered > 0 || are_chosen());
     if !faults.links && !faults.crashes {
         assert_eq!(outcome.late, [0; 3]);
     }
@@ -476,7 +483,7 @@ fn nothing_is_lost_with_brokers_of_two_versions() {
         run_in(&mut world, seed, faults, &mut outcome);
     });
     println!("two versions: {outcome:?}");
-    assert!(outcome.delivered > 0);
+    assert!(outcome.delivered > 0 || are_chosen());
 }
 
 /// Every other broker speaks only versions before that one.
@@ -529,7 +536,7 @@ fn nothing_is_lost_while_brokers_are_away_for_long() {
         }
     });
     println!("away for long: {outcome:?}");
-    assert!(outcome.delivered > 0);
+    assert!(outcome.delivered > 0 || are_chosen());
 }
 
 /// Queues of neighbours are full while links fail: what comes for them is held, and publishers are
@@ -569,7 +576,7 @@ fn nothing_is_lost_while_it_is_under_way_for_long() {
         run_in(&mut world, seed, LINKS, &mut outcome);
     });
     println!("under way for long: {outcome:?}");
-    assert!(outcome.delivered > 0);
+    assert!(outcome.delivered > 0 || are_chosen());
 }
 
 /// With these seeds a link carries at one end alone for a moment, and the other end hears
