@@ -130,3 +130,12 @@ fn the_order_of_connections_that_are_as_urgent_does_not_matter() {
     let above = look_at_all(Order::Latest, Steps::AsDeclared, 10);
     assert!(above.is_empty(), "{}", above.join("\n"));
 }
+
+/// A packet of `t/6@p6` took 3 144 602 ns, and 2 983 127 were promised: a bound that is too small.
+#[test]
+#[ignore = "a fault that is known and not mended yet"]
+fn a_network_whose_bound_is_exceeded() {
+    let mut count = Count::default();
+    let above = look(951_088_652, Order::Shell, Steps::AsDeclared, &mut count);
+    assert!(above.is_empty(), "{}", above.join("\n"));
+}
