@@ -231,7 +231,7 @@ impl Admission {
     /// new ones.
     ///
     /// # Errors
-    /// The entry that means nothing; what comes before it has been added then.
+    /// The invalid entry. Entries before it have been added by then.
     pub fn extend(&mut self, nodes: &[NodeEntry], links: &[LinkEntry]) -> Result<(), NetworkError> {
         let extended = self.network.topology.extend(nodes, links);
         self.grown();

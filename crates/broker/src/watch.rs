@@ -110,15 +110,16 @@ impl Watch {
         self.raised.store(true, Ordering::Relaxed);
     }
 
-    /// The misses since the last alarm, unless that was less than [`ALARM_INTERVAL`] ago; also
-    /// whether there are any.
-    pub(crate) fn alarm(&self, now: Nanos) -> (Option<Missed>, bool) {
+    /// The misses since the last alarm; if that was less than [`ALARM_INTERVAL`] ago, they are asked
+    /// about again ([`Watches::take_raised`]).
+    pub(crate) fn alarm(&self, now: Nanos) -> Option<Missed> {
         if self.untold.load(Ordering::Relaxed) == 0 {
-            return (None, false);
+            return None;
         }
         let told_at = self.told_at.load(Ordering::Relaxed);
         if told_at != 0 && now < Nanos(told_at) + ALARM_INTERVAL {
-            return (None, true);
+            self.raised.store(true, Ordering::Relaxed);
+            return None;
         }
         self.told_at.store(now.0, Ordering::Relaxed);
         let FlowSight {
@@ -127,14 +128,13 @@ impl Watch {
             deadline,
             ..
         } = self.sight();
-        let missed = Missed {
+        Some(Missed {
             flow,
             messages: self.untold.swap(0, Ordering::Relaxed),
             longest: Nanos(self.longest.swap(0, Ordering::Relaxed)),
             bound,
             deadline,
-        };
-        (Some(missed), true)
+        })
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -248,11 +248,6 @@ impl Watches {
     pub(crate) fn take_raised(&self) -> bool {
         self.raised.swap(false, Ordering::Relaxed)
     }
-
-    /// There are such, for which it was too early.
-    pub(crate) fn raise(&self) {
-        self.raised.store(true, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -313,18 +308,20 @@ mod tests {
         let watch = watches.begin("t@a");
         watch.promise(Some(Nanos(5_000)), None);
         let now = Nanos::from_secs(100);
-        assert_eq!(watch.alarm(now), (None, false));
+        assert_eq!(watch.alarm(now), None);
         assert!(!watches.take_raised());
         watch.sent(Nanos(7_000), false);
         watch.sent(Nanos(6_000), false);
         assert!(watches.take_raised() && !watches.take_raised());
-        let (missed, _) = watch.alarm(now);
-        let missed = missed.unwrap();
+        let missed = watch.alarm(now).unwrap();
         assert_eq!((missed.messages, missed.longest), (2, Nanos(7_000)));
         watch.sent(Nanos(8_000), false);
-        assert_eq!(watch.alarm(now + Nanos::from_secs(9)), (None, true));
-        let (missed, _) = watch.alarm(now + ALARM_INTERVAL);
+        assert!(watches.take_raised());
+        assert_eq!(watch.alarm(now + Nanos::from_secs(9)), None);
+        assert!(watches.take_raised(), "it is told of later");
+        let missed = watch.alarm(now + ALARM_INTERVAL);
         assert_eq!(missed.unwrap().messages, 1);
-        assert_eq!(watch.alarm(now + ALARM_INTERVAL), (None, false));
+        assert_eq!(watch.alarm(now + ALARM_INTERVAL), None);
+        assert!(!watches.take_raised());
     }
 }

@@ -244,8 +244,8 @@ pub(crate) struct State {
     pace: Pace,
     /// When pieces that took too long were reported.
     reports: Reports,
-    /// How much sleep is due under SCHED_FIFO.
-    rest: Rest,
+    /// How much sleep is due under SCHED_FIFO; `None` for an ordinary thread.
+    rest: Option<Rest>,
     /// They have said what is not done at once: there is to be another turn.
     again: bool,
     urgent: Vec<ConnId>,
@@ -284,7 +284,7 @@ impl Worker {
             events: Some(Events::with_capacity(256)),
             pace: Pace::default(),
             reports: Reports::default(),
-            rest: Rest::new(self.clock.now()),
+            rest: self.is_realtime.then(|| Rest::new(self.clock.now())),
             again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
@@ -313,7 +313,9 @@ impl Worker {
         loop {
             self.rest(&mut state);
             let before = self.clock.now();
-            state.rest.worked(before);
+            if let Some(rest) = &mut state.rest {
+                rest.worked(before);
+            }
             load.busy_until(before, &self.directory, &self.counters, self.index);
             let timeout = match self.next_turn(&mut state, before, next_linger_check) {
                 Some(at) if at <= before => Some(Duration::ZERO),
@@ -334,7 +336,9 @@ impl Worker {
                 }
             }
             let now = self.clock.now();
-            state.rest.slept(now);
+            if let Some(rest) = &mut state.rest {
+                rest.slept(now);
+            }
             load.idle_until(now);
             if !events.is_empty() {
                 busy_until = now + self.busy_poll;
@@ -423,15 +427,20 @@ impl Worker {
             self.handle(state, mail, now);
             // Before the next mail: it may bring a connection that gets
             // the slot of one that was just ended.
-            self.act(state, now);
-            self.took(state, Piece::Mail, now, None);
-            self.flush_urgent(state);
-            self.give_way(state);
-            now = self.clock.now();
+            now = self.end_mail(state, now);
             if now >= until {
                 break;
             }
         }
+    }
+
+    /// Ends a piece of mail that began at a time; returns when the next one may begin.
+    fn end_mail(&mut self, state: &mut State, began: Nanos) -> Nanos {
+        self.act(state, began);
+        self.took(state, Piece::Mail, began, None);
+        self.flush_urgent(state);
+        self.give_way(state);
+        self.clock.now()
     }
 
     /// Does what is due and what the broker does in slices, as much as one turn has time for.
@@ -468,7 +477,7 @@ impl Worker {
 
     /// A piece of work that began at a time is done, for that connection if for one. Returns the
     /// time.
-    pub(crate) fn took(
+    fn took(
         &mut self,
         state: &mut State,
         piece: Piece,
@@ -487,10 +496,25 @@ impl Worker {
         now
     }
 
+    /// Does a piece of work, and then lets clients go first that have sent something urgent.
+    pub(crate) fn piece(
+        &mut self,
+        state: &mut State,
+        piece: Piece,
+        work: impl FnOnce(&mut Self, &mut State),
+    ) {
+        let began = state.is_watched().then(|| self.clock.now());
+        work(self, state);
+        if let Some(began) = began {
+            self.took(state, piece, began, None);
+        }
+        self.give_way(state);
+    }
+
     /// Lets clients go first that have sent something urgent since sockets were asked, if that
     /// was long ago. To be called after each piece of other work.
     #[inline]
-    pub(crate) fn give_way(&mut self, state: &mut State) {
+    fn give_way(&mut self, state: &mut State) {
         if self.is_interrupted(state) || state.ready.has_promised() {
             self.read_urgent_mail(state);
             self.read_all_promised(state);
@@ -525,11 +549,11 @@ impl Worker {
     /// Sleeps for a moment if the system would otherwise stop the thread for a long one.
     #[inline]
     fn rest(&mut self, state: &mut State) {
-        if self.is_realtime {
-            state.rest.worked(self.clock.now());
-            if state.rest.is_due() {
+        if let Some(rest) = &mut state.rest {
+            rest.worked(self.clock.now());
+            if rest.is_due() {
                 std::thread::sleep(Duration::from_nanos(REST.0));
-                state.rest.slept(self.clock.now());
+                rest.slept(self.clock.now());
             }
         }
     }
@@ -728,11 +752,7 @@ impl Worker {
             if messages.as_slice().is_empty() {
                 return;
             }
-            self.act(state, now);
-            self.took(state, Piece::Mail, now, None);
-            self.flush_urgent(state);
-            self.give_way(state);
-            now = self.clock.now();
+            now = self.end_mail(state, now);
         }
     }
 
@@ -1464,7 +1484,7 @@ impl Link {
 
 impl State {
     /// Whether somebody here is to be served between other work.
-    pub(crate) fn is_watched(&self) -> bool {
+    fn is_watched(&self) -> bool {
         self.promises || self.urgent_until > Nanos(0)
     }
 

@@ -241,7 +241,8 @@ fn await_kind(connection: &mut Connection, wanted: u8) -> Result<()> {
     await_packets(connection, 1, |first, _| first >> 4 == wanted)
 }
 
-/// Waits for so many packets that are wanted, by the first byte and what follows the length.
+/// Waits for `count` packets for which `wanted` holds. It gets the first byte of a packet and its
+/// body.
 fn await_packets(
     connection: &mut Connection,
     count: usize,

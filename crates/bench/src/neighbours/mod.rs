@@ -197,7 +197,7 @@ impl NeighboursArgs {
         Ok(())
     }
 
-    /// Where brokers keep what is to outlive them.
+    /// Data directory of brokers with a store.
     fn store(&self) -> PathBuf {
         self.directory.join("neighbours-store")
     }

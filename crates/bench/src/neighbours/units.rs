@@ -17,7 +17,7 @@ use super::kinds::Kind;
 const MOST: f64 = (512 + 128) as f64;
 /// So long that the number of units ends a slice on every machine, and not the time.
 const SLICE: &str = "10ms";
-/// Part of what is done where times are measured.
+/// Each kind does one in so many of the operations of a timed run.
 const PART: usize = 10;
 /// A neighbour goes on for so long, but twice at least.
 const LEAST: Duration = Duration::from_millis(200);
@@ -100,7 +100,7 @@ impl NeighboursArgs {
     }
 }
 
-/// What is too long, a line each.
+/// Pieces above the limit, one line each.
 fn complaints(rows: &[Row]) -> Vec<String> {
     let complain = |row: &Row| {
         let of_row = row.units.too_long().map(|(work, units)| {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use punctual_codec::{QoS, RawPublish};
-use punctual_model::{Answer, Conformity, MessageSize, Requirements};
+use punctual_model::{Answer, Conditions, Conformity, MessageSize, Requirements};
 
 use super::publish::{Stated, requirements_of};
 use super::{Shard, links};
@@ -141,7 +141,6 @@ pub(super) fn carry(
 ) -> Course {
     let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
     let sizes = stated.sizes;
-    let leaves = links::first_of(hub, stated.matched);
     let conn = hub.conns.get_mut(id.slot);
     let flow = conn
         .as_ref()
@@ -151,15 +150,17 @@ pub(super) fn carry(
         hub.stats.flow_messages_best_effort += u64::from(real_time);
         return Course::Go(plain, None, real_time.then(|| too_many(admission)));
     };
-    let is_of_it = flow.state.grant().is_some() && stated.heed != Heed::Nothing;
+    let is_granted = flow.state.grant().is_some();
+    let is_of_it = is_granted && stated.heed != Heed::Nothing;
     if !real_time && !is_of_it {
         return Course::Go(plain, None, None);
     }
     flow.messages += 1;
     let rejected = flow.state.rejection().is_some();
     let refuse = rejected && refuses(admission, conn.as_deref(), topic);
-    if leaves != flow.leaves {
-        flow.leaves = leaves;
+    let leaves = links::first_of(&hub.directory, stated.matched);
+    if is_granted && leaves != flow.leaves.as_ref() {
+        flow.leaves = leaves.cloned();
         flow.state.told = false;
         if let (Some(conn), false) = (&conn, std::mem::replace(&mut flow.to_be_told, true)) {
             hub.tasks.push(Task::Tell {
@@ -231,6 +232,12 @@ fn too_many(admission: Admission) -> Answer {
 }
 
 impl Hub {
+    /// What bounds take for granted and the configuration does not guarantee.
+    fn conditions(&self) -> Conditions {
+        let admission = self.config.admission;
+        admission.map_or(Conditions::NONE, |admission| admission.conditions)
+    }
+
     /// Asks, or tells, whoever admits flows.
     pub(super) fn ask(&mut self, slot: u32, ask: Ask) {
         let Some(session) = self.sessions.get_mut(slot) else {
@@ -276,7 +283,8 @@ impl Shard {
         let Some(slot) = hub.session_named(client_id) else {
             return;
         };
-        let leaves = links::first_of(hub, &hub.directory.lookup(topic, 0).1);
+        let conditions = hub.conditions();
+        let leaves = links::first_of(&hub.directory, &hub.directory.lookup(topic, 0).1).cloned();
         let Some(known) = hub.sessions.get_mut(slot) else {
             return;
         };
@@ -295,8 +303,7 @@ impl Shard {
         let flow = flows
             .entry(topic.into())
             .or_insert_with(|| Flow::new(requirements));
-        let conditions = hub.config.admission.map(|it| it.conditions);
-        decision.answer = decision.answer.under(conditions.unwrap_or_default());
+        decision.answer = decision.answer.under(conditions);
         flow.leaves = leaves;
         let answer = flow.as_promised(&decision.answer);
         let granted = decision.grant.as_ref().map(|grant| grant.priority);
@@ -362,14 +369,12 @@ impl Shard {
         conn: ConnId,
         decision: SubscriptionDecision,
     ) -> Result<(), SubscriptionDecision> {
-        let conditions = self.hub.config.admission.map(|it| it.conditions);
+        let conditions = self.hub.conditions();
         let Some(waiting) = self.hub.conn(conn) else {
             return Err(decision);
         };
         waiting.extra().subscribed = Some(SubscriptionDecision {
-            answer: decision
-                .answer
-                .map(|answer| answer.under(conditions.unwrap_or_default())),
+            answer: decision.answer.map(|answer| answer.under(conditions)),
             ..decision
         });
         self.hub.resume(vec![conn]);
@@ -414,8 +419,7 @@ impl Shard {
         };
         let (index, generations) = (&hub.directory, &hub.directory.generations);
         index.index_mut().subscribe(filter, subscriber, generations);
-        let conditions = hub.config.admission.map(|it| it.conditions);
-        let answer = to_receiver(served, reason).under(conditions.unwrap_or_default());
+        let answer = to_receiver(served, reason).under(hub.conditions());
         self.publish_answer(client_id, filter, &answer, now);
     }
 

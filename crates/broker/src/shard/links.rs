@@ -16,7 +16,7 @@ use super::publish::is_congested;
 use super::run::Packed;
 use super::{Fail, Next, Shard, replica};
 use crate::brake;
-use crate::directory::SessionHandle;
+use crate::directory::{Directory, SessionHandle};
 use crate::egress::Class;
 use crate::federation::{
     Early, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName, NAME_KEY, Notes,
@@ -1132,9 +1132,9 @@ pub(crate) fn peer_of(client_id: &str) -> Option<&str> {
 }
 
 /// The session of a neighbour among those that messages go to, if there is one.
-pub(super) fn first_of(hub: &Hub, matched: &Matched) -> Option<Arc<str>> {
-    hub.directory.federation()?;
+pub(super) fn first_of<'a>(directory: &Directory, matched: &'a Matched) -> Option<&'a Arc<str>> {
+    directory.federation()?;
     let mut targets = matched.targets();
     let link = targets.find(|target| target.session.link)?;
-    Some(link.session.client_id.clone())
+    Some(&link.session.client_id)
 }

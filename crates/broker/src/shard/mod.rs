@@ -405,7 +405,8 @@ impl Shard {
     /// As [`Self::receive`], but only up to the first message of an admitted flow:
     /// then what remains is to be handed in again even if nothing follows, after
     /// what follows from that message was written, and after what others have sent
-    /// that is more urgent. It also stops after some packets ([`Received::more`]). How late its messages are counts from when they `arrived`.
+    /// that is more urgent. It also stops after some packets ([`Received::more`]). How late its
+    /// messages are counts from when they `arrived`.
     pub fn receive_promised(
         &mut self,
         id: ConnId,
@@ -508,8 +509,9 @@ impl Shard {
                         received.consumed += run.bytes;
                         units += 1 + run.messages / IN_A_ROW;
                         if run.next == Next::Packet {
-                            if promised && units >= ROW && received.consumed < data.len() {
-                                (received.flow, received.more) = (Flow::Read, true);
+                            received.more = promised && units >= ROW;
+                            if received.more {
+                                received.flow = Flow::Read;
                                 break;
                             }
                             continue;
@@ -552,8 +554,9 @@ impl Shard {
                         }
                         Next::Packet => {
                             units += 1;
-                            if promised && units >= ROW && received.consumed < data.len() {
-                                (received.flow, received.more) = (Flow::Read, true);
+                            received.more = promised && units >= ROW;
+                            if received.more {
+                                received.flow = Flow::Read;
                                 break;
                             }
                         }
@@ -575,6 +578,7 @@ impl Shard {
                 }
             }
         }
+        received.more &= received.consumed < data.len();
         self.hub.sampling.disarm();
         self.hub.stats.packets_received += packets;
         self.hub.stats.bytes_received += received.consumed as u64;
@@ -1333,14 +1337,9 @@ impl Shard {
             last = Some(watch.name().clone());
             budget.spend(WATCHES as u64);
             for watch in &watches {
-                let (missed, is_raised) = watch.alarm(now);
-                match missed {
-                    Some(missed) => {
-                        budget.spend(TIMER);
-                        self.alarm(Alarm::Missed(missed), now);
-                    }
-                    None if is_raised => directory.watches.raise(),
-                    None => {}
+                if let Some(missed) = watch.alarm(now) {
+                    budget.spend(TIMER);
+                    self.alarm(Alarm::Missed(missed), now);
                 }
             }
         }

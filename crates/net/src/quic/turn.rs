@@ -57,21 +57,13 @@ impl Worker {
         // Those that ask for another turn get it in the next.
         let mut touched = std::mem::take(&mut self.quic.touched);
         for key in touched.drain(..) {
-            self.quic_piece(state, |worker, state| worker.quic_link(state, key, now));
+            self.piece(state, Piece::Quic, |worker, state| {
+                worker.quic_link(state, key, now);
+            });
         }
         if self.quic.touched.is_empty() {
             self.quic.touched = touched;
         }
-    }
-
-    /// Does a piece of work, and then lets those go first who have sent something urgent.
-    fn quic_piece(&mut self, state: &mut State, work: impl FnOnce(&mut Self, &mut State)) {
-        let began = state.is_watched().then(|| self.clock.now());
-        work(self, state);
-        if let Some(began) = began {
-            self.took(state, Piece::Quic, began, None);
-        }
-        self.give_way(state);
     }
 
     fn quic_receive(&mut self, state: &mut State, at: usize, now: Nanos) {
@@ -135,11 +127,13 @@ impl Worker {
                 count(&quic.counters.received, n);
                 // Each may be a step of a handshake, which takes up to a millisecond.
                 for (key, event) in own.drain(..) {
-                    self.quic_piece(state, |worker, _| worker.quic_event(key, event));
+                    self.piece(state, Piece::Quic, |worker, _| {
+                        worker.quic_event(key, event);
+                    });
                 }
                 // Decided about at once: until then the endpoint keeps them.
                 for new in incoming.drain(..) {
-                    self.quic_piece(state, |worker, state| {
+                    self.piece(state, Piece::Quic, |worker, state| {
                         worker.quic_admit(state, at, new, now);
                     });
                 }
@@ -295,7 +289,9 @@ impl Worker {
             QuicMail::Events(events) => {
                 self.quic.under_way.take(self.index, events.len());
                 for (key, event) in events {
-                    self.quic_piece(state, |worker, _| worker.quic_event(key, event));
+                    self.piece(state, Piece::Quic, |worker, _| {
+                        worker.quic_event(key, event);
+                    });
                 }
             }
             QuicMail::Endpoint(key, event) => self.quic_for_endpoint(key, event),

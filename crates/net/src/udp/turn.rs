@@ -70,27 +70,28 @@ impl Worker {
     /// Does what an endpoint says.
     fn udp_events(&mut self, state: &mut State, at: usize, now: Nanos) {
         while let Some(event) = self.udp.listeners[at].endpoint.poll_event() {
-            let began = state.is_watched().then(|| self.clock.now());
-            match event {
-                Event::Opened(peer) => self.udp_open(at, peer, now),
-                Event::Received(peer) => self.udp_feed(at, peer, now),
-                Event::Lost(peer, why) => self.udp_lost(at, peer, why, now),
-                Event::Moved(peer, to) => match self.udp.listeners[at].peers.get(peer) {
-                    Some(Home::Here(conn)) => self.shard.identify(conn, None, Some(to)),
-                    Some(Home::There { shard, .. }) => {
-                        let remote = Remote { listener: at, peer };
-                        self.udp_post(shard, UdpMail::Moved { remote, to });
-                    }
-                    None => {}
-                },
-            }
-            // Before the next event, which may bring a connection that gets
-            // the slot of one that has just ended.
-            self.act(state, now);
-            if let Some(began) = began {
-                self.took(state, Piece::Udp, began, None);
-            }
-            self.give_way(state);
+            self.piece(state, Piece::Udp, |worker, state| {
+                worker.udp_event(at, event, now);
+                // Before the next event, which may bring a connection that gets
+                // the slot of one that has just ended.
+                worker.act(state, now);
+            });
+        }
+    }
+
+    fn udp_event(&mut self, at: usize, event: Event, now: Nanos) {
+        match event {
+            Event::Opened(peer) => self.udp_open(at, peer, now),
+            Event::Received(peer) => self.udp_feed(at, peer, now),
+            Event::Lost(peer, why) => self.udp_lost(at, peer, why, now),
+            Event::Moved(peer, to) => match self.udp.listeners[at].peers.get(peer) {
+                Some(Home::Here(conn)) => self.shard.identify(conn, None, Some(to)),
+                Some(Home::There { shard, .. }) => {
+                    let remote = Remote { listener: at, peer };
+                    self.udp_post(shard, UdpMail::Moved { remote, to });
+                }
+                None => {}
+            },
         }
     }
 

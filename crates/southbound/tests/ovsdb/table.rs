@@ -7,7 +7,7 @@ use punctual_southbound::ovsdb::operation::Operation;
 use punctual_southbound::ovsdb::{Client, Options};
 use punctual_southbound::srt::rows::{MANAGER, REQUEST, of_manager, of_request};
 use punctual_southbound::srt::{
-    ControllerOptions, ControllerSide, DATABASE, Letter, ManagerOptions, ManagerSide,
+    ControllerOptions, ControllerSide, DATABASE, Inbox, Letter, ManagerOptions, ManagerSide,
 };
 
 use crate::server::Server;
@@ -278,6 +278,15 @@ fn nonsense_is_refused_with_the_reason() {
     });
 }
 
+/// A controller that takes managers for dead soon.
+fn impatient(server: &Server) -> (ControllerSide, Inbox) {
+    ControllerSide::start(ControllerOptions {
+        silence: Duration::from_millis(400),
+        ..controller_options(server)
+    })
+    .unwrap()
+}
+
 /// What a manager has left is removed also when it died after it had written its
 /// requests again and before it had said again that it is there.
 #[test]
@@ -285,11 +294,7 @@ fn requests_written_again_by_a_dying_manager_are_removed() {
     need_ovs!();
     run(async {
         let server = Server::start();
-        let options = ControllerOptions {
-            silence: Duration::from_millis(400),
-            ..controller_options(&server)
-        };
-        let (_side, mut inbox) = ControllerSide::start(options).unwrap();
+        let (_side, mut inbox) = impatient(&server);
         let options = Options::new(vec![server.endpoint()], DATABASE, vec![]);
         let (admin, _events) = Client::start(options).unwrap();
         let of_the_dead = Request {
@@ -321,11 +326,7 @@ fn requests_of_a_manager_that_went_silent_are_removed() {
     need_ovs!();
     run(async {
         let server = Server::start();
-        let options = ControllerOptions {
-            silence: Duration::from_millis(400),
-            ..controller_options(&server)
-        };
-        let (side, inbox) = ControllerSide::start(options).unwrap();
+        let (side, inbox) = impatient(&server);
         let admitting = tokio::spawn(admit_all(side.clone(), inbox));
         let options = Options::new(vec![server.endpoint()], DATABASE, vec![]);
         let (admin, _events) = Client::start(options).unwrap();

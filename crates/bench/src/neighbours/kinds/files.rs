@@ -26,7 +26,7 @@ pub(super) const TLS: &str = "[[listener]]\n\
     certificate = \"{directory}/neighbours.crt\"\n\
     key = \"{directory}/neighbours.key\"\n";
 
-/// Who has a user name has to have the password.
+/// Clients that give a user name have to give its password.
 pub(super) const LOGINS: &str = "[auth]\n\
     password_file = \"{directory}/neighbours.passwords\"\n";
 

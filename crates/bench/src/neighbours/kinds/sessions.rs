@@ -1,4 +1,4 @@
-//! What neighbours do with sessions: how they begin and end, and what waits for them.
+//! Neighbours that begin and end sessions, or fill the queues of sessions.
 
 use std::net::TcpStream;
 
@@ -23,7 +23,7 @@ const WILL: u8 = 1 << 2;
 const PASSWORD: u8 = 1 << 6;
 const USER_NAME: u8 = 1 << 7;
 
-/// A broker that keeps what is to outlive it.
+/// Configuration of a broker with a store.
 pub(super) const STORE: &str = "data = \"{store}\"\n";
 
 /// CONNECT of version 3.1.1 with fields that its flags ask for.
@@ -71,7 +71,7 @@ fn publish(connection: &mut Connection, mut messages: Vec<PublishTemplate>) -> R
     Ok(())
 }
 
-/// Publishes so many messages of one topic.
+/// Publishes `count` messages on one topic.
 fn fill(place: &Place<'_>, topic: &str, payload: &[u8], count: usize) -> Result<()> {
     let mut publisher = client(place, "filler", false)?;
     let message = PublishTemplate::new(Version::V311, topic, 1, payload);
