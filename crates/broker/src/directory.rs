@@ -110,6 +110,17 @@ impl SessionHandle {
         }
     }
 
+    /// A message for it, with what its client understands.
+    pub(crate) fn understood(&self, mut delivery: Delivery) -> Delivery {
+        let understood = self.ids_of(&delivery);
+        let ids = delivery.subscription_ids.as_ref();
+        if understood.len() < ids.map_or(0, |ids| ids.len()) {
+            delivery.subscription_ids = (!understood.is_empty()).then(|| understood.into());
+        }
+        delivery.number = self.number_of(delivery.number);
+        delivery
+    }
+
     /// Whether it is that of a neighbour that understands notes.
     pub(crate) fn takes_notes(&self) -> bool {
         self.link && self.understands() >= Understands::Notes

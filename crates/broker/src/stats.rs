@@ -5,7 +5,7 @@ use punctual_codec::ReasonCode;
 
 use crate::Nanos;
 use crate::depth::Depth;
-use crate::egress::{Class, Entry};
+use crate::egress::{Class, Entry, Past};
 use crate::session::Load;
 use crate::wait::Wait;
 
@@ -318,15 +318,13 @@ impl Stats {
         let stats = self.class(class);
         stats.waiting -= 1;
         stats.sent += 1;
-        stats.missed += u64::from(message.stamp.deadline < now);
+        let missed = entry.past != Past::Sent && message.stamp.deadline < now;
+        stats.missed += u64::from(missed);
         stats.wait.record(wait);
         if let Some(watch) = &message.watch {
-            match entry.held {
-                true => watch.held(),
-                false => {
-                    let latency = now - message.stamp.admitted_at();
-                    watch.sent(latency, message.stamp.deadline < now);
-                }
+            match entry.past {
+                Past::Queued | Past::Sent => watch.held(),
+                Past::Nothing => watch.sent(now - message.stamp.admitted_at(), missed),
             }
         }
         if class == Class::Priority {

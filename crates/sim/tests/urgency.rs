@@ -41,6 +41,28 @@ fn requirements_come_before_priorities() {
 }
 
 #[test]
+fn what_is_sent_again_keeps_its_place() {
+    // Behind nothing that was published later with the same urgency, and before what is less urgent.
+    everywhere(
+        "",
+        "conn b resume expiry=60 hold; sub b # q1; pub a t 1 q1; pub a t 2 q1 user=priority:3
+         expect b t 1 q1; expect b t 2 q1; cut b; wait 1s
+         pub a t 3 q1 user=priority:3; pub a t 4 q1; conn b resume expiry=60 present
+         expect b t 2 q1 dup; expect b t 3 q1; expect b t 1 q1 dup; expect b t 4 q1
+         none b; drop a; drop b; wait 61s; idle",
+    );
+    // It is neither dropped as late nor expires: with QoS 2 its packet identifier would be given to
+    // another message before the receiver has released it.
+    everywhere(
+        "",
+        "conn b resume expiry=60 hold user=rt-late:drop; sub b t q2
+         pub a t 1 q2 user=priority:3 user=rt-deadline:10ms expiry=1
+         expect b t 1 q2 left=1; cut b; wait 3s; pub a t 2 q2 user=priority:3
+         conn b resume expiry=60 present; expect b t 1 q2 dup left=0; expect b t 2 q2; none b",
+    );
+}
+
+#[test]
 fn edf_goes_by_deadline_alone() {
     everywhere(
         "shares=0 egress=edf",

@@ -61,8 +61,19 @@ pub(crate) struct Entry {
     pub(crate) packet_id: u16,
     /// When it began to wait.
     pub(crate) since: Nanos,
-    /// It waited in the session's queue before.
-    pub(crate) held: bool,
+    pub(crate) past: Past,
+}
+
+/// What was before a message came to an urgent lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// It was just published.
+    Nothing,
+    /// It waited in the session's queue.
+    Queued,
+    /// It was sent on a connection that is gone. It says so, and is neither dropped as late nor
+    /// expires: its receiver perhaps has begun to take it with QoS 2.
+    Sent,
 }
 
 impl Entry {
@@ -1003,11 +1014,12 @@ impl Lanes {
         self.urgent_load[lane].remove(&entry);
         let delivery = &entry.delivery;
         let message = &delivery.message;
-        let late = message.stamp.drop_late && message.stamp.deadline < now;
+        let fresh = entry.past != Past::Sent;
+        let late = fresh && message.stamp.drop_late && message.stamp.deadline < now;
         let before = self.express.len();
         let form = Form {
             v5: encoding.v5,
-            dup: false,
+            dup: entry.past == Past::Sent,
             qos: delivery.qos,
             retain: delivery.retain,
             packet_id: entry.packet_id,
@@ -1020,7 +1032,7 @@ impl Lanes {
             if let Some(watch) = &message.watch {
                 watch.missed(now - message.stamp.admitted_at());
             }
-        } else if message.is_expired(now) {
+        } else if fresh && message.is_expired(now) {
             stats.expired(class);
         } else if message
             .parts(now)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use punctual_codec::QoS;
 
-use super::{Class, Entry};
+use super::{Class, Entry, Past};
 use crate::Nanos;
 use crate::message::Message;
 use crate::sequence::Number;
@@ -41,7 +41,7 @@ struct Receiver {
     qos: QoS,
     retain: bool,
     number: Option<Number>,
-    held: bool,
+    past: Past,
     /// It has taken the message out.
     gone: bool,
     subscription_ids: Option<Arc<[u32]>>,
@@ -112,7 +112,7 @@ impl Seat<'_> {
             delivery,
             packet_id,
             since,
-            held,
+            past,
         } = entry;
         let receiver = Receiver {
             slot: self.slot,
@@ -120,7 +120,7 @@ impl Seat<'_> {
             qos: delivery.qos,
             retain: delivery.retain,
             number: delivery.number,
-            held,
+            past,
             gone: false,
             subscription_ids: delivery.subscription_ids,
         };
@@ -201,7 +201,7 @@ impl Seat<'_> {
             },
             packet_id: receiver.packet_id,
             since: common.since,
-            held: receiver.held,
+            past: receiver.past,
         };
         if common.left == 0
             && let Some(mut common) = queue.entries.remove(at)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
 
 use super::{Conn, ConnId, Hub, count_publish, first_step, put_publish};
-use crate::egress::{Class, Entry, LaneLimits, Pool, Seat};
+use crate::egress::{Class, Entry, LaneLimits, Past, Pool, Seat};
 use crate::federation::Notes;
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Reception};
@@ -54,15 +54,38 @@ impl Hub {
             let Some(entry) = session.window.next_resend(conn.receive_max) else {
                 break;
             };
+            // In the lane that it was sent in first: what is new there does not overtake it.
+            let class = match entry
+                .delivery
+                .map(|delivery| delivery.message.stamp.class())
+            {
+                Some(class) if class.is_urgent() => class,
+                _ => Class::Normal,
+            };
             if let Some(journal) = &mut self.journal
                 && entry.step != Step::Ack
-                && journal.hold_again(conn.id(slot), entry.packet_id, entry.entry())
+                && journal.hold_again(conn.id(slot), entry.packet_id, entry.entry(), class)
             {
                 continue;
             }
-            sent = true;
-            self.stats.packets_sent += 1;
             match (entry.delivery, entry.step) {
+                (Some(delivery), Step::Ack | Step::Rec) if class.is_urgent() => {
+                    let entry = Entry {
+                        packet_id: entry.packet_id,
+                        delivery: session.handle.understood(delivery.clone()),
+                        since: now,
+                        past: Past::Sent,
+                    };
+                    let (limits, seat) = (&self.config.lanes, &mut self.shared.seat(slot));
+                    conn.class = conn.class.min(class);
+                    if conn
+                        .out
+                        .push(entry, limits, seat, &mut self.pool, &mut self.stats)
+                    {
+                        self.stats.publishes_resent += 1;
+                        taken.urgent = true;
+                    }
+                }
                 (Some(delivery), Step::Ack | Step::Rec) => {
                     let form = Form {
                         v5: conn.version.is_v5(),
@@ -75,7 +98,9 @@ impl Hub {
                         alias: None,
                     };
                     let parts = delivery.message.parts(now);
-                    if put_publish(conn, &mut self.pool, &parts, form, Class::Normal) {
+                    if put_publish(conn, &mut self.pool, &parts, form, class) {
+                        sent = true;
+                        self.stats.packets_sent += 1;
                         self.stats.publishes_resent += 1;
                     } else {
                         let (id, step, stored) = (entry.packet_id, entry.step, entry.entry());
@@ -88,6 +113,8 @@ impl Hub {
                 (_, _) => {
                     let ack = Ack::new(entry.packet_id, ReasonCode::Success);
                     let version = conn.version;
+                    sent = true;
+                    self.stats.packets_sent += 1;
                     conn.out.control(&mut self.pool, |buffer| {
                         let _ = ack.encode(PacketType::PubRel, version, buffer);
                     });
@@ -350,22 +377,13 @@ fn send_delivery(
         return false;
     }
     if class.is_urgent()
-        && let Some(mut delivery) = own
+        && let Some(delivery) = own
     {
-        let understood = session.handle.ids_of(&delivery);
-        if understood.len()
-            < delivery
-                .subscription_ids
-                .as_ref()
-                .map_or(0, |ids| ids.len())
-        {
-            delivery.subscription_ids = (!understood.is_empty()).then(|| understood.into());
-        }
         let entry = Entry {
-            delivery,
+            delivery: session.handle.understood(delivery),
             packet_id,
             since: now,
-            held: true,
+            past: Past::Queued,
         };
         conn.class = conn.class.min(class);
         return conn.out.push(

@@ -5,7 +5,7 @@ use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, Reas
 use super::answers::{After, Answer, HeldAnswers, Needed, Waiting};
 use super::{HELD, Journal, Operations, StoreTrouble};
 use crate::Nanos;
-use crate::egress::Class;
+use crate::egress::{Class, Past};
 use crate::hub::{ConnId, Hub, count_publish, put_publish};
 use crate::message::Form;
 use crate::session::{Delivery, Step};
@@ -68,12 +68,18 @@ impl Journal {
 
     /// Holds what is sent again while commits fail: perhaps it is what they
     /// would say. False if it may be sent.
-    pub(crate) fn hold_again(&mut self, conn: ConnId, packet_id: u16, entry: u64) -> bool {
+    pub(crate) fn hold_again(
+        &mut self,
+        conn: ConnId,
+        packet_id: u16,
+        entry: u64,
+        class: Class,
+    ) -> bool {
         let hold = self.is_failing() && entry != 0;
         if hold {
             let what = What::Publish {
                 packet_id,
-                class: Class::Normal,
+                class,
                 dup: true,
             };
             self.hold(self.latest(), conn, what);
@@ -449,8 +455,12 @@ impl Hub {
             return;
         };
         if class.is_urgent() {
-            let delivery = Delivery::clone(delivery);
-            return self.push_urgent(slot, delivery, packet_id, now);
+            let past = match dup {
+                true => Past::Sent,
+                false => Past::Nothing,
+            };
+            let delivery = session.handle.understood(Delivery::clone(delivery));
+            return self.push_urgent(slot, delivery, packet_id, past, now);
         }
         let form = Form {
             v5: conn.version.is_v5(),
