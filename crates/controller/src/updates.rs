@@ -3,41 +3,34 @@
 //! An update has three stages. *Lay*: entries that no packet needs yet. *Flip*:
 //! once all switches confirmed those, the entries where packets enter, each at
 //! once. *Remove*: when all packets that entered before have left, what none
-//! needs any more. Updates run side by side; one that changes a stream for which
-//! another still waits takes its place.
+//! needs any more.
+//!
+//! What is to be done for a stream is reckoned from what the switches have been
+//! told of it so far, and never from what an earlier update meant to tell them.
+//! So updates run side by side, and one about a stream for which another still
+//! waits takes its place: what that one has not done yet is not done any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use punctual_model::Nanos;
 
 use crate::event::Change;
-use crate::plan::{Header, Match};
+use crate::plan::{Entry, Header, Match};
+use crate::streams::Placed;
 
-/// A change of one switch, and whose stream it is about.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Item {
+/// A switch, and an entry there.
+type Place = (u64, Match);
+
+/// What a stream shall be on the switches.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
     pub(crate) header: Header,
-    pub(crate) datapath: u64,
-    pub(crate) change: Change,
-}
-
-impl Item {
-    fn place(&self) -> Option<(u64, Match)> {
-        match &self.change {
-            Change::Set(matching, _) | Change::Unset(matching) => Some((self.datapath, *matching)),
-            Change::Reset | Change::Base => None,
-        }
-    }
-}
-
-/// What an update is to do.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Stages<K> {
-    pub(crate) lay: Vec<Item>,
-    pub(crate) flip: Vec<Item>,
-    pub(crate) remove: Vec<Item>,
-    /// Whom to answer when it is in effect.
-    pub(crate) answer: Vec<K>,
+    /// None if there is to be nothing of it.
+    pub(crate) entries: Vec<Placed>,
+    /// Its packets may enter before the entries behind are there, as long as
+    /// no switch has anything of it: they meet no entry and go on as any other.
+    pub(crate) at_once: bool,
 }
 
 /// What is to be done now.
@@ -47,8 +40,10 @@ pub(crate) struct Progress<K> {
     pub(crate) work: Vec<(u64, u64, Vec<Change>)>,
     /// To be answered: in effect, or why not.
     pub(crate) answers: Vec<(K, Option<String>)>,
-    /// Streams whose last entries are gone.
+    /// Streams of which the switches have nothing any more.
     pub(crate) removed: Vec<Header>,
+    /// Streams that are not what they should be, for a switch did not do its part.
+    pub(crate) given_up: Vec<Header>,
 }
 
 impl<K> Default for Progress<K> {
@@ -57,7 +52,17 @@ impl<K> Default for Progress<K> {
             work: Vec::new(),
             answers: Vec::new(),
             removed: Vec::new(),
+            given_up: Vec::new(),
         }
+    }
+}
+
+impl<K> Progress<K> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.work.is_empty()
+            && self.answers.is_empty()
+            && self.removed.is_empty()
+            && self.given_up.is_empty()
     }
 }
 
@@ -68,10 +73,37 @@ enum Stage {
     Drain,
 }
 
+/// An entry that a switch has been told.
+#[derive(Debug, Clone)]
+struct Told {
+    entry: Entry,
+    led: Led,
+}
+
+/// Whether other entries lead packets to an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Led {
+    /// Once this update flips, when every switch has confirmed what it laid.
+    Later(u64),
+    Now,
+    /// Packets that entered before may be on their way to it.
+    NoMore,
+}
+
+/// What an update is to do about a stream, by its stages.
+#[derive(Debug, Clone, Default)]
+struct Part {
+    lay: Vec<(u64, Change)>,
+    flip: Vec<(u64, Change)>,
+    remove: BTreeSet<Place>,
+}
+
 #[derive(Debug, Clone)]
 struct Update<K> {
     stage: Stage,
-    stages: Stages<K>,
+    parts: BTreeMap<Header, Part>,
+    /// Whom to answer when it is in effect.
+    answer: BTreeSet<K>,
     /// Switches that have not confirmed the stage, with the number of the step.
     waiting: BTreeMap<u64, u64>,
     /// When to stop waiting for them, or for packets to leave.
@@ -82,6 +114,7 @@ struct Update<K> {
 /// Updates that are under way.
 #[derive(Debug, Clone)]
 pub(crate) struct Updates<K> {
+    told: HashMap<Header, BTreeMap<Place, Told>>,
     running: BTreeMap<u64, Update<K>>,
     next: u64,
     steps: u64,
@@ -92,6 +125,7 @@ pub(crate) struct Updates<K> {
 impl<K: Clone + Ord> Updates<K> {
     pub(crate) fn new(drain: Nanos, confirm: Nanos) -> Self {
         Self {
+            told: HashMap::new(),
             running: BTreeMap::new(),
             next: 0,
             steps: 0,
@@ -100,67 +134,58 @@ impl<K: Clone + Ord> Updates<K> {
         }
     }
 
-    /// Begins an update. Steps are confirmed with [`done`](Self::done).
-    pub(crate) fn start(&mut self, mut stages: Stages<K>, now: Nanos, progress: &mut Progress<K>) {
-        let headers: BTreeSet<Header> = stages.flip.iter().map(|item| item.header).collect();
-        let unwanted: BTreeSet<(u64, Match)> = places(&stages.remove).collect();
-        let mut set: BTreeSet<(u64, Match)> =
-            places(&stages.lay).chain(places(&stages.flip)).collect();
-        for update in self.running.values_mut() {
-            let theirs = &mut update.stages;
-            let is_ours = |item: &Item| headers.contains(&item.header);
-            if update.stage == Stage::Lay && theirs.flip.iter().any(is_ours) {
-                // It waits for entries that this one needs, too: then so does
-                // this one, and does in its place what was to follow.
-                let open = |item: &Item| {
-                    let place = item.place();
-                    place.is_some_and(|place| !set.contains(&place) && !unwanted.contains(&place))
+    /// Begins an update that makes streams what they shall be; then these are answered. Steps are
+    /// confirmed with [`done`](Self::done).
+    pub(crate) fn start(
+        &mut self,
+        targets: Vec<Target>,
+        answer: impl IntoIterator<Item = K>,
+        now: Nanos,
+        progress: &mut Progress<K>,
+    ) {
+        let mut answer: BTreeSet<K> = answer.into_iter().collect();
+        let mut parts = BTreeMap::new();
+        for target in targets {
+            let header = target.header;
+            let wanted: BTreeMap<Place, Entry> = target
+                .entries
+                .into_iter()
+                .map(|each| ((each.datapath, each.matching), each.entry))
+                .collect();
+            let mut leaving = BTreeSet::new();
+            for update in self.running.values_mut() {
+                let Slot::Occupied(mut part) = update.parts.entry(header) else {
+                    continue;
                 };
-                let (flips, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut theirs.flip)
-                    .into_iter()
-                    .partition(is_ours);
-                theirs.flip = kept;
-                let flips: Vec<Item> = flips.into_iter().filter(open).collect();
-                let needed = theirs.lay.iter().filter(|item| is_ours(item) && open(item));
-                let needed: Vec<Item> = needed.cloned().collect();
-                // What is not in use yet can be changed before it is.
-                let laid: BTreeSet<(u64, Match)> = places(&theirs.lay).collect();
-                let unused = |item: &Item| item.place().is_some_and(|place| laid.contains(&place));
-                let (early, late): (Vec<_>, Vec<_>) = std::mem::take(&mut stages.flip)
-                    .into_iter()
-                    .partition(unused);
-                stages.lay.extend(early);
-                stages.flip = late;
-                stages.flip.extend(flips);
-                let (moved, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut theirs.remove)
-                    .into_iter()
-                    .partition(is_ours);
-                theirs.remove = kept;
-                stages.remove.extend(moved);
-                match theirs.flip.is_empty() {
-                    true => stages.answer.append(&mut theirs.answer),
-                    // Both are to be in effect.
-                    false => stages.answer.extend(theirs.answer.iter().cloned()),
+                match update.stage {
+                    Stage::Lay => {
+                        part.remove();
+                        // Whoever waits for it waits for this one, too.
+                        answer.extend(update.answer.iter().cloned());
+                    }
+                    Stage::Flip | Stage::Drain => {
+                        let remove = &mut part.get_mut().remove;
+                        remove.retain(|place| !wanted.contains_key(place));
+                        leaving.extend(remove.iter().copied());
+                    }
                 }
-                set.extend(places(&needed));
-                stages.lay.extend(needed);
             }
-            // What is used again is not removed.
-            let again = |item: &Item| item.place().is_some_and(|place| set.contains(&place));
-            update.stages.remove.retain(|item| !again(item));
+            let told = self.told.entry(header).or_default();
+            if told.is_empty() && wanted.is_empty() {
+                self.told.remove(&header);
+                progress.removed.push(header);
+                continue;
+            }
+            parts.insert(header, part(told, wanted, &leaving, target.at_once));
         }
-        stages
-            .remove
-            .retain(|item| !item.place().is_some_and(|place| set.contains(&place)));
-        let mut seen = BTreeSet::new();
-        stages
-            .remove
-            .retain(|item| item.place().is_none_or(|place| seen.insert(place)));
+        self.running
+            .retain(|_, update| update.stage != Stage::Lay || !update.parts.is_empty());
         let number = self.next;
         self.next += 1;
         let update = Update {
             stage: Stage::Lay,
-            stages,
+            parts,
+            answer,
             waiting: BTreeMap::new(),
             until: now,
             problem: None,
@@ -235,7 +260,7 @@ impl<K: Clone + Ord> Updates<K> {
         self.running
             .values()
             .filter(before)
-            .any(|update| update.stages.answer.contains(key))
+            .any(|update| update.answer.contains(key))
     }
 
     /// All that was begun is finished.
@@ -250,7 +275,7 @@ impl<K: Clone + Ord> Updates<K> {
         };
         let answers = |update: &mut Update<K>, progress: &mut Progress<K>| {
             let problem = update.problem.clone();
-            let keys = std::mem::take(&mut update.stages.answer).into_iter();
+            let keys = std::mem::take(&mut update.answer).into_iter();
             progress
                 .answers
                 .extend(keys.map(|key| (key, problem.clone())));
@@ -261,16 +286,25 @@ impl<K: Clone + Ord> Updates<K> {
             // is told decides.
             (Stage::Lay, Some(_)) => {
                 answers(update, progress);
+                let parts = std::mem::take(&mut update.parts);
+                progress.given_up.extend(parts.into_keys());
                 self.running.remove(&number);
             }
             (Stage::Flip, _) => {
                 answers(update, progress);
-                let Some(update) = self.running.get_mut(&number) else {
-                    return;
-                };
                 update.stage = Stage::Drain;
                 update.until = now + self.drain;
-                if update.stages.remove.is_empty() {
+                for (header, part) in &update.parts {
+                    let Some(told) = self.told.get_mut(header) else {
+                        continue;
+                    };
+                    for place in &part.remove {
+                        if let Some(told) = told.get_mut(place) {
+                            told.led = Led::NoMore;
+                        }
+                    }
+                }
+                if update.parts.values().all(|part| part.remove.is_empty()) {
                     self.running.remove(&number);
                 }
             }
@@ -278,14 +312,15 @@ impl<K: Clone + Ord> Updates<K> {
                 let Some(update) = self.running.remove(&number) else {
                     return;
                 };
-                progress
-                    .removed
-                    .extend(update.stages.remove.iter().map(|item| item.header));
-                // Nobody waits for a removal.
-                for (datapath, changes) in by_switch(update.stages.remove) {
-                    self.steps += 1;
-                    progress.work.push((datapath, self.steps, changes));
+                let mut changes = Vec::new();
+                for (header, part) in update.parts {
+                    let unset = |(datapath, matching)| (datapath, Change::Unset(matching));
+                    let part: Vec<_> = part.remove.into_iter().map(unset).collect();
+                    self.tell(header, &part, Led::NoMore, progress);
+                    changes.extend(part);
                 }
+                // Nobody waits for a removal.
+                self.step(changes, progress);
             }
         }
     }
@@ -296,31 +331,123 @@ impl<K: Clone + Ord> Updates<K> {
         };
         update.stage = stage;
         update.until = now + self.confirm;
-        let items = match stage {
-            Stage::Lay => update.stages.lay.clone(),
-            _ => std::mem::take(&mut update.stages.flip),
+        let mut taken = Vec::with_capacity(update.parts.len());
+        for (header, part) in &mut update.parts {
+            let changes = match stage {
+                Stage::Lay => std::mem::take(&mut part.lay),
+                Stage::Flip | Stage::Drain => std::mem::take(&mut part.flip),
+            };
+            taken.push((*header, changes));
+        }
+        let led = match stage {
+            Stage::Lay => Led::Later(number),
+            Stage::Flip | Stage::Drain => Led::Now,
         };
-        if items.is_empty() {
+        let mut changes = Vec::new();
+        for (header, part) in taken {
+            if stage == Stage::Flip {
+                let told = self.told.get_mut(&header).into_iter().flatten();
+                for (_, told) in told.filter(|(_, told)| told.led == Led::Later(number)) {
+                    told.led = Led::Now;
+                }
+            }
+            self.tell(header, &part, led, progress);
+            changes.extend(part);
+        }
+        let waiting = self.step(changes, progress);
+        if waiting.is_empty() {
             return self.complete(number, now, progress);
         }
-        for (datapath, changes) in by_switch(items) {
-            self.steps += 1;
-            update.waiting.insert(datapath, self.steps);
-            progress.work.push((datapath, self.steps, changes));
+        if let Some(update) = self.running.get_mut(&number) {
+            update.waiting = waiting;
         }
     }
-}
 
-fn places(items: &[Item]) -> impl Iterator<Item = (u64, Match)> {
-    items.iter().filter_map(Item::place)
-}
-
-fn by_switch(items: Vec<Item>) -> BTreeMap<u64, Vec<Change>> {
-    let mut all: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
-    for item in items {
-        all.entry(item.datapath).or_default().push(item.change);
+    /// Keeps what switches are being told of a stream.
+    fn tell(
+        &mut self,
+        header: Header,
+        changes: &[(u64, Change)],
+        led: Led,
+        progress: &mut Progress<K>,
+    ) {
+        if changes.is_empty() {
+            return;
+        }
+        let told = self.told.entry(header).or_default();
+        for (datapath, change) in changes {
+            match change {
+                Change::Set(matching, entry) => {
+                    let entry = entry.clone();
+                    told.insert((*datapath, *matching), Told { entry, led });
+                }
+                Change::Unset(matching) => {
+                    told.remove(&(*datapath, *matching));
+                }
+                // They are about no stream.
+                Change::Reset | Change::Base => {}
+            }
+        }
+        if told.is_empty() {
+            self.told.remove(&header);
+            progress.removed.push(header);
+        }
     }
-    all
+
+    /// Has each switch make its changes; the numbers of the steps.
+    fn step(
+        &mut self,
+        changes: Vec<(u64, Change)>,
+        progress: &mut Progress<K>,
+    ) -> BTreeMap<u64, u64> {
+        let mut by_switch: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
+        for (datapath, change) in changes {
+            by_switch.entry(datapath).or_default().push(change);
+        }
+        let mut steps = BTreeMap::new();
+        for (datapath, changes) in by_switch {
+            self.steps += 1;
+            steps.insert(datapath, self.steps);
+            progress.work.push((datapath, self.steps, changes));
+        }
+        steps
+    }
+}
+
+/// What leads from what switches have been told of a stream to what is wanted; what is `leaving`
+/// another update removes.
+fn part(
+    told: &BTreeMap<Place, Told>,
+    wanted: BTreeMap<Place, Entry>,
+    leaving: &BTreeSet<Place>,
+    at_once: bool,
+) -> Part {
+    let mut part = Part::default();
+    let gone = told
+        .keys()
+        .filter(|place| !wanted.contains_key(place) && !leaving.contains(place));
+    for place in gone {
+        match place.1.is_ingress() {
+            true => part.flip.push((place.0, Change::Unset(place.1))),
+            false => {
+                part.remove.insert(*place);
+            }
+        }
+    }
+    let at_once = at_once && told.is_empty();
+    for ((datapath, matching), entry) in wanted {
+        let known = told.get(&(datapath, matching));
+        let is_same = known.is_some_and(|known| known.entry == entry);
+        let stage = match known.map(|known| known.led) {
+            Some(Led::Now) if is_same => continue,
+            Some(Led::Now) => &mut part.flip,
+            // It is to be confirmed before it is in use, also if the switch has it.
+            _ if !matching.is_ingress() || is_same || at_once => &mut part.lay,
+            _ => &mut part.flip,
+        };
+        stage.push((datapath, Change::Set(matching, entry)));
+    }
+    part
 }
 
 #[cfg(test)]
@@ -328,7 +455,9 @@ mod tests {
     use punctual_model::srt::Protocol;
 
     use super::*;
-    use crate::plan::{Entry, Leg};
+    use crate::plan::{Leg, Mark};
+
+    type Taken = Vec<(u64, u64, Vec<Change>)>;
 
     fn header(port: u16) -> Header {
         Header {
@@ -340,49 +469,60 @@ mod tests {
         }
     }
 
-    fn matching(dscp: Option<u8>) -> Match {
-        Match {
-            in_port: 1,
-            header: header(1),
-            dscp,
-            tagged: false,
-        }
-    }
-
-    /// An entry of stream 1 at a switch, which leads to a port.
-    fn set(datapath: u64, dscp: Option<u8>, port: u32) -> Item {
-        let leg = Leg {
-            port,
-            queue: 5,
-            hand_over: None,
-            detour: None,
-        };
-        let entry = Entry {
-            owner: "s".into(),
-            police: None,
-            mark: None,
-            legs: vec![leg],
-        };
-        Item {
-            header: header(1),
+    /// An entry of a stream at a switch: behind a mark, or where packets enter and get one.
+    fn placed(stream: u16, datapath: u64, dscp: Option<u8>, port: u32, mark: u8) -> Placed {
+        Placed {
             datapath,
-            change: Change::Set(matching(dscp), entry),
+            matching: Match {
+                in_port: 1,
+                header: header(stream),
+                dscp,
+                tagged: false,
+            },
+            entry: Entry {
+                owner: "s".into(),
+                police: None,
+                mark: dscp.is_none().then_some(Mark {
+                    dscp: mark,
+                    pcp: None,
+                }),
+                legs: vec![Leg {
+                    port,
+                    queue: 5,
+                    hand_over: None,
+                    detour: None,
+                }],
+            },
         }
     }
 
-    fn unset(datapath: u64, dscp: Option<u8>) -> Item {
-        Item {
-            header: header(1),
-            datapath,
-            change: Change::Unset(matching(dscp)),
+    /// A stream that enters at switch 1 and goes on from there with a mark over these switches.
+    fn version(stream: u16, mark: u8, behind: &[(u64, u32)]) -> Target {
+        let ingress = placed(stream, 1, None, 2, mark);
+        let behind = behind.iter();
+        let behind = behind.map(|(at, port)| placed(stream, *at, Some(mark), *port, mark));
+        Target {
+            header: header(stream),
+            entries: [ingress].into_iter().chain(behind).collect(),
+            at_once: false,
         }
     }
 
-    type Taken = Vec<(u64, u64, Vec<Change>)>;
+    fn nothing(stream: u16) -> Target {
+        Target {
+            header: header(stream),
+            entries: Vec::new(),
+            at_once: true,
+        }
+    }
 
     fn take(progress: &mut Progress<u8>) -> (Taken, Vec<(u8, Option<String>)>) {
         let taken = std::mem::take(progress);
         (taken.work, taken.answers)
+    }
+
+    fn switches(taken: &Taken) -> Vec<u64> {
+        taken.iter().map(|(datapath, ..)| *datapath).collect()
     }
 
     fn updates() -> (Updates<u8>, Progress<u8>) {
@@ -390,24 +530,46 @@ mod tests {
         (updates, Progress::default())
     }
 
+    /// All switches do what they are told at once, and time passes.
+    fn finish(updates: &mut Updates<u8>, progress: &mut Progress<u8>) -> Vec<Change> {
+        let mut all = Vec::new();
+        for _ in 0..100 {
+            let (work, _) = take(progress);
+            if work.is_empty() && updates.is_idle() {
+                return all;
+            }
+            if work.is_empty()
+                && let Some(now) = updates.next()
+            {
+                updates.tick(now, progress);
+            }
+            for (datapath, step, changes) in work {
+                all.extend(changes);
+                updates.done(datapath, step, None, Nanos(0), progress);
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
     #[test]
     fn stages_follow_one_another() {
         let (mut updates, mut progress) = updates();
-        let stages = Stages {
-            lay: vec![set(2, Some(41), 3), set(3, Some(41), 3)],
-            flip: vec![set(1, None, 2)],
-            remove: vec![unset(2, Some(40))],
-            answer: vec![7],
-        };
-        updates.start(stages, Nanos(0), &mut progress);
+        updates.start(vec![version(1, 40, &[(2, 3)])], [], Nanos(0), &mut progress);
+        finish(&mut updates, &mut progress);
+        updates.start(
+            vec![version(1, 41, &[(2, 3), (3, 3)])],
+            [7],
+            Nanos(0),
+            &mut progress,
+        );
         let (laid, _) = take(&mut progress);
-        assert_eq!(laid.len(), 2);
+        assert_eq!(switches(&laid), [2, 3]);
         assert!(updates.will_answer(&7));
         updates.done(2, laid[0].1, None, Nanos(1), &mut progress);
         assert_eq!(take(&mut progress), (vec![], vec![]), "one is missing");
         updates.done(3, laid[1].1, None, Nanos(2), &mut progress);
         let (flipped, answers) = take(&mut progress);
-        assert_eq!((flipped.len(), flipped[0].0, answers.len()), (1, 1, 0));
+        assert_eq!((switches(&flipped), answers.len()), (vec![1], 0));
         updates.done(1, flipped[0].1, None, Nanos(3), &mut progress);
         assert_eq!(take(&mut progress), (vec![], vec![(7, None)]));
         updates.tick(Nanos(102), &mut progress);
@@ -418,28 +580,22 @@ mod tests {
         );
         updates.tick(Nanos(103), &mut progress);
         let (removed, _) = take(&mut progress);
-        assert_eq!(removed[0].2, [unset(2, Some(40)).change]);
+        let old = placed(1, 2, Some(40), 3, 40).matching;
+        assert_eq!(removed[0].2, [Change::Unset(old)]);
         assert!(updates.is_idle());
     }
 
     #[test]
     fn entries_that_are_not_confirmed_are_waited_for_by_who_needs_them() {
         let (mut updates, mut progress) = updates();
-        let first = Stages {
-            lay: vec![set(2, Some(40), 3)],
-            flip: vec![set(1, None, 2)],
-            remove: vec![],
-            answer: vec![1],
-        };
-        updates.start(first, Nanos(0), &mut progress);
+        let first = version(1, 40, &[(2, 3)]);
+        let mut second = first.clone();
+        updates.start(vec![first], [1], Nanos(0), &mut progress);
         let (laid, _) = take(&mut progress);
         // Only the entry where packets enter is another one.
-        let second = Stages {
-            flip: vec![set(1, None, 4)],
-            answer: vec![2],
-            ..Stages::default()
-        };
-        updates.start(second, Nanos(0), &mut progress);
+        second.entries[0].entry.legs[0].port = 4;
+        let wanted = second.entries[0].clone();
+        updates.start(vec![second], [2], Nanos(0), &mut progress);
         let (again, _) = take(&mut progress);
         assert_eq!(again.len(), 1, "{again:?}");
         assert_eq!(again[0].2, laid[0].2, "no flip before it is there");
@@ -447,11 +603,14 @@ mod tests {
         assert_eq!(
             take(&mut progress),
             (vec![], vec![]),
-            "the first has nothing to flip"
+            "the second has taken the place of the first"
         );
         updates.done(2, again[0].1, None, Nanos(1), &mut progress);
         let (flipped, _) = take(&mut progress);
-        assert_eq!(flipped[0].2, [set(1, None, 4).change]);
+        assert_eq!(
+            flipped[0].2,
+            [Change::Set(wanted.matching, wanted.entry.clone())]
+        );
         updates.done(1, flipped[0].1, None, Nanos(1), &mut progress);
         let (_, mut answers) = take(&mut progress);
         answers.sort_unstable();
@@ -466,50 +625,150 @@ mod tests {
     }
 
     #[test]
-    fn what_another_was_to_flip_is_flipped() {
+    fn what_is_not_in_use_yet_is_changed_before_it_is() {
         let (mut updates, mut progress) = updates();
-        let first = Stages {
-            lay: vec![set(2, Some(40), 3)],
-            flip: vec![set(1, None, 2)],
-            ..Stages::default()
-        };
-        updates.start(first, Nanos(0), &mut progress);
-        let (laid, _) = take(&mut progress);
+        let first = version(1, 40, &[(2, 3), (3, 3)]);
+        updates.start(vec![first], [], Nanos(0), &mut progress);
+        take(&mut progress);
         // The entry at switch 2 is to lead elsewhere.
-        let second = Stages {
-            flip: vec![set(2, Some(40), 4)],
-            ..Stages::default()
-        };
-        updates.start(second, Nanos(0), &mut progress);
+        let second = version(1, 40, &[(2, 4), (3, 3)]);
+        updates.start(vec![second.clone()], [], Nanos(0), &mut progress);
+        let (laid, _) = take(&mut progress);
+        assert_eq!(switches(&laid), [2, 3], "{laid:?}");
+        for (datapath, step, _) in &laid {
+            updates.done(*datapath, *step, None, Nanos(1), &mut progress);
+        }
         let (flipped, _) = take(&mut progress);
-        let changes = flipped
+        let ingress = second.entries[0].clone();
+        assert_eq!(flipped[0].2, [Change::Set(ingress.matching, ingress.entry)]);
+        updates.done(1, flipped[0].1, None, Nanos(1), &mut progress);
+        // Now it is.
+        let third = version(1, 40, &[(2, 5), (3, 3)]);
+        updates.start(vec![third], [], Nanos(2), &mut progress);
+        assert_eq!(switches(&take(&mut progress).0), [2]);
+    }
+
+    /// It is withdrawn together with a change for which switches are still awaited, and asked for
+    /// again before they confirm.
+    #[test]
+    fn what_was_to_go_and_is_wanted_again_stays() {
+        let (mut updates, mut progress) = updates();
+        let mut wanted = version(1, 40, &[(2, 3)]);
+        wanted.at_once = true;
+        updates.start(vec![wanted.clone()], [1], Nanos(0), &mut progress);
+        finish(&mut updates, &mut progress);
+        let other = version(2, 40, &[(3, 3)]);
+        updates.start(vec![nothing(1), other], [2], Nanos(0), &mut progress);
+        assert_eq!(switches(&progress.work), [3], "the other stream is laid");
+        updates.start(vec![wanted], [3], Nanos(0), &mut progress);
+        let after = finish(&mut updates, &mut progress);
+        let unset = after
             .iter()
-            .map(|(datapath, _, changes)| (*datapath, changes.len()));
-        let changes: Vec<_> = changes.collect();
-        assert_eq!(changes, [(2, 1)], "after {laid:?}");
-        updates.done(2, flipped[0].1, None, Nanos(1), &mut progress);
-        let (flipped, _) = take(&mut progress);
-        assert_eq!(flipped[0].2, [set(1, None, 2).change]);
+            .filter(|change| matches!(change, Change::Unset(_)));
+        assert_eq!(unset.count(), 0, "{after:?}");
+    }
+
+    #[test]
+    fn a_stream_enters_before_its_entries_are_there_only_if_nothing_of_it_is() {
+        let (mut updates, mut progress) = updates();
+        let mut wanted = version(1, 40, &[(2, 3)]);
+        wanted.at_once = true;
+        updates.start(vec![wanted.clone()], [], Nanos(0), &mut progress);
+        assert_eq!(switches(&progress.work), [1, 2]);
+        finish(&mut updates, &mut progress);
+        updates.start(vec![nothing(1)], [], Nanos(0), &mut progress);
+        let (work, _) = take(&mut progress);
+        updates.done(1, work[0].1, None, Nanos(0), &mut progress);
+        // What it was is still at switch 2.
+        let mut other = version(1, 41, &[(3, 3)]);
+        other.at_once = true;
+        updates.start(vec![other], [], Nanos(0), &mut progress);
+        assert_eq!(switches(&take(&mut progress).0), [3]);
     }
 
     #[test]
     fn nothing_is_flipped_when_a_switch_does_not_confirm() {
         let (mut updates, mut progress) = updates();
-        let stages = || Stages {
-            lay: vec![set(2, Some(41), 3)],
-            flip: vec![set(1, None, 2)],
-            remove: vec![],
-            answer: vec![7],
-        };
-        updates.start(stages(), Nanos(0), &mut progress);
+        let target = || vec![version(1, 41, &[(2, 3)])];
+        updates.start(target(), [7], Nanos(0), &mut progress);
         take(&mut progress);
         updates.tick(Nanos(1_000), &mut progress);
+        assert_eq!(progress.given_up, [header(1)]);
         let (work, answers) = take(&mut progress);
         assert!(work.is_empty() && answers[0].1.is_some(), "{answers:?}");
+        // What was not confirmed is laid again.
+        updates.start(target(), [7], Nanos(0), &mut progress);
+        assert_eq!(switches(&take(&mut progress).0), [2]);
         // A switch that is away is not waited for.
-        updates.start(stages(), Nanos(0), &mut progress);
-        take(&mut progress);
         updates.away(2, Nanos(1), &mut progress);
-        assert_eq!(take(&mut progress).0.len(), 1);
+        assert_eq!(switches(&take(&mut progress).0), [1]);
+    }
+
+    /// Whatever streams are to be, one change after the other and before switches have confirmed:
+    /// at last the switches have what was wanted last.
+    #[test]
+    fn the_last_change_of_each_stream_counts() {
+        for seed in 0..2_000_u64 {
+            let mut state = seed;
+            let mut below = |end: u64| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % end
+            };
+            let (mut updates, mut progress) = updates();
+            let mut switches: BTreeMap<Place, Entry> = BTreeMap::new();
+            let mut wanted: BTreeMap<u16, Target> = BTreeMap::new();
+            let mut open: Vec<(u64, u64)> = Vec::new();
+            let mut now = Nanos(0);
+            for turn in 0..200 {
+                if turn < 20 {
+                    let mut targets = Vec::new();
+                    for stream in 1..=3 {
+                        let target = match below(5) {
+                            0 => nothing(stream),
+                            1 | 2 => {
+                                let behind = [(2 + below(3), 3 + below(2) as u32)];
+                                version(stream, 40 + below(4) as u8, &behind)
+                            }
+                            _ => continue,
+                        };
+                        let at_once = below(2) == 0;
+                        let target = Target { at_once, ..target };
+                        wanted.insert(stream, target.clone());
+                        targets.push(target);
+                    }
+                    updates.start(targets, [turn], now, &mut progress);
+                }
+                for (datapath, step, changes) in take(&mut progress).0 {
+                    for change in changes {
+                        match change {
+                            Change::Set(matching, entry) => {
+                                switches.insert((datapath, matching), entry);
+                            }
+                            Change::Unset(matching) => {
+                                switches.remove(&(datapath, matching));
+                            }
+                            Change::Reset | Change::Base => {}
+                        }
+                    }
+                    open.push((datapath, step));
+                }
+                let confirmed: Vec<_> = open.extract_if(.., |_| below(2) == 0).collect();
+                for (datapath, step) in confirmed {
+                    updates.done(datapath, step, None, now, &mut progress);
+                }
+                now = now + Nanos(below(60));
+                updates.tick(now, &mut progress);
+            }
+            assert!(updates.is_idle(), "seed {seed}");
+            let entries = wanted.into_values().flat_map(|target| target.entries);
+            let expected: BTreeMap<Place, Entry> = entries
+                .map(|each| ((each.datapath, each.matching), each.entry))
+                .collect();
+            assert_eq!(switches, expected, "seed {seed}");
+            let removed = updates.told.values().all(|told| !told.is_empty());
+            assert!(removed, "seed {seed}: something is remembered of nothing");
+        }
     }
 }

@@ -12,7 +12,7 @@ mod protect;
 mod status;
 mod switches;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_model::Nanos;
 use punctual_model::srt::{Channel, Request, State};
@@ -23,9 +23,9 @@ use crate::monitor::Monitor;
 use crate::openflow::Session;
 use crate::plan::{Far, Header, Plan, Port, SwitchPlan};
 use crate::settings::{Intervals, Settings};
-use crate::streams::{Compiler, Key, Ledger, Outcome, Placed, World};
+use crate::streams::{Compiler, Key, Ledger, Outcome, World};
 use crate::topology::{Change as Found, End, Map, Topology};
-use crate::updates::{Item, Progress, Stages, Updates};
+use crate::updates::{Progress, Target, Updates};
 
 use again::Again;
 use protect::Protection;
@@ -56,8 +56,6 @@ pub struct Controller {
     monitor: Monitor,
     protection: Protection,
     compiler: Compiler,
-    /// The entries of each stream as they are laid or being laid.
-    compiled: HashMap<Header, Vec<Placed>>,
     /// Answers of an earlier life, until their requests come.
     known: BTreeMap<Key, Channel>,
     /// What was answered last.
@@ -107,7 +105,6 @@ impl Controller {
             compiler: Compiler {
                 tags: settings.tags,
             },
-            compiled: HashMap::new(),
             known: BTreeMap::new(),
             written: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -577,34 +574,26 @@ impl Controller {
 
     /// Lays what changed of the streams; then these are answered.
     fn lay(&mut self, answer: Vec<Key>, now: Nanos, effects: &mut Vec<Effect>) {
-        let mut stages = Stages {
-            answer,
-            ..Stages::default()
-        };
         let touched = self.ledger.take_touched();
-        if touched.is_empty() && stages.answer.is_empty() {
+        if touched.is_empty() && answer.is_empty() {
             return;
         }
-        for header in touched {
-            let stream = self.ledger.streams.get(&header);
-            let new = stream.map(|stream| {
+        let target = |header: Header| {
+            let compile = |stream| {
                 let police = self.ledger.police(stream);
                 self.compiler.compile(stream, &self.map, police)
-            });
-            let new = new.unwrap_or_default();
-            let old = self.compiled.remove(&header).unwrap_or_default();
-            // Nothing of it is on its way, and what meets no entry yet goes on as any other
-            // packet does: then all switches can be told at once. Copies to several receivers
-            // and tags cannot do without the entries behind.
-            let at_once =
-                old.is_empty() && !header.destination.is_multicast() && !self.compiler.tags;
-            stage(header, &old, &new, at_once, &mut stages);
-            if !new.is_empty() {
-                self.compiled.insert(header, new);
+            };
+            let entries = self.ledger.streams.get(&header).map(compile);
+            Target {
+                header,
+                entries: entries.unwrap_or_default(),
+                // Copies to several receivers and tags cannot do without the entries behind.
+                at_once: !header.destination.is_multicast() && !self.compiler.tags,
             }
-        }
+        };
+        let targets = touched.into_iter().map(target).collect();
         let mut progress = Progress::default();
-        self.updates.start(stages, now, &mut progress);
+        self.updates.start(targets, answer, now, &mut progress);
         self.perform(progress, now, effects);
         self.protect_anew(now);
     }
@@ -612,14 +601,15 @@ impl Controller {
     /// Has done what is to be done.
     fn perform(&mut self, mut progress: Progress<Key>, now: Nanos, effects: &mut Vec<Effect>) {
         loop {
+            if progress.is_empty() {
+                return;
+            }
             let Progress {
                 work,
                 answers,
                 removed,
+                given_up,
             } = std::mem::take(&mut progress);
-            if work.is_empty() && answers.is_empty() && removed.is_empty() {
-                return;
-            }
             for (datapath, step, changes) in work {
                 self.record(datapath, &changes);
                 if !self.send(datapath, step, changes, effects) {
@@ -627,9 +617,7 @@ impl Controller {
                 }
             }
             for header in removed {
-                if !self.ledger.streams.contains_key(&header)
-                    && !self.compiled.contains_key(&header)
-                {
+                if !self.ledger.streams.contains_key(&header) {
                     self.ledger.forget(&header);
                 }
             }
@@ -645,6 +633,8 @@ impl Controller {
                 continue;
             }
             self.ledger.release(failed.iter().map(|(key, _)| key));
+            // Others have a part in what was given up with them.
+            self.ledger.touch(given_up);
             for (key, problem) in failed {
                 if let Some(held) = self.ledger.flows.get(&key) {
                     let reason = format!("the network could not be set up: {problem}");
@@ -829,44 +819,6 @@ impl Controller {
             self.steps += 1;
             let step = self.steps;
             self.send(datapath, step, vec![Change::Base], effects);
-        }
-    }
-}
-
-/// What leads from the old entries of a stream to the new ones; `at_once`: the
-/// entry where packets enter need not wait for the others.
-fn stage(header: Header, old: &[Placed], new: &[Placed], at_once: bool, stages: &mut Stages<Key>) {
-    let old: HashMap<_, &Placed> = old
-        .iter()
-        .map(|each| ((each.datapath, each.matching), each))
-        .collect();
-    let mut gone = old.clone();
-    for each in new {
-        let place = (each.datapath, each.matching);
-        gone.remove(&place);
-        let change = Change::Set(each.matching, each.entry.clone());
-        let item = Item {
-            header,
-            datapath: each.datapath,
-            change,
-        };
-        match old.get(&place) {
-            Some(known) if known.entry == each.entry => {}
-            Some(_) => stages.flip.push(item),
-            None if each.is_ingress() && !at_once => stages.flip.push(item),
-            None => stages.lay.push(item),
-        }
-    }
-    for each in gone.into_values() {
-        let change = Change::Unset(each.matching);
-        let item = Item {
-            header,
-            datapath: each.datapath,
-            change,
-        };
-        match each.is_ingress() {
-            true => stages.flip.push(item),
-            false => stages.remove.push(item),
         }
     }
 }

@@ -101,6 +101,13 @@ pub struct Match {
     pub tagged: bool,
 }
 
+impl Match {
+    /// It is about packets that enter the network.
+    pub(crate) fn is_ingress(&self) -> bool {
+        self.dscp.is_none()
+    }
+}
+
 /// The header by which packets of a flow are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Header {

@@ -19,13 +19,6 @@ pub(crate) struct Placed {
     pub(crate) entry: Entry,
 }
 
-impl Placed {
-    /// It is where the packets enter the network.
-    pub(crate) fn is_ingress(&self) -> bool {
-        self.matching.dscp.is_none()
-    }
-}
-
 /// Makes entries of streams.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Compiler {

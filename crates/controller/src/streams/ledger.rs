@@ -251,6 +251,11 @@ impl Ledger {
         std::mem::take(&mut self.touched)
     }
 
+    /// These are not on the switches as they should be.
+    pub(crate) fn touch(&mut self, headers: impl IntoIterator<Item = Header>) {
+        self.touched.extend(headers);
+    }
+
     /// Nothing is left of a stream on any switch.
     pub(crate) fn forget(&mut self, header: &Header) {
         self.before.remove(header);
