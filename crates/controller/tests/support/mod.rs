@@ -80,6 +80,8 @@ pub struct World {
     serial: u64,
     /// When each switch has what was sent to it: messages keep their order.
     busy: BTreeMap<u64, u64>,
+    /// When the controller has what each switch said about its ports: that keeps its order, too.
+    said: BTreeMap<u64, u64>,
     /// Grows when a switch or the controller begins anew.
     life: BTreeMap<u64, u64>,
     pub rows: BTreeMap<(String, String), Channel>,
@@ -147,6 +149,7 @@ impl World {
             due: BTreeMap::new(),
             serial: 0,
             busy: BTreeMap::new(),
+            said: BTreeMap::new(),
             life: BTreeMap::new(),
             rows: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -534,7 +537,9 @@ impl World {
             if let Some(switch) = self.switches.get_mut(&end.datapath) {
                 switch.ports.insert(end.port, up);
             }
-            let at = self.now + 1 + self.dice.below(CONTROL);
+            let before = self.said.get(&end.datapath).copied().unwrap_or(0);
+            let at = before.max(self.now + 1 + self.dice.below(CONTROL));
+            self.said.insert(end.datapath, at);
             let port = self.port(end);
             self.later(
                 at,
