@@ -11,6 +11,7 @@ mod floor;
 mod http;
 pub mod io;
 pub mod load;
+pub mod noise;
 mod prometheus;
 pub mod sys;
 pub mod syscalls;

@@ -119,6 +119,30 @@ pub fn set_least_timer_slack() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
+/// Sleeps until `CLOCK_MONOTONIC` shows so many nanoseconds, or a signal comes.
+///
+/// # Errors
+/// See clock_nanosleep(2).
+pub fn sleep_until(ns: u64) -> io::Result<()> {
+    let until = libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: `until` is valid for the call, and an absolute sleep writes nothing back.
+    let error = unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const until,
+            ptr::null_mut(),
+        )
+    };
+    match error {
+        0 | libc::EINTR => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// Raises the soft limit of open files to the hard limit and returns it.
 pub fn raise_file_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use punctual_measure::load::{self, Options, Pace, Report, Scenario};
+use punctual_measure::noise::{Gaps, Watcher};
 use punctual_measure::wire::Version;
 use punctual_measure::{Error, Result, Samples, http_get};
 use serde::Serialize;
@@ -33,6 +34,8 @@ const FIFO: u8 = 30;
 const SLICE: &str = "100us";
 /// What topics of the admitted flow begin with.
 const ADMITTED: &str = "admitted";
+/// The row of the broker alone.
+const IDLE: &str = "idle";
 /// Traffic before it is measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 
@@ -117,10 +120,45 @@ struct Row {
     what: &'static str,
     /// How often it was done.
     times: u64,
-    admitted: Option<Report>,
-    urgent: Option<Report>,
-    plain: Option<Report>,
+    admitted: Lateness,
+    urgent: Lateness,
+    plain: Lateness,
+    /// Times at which one of the two cores did not run its most urgent thread, and the longest, µs.
+    gaps: u64,
+    longest_gap_us: f64,
     broker: Option<Seen>,
+}
+
+/// How late messages were, µs.
+#[derive(Debug, Serialize)]
+struct Lateness {
+    report: Report,
+    /// Of those that met no gap: 99.9th percentile, longest.
+    p999_us: f64,
+    longest_us: f64,
+    /// Of those that met no gap, how many took longer than the bound that the broker promised.
+    beyond_bound: u64,
+}
+
+impl Lateness {
+    fn new(report: Report, gaps: &Gaps, bound_us: f64) -> Self {
+        let clean = report
+            .times
+            .iter()
+            .filter(|(from, to)| !gaps.met(*from, *to));
+        let mut late: Vec<f64> = clean
+            .map(|(from, to)| to.saturating_sub(*from) as f64 / 1e3)
+            .collect();
+        late.sort_by(f64::total_cmp);
+        // The least of which at most one in a thousand is longer.
+        let at = (late.len() * 999).div_ceil(1000).saturating_sub(1);
+        Self {
+            report,
+            p999_us: late.get(at).copied().unwrap_or(0.0),
+            longest_us: late.last().copied().unwrap_or(0.0),
+            beyond_bound: late.iter().filter(|late| **late > bound_us).count() as u64,
+        }
+    }
 }
 
 /// Pieces of one kind of work that took too long.
@@ -243,13 +281,9 @@ impl NeighboursArgs {
             .unwrap_or(&BROKER);
         let (found, setup) = self.find(floor)?;
         let running = found.start(&setup, if self.realtime { FIFO } else { 0 })?;
-        let reports = self.probes(address(running.port(Version::V5)), || Ok(0))?;
-        Ok(row(
-            "floor",
-            "a forwarder in the broker's place: what the machine does",
-            reports,
-            None,
-        ))
+        let run = self.probes(address(running.port(Version::V5)), || Ok(0))?;
+        let what = "a forwarder in the broker's place: what the machine does";
+        Ok(run.row("floor", what, None))
     }
 
     fn row(&self, kind: Option<&'static Kind>) -> Result<Row> {
@@ -259,7 +293,7 @@ impl NeighboursArgs {
         if let Some(kind) = kind {
             (kind.prepare)(&place)?;
         }
-        let (reports, seen) = thread::scope(|scope| {
+        let (run, seen) = thread::scope(|scope| {
             // The broker forgets the numbers of a flow when its client disconnects, so they are read
             // shortly before the run ends.
             let seen = scope.spawn(|| {
@@ -278,21 +312,17 @@ impl NeighboursArgs {
                 stop.store(true, Ordering::Relaxed);
                 noise.map_or(Ok(0), |noise| noise.join().unwrap_or(Ok(0)))
             };
-            let reports = self.probes(place.mqtt, end)?;
+            let run = self.probes(place.mqtt, end)?;
             let ended = |_| Error::io("the watcher ended")(std::io::ErrorKind::Other.into());
-            Ok::<_, Error>((reports, seen.join().map_err(ended)??))
+            Ok::<_, Error>((run, seen.join().map_err(ended)??))
         })?;
         drop(started);
-        let (name, what) = kind.map_or(("idle", "nobody else"), |kind| (kind.name, kind.what));
-        Ok(row(name, what, reports, Some(seen)))
+        let (name, what) = kind.map_or((IDLE, "nobody else"), |kind| (kind.name, kind.what));
+        Ok(run.row(name, what, Some(seen)))
     }
 
     /// Runs the three that are timed, and then `end`, which says how often they were disturbed.
-    fn probes(
-        &self,
-        address: SocketAddr,
-        end: impl FnOnce() -> Result<u64>,
-    ) -> Result<(Vec<Report>, u64)> {
+    fn probes(&self, address: SocketAddr, end: impl FnOnce() -> Result<u64>) -> Result<Run> {
         let usual = Options {
             pace: Pace::Rate(RATE),
             version: Version::V5,
@@ -300,6 +330,7 @@ impl NeighboursArgs {
             duration: self.duration,
             core: Some(self.clients_core),
             fifo: FIFO,
+            keep: (self.duration.as_secs_f64() * RATE) as usize + 1,
             ..Options::new(Scenario::Pairs(1), address)
         };
         let period = format!("{}us", (1e6 / RATE) as u64);
@@ -315,6 +346,7 @@ impl NeighboursArgs {
             ("urgent", vec![property("priority", "0")]),
             ("plain", Vec::new()),
         ];
+        let watcher = Watcher::start(&[self.broker_core, self.clients_core]);
         let reports = thread::scope(|scope| {
             let running = probes.map(|(name, user_properties)| {
                 let options = Options {
@@ -326,18 +358,24 @@ impl NeighboursArgs {
                 scope.spawn(move || load::run(&options))
             });
             let ended = |_| Error::io("a generator ended")(std::io::ErrorKind::Other.into());
-            let reports = running.map(|thread| thread.join().map_err(ended).flatten());
-            reports.into_iter().collect::<Result<Vec<_>>>()
+            running.map(|thread| thread.join().map_err(ended).flatten())
         });
+        let gaps = watcher.end();
         let times = end()?;
-        Ok((reports?, times))
+        let [admitted, urgent, plain] = reports;
+        Ok(Run {
+            times,
+            reports: [admitted?, urgent?, plain?],
+            gaps: gaps?,
+        })
     }
 
     fn write(&self, machine: &Machine, rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(
             out,
             "`punctual bench neighbours{}` on {}: {}, {} cores, Linux {}, load average {}. Times in µs, p99.9 and \
-             maximum from the intended time of sending to receipt; {RATE} messages/s each for {:?}.\n",
+             maximum from the intended time of sending to receipt, of messages that met no gap: a time at which a \
+             core did not run its most urgent thread; {RATE} messages/s each for {:?}.\n",
             if self.realtime { " --realtime" } else { "" },
             machine.date,
             machine.cpu,
@@ -348,17 +386,12 @@ impl NeighboursArgs {
         )?;
         writeln!(
             out,
-            "| neighbour | times | urgent | admitted | in the broker, bound | misses | plain | too long |"
+            "| neighbour | times | urgent | admitted | beyond bound | plain | gaps, longest | with gaps: in the broker, \
+             bound, misses | too long |"
         )?;
-        writeln!(out, "|---|--:|--:|--:|--:|--:|--:|---|")?;
+        writeln!(out, "|---|--:|--:|--:|--:|--:|--:|--:|---|")?;
         for row in rows {
-            let cell = |report: &Option<Report>| {
-                let latency = report.as_ref().and_then(|report| report.latency);
-                latency.map_or_else(
-                    || "–".to_owned(),
-                    |it| format!("{:.0}, {:.0}", it.p999_us, it.max_us),
-                )
-            };
+            let cell = |late: &Lateness| format!("{:.0}, {:.0}", late.p999_us, late.longest_us);
             let seen = row.broker.as_ref();
             let overruns = seen.map_or_else(String::new, |seen| {
                 let each = seen.overruns.iter().map(|it| {
@@ -372,21 +405,54 @@ impl NeighboursArgs {
                 each.collect::<Vec<_>>().join(", ")
             });
             let bound = seen.map_or_else(String::new, |seen| {
-                format!("{:.0}, {:.0}", seen.broker_max_us, seen.bound_us)
+                format!(
+                    "{:.0}, {:.0}, {}",
+                    seen.broker_max_us, seen.bound_us, seen.misses
+                )
             });
-            let misses = seen.map_or_else(String::new, |seen| seen.misses.to_string());
             writeln!(
                 out,
-                "| {} | {} | {} | {} | {bound} | {misses} | {} | {overruns} |",
+                "| {} | {} | {} | {} | {} | {} | {}, {:.0} | {bound} | {overruns} |",
                 row.kind,
                 row.times,
                 cell(&row.urgent),
                 cell(&row.admitted),
+                row.admitted.beyond_bound,
                 cell(&row.plain),
+                row.gaps,
+                row.longest_gap_us,
             )?;
         }
-        Ok(())
+        summary(rows, out)
     }
+}
+
+/// What the worst kind did, beside the broker alone.
+fn summary(rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
+    let Some(idle) = rows.iter().find(|row| row.kind == IDLE) else {
+        return Ok(());
+    };
+    let of_kinds = || {
+        rows.iter()
+            .filter(|row| row.broker.is_some() && row.kind != IDLE)
+    };
+    let worst =
+        |late: fn(&Row) -> f64| of_kinds().max_by(|one, two| late(one).total_cmp(&late(two)));
+    let urgent = |row: &Row| row.urgent.longest_us;
+    let plain = |row: &Row| row.plain.longest_us;
+    let (Some(slowest), Some(plainest)) = (worst(urgent), worst(plain)) else {
+        return Ok(());
+    };
+    let beyond: u64 = of_kinds().map(|row| row.admitted.beyond_bound).sum();
+    writeln!(
+        out,
+        "\nOf messages that met no gap: an urgent one was late by at most {:.0} µs more than without a neighbour ({}), \
+         a plain one by {:.0} µs ({}), and {beyond} of the admitted flow took longer than the bound from client to client.",
+        urgent(slowest) - urgent(idle),
+        slowest.kind,
+        plain(plainest),
+        plainest.kind,
+    )
 }
 
 /// A broker that runs, and where it would listen for TLS.
@@ -424,21 +490,31 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn row(
-    kind: &'static str,
-    what: &'static str,
-    (reports, times): (Vec<Report>, u64),
-    broker: Option<Seen>,
-) -> Row {
-    let mut reports = reports.into_iter();
-    Row {
-        kind,
-        what,
-        times,
-        admitted: reports.next(),
-        urgent: reports.next(),
-        plain: reports.next(),
-        broker,
+/// What was seen of the three that are timed.
+struct Run {
+    /// How often they were disturbed.
+    times: u64,
+    /// Of the admitted flow, the urgent one and the plain one.
+    reports: [Report; 3],
+    gaps: Gaps,
+}
+
+impl Run {
+    fn row(self, kind: &'static str, what: &'static str, broker: Option<Seen>) -> Row {
+        let bound = broker.as_ref().map_or(f64::INFINITY, |seen| seen.bound_us);
+        let lateness = |report| Lateness::new(report, &self.gaps, bound);
+        let [admitted, urgent, plain] = self.reports.map(lateness);
+        Row {
+            kind,
+            what,
+            times: self.times,
+            admitted,
+            urgent,
+            plain,
+            gaps: self.gaps.count(),
+            longest_gap_us: self.gaps.longest() as f64 / 1e3,
+            broker,
+        }
     }
 }
 

@@ -112,6 +112,10 @@ pub struct Meter {
     pub interval: Range<u64>,
     /// From sending to receipt.
     pub latency: Recorder,
+    /// When messages of the interval were sent and received, of the first ones.
+    pub times: Vec<(u64, u64)>,
+    /// Of how many that is kept.
+    pub keep: usize,
     /// Factory: (TD - TA) - (TC - TB).
     pub round_trip: Recorder,
     /// From a publication to the end of its acknowledgement, where that is asked for.
@@ -133,6 +137,8 @@ impl Default for Meter {
         Self {
             interval: 0..0,
             latency: Recorder::default(),
+            times: Vec::new(),
+            keep: 0,
             round_trip: Recorder::default(),
             acks: Recorder::default(),
             acknowledged: 0,
@@ -150,6 +156,9 @@ impl Meter {
     pub fn arrival(&mut self, now: u64, sent: u64) {
         if self.interval.contains(&sent) {
             self.latency.record(now.saturating_sub(sent));
+            if self.times.len() < self.keep {
+                self.times.push((sent, now));
+            }
         }
     }
 
@@ -218,6 +227,7 @@ mod tests {
     fn only_messages_sent_in_the_interval_count() {
         let mut meter = Meter {
             interval: 100..200,
+            keep: 1,
             ..Meter::default()
         };
         meter.arrival(250, 99);
@@ -225,5 +235,6 @@ mod tests {
         meter.arrival(9_000, 199);
         meter.arrival(250, 200);
         assert_eq!(meter.latency.summary().unwrap().count, 2);
+        assert_eq!(meter.times, [(100, 250)]);
     }
 }

@@ -93,6 +93,8 @@ pub struct Options {
     pub acks: bool,
     /// Time that receivers take to acknowledge (QoS 1 and 2).
     pub ack_delay: Duration,
+    /// Messages of which the times of sending and receipt are kept one by one.
+    pub keep: usize,
     /// User properties of every publication (version 5 only).
     pub user_properties: Vec<(String, String)>,
     /// Begins every topic.
@@ -131,6 +133,7 @@ impl Options {
             persistent: false,
             acks: false,
             ack_delay: Duration::ZERO,
+            keep: 0,
             user_properties: Vec::new(),
             topic_prefix: String::new(),
             client_prefix: format!("bench-{}-", std::process::id()),
@@ -220,6 +223,8 @@ fn run_traffic(options: &Options, watch: Option<Watch>) -> Result<Report> {
     let mut plan = options.scenario.plan(options.pace, options.echo);
     plan.begin_topics(&options.topic_prefix);
     let mut engine = Engine::connect(&plan, options)?;
+    engine.meter.keep = options.keep;
+    engine.meter.times.reserve_exact(options.keep);
     if options.receivers.is_some() {
         std::thread::sleep(SPREAD);
     }

@@ -44,6 +44,10 @@ pub struct Report {
     pub stalls: u64,
     /// From send (windows) or intended send (rates) to receipt.
     pub latency: Option<Latency>,
+    /// When messages were sent (or meant to be sent) and received, ns on `CLOCK_MONOTONIC`, of as many
+    /// as [`Options::keep`] says.
+    #[serde(skip)]
+    pub times: Vec<(u64, u64)>,
     /// Factory: (TD - TA) - (TC - TB).
     pub round_trip: Option<Latency>,
     /// From send (or intended send) to the end of the acknowledgement, where it was asked for.
@@ -115,6 +119,7 @@ impl Report {
             refused: engine.meter.refused,
             stalls: engine.stalls,
             latency: engine.meter.latency.summary(),
+            times: std::mem::take(&mut engine.meter.times),
             round_trip: engine.meter.round_trip.summary(),
             acks: engine.meter.acks.summary(),
             acknowledged_per_s: (options.acks && options.qos > 0)
@@ -165,6 +170,7 @@ impl Report {
             refused: 0,
             stalls: 0,
             latency: None,
+            times: Vec::new(),
             round_trip: None,
             acks: None,
             acknowledged_per_s: None,
