@@ -475,7 +475,7 @@ impl Admission {
     fn is_hopeless(&self, late: &Late) -> bool {
         let class = &self.system.classes[late.class];
         let stage = &self.system.stages[late.leaf];
-        let sent = stage.cost.saturating_mul(class.frames);
+        let sent = stage.message();
         let times = [
             class.jitter,
             stage.earliest,
@@ -572,7 +572,7 @@ impl Admission {
 /// are exact and can be taken back.
 fn shares(flow: &Flow) -> impl Iterator<Item = (LinkIndex, u64)> + '_ {
     flow.hops.iter().map(|hop| {
-        let work = u128::from(hop.cost) * u128::from(flow.frames) * 1_000_000;
+        let work = u128::from(hop.cost) * u128::from(hop.frames) * 1_000_000;
         let share = work / u128::from(flow.period.max(1));
         (hop.link, u32::try_from(share).unwrap_or(u32::MAX).into())
     })

@@ -17,6 +17,8 @@ pub(crate) struct Stream {
     /// Whose it is.
     pub(crate) stage: StageId,
     pub(crate) work: u64,
+    /// What of it counts twice, once in any window.
+    pub(crate) again: u64,
     pub(crate) period: u64,
     pub(crate) jitter: u64,
 }
@@ -28,7 +30,8 @@ impl Stream {
     }
 
     pub(crate) fn work(&self, x: u64) -> u64 {
-        self.arrivals(x).saturating_mul(self.work)
+        let work = self.arrivals(x).saturating_mul(self.work);
+        work.saturating_add(self.again)
     }
 }
 
@@ -235,17 +238,22 @@ impl Group {
         self.last_parent = Some(parent);
     }
 
-    /// The flow under test, which enters the segment with this group: so much
-    /// work a frame and so many frames a message. `over` says that it comes
-    /// over a link, with its cost there and whether copies of the frame come
-    /// with it.
-    pub(crate) fn set_own(&mut self, stream: Stream, frame: u64, over: Option<(u64, bool)>) {
+    /// The flow under test, which enters the segment with this group: its
+    /// messages, and the work of the frame and of the rest of its message.
+    /// `over` says that it comes over a link, with its cost there and whether
+    /// copies of the frame come with it.
+    pub(crate) fn set_own(
+        &mut self,
+        stream: Stream,
+        (frame, rest): (u64, u64),
+        over: Option<(u64, bool)>,
+    ) {
         self.own = Some(OwnFlow {
             stage: stream.stage,
             period: stream.period,
             jitter: stream.jitter,
             work: stream.work,
-            rest: stream.work - frame,
+            rest,
             frame: over.map(|(before, siblings)| Own {
                 kind: Kind {
                     before,
@@ -288,6 +296,8 @@ impl Group {
         self.own.map(|own| Stream {
             stage: own.stage,
             work: own.work,
+            // The segment counts it apart.
+            again: 0,
             period: own.period,
             jitter: own.jitter,
         })
@@ -311,7 +321,8 @@ impl Group {
         let streams = self.streams.iter().map(|stream| {
             let window =
                 u128::from(stream.period) + u128::from(stream.jitter) + u128::from(self.advance);
-            (u128::from(stream.work) * window).div_ceil(u128::from(stream.period))
+            let work = (u128::from(stream.work) * window).div_ceil(u128::from(stream.period));
+            work + u128::from(stream.again)
         });
         let own = self.own.iter().map(|own| {
             let before = u128::from(own.work) * u128::from(self.advance);
@@ -345,7 +356,7 @@ impl Group {
         let mut first = 0_u64;
         for stream in &self.streams {
             let present = stream.arrivals(0);
-            first = first.saturating_add(present.saturating_mul(stream.work));
+            first = first.saturating_add(stream.work(0));
             let mut window = present * stream.period - stream.jitter;
             while window <= horizon {
                 self.steps.push((window, stream.work));

@@ -66,7 +66,7 @@ pub(crate) fn bound(system: &System, latest: &[u64], id: StageId) -> Option<u64>
     let stage = &system.stages[id];
     let own = &system.classes[stage.class];
     let port = &system.ports[stage.port];
-    let message = stage.cost.checked_mul(own.frames)?;
+    let message = stage.cost.checked_mul(stage.frames)?;
     let mut everything = Group::default();
     everything.reset(0, Ahead::default());
     let mut rivals = Vec::with_capacity(port.stages.len());
@@ -77,11 +77,12 @@ pub(crate) fn bound(system: &System, latest: &[u64], id: StageId) -> Option<u64>
         if latest[*other] == UNBOUNDED {
             return None;
         }
-        let work = stage.cost.checked_mul(class.frames)?;
+        let work = stage.cost.checked_mul(stage.frames)?;
         let stream = |count: u64| {
             Some(Stream {
                 stage: *other,
                 work: work.checked_mul(count)?,
+                again: 0,
                 period: class.period,
                 jitter: latest[*other] - stage.earliest,
             })
@@ -146,6 +147,7 @@ mod tests {
         let stream = Stream {
             stage: 0,
             work: 1,
+            again: 0,
             period,
             jitter,
         };

@@ -23,8 +23,11 @@ pub(crate) struct Frame {
     pub(crate) parent: Option<FrameId>,
     /// The frames on the links after.
     pub(crate) children: Vec<FrameId>,
-    /// Time of one frame on the link, ns.
+    /// Time of one frame on the link, ns; of a message where these are served
+    /// whole.
     pub(crate) cost: u64,
+    /// For how many frames a message counts here.
+    pub(crate) count: u64,
     /// Greatest switching delay before the link, copying included.
     pub(crate) own_delay: u64,
     /// Least and greatest time from the end of transmission on the link before
@@ -84,6 +87,7 @@ impl<'a> Frames<'a> {
                 parent,
                 children: Vec::new(),
                 cost: hop.cost,
+                count: hop.frames,
                 own_delay: node.sd_max + copy,
                 delay_min: 0,
                 delay_max: 0,
@@ -112,11 +116,23 @@ impl<'a> Frames<'a> {
                 continue;
             };
             let before = &self.all[parent];
-            let (link, ended) = (before.link, before.earliest.saturating_add(before.cost));
+            let link = before.link;
+            // Where messages are served whole they may take less than the cost,
+            // and begin when their last frame has come.
+            let least = if topology.links[link].whole {
+                0
+            } else {
+                before.cost
+            };
+            let frames = match topology.links[self.all[id].link].whole {
+                true => before.count,
+                false => 1,
+            };
+            let ended = before.earliest.saturating_add(least.saturating_mul(frames));
             let prop = topology.links[link].prop;
             let held = slowest
                 .get(&(link, self.all[id].link))
-                .map_or(0, |slowest| slowest.saturating_sub(before.cost));
+                .map_or(0, |slowest| slowest.saturating_sub(least));
             let frame = &mut self.all[id];
             frame.delay_min = prop + topology.nodes[topology.links[frame.link].from].sd_min;
             frame.delay_max = prop + frame.own_delay.max(held);
@@ -130,7 +146,7 @@ impl<'a> Frames<'a> {
 
     /// Time of a whole message on the frame's link, ns.
     pub(crate) fn work(&self, frame: FrameId) -> u64 {
-        self.all[frame].cost.saturating_mul(self.flow(frame).frames)
+        self.all[frame].cost.saturating_mul(self.all[frame].count)
     }
 
     /// The frames from the publisher to this one.

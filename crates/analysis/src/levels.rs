@@ -230,6 +230,7 @@ impl Levels {
         (latest != UNBOUNDED && brief.work != UNBOUNDED).then(|| Stream {
             stage: id,
             work: brief.work,
+            again: 0,
             period: brief.period,
             jitter: latest.saturating_sub(brief.earliest),
         })

@@ -101,7 +101,7 @@ pub fn link_loads(network: &Network) -> Vec<LinkLoad> {
 /// What a flow takes of each of its links.
 pub(crate) fn parts_of(flow: &Flow) -> impl Iterator<Item = (LinkIndex, Load)> {
     flow.hops.iter().map(|hop| {
-        let work = u128::from(hop.cost) * u128::from(flow.frames);
+        let work = u128::from(hop.cost) * u128::from(hop.frames);
         (hop.link, share(work, flow.period))
     })
 }

@@ -148,7 +148,7 @@ impl Overload {
         let parts = level.map(|stage| {
             let stage = &system.stages[*stage];
             let class = &system.classes[stage.class];
-            let flows = u128::from(class.frames) * u128::from(class.count);
+            let flows = u128::from(stage.frames) * u128::from(class.count);
             share(u128::from(stage.cost).saturating_mul(flows), class.period)
         });
         let sum = parts.fold(0, Load::saturating_add);

@@ -4,7 +4,9 @@
 //! that the frame has left the last of them at most G after the latest instant
 //! at which it can reach the queue of the first. One port gives the holistic
 //! step, the whole path the trajectory bound; a frame of another flow that
-//! goes along is paid once. The proof is in `docs/analysis.md`.
+//! goes along is paid once. Where a port serves messages whole, frames of a
+//! message that were counted before may count again with it. The proof is in
+//! `docs/analysis.md`.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -147,10 +149,13 @@ pub(crate) struct Fixed {
 /// The flow under test in the segment.
 #[derive(Debug, Clone, Copy)]
 struct Own {
-    /// Cost of a frame: the longest of its ports, or with its copies.
-    cost: u64,
-    /// That part of it which is copies of the frame that go along.
+    /// Copies that go along: of the frame, or, where a port serves messages
+    /// whole, of the message.
     copies: u64,
+    /// Other frames of the message, if a port serves it whole.
+    rest: u64,
+    /// Whether one does.
+    is_whole: bool,
 }
 
 /// The greatest response that was found, and where.
@@ -378,6 +383,7 @@ impl Segment<'_> {
             term(what, position, blocking);
         }
         term(What::Copies, self.to, own.copies);
+        term(What::Own, self.from, own.rest);
         let Scratch { same, higher, .. } = scratch;
         for (higher, pool) in [(true, higher), (false, same)] {
             for (key, group) in pool.keyed() {
@@ -458,10 +464,12 @@ impl Segment<'_> {
             return None;
         }
         let own = self.own();
-        let mut fixed = Fixed {
-            constant: own.copies,
-            least: 0,
-        };
+        let constant = own.copies.saturating_add(own.rest);
+        // What is added to it is the time of single frames.
+        if constant > UNBOUNDED / 2 {
+            return None;
+        }
+        let mut fixed = Fixed { constant, least: 0 };
         let mut total: Load = 0;
         for position in self.from..=self.to {
             if position > self.from {
@@ -487,19 +495,32 @@ impl Segment<'_> {
     }
 
     fn own(&self) -> Own {
-        let mut copies = 0;
+        let whole = (self.from..=self.to).rfind(|position| self.port(*position).whole);
+        let mut copies = 0_u64;
         for position in self.from..self.to {
             let next = self.path[position + 1];
             let port = self.stage(position + 1).port;
             for child in &self.stage(position).children {
                 if *child != next && self.system.stages[*child].port == port {
-                    copies += self.run_cost(*child, position + 1);
+                    let message = self.message_cost(*child, position + 1);
+                    copies = copies.saturating_add(match whole {
+                        Some(_) => message,
+                        None => message / self.system.stages[*child].frames,
+                    });
                 }
             }
         }
+        let rest = whole.map_or(0, |whole| {
+            let behind = whole + 1..=self.to;
+            let longest = behind.map(|position| self.stage(position).cost).max();
+            let frames = self.class().frames - 1;
+            let behind = frames.saturating_mul(longest.unwrap_or(0));
+            behind.saturating_add(self.again(self.path[self.from], self.from, 0))
+        });
         Own {
-            cost: self.run_cost(self.path[self.from], self.from),
             copies,
+            rest,
+            is_whole: whole.is_some(),
         }
     }
 
@@ -509,6 +530,8 @@ impl Segment<'_> {
     fn step(&self, position: usize, known: &mut HashMap<Way, Step>) -> Step {
         let (before, port) = (self.stage(position - 1).port, self.stage(position).port);
         let priority = self.floor;
+        // It may take less than the stated cost.
+        let whole = self.system.ports[before].whole;
         let reckon = || {
             let (mut least, mut greatest) = ((u64::MAX, u64::MAX), (0, 0));
             let level = self.level(position).iter();
@@ -517,7 +540,8 @@ impl Segment<'_> {
                 let Some(parent) = stage.parent else { continue };
                 let parent = &self.system.stages[parent];
                 if parent.port == before {
-                    least = (parent.cost.min(least.0), stage.delay_min.min(least.1));
+                    let cost = if whole { 0 } else { parent.cost };
+                    least = (cost.min(least.0), stage.delay_min.min(least.1));
                     greatest = (parent.cost.max(greatest.0), stage.delay_max.max(greatest.1));
                 }
             }
@@ -557,7 +581,18 @@ impl Segment<'_> {
             }
             let under_test = *id == self.path[position];
             let overtakes = self.overtakes(*id, position);
-            let input = input.filter(|_| self.shaped);
+            let (message, again) = match lower {
+                true => (stage.message(), 0),
+                false => (
+                    self.message_cost(*id, position),
+                    self.again(*id, position, 0),
+                ),
+            };
+            // Frames come one after the other, unless a port served the message
+            // whole; what that port still makes of parts of messages is not
+            // told by what the link lets through.
+            let shapes = |input: &PortId| self.shaped && again == 0 && !system.ports[*input].whole;
+            let input = input.filter(shapes);
             let exit = match (under_test, lower) {
                 _ if apart == Apart::Nothing => self.to,
                 (true, _) => self.to,
@@ -570,23 +605,22 @@ impl Segment<'_> {
                 exit,
                 own: false,
             };
-            let cost = match (under_test, lower) {
-                (true, _) => own.cost,
-                (_, true) => stage.cost,
-                _ => self.run_cost(*id, position),
-            };
-            let message = cost.checked_mul(class.frames)?;
+            if message == u64::MAX || again == u64::MAX {
+                return None;
+            }
+            let cost = message.div_ceil(stage.frames);
             let stream = Stream {
                 stage: *id,
                 work: message,
+                again,
                 period: class.period,
                 jitter: latest - stage.earliest,
             };
-            share += match cost == stage.cost {
+            share += match message == stage.message() {
                 true => stage.share * Load::from(class.count),
                 false => load(message, class.period) * Load::from(class.count),
             };
-            let parent = stage.parent.filter(|_| self.shaped);
+            let parent = stage.parent.filter(|_| input.is_some());
             let ahead = ahead.filter(|(link, _)| Some(*link) == input);
             let ahead = ahead.map_or(Ahead::default(), |(_, ahead)| ahead);
             let others = class.count - u64::from(under_test);
@@ -603,8 +637,11 @@ impl Segment<'_> {
                 if flows > 0 || own_too && !alone {
                     let group = pool.group(key, advance, ahead);
                     if flows > 0 {
-                        let work = message.checked_mul(flows)?;
-                        group.add(Stream { work, ..stream });
+                        group.add(Stream {
+                            work: message.checked_mul(flows)?,
+                            again: again.checked_mul(flows)?,
+                            ..stream
+                        });
                     }
                     if let Some((parent, before)) = kind {
                         group.add_kind(stage, parent, before, cost);
@@ -616,7 +653,8 @@ impl Segment<'_> {
                         group.add_kind(stage, parent, before, cost);
                     }
                     let over = parent.map(|parent| self.over(*id, parent));
-                    group.set_own(stream, cost, over);
+                    let rest = if own.is_whole { 0 } else { message - cost };
+                    group.set_own(stream, (cost, rest), over);
                 }
             }
         }
@@ -688,21 +726,37 @@ impl Segment<'_> {
         })
     }
 
-    /// Cost of a frame of a class in the segment, from a position where it
+    /// Cost of a message of a class in the segment, from a position where it
     /// enters on: the longest of its ports, or, if a broker makes copies of
     /// it on the way, what these cost together.
-    fn run_cost(&self, id: StageId, position: usize) -> u64 {
+    fn message_cost(&self, id: StageId, position: usize) -> u64 {
+        let along = self.along(id, position).into_iter().flatten();
+        let later = along.map(|child| self.message_cost(child, position + 1));
+        let later = later.fold(0, u64::saturating_add);
+        self.system.stages[id].message().max(later)
+    }
+
+    /// Cost of the frames of a message that may count twice in the segment,
+    /// from a position where it enters on: before a port that serves it whole,
+    /// and again with the message there or behind. `longest` is that of a frame
+    /// since the last such port.
+    fn again(&self, id: StageId, position: usize, longest: u64) -> u64 {
         let stage = &self.system.stages[id];
-        if position == self.to {
-            return stage.cost;
-        }
-        let next = self.stage(position + 1).port;
-        let along = stage
-            .children
-            .iter()
-            .filter(|child| self.system.stages[**child].port == next);
-        let later: u64 = along.map(|child| self.run_cost(*child, position + 1)).sum();
-        stage.cost.max(later)
+        let frames = self.system.classes[stage.class].frames - 1;
+        let (here, longest) = match self.port(position).whole {
+            true => (frames.saturating_mul(longest), 0),
+            false => (0, longest.max(stage.cost)),
+        };
+        let along = self.along(id, position).into_iter().flatten();
+        let later = along.map(|child| self.again(child, position + 1, longest));
+        later.fold(here, u64::saturating_add)
+    }
+
+    /// The frames at the next port of the segment that follow from one.
+    fn along(&self, id: StageId, position: usize) -> Option<impl Iterator<Item = StageId>> {
+        let next = (position < self.to).then(|| self.stage(position + 1).port)?;
+        let children = self.system.stages[id].children.iter().copied();
+        Some(children.filter(move |child| self.system.stages[*child].port == next))
     }
 }
 

@@ -48,8 +48,10 @@ pub(crate) struct Stage {
     pub(crate) port: PortId,
     pub(crate) parent: Option<StageId>,
     pub(crate) children: Vec<StageId>,
-    /// Time of one frame on the link.
+    /// Time of one frame on the link; of a message where these are served whole.
     pub(crate) cost: u64,
+    /// For how many frames a message counts here.
+    pub(crate) frames: u64,
     /// Share of the link that one flow of the class takes.
     pub(crate) share: Load,
     /// Least and greatest time from the end of transmission on the link before
@@ -60,6 +62,13 @@ pub(crate) struct Stage {
     pub(crate) earliest: u64,
     /// The frame was replicated at the node before.
     replicated: bool,
+}
+
+impl Stage {
+    /// Time of a message on the link.
+    pub(crate) fn message(&self) -> u64 {
+        self.cost.saturating_mul(self.frames)
+    }
 }
 
 /// What the bounds by levels ask of a stage, in one line of the cache.
@@ -96,6 +105,8 @@ pub(crate) struct Port {
     pub(crate) edf: bool,
     /// It serves by priority, and equals in any order.
     pub(crate) unordered: bool,
+    /// It serves messages and not frames, and may take less than their cost.
+    pub(crate) whole: bool,
     pub(crate) prop: u64,
     /// Switching at the node before the link.
     sd_min: u64,
@@ -119,6 +130,7 @@ impl Port {
             fifo: link.fifo,
             edf: link.edf,
             unordered: link.unordered,
+            whole: link.whole,
             prop: link.prop,
             sd_min: node.sd_min,
             sd_max: node.sd_max,
@@ -241,8 +253,7 @@ impl System {
     fn set_brief(&mut self, id: StageId) {
         let stage = &self.stages[id];
         let class = &self.classes[stage.class];
-        let message = stage.cost.saturating_mul(class.frames);
-        let work = message.saturating_mul(class.count);
+        let work = stage.message().saturating_mul(class.count);
         let load = (u128::from(work) << 48).div_ceil(u128::from(class.period));
         self.briefs[id] = Brief {
             priority: class.priority,
@@ -426,7 +437,8 @@ impl System {
                 parent,
                 children: Vec::new(),
                 cost: hop.cost,
-                share: load(hop.cost.saturating_mul(flow.frames), flow.period),
+                frames: hop.frames,
+                share: load(hop.cost.saturating_mul(hop.frames), flow.period),
                 delay_min: 0,
                 delay_max: 0,
                 earliest: 0,
@@ -506,7 +518,9 @@ impl System {
 
     /// Switching delays. Frames with the same way through a node keep their
     /// order, so a slow one (a replica) also holds the one behind it: by its
-    /// own delay, less the time that the one behind takes to be received.
+    /// own delay, less the time that the one behind takes to be received: none
+    /// behind a port that serves messages whole. That one may take less than
+    /// the stated cost, and works on a message when its last frame has come.
     fn set_delay(&mut self, id: StageId) {
         let Some((way, replicated)) = self.way(id) else {
             return;
@@ -518,9 +532,14 @@ impl System {
         let Some(parent) = stage.parent else { return };
         let before = &self.stages[parent];
         let delay_min = from.prop + to.sd_min;
-        let held = slowest.saturating_sub(before.cost);
+        let least = if from.whole { 0 } else { before.cost };
+        let held = slowest.saturating_sub(least);
         let delay_max = from.prop + delay(replicated).max(held);
-        let earliest = before.earliest + before.cost + delay_min;
+        let frames = if to.whole { before.frames } else { 1 };
+        let earliest = before
+            .earliest
+            .saturating_add(least.saturating_mul(frames))
+            .saturating_add(delay_min);
         let stage = &mut self.stages[id];
         stage.delay_min = delay_min;
         stage.delay_max = delay_max;
@@ -617,9 +636,13 @@ impl System {
 
     /// If all frames of a port come over one link, none of them faster than the
     /// port sends it, and not as several copies: their greatest delay on the way
-    /// less the least. Then hardly a queue builds there.
+    /// less the least. Then hardly a queue builds there. What comes from where
+    /// messages are served whole may come at once.
     fn fed_by_one_link(&self, port: &Port) -> Option<u64> {
         let link = self.before(port, 0)?.port;
+        if self.ports[link].whole {
+            return None;
+        }
         let (mut least, mut greatest) = (UNBOUNDED, 0);
         for (place, id) in port.stages.iter().enumerate() {
             let (stage, before) = (&self.stages[*id], self.before(port, place)?);

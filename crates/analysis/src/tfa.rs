@@ -286,7 +286,11 @@ impl Tfa<'_> {
         let mut groups: Vec<Group> = Vec::new();
         for id in class {
             let frame = &self.frames.all[*id];
-            let input = frame.parent.map(|parent| self.frames.all[parent].link);
+            // From where messages are served whole all their frames may come at once.
+            let links = &self.frames.network.topology.links;
+            let one_by_one = |parent: &FrameId| !links[self.frames.all[*parent].link].whole;
+            let parent = frame.parent.filter(one_by_one);
+            let input = parent.map(|parent| self.frames.all[parent].link);
             let known = groups.iter().position(|group| group.input == input);
             let place = known.unwrap_or_else(|| {
                 groups.push(Group {
@@ -298,7 +302,7 @@ impl Tfa<'_> {
             });
             let group = &mut groups[place];
             group.bucket.add(self.bucket(*id)?);
-            let Some(parent) = frame.parent else { continue };
+            let Some(parent) = parent else { continue };
             group.delay_min = group.delay_min.min(frame.delay_min);
             group.delay_max = group.delay_max.max(frame.delay_max);
             match group.kinds.last_mut() {

@@ -256,3 +256,78 @@ fn who_comes_over_one_link_has_been_held_there() {
     let slower = past_what_is_less_urgent(1500, json!({ "rate_bps": 400_000_000 }), plain(), false);
     assert_eq!(slower, Some(10_000 + 25_000 + 50_000));
 }
+
+/// Messages of three frames, of which the broker makes a copy for each of two
+/// receivers behind one link. `cpu` is how it serves and what it takes.
+fn large_messages(cpu: Value, cost: u64) -> Vec<PathBounds> {
+    let mut server = json!({ "id": "cpu", "from": "in", "to": "out" });
+    for (key, value) in cpu.as_object().expect("fields") {
+        server[key] = value.clone();
+    }
+    let links = json!([
+        link("a>s", "a", "s", 10),
+        link("b>s", "b", "s", 10),
+        link("s>in", "s", "in", 10),
+        server,
+        link("out>t", "out", "t", 10),
+        link("t>x", "t", "x", 10),
+        link("t>y", "t", "y", 10),
+    ]);
+    let flow = |host: &str, prio: u64| {
+        let way = |to: &str| {
+            [
+                format!("{host}>s"),
+                "s>in".into(),
+                "cpu".into(),
+                "out>t".into(),
+                format!("t>{to}"),
+            ]
+        };
+        json!({
+            "id": host, "prio": prio, "period_ns": 100_000_000, "wire_bytes": 1000, "frames": 3,
+            "cost_ns": { "cpu": cost }, "fanout_node": "out", "paths": [way("x"), way("y")],
+        })
+    };
+    let flows = json!([flow("a", 0), flow("b", 1)]);
+    bounds(&["a", "b", "s", "in", "out", "t", "x", "y"], links, flows)
+}
+
+#[test]
+fn a_message_that_is_served_whole_waits_for_another_before_and_behind() {
+    // By hand, in us, each frame taking 10 on a link and each message 1 at the processor: a's
+    // frames are at the switch at 10, 20 and 30, and go on at once but the last, for with it
+    // come those of b's message, which are at the processor at 40, 50 and 60. From 61 to 121 all
+    // six frames of its copies go over the next link. a's last frame is at the processor at 70;
+    // its message is ready at 71, goes out from 121 to 181, and over the last link to 191.
+    let served_whole = large_messages(json!({ "whole": true }), 1_000);
+    for found in [served_whole[0].best, served_whole[0].trajectory] {
+        assert_eq!(found, Some(191_000));
+    }
+    assert!(served_whole[0].holistic >= Some(191_000));
+    // A link that takes longer for each frame, by all frames that follow, is no such processor.
+    let frame_by_frame = large_messages(json!({}), 1_000 + 2 * 10_000);
+    assert!(frame_by_frame[0].best < Some(191_000));
+}
+
+#[test]
+fn a_processor_may_take_less_than_what_is_stated() {
+    // By hand, in us: a message of b comes to the processor at 1 and takes 900; the one of the
+    // next period comes at 1001 and takes nothing. A frame of c's that comes out with the first
+    // waits 500 for it and 500 for the other.
+    let links = json!([
+        link("b>in", "b", "in", 1),
+        { "id": "cpu", "from": "in", "to": "out", "whole": true },
+        link("out>t", "out", "t", 500),
+    ]);
+    let flows = json!([
+        { "id": "c", "prio": 0, "period_ns": 100_000_000, "wire_bytes": 1000, "paths": [["out>t"]] },
+        {
+            "id": "b", "prio": 1, "period_ns": 1_000_000, "wire_bytes": 1000,
+            "cost_ns": { "cpu": 900_000 }, "paths": [["b>in", "cpu", "out>t"]],
+        },
+    ]);
+    let found = bounds(&["b", "in", "out", "t"], links, flows);
+    assert_eq!(found[0].best, Some(1_500_000));
+    // With the hop before, all that may pass counts once: 1, 900 and a frame.
+    assert_eq!(found[1].best, Some(1_000 + 900_000 + 500_000 + 500_000));
+}

@@ -158,18 +158,6 @@ impl Map {
         Some(path)
     }
 
-    /// Time of a frame of that many bytes on the slowest of these links, ns.
-    pub(crate) fn slowest(&self, links: &[String], bytes: u64) -> u64 {
-        let links = links.iter().filter_map(|link| self.topology.link(link));
-        let rates = links
-            .map(|link| self.topology.links[link].rate)
-            .filter(|rate| *rate > 0);
-        rates.min().map_or(0, |rate| {
-            let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(rate));
-            u64::try_from(nanos).unwrap_or(u64::MAX)
-        })
-    }
-
     fn find_ways(&mut self) {
         let links = &self.topology.links;
         let mut out = vec![Vec::new(); self.topology.nodes.len()];
@@ -252,7 +240,8 @@ fn processor(document: &mut Document, broker: &str, settings: &Settings) -> (Str
         .iter_mut()
         .find(|link| link.to == broker && link.rate_bps.is_none_or(|rate| rate == 0));
     if let Some(own) = own {
-        (own.fifo, own.edf, own.unordered) = (false, false, true);
+        (own.fifo, own.edf) = (false, false);
+        (own.unordered, own.whole) = (true, true);
         return (own.from.clone(), own.id.clone());
     }
     let (entrance, server) = (format!("{broker}.in"), format!("{broker}.cpu"));
@@ -276,6 +265,7 @@ fn processor(document: &mut Document, broker: &str, settings: &Settings) -> (Str
         to: broker.into(),
         be_ns: Some(settings.service.blocking_ns),
         unordered: true,
+        whole: true,
         ..LinkEntry::default()
     });
     let leaves: Vec<String> = document
@@ -321,6 +311,7 @@ fn hand_over(document: &mut Document, broker: &str, server: &str, settings: &Set
         to: broker.into(),
         be_ns: Some(settings.service.blocking_ns),
         unordered: true,
+        whole: true,
         ..LinkEntry::default()
     });
     for flow in &mut document.flows {

@@ -56,7 +56,6 @@ impl Manager {
         let up = self.up(node)?;
         let mut carriages = vec![publisher.client.carriage(self.settings.mtu)];
         let (mut receivers, mut local, mut paths) = (Vec::new(), Vec::new(), Vec::new());
-        let mut behind = Vec::new();
         let mut deadline = demand.deadline_ns;
         let mut copies = 0;
         for (receiver, (served, own)) in self.receivers(topic) {
@@ -79,21 +78,14 @@ impl Manager {
                 format!("no way leads from the broker to {node}, where client {receiver} is")
             })?;
             paths.push([&up[..], &down[..]].concat());
-            behind.extend(down);
             receivers.push(receiver.clone());
         }
         let mtu = self.settings.mtu;
         let frames = demand.frames(carriages.into_iter(), mtu);
         let service = self.settings.service;
-        // A message of several frames is worked on when the last has come, and
-        // then leaves as a whole: what its frames had gained by being on their
-        // way one after the other is lost here, and they follow each other once
-        // more on the slowest link behind the broker.
-        let lost = (frames.count - 1).saturating_mul(self.map.slowest(&behind, frames.bytes));
         let cost = service
             .receive_ns
             .saturating_add(service.send_ns.saturating_mul(copies))
-            .saturating_add(lost)
             .max(1);
         let servers = &self.map.servers;
         let entry = FlowEntry {

@@ -76,6 +76,11 @@ pub struct LinkEntry {
     /// theirs: a processor that reads its clients' connections in turn.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unordered: bool,
+    /// It serves messages and not frames: a processor that begins when the last
+    /// frame of a message is there, takes at most the stated cost for all of it,
+    /// and lets what goes on leave at any time until then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole: bool,
 }
 
 /// A declared flow: at least a period apart, messages go from a publisher to
@@ -274,6 +279,7 @@ const LINK: &[Key] = &[
     ("fifo", Kind::Any),
     ("edf", Kind::Any),
     ("unordered", Kind::Any),
+    ("whole", Kind::Any),
 ];
 
 const FLOW: &[Key] = &[

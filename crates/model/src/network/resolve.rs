@@ -44,6 +44,9 @@ pub struct Link {
     /// Inside a priority it serves in any order, but each flow's frames in
     /// theirs.
     pub unordered: bool,
+    /// It serves messages and not frames, each when its last frame is there, and
+    /// may take less than the cost.
+    pub whole: bool,
 }
 
 /// A frame of a flow on a link. A flow has one hop for each link of its tree;
@@ -54,8 +57,12 @@ pub struct Hop {
     pub link: LinkIndex,
     /// The hop before; none at the publisher. It has a smaller index.
     pub parent: Option<HopIndex>,
-    /// Time of one frame on the link, ns; at least 1.
+    /// Time of one frame on the link, ns; at least 1. Where messages are served
+    /// whole, that of a message.
     pub cost: u64,
+    /// For how many frames a message counts on the link: those of the flow, or
+    /// one where messages are served whole.
+    pub frames: u64,
     /// The frame was replicated at the node before the link.
     pub replicated: bool,
 }
@@ -224,6 +231,7 @@ impl Topology {
             fifo: entry.fifo,
             edf: entry.edf,
             unordered: entry.unordered,
+            whole: entry.whole,
         });
         Ok(())
     }
@@ -396,6 +404,10 @@ impl Topology {
                             link: *link,
                             parent,
                             cost: self.cost(entry, *link)?,
+                            frames: match self.links[*link].whole {
+                                true => 1,
+                                false => entry.frames.unwrap_or(1),
+                            },
                             replicated: position == shared,
                         });
                         if position < shared {

@@ -32,6 +32,7 @@ fn a_tree_has_a_hop_per_link() {
         link,
         parent,
         cost,
+        frames: 1,
         replicated,
     };
     assert_eq!(

@@ -299,6 +299,11 @@ impl<'a> Engine<'a> {
         index
     }
 
+    fn free(&mut self, index: u32) {
+        self.frames[index as usize].next = self.unused;
+        self.unused = index;
+    }
+
     /// A transmission is over.
     #[inline]
     fn end<B: Behaviour, O: Observer>(
@@ -335,9 +340,20 @@ impl<'a> Engine<'a> {
         let (start, end) = hop.children;
         let children = &layout.children[start as usize..end as usize];
         match *children {
-            [] => {
-                self.frames[index as usize].next = self.unused;
-                self.unused = index;
+            [] => self.free(index),
+            // All frames of a message that was served whole go on at once.
+            _ if hop.whole => {
+                let flow = hop.flow as usize;
+                let rotation = behaviour.rotation(flow) as usize % children.len();
+                let (later, sooner) = children.split_at(rotation);
+                for child in sooner.iter().chain(later) {
+                    for number in 1..=layout.flows[flow].frames {
+                        let last = number == layout.flows[flow].frames;
+                        let copy = self.allocate(Frame { last, ..frame });
+                        self.forward(copy, *child, received, now, behaviour);
+                    }
+                }
+                self.free(index);
             }
             [child] => self.forward(index, child, received, now, behaviour),
             _ => {
@@ -421,6 +437,11 @@ impl<'a> Engine<'a> {
             (frame.hop as usize, frame.message)
         };
         let hop = &self.layout.hops[number];
+        if hop.whole && !self.frames[index as usize].last {
+            // The message is there with its last frame.
+            self.free(index);
+            return;
+        }
         if let Some(deadline) = hop.deadline {
             self.enqueue_by_deadline(index, now.saturating_add(deadline), observer, now);
             return;

@@ -115,7 +115,16 @@ impl Generator {
         self.periods();
         self.deadlines();
         self.orders();
+        self.processors();
         self.document
+    }
+
+    /// Half of the brokers' processors serve messages whole.
+    fn processors(&mut self) {
+        let whole = self.rng.chance(50);
+        for link in &mut self.document.links {
+            link.whole = whole && link.id == "cpu";
+        }
     }
 
     /// In one network of five some links serve by deadline: the broker's
@@ -396,7 +405,7 @@ impl Generator {
         let mut work = vec![0_u128; network.topology.links.len()];
         for (flow, weight) in network.flows.iter().zip(&weights) {
             for hop in &flow.hops {
-                let cost = u128::from(hop.cost) * u128::from(flow.frames);
+                let cost = u128::from(hop.cost) * u128::from(hop.frames);
                 work[hop.link] += cost * 1_000 / u128::from(*weight);
             }
         }
@@ -467,6 +476,7 @@ mod tests {
         assert!(flows(|f| f.paths[0].len() >= 5) > 40);
         assert!(count(&|d| d.links.iter().any(|l| l.fifo)) > 40);
         assert!(count(&|d| d.links.iter().any(|l| l.unordered)) > 40);
+        assert!(count(&|d| d.links.iter().any(|l| l.whole)) > 20);
         assert!(count(&|d| d.links.iter().any(|l| l.rate_bps != d.links[1].rate_bps)) > 40);
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct HopRow {
     pub(super) pair: u32,
     pub(super) children: (u32, u32),
     pub(super) leaf: bool,
+    /// Messages are served whole.
+    pub(super) whole: bool,
     /// Where the queue is by time due: how long after its arrival a frame is.
     pub(super) deadline: Option<u64>,
 }
@@ -134,6 +136,7 @@ impl Layout {
                     pair,
                     children: (start, layout.children.len() as u32),
                     leaf: flow.leaves.contains(&number),
+                    whole: topology.links[hop.link].whole,
                     deadline: patience(&topology.links[hop.link], flow, index),
                 });
             }

@@ -39,6 +39,9 @@ pub fn to_toml(document: &Document) -> String {
         if link.unordered {
             line.plain("unordered", true);
         }
+        if link.whole {
+            line.plain("whole", true);
+        }
     });
     list(&mut text, "flows", &document.flows, |flow, line| {
         line.text("id", &flow.id);

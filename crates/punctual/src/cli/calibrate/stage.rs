@@ -158,7 +158,8 @@ impl Stage {
         })?;
         entry.be_bytes = None;
         entry.be_ns = Some(self.best_effort);
-        (entry.fifo, entry.edf, entry.unordered) = (false, false, true);
+        (entry.fifo, entry.edf) = (false, false);
+        (entry.unordered, entry.whole) = (true, true);
         let from = entry.from.clone();
         for node in network.nodes.iter_mut().filter(|node| node.id == from) {
             node.sd_min_ns = 0;
@@ -170,7 +171,8 @@ impl Stage {
             if copies == 0 {
                 continue;
             }
-            let bytes = flow.wire_bytes.unwrap_or(0);
+            let frame = flow.wire_bytes.unwrap_or(0);
+            let bytes = frame.saturating_mul(flow.frames.unwrap_or(1));
             let cost = self.cost(bytes).ok_or_else(|| {
                 NetworkError::new(
                     format!("flows {:?}: wire_bytes", flow.id),
@@ -203,7 +205,7 @@ impl Stage {
         } = self;
         format!(
             "nodes = [\n  {{ id = \"broker-in\", sd_max_ns = {switching} }},\n  {{ id = \"broker-out\" }},\n]\n\
-             links = [\n  {{ id = \"broker\", from = \"broker-in\", to = \"broker-out\", be_ns = {best_effort}, unordered = true }},\n]\n"
+             links = [\n  {{ id = \"broker\", from = \"broker-in\", to = \"broker-out\", be_ns = {best_effort}, unordered = true, whole = true }},\n]\n"
         )
     }
 }
@@ -422,7 +424,7 @@ mod tests {
         let text = r#"{"nodes":[{"id":"in"},{"id":"out"},{"id":"s"}],
             "links":[{"id":"b","from":"in","to":"out","be_bytes":0},{"id":"o","from":"out","to":"s","rate_bps":1000}],
             "flows":[{"id":"x","period_ns":1,"wire_bytes":64,"paths":[["b"],["b","o"]]},
-                     {"id":"y","period_ns":1,"wire_bytes":65,"paths":[["b"]]},
+                     {"id":"y","period_ns":1,"wire_bytes":33,"frames":2,"paths":[["b"]]},
                      {"id":"z","period_ns":1,"wire_bytes":9000,"paths":[["o"]]}]}"#;
         let mut network = Document::from_json(text).unwrap();
         stage.set(&mut network, "b").unwrap();
@@ -437,6 +439,7 @@ mod tests {
             (Some(200_500), None)
         );
         assert_eq!(network.nodes[0].sd_max_ns, Some(30_000));
+        assert!(network.links[0].whole, "it serves messages, not frames");
 
         let error = stage.set(&mut network, "o").unwrap_err();
         assert!(error.to_string().contains("add it to --sizes"), "{error}");
