@@ -58,7 +58,7 @@ pub(crate) struct SessionHandle {
     /// Whether any are to be,
     brakes: AtomicBool,
     /// and which.
-    brake: RwLock<Brake>,
+    brake: RwLock<Option<Box<Brake>>>,
     /// Whether publishers on other shards are to hold back.
     pub(crate) congested: AtomicBool,
     /// Whether the store has it.
@@ -141,12 +141,14 @@ impl SessionHandle {
     #[cold]
     fn has_brake_on(&self, topic: &[u8], retain: bool) -> bool {
         let topic = std::str::from_utf8(topic);
-        retain || topic.is_ok_and(|topic| read(&self.brake).has(topic))
+        let brake = read(&self.brake);
+        let has = |topic| brake.as_ref().is_some_and(|brake| brake.has(topic));
+        retain || topic.is_ok_and(has)
     }
 
     pub(crate) fn set_brake(&self, brake: Brake) {
         self.brakes.store(!brake.is_empty(), Ordering::Release);
-        *write(&self.brake) = brake;
+        *write(&self.brake) = (!brake.is_empty()).then(|| Box::new(brake));
     }
 
     /// What that neighbour understands.

@@ -25,6 +25,7 @@ mod server;
 mod tcp;
 pub mod tls;
 mod udp;
+mod unwritten;
 mod worker;
 
 pub use acceptor::{AcceptPolicy, ListenerPolicy};

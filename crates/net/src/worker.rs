@@ -47,6 +47,7 @@ use crate::quic::{QUIC, Quic};
 use crate::rest::{REST, Rest};
 use crate::tcp::{acknowledge, takes_more};
 use crate::udp::{UDP, Udp};
+use crate::unwritten::Unwritten;
 use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
 
 /// What comes from a neighbour within this after something else has TCP's acknowledgement sent once
@@ -156,8 +157,7 @@ struct Link {
     /// Application bytes received and not consumed.
     unread: Vec<u8>,
     /// Wire bytes made and not written (layered connections).
-    wire: Vec<u8>,
-    wire_sent: usize,
+    wire: Unwritten,
     /// The socket may have something to read.
     readable: bool,
     /// The peer has closed its side: read until the end shows.
@@ -828,8 +828,7 @@ impl Worker {
             stream,
             layer: (!layer.is_plain()).then(|| Box::new(layer)),
             unread,
-            wire: unwritten,
-            wire_sent: 0,
+            wire: Unwritten::new(unwritten),
             readable: refeed,
             closing: false,
             blocked: false,
@@ -884,7 +883,7 @@ impl Worker {
         link.listed = false;
         // Who does not take what it is sent is not read from: its handshakes,
         // pings and requests would only make more to send.
-        if link.paused || link.wire.len() - link.wire_sent > WIRE {
+        if link.paused || link.wire.rest().len() > WIRE {
             return 0;
         }
         let (id, arrived) = (link.id, link.arrived);
@@ -954,11 +953,12 @@ impl Worker {
             app.extend_from_slice(&own);
             if n > 0 {
                 let layer = link.layer.as_mut().expect("checked above");
-                let wire_before = link.wire.len();
-                let result = layer.received(&buffer[..n], app, &mut link.wire);
-                if link.wire.len() > wire_before {
+                let before = link.wire.rest().len();
+                let result = layer.received(&buffer[..n], app, link.wire.end());
+                if link.wire.rest().len() > before {
                     dirty.push(id);
                 }
+                link.wire.advance(0);
                 match result {
                     Ok(LayerReceived::Open) => {}
                     Ok(LayerReceived::Ended) => {
@@ -1142,7 +1142,7 @@ impl Worker {
 
     fn hand_over(&mut self, mut link: Link, shard: u16, meta: Box<punctual_broker::ConnMeta>) {
         let _ = self.poll.registry().deregister(&mut link.stream);
-        let unwritten = link.wire.split_off(link.wire_sent);
+        let unwritten = link.wire.into_rest();
         self.mailboxes[usize::from(shard)].post(Mail::Connection(Box::new(Connection {
             stream: link.stream.into(),
             meta,
@@ -1165,7 +1165,7 @@ impl Worker {
             return;
         };
         self.counters.closed(link.listener);
-        let mut bytes = link.wire.split_off(link.wire_sent);
+        let mut bytes = link.wire.into_rest();
         match &mut link.layer {
             None => bytes.extend_from_slice(&tail),
             Some(layer) => {
@@ -1295,7 +1295,7 @@ impl Worker {
         let clock = &self.clock;
         let is_over = || in_turns && clock.now() >= until;
         let result = match link.layer {
-            None if link.wire.is_empty() => {
+            None if link.wire.rest().is_empty() => {
                 flush_plain(&mut self.shard, link, scope, (most, step), is_over, now)
             }
             _ => flush_layered(&mut self.shard, link, scope, step, is_over, now),
@@ -1309,7 +1309,7 @@ impl Worker {
                 );
                 // What came before counts here, too: reading ends with the end.
                 if is_reset && !link.paused {
-                    (link.wire, link.wire_sent) = (Vec::new(), 0);
+                    link.wire = Unwritten::default();
                     link.closing = true;
                     link.readable = true;
                     link.blocked = true;
@@ -1419,34 +1419,29 @@ fn flush_layered(
         if let Some(layer) = &mut link.layer
             && layer.established()
         {
-            while link.wire.len() - link.wire_sent < ahead {
+            while link.wire.rest().len() < ahead {
                 let (result, taken) = {
                     let mut slices = [IoSlice::new(&[]); 1];
                     if shard.pending(link.id, scope, now, &mut slices) == 0 {
                         break;
                     }
                     let piece = &slices[0][..slices[0].len().min(ahead)];
-                    (layer.send(piece, &mut link.wire), piece.len())
+                    (layer.send(piece, link.wire.end()), piece.len())
                 };
                 result.map_err(io::Error::other)?;
                 shard.sent(link.id, taken, now);
             }
         }
-        if link.wire_sent == link.wire.len() {
-            link.wire = Vec::new();
-            link.wire_sent = 0;
+        if link.wire.rest().is_empty() {
+            link.wire = Unwritten::default();
             return Ok(true);
         }
-        match link.stream.write(&link.wire[link.wire_sent..]) {
+        match link.stream.write(link.wire.rest()) {
             Ok(n) => {
                 link.owes_ack = false;
-                link.wire_sent += n;
-                if link.wire_sent == link.wire.len() {
-                    link.wire.clear();
-                    link.wire_sent = 0;
-                    if link.layer.is_none() {
-                        return Ok(true);
-                    }
+                link.wire.advance(n);
+                if link.wire.rest().is_empty() && link.layer.is_none() {
+                    return Ok(true);
                 }
                 if is_over() {
                     return Ok(false);

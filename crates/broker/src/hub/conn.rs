@@ -56,9 +56,7 @@ pub(crate) struct Conn {
     /// It has not taken everything that was written, and what has waited since
     /// has not all been sent.
     pub(crate) behind: bool,
-    /// When the current congestion has lasted for long enough, and whether a
-    /// timer looks after that.
-    pub(crate) congested_until: Nanos,
+    /// A timer looks whether congestion has lasted for long enough.
     pub(crate) pause_armed: bool,
     /// Whether reason strings may be sent with everything.
     pub(crate) problem_information: bool,
@@ -70,8 +68,6 @@ pub(crate) struct Conn {
     /// Number of the session, as publisher of messages.
     pub(crate) number: u64,
     pub(crate) last_received: Nanos,
-    /// Silence after which it is gone; 0 for never.
-    pub(crate) patience: Nanos,
     pub(crate) keep_alive: u16,
     pub(crate) receive_max: u16,
     /// QoS 2 messages received on this connection and not released. What an
@@ -118,8 +114,10 @@ pub(crate) struct Extra {
     pub(crate) aliases_in: Vec<Alias>,
     /// Those that the broker has defined.
     pub(crate) aliases_out: Aliases,
-    /// Publishers that wait for this receiver.
+    /// Publishers that wait for this receiver,
     pub(crate) waiters: Vec<ConnId>,
+    /// and when its congestion has lasted for long enough.
+    pub(crate) congested_until: Nanos,
     /// Enhanced authentication method in use.
     pub(crate) auth_method: Option<Box<str>>,
     /// Whether an authentication after CONNECT is under way.
@@ -135,6 +133,11 @@ pub(crate) struct Extra {
 }
 
 impl Conn {
+    /// Silence after which it is gone (section 3.1.2.10).
+    pub(crate) fn patience(&self) -> Nanos {
+        Nanos(u64::from(self.keep_alive) * 1_500_000_000)
+    }
+
     #[inline]
     pub(crate) fn v5(&self) -> bool {
         self.version.is_v5()

@@ -19,7 +19,8 @@ impl Hub {
             return;
         }
         conn.congested = true;
-        conn.congested_until = now + self.config.max_publisher_pause;
+        let until = now + self.config.max_publisher_pause;
+        conn.extra().congested_until = until;
         self.stats.publisher_pauses += 1;
         if !conn.pause_armed {
             conn.pause_armed = true;
@@ -27,7 +28,7 @@ impl Hub {
                 slot,
                 generation: conn.generation,
             };
-            self.timers.arm(conn.congested_until, timer);
+            self.timers.arm(until, timer);
         }
         if let Some(session) = self.sessions.get(conn.session) {
             session.handle.congested.store(true, Ordering::Release);
@@ -132,14 +133,15 @@ impl Hub {
         if !conn.congested {
             return;
         }
-        if now < conn.congested_until {
+        let until = conn.extra().congested_until;
+        if now < until {
             // The timer was armed for a congestion that ended.
             conn.pause_armed = true;
             let timer = Timer::Pause {
                 slot,
                 generation: conn.generation,
             };
-            self.timers.arm(conn.congested_until, timer);
+            self.timers.arm(until, timer);
             return;
         }
         conn.slow = true;

@@ -539,7 +539,6 @@ impl Shard {
         conn.permissions = permissions;
         conn.connected_at = now;
         conn.keep_alive = wish.keep_alive;
-        conn.patience = Nanos(u64::from(wish.keep_alive) * 1_500_000_000);
         conn.receive_max = wish.receive_max;
         conn.max_packet = wish.max_packet.min(conn.max_packet);
         conn.alias_max = wish.alias_max;
@@ -557,7 +556,7 @@ impl Shard {
                 slot: id.slot,
                 generation: id.generation,
             };
-            hub.timers.arm(now + conn.patience, timer);
+            hub.timers.arm(now + conn.patience(), timer);
         }
         hub.outputs.push(Output::Event(Event::Connected {
             client_id: client_id.clone(),

@@ -289,7 +289,6 @@ impl Shard {
             congested: false,
             slow: false,
             behind: false,
-            congested_until: now,
             pause_armed: false,
             problem_information: true,
             paused: 0,
@@ -297,7 +296,6 @@ impl Shard {
             session: u32::MAX,
             number: 0,
             last_received: now,
-            patience: Nanos(0),
             keep_alive: 0,
             receive_max: u16::MAX,
             unreleased: 0,
@@ -1225,9 +1223,9 @@ impl Shard {
                     return;
                 };
                 let due = if conn.paused > u32::from(conn.unread) {
-                    now + conn.patience
+                    now + conn.patience()
                 } else {
-                    conn.last_received + conn.patience
+                    conn.last_received + conn.patience()
                 };
                 if due > now {
                     self.hub.timers.arm(due, timer);
