@@ -61,6 +61,15 @@ impl Group {
         read(&self.members)
     }
 
+    /// Its member, if that is the only one in the mesh.
+    pub(crate) fn only_member(&self) -> Option<Target> {
+        let members = self.members();
+        match &*members.here {
+            [only] if members.elsewhere.is_empty() => Some(only.clone()),
+            _ => None,
+        }
+    }
+
     /// Adds or replaces the member of that session. Says whether it is new.
     pub(crate) fn add(&self, member: Target) -> bool {
         let here = &mut write(&self.members).here;

@@ -80,10 +80,19 @@ impl Shard {
             return None;
         }
         let entry = routes.get(route);
-        let targets: Option<&[Target]> = match &*entry.matched.shards {
-            _ if entry.rule.is_some() || !entry.matched.groups.is_empty() => None,
-            [] => Some(&[]),
-            [(shard, targets)] if *shard == hub.index => Some(targets),
+        let only: Option<Target>;
+        let targets: Option<&[Target]> = match (&*entry.matched.shards, &*entry.matched.groups) {
+            _ if entry.rule.is_some() => None,
+            ([], []) => Some(&[]),
+            ([(shard, targets)], []) if *shard == hub.index => Some(targets),
+            // It is always the turn of a shared subscription's only member.
+            ([], [group]) => {
+                only = group.only_member();
+                let takes =
+                    |it: &&Target| it.session.shard == hub.index && it.session.may_receive(topic);
+                let here = only.as_ref().filter(takes);
+                here.map(std::slice::from_ref)
+            }
             _ => None,
         };
         // The largest packet that every receiver takes, and whether one takes another version.
@@ -411,7 +420,7 @@ mod tests {
 
     use punctual_codec::{
         Connect, Properties, PropertyBuf, PropertyId, Publish, QoS, Subscribe, SubscribeOptions,
-        Version,
+        Unsubscribe, Version,
     };
 
     use super::*;
@@ -476,6 +485,13 @@ mod tests {
             let filters = [(filter, SubscribeOptions::default())];
             let mut bytes = Vec::new();
             Subscribe::put(9, Properties::EMPTY, &filters, version, &mut bytes).unwrap();
+            self.shard.receive(id, &bytes, self.now);
+            self.written(id);
+        }
+
+        fn unsubscribe(&mut self, id: ConnId, filter: &str, version: Version) {
+            let mut bytes = Vec::new();
+            Unsubscribe::put(9, Properties::EMPTY, &[filter], version, &mut bytes).unwrap();
             self.shard.receive(id, &bytes, self.now);
             self.written(id);
         }
@@ -558,6 +574,37 @@ mod tests {
                 // A member of a shared subscription gets some of them.
                 rig.subscribe(one, "$share/group/t", version);
                 assert_eq!(rig.measure(&bytes), 0, "{version:?} to {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_only_member_of_a_shared_subscription_takes_runs() {
+        let small = vec![0; 100];
+        for version in VERSIONS {
+            for other in VERSIONS {
+                let mut rig = Rig::new(version);
+                let one = rig.connect("one", other, Properties::EMPTY);
+                let two = rig.connect("two", other, Properties::EMPTY);
+                rig.subscribe(one, "$share/group/t", other);
+                let bytes = publications("t", &small, version);
+                rig.measure(&bytes[..bytes.len() / 100]);
+                rig.written(one);
+                assert_eq!(rig.measure(&bytes), bytes.len(), "{version:?} to {other:?}");
+                assert!(rig.written(one) == publications("t", &small, other));
+
+                rig.subscribe(two, "$share/group/t", other);
+                assert_eq!(rig.measure(&bytes), 0, "{version:?} to {other:?}");
+                let half = publications("t", &small[..50], other).len();
+                assert_eq!([one, two].map(|it| rig.written(it).len()), [half; 2]);
+
+                // Only who may read it is a member for a message.
+                rig.unsubscribe(two, "$share/group/t", other);
+                let hub = &rig.shard.hub;
+                let session = hub.sessions.get(hub.conns.get(one.slot).unwrap().session);
+                session.unwrap().handle.end();
+                assert_eq!(rig.measure(&bytes), 0);
+                assert!(rig.written(one).is_empty());
             }
         }
     }

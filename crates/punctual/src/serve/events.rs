@@ -1,6 +1,7 @@
 //! Events of the broker, written to the log by a thread of its own.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use punctual_broker::{Alarm, Event};
@@ -9,6 +10,10 @@ use punctual_broker::{Alarm, Event};
 const NAMED: u32 = 20;
 /// For how long they are counted.
 const WINDOW: Duration = Duration::from_secs(60);
+
+/// For how long events are gathered after one: whoever reports something while this thread waits for
+/// it has to wake it up, and two wakes a client cost more than letting it in.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// Clients that were refused lately. Each may try again every second, and nobody has to have
 /// a password for that.
@@ -49,101 +54,106 @@ pub(super) fn log(events: Receiver<Event>) {
             tracing::info!("{more} more clients were refused in the last minute");
         }
         let event = match refusals.end() {
-            Some(end) => match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return,
-            },
-            None => match events.recv() {
-                Ok(event) => event,
-                Err(_) => return,
-            },
+            Some(end) => events.recv_timeout(end.saturating_duration_since(Instant::now())),
+            None => events.recv().map_err(RecvTimeoutError::from),
         };
         match event {
-            Event::ConnectRefused {
-                client_id,
-                peer,
-                username,
-                reason,
-                why,
-            } => {
-                if refusals.add(Instant::now()) {
-                    tracing::info!(
-                        client = client_id.as_deref(),
-                        peer = peer.map(tracing::field::display),
-                        user = username.as_deref(),
-                        "client refused: {}, {why}",
-                        reason.name()
-                    );
-                }
-            }
-            Event::Connected {
-                client_id,
-                peer,
-                version,
-                username,
-            } => tracing::debug!(
-                client = %client_id,
-                peer = peer.map(tracing::field::display),
-                version = ?version,
-                user = username.as_deref(),
-                "client connected"
-            ),
-            Event::Disconnected { client_id, reason } => {
-                tracing::debug!(client = %client_id, reason, "client disconnected");
-            }
-            Event::Refused { peer, reason } => {
-                tracing::debug!(
+            Ok(event) => write(event, &mut refusals),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        thread::sleep(GATHER);
+        for event in events.try_iter() {
+            write(event, &mut refusals);
+        }
+    }
+}
+
+fn write(event: Event, refusals: &mut Refusals) {
+    match event {
+        Event::ConnectRefused {
+            client_id,
+            peer,
+            username,
+            reason,
+            why,
+        } => {
+            if refusals.add(Instant::now()) {
+                tracing::info!(
+                    client = client_id.as_deref(),
                     peer = peer.map(tracing::field::display),
-                    reason,
-                    "connection ended before a client was connected"
+                    user = username.as_deref(),
+                    "client refused: {}, {why}",
+                    reason.name()
                 );
             }
-            Event::SessionCame { client_id, broker } => tracing::info!(
-                client = %client_id,
-                "mesh: its session came from {broker}: the client has connected here"
-            ),
-            Event::SessionLeft {
-                client_id,
-                broker,
-                messages,
-            } => tracing::info!(
-                client = %client_id,
-                messages,
-                "mesh: its session went to {broker}: the client has connected there"
-            ),
-            Event::SlowConsumer {
-                client_id,
-                buffered,
-                queued,
-            } => tracing::warn!(
-                client = %client_id,
-                buffered,
-                queued,
-                "client does not keep up; its QoS 0 messages are dropped until it has caught up"
-            ),
-            Event::Alarm(Alarm::Missed(missed)) => tracing::warn!(
-                flow = %missed.flow,
-                "deadline missed: {}",
-                Alarm::Missed(missed.clone())
-            ),
-            Event::Alarm(Alarm::Overrun(overrun)) => tracing::warn!(
-                work = overrun.work,
-                "a piece of work kept a thread for longer than bounds assume: {}",
-                Alarm::Overrun(overrun.clone())
-            ),
-            Event::UrgencyIgnored { client_id, reason } => tracing::warn!(
-                client = %client_id,
-                reason,
-                "what the client states about urgency is not followed"
-            ),
-            Event::QueueFull { client_id, queued } => tracing::warn!(
-                client = %client_id,
-                queued,
-                "queue is full; publications to it are refused (queue.full, \
-                 limits.max_queued_messages)"
-            ),
         }
+        Event::Connected {
+            client_id,
+            peer,
+            version,
+            username,
+        } => tracing::debug!(
+            client = %client_id,
+            peer = peer.map(tracing::field::display),
+            version = ?version,
+            user = username.as_deref(),
+            "client connected"
+        ),
+        Event::Disconnected { client_id, reason } => {
+            tracing::debug!(client = %client_id, reason, "client disconnected");
+        }
+        Event::Refused { peer, reason } => {
+            tracing::debug!(
+                peer = peer.map(tracing::field::display),
+                reason,
+                "connection ended before a client was connected"
+            );
+        }
+        Event::SessionCame { client_id, broker } => tracing::info!(
+            client = %client_id,
+            "mesh: its session came from {broker}: the client has connected here"
+        ),
+        Event::SessionLeft {
+            client_id,
+            broker,
+            messages,
+        } => tracing::info!(
+            client = %client_id,
+            messages,
+            "mesh: its session went to {broker}: the client has connected there"
+        ),
+        Event::SlowConsumer {
+            client_id,
+            buffered,
+            queued,
+        } => tracing::warn!(
+            client = %client_id,
+            buffered,
+            queued,
+            "client does not keep up; its QoS 0 messages are dropped until it has caught up"
+        ),
+        Event::Alarm(Alarm::Missed(missed)) => tracing::warn!(
+            flow = %missed.flow,
+            "deadline missed: {}",
+            Alarm::Missed(missed.clone())
+        ),
+        Event::Alarm(Alarm::Overrun(overrun)) => tracing::warn!(
+            work = overrun.work,
+            "a piece of work kept a thread for longer than bounds assume: {}",
+            Alarm::Overrun(overrun.clone())
+        ),
+        Event::UrgencyIgnored { client_id, reason } => tracing::warn!(
+            client = %client_id,
+            reason,
+            "what the client states about urgency is not followed"
+        ),
+        Event::QueueFull { client_id, queued } => tracing::warn!(
+            client = %client_id,
+            queued,
+            "queue is full; publications to it are refused (queue.full, \
+             limits.max_queued_messages)"
+        ),
     }
 }
 
