@@ -271,6 +271,18 @@ impl RouteCache {
         }
     }
 
+    /// Has memory for all topics from now on. Else it is copied into twice as much again and again, in
+    /// one piece, and clients decide how many topics there are.
+    pub(crate) fn reserve(&mut self) {
+        let (routes, hasher) = (&self.routes, &self.hasher);
+        let hash = |at: &u32| hasher.hash_one(routes[*at as usize].topic.as_bytes());
+        // Where there is not as much memory it grows as it has to. A table that is never half full keeps
+        // next to no marks of what was removed, for which it would be made anew.
+        let _ = self.table.try_reserve(2 * self.capacity, hash);
+        let _ = self.routes.try_reserve_exact(self.capacity);
+        self.keep_seen();
+    }
+
     /// Replaces the rules. Known topics follow them when they are asked for.
     pub(crate) fn set_rules(&mut self, rules: &[UrgencyRule], durability: &[DurabilityRule]) {
         if self.rules != rules || self.durability != durability {
@@ -363,6 +375,12 @@ impl RouteCache {
         self.table.len()
     }
 
+    /// Topics for which there is memory.
+    #[cfg(test)]
+    pub(crate) fn room(&self) -> [usize; 2] {
+        [self.routes.capacity(), self.table.num_buckets()]
+    }
+
     fn is_too_heavy(&self) -> bool {
         self.weight > self.capacity.saturating_mul(AVERAGE_WEIGHT)
     }
@@ -413,12 +431,16 @@ impl RouteCache {
 
     /// Whether a topic with that hash was the last of its kind that was not cached; it is from now on.
     fn was_seen(&mut self, hash: u64) -> bool {
-        if self.seen.is_empty() {
-            self.seen = vec![0; self.capacity.next_power_of_two()].into();
-        }
+        self.keep_seen();
         let [high, ..] = hash.to_be_bytes();
         let seen = &mut self.seen[hash as usize & (self.capacity.next_power_of_two() - 1)];
         std::mem::replace(seen, high.max(1)) == high.max(1)
+    }
+
+    fn keep_seen(&mut self) {
+        if self.seen.is_empty() {
+            self.seen = vec![0; self.capacity.next_power_of_two()].into();
+        }
     }
 
     /// A place for another route; there may have to go one.

@@ -362,3 +362,21 @@ fn known_topics_follow_new_rules() {
     let route = cache.find(b"a/b", route, &directory).unwrap();
     assert!(cache.get(route).rule.is_none());
 }
+
+/// Topics that clients think up do not have it copied, all in one piece, into more memory.
+#[test]
+fn a_cache_with_memory_for_all_topics_does_not_grow() {
+    const CAPACITY: usize = 5000;
+    let directory = Directory::new(1);
+    let mut cache = RouteCache::new(CAPACITY, Vec::new(), Vec::new());
+    cache.reserve();
+    let room = cache.room();
+    assert!(room.iter().all(|room| *room > CAPACITY), "{room:?}");
+    for n in 0..10 * CAPACITY {
+        let topic = format!("t/{}", n / 2);
+        if cache.find(topic.as_bytes(), 0, &directory).is_none() {
+            cache.insert(&topic, &directory);
+        }
+    }
+    assert_eq!((cache.len(), cache.room()), (CAPACITY, room));
+}

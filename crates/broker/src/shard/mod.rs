@@ -205,12 +205,16 @@ impl Shard {
             }
             _ => None,
         };
+        let mut routes = RouteCache::new(
+            config.limits.topic_cache,
+            config.rules.clone(),
+            config.durability.rules.clone(),
+        );
+        if config.admission.is_some() {
+            routes.reserve();
+        }
         Self {
-            routes: RouteCache::new(
-                config.limits.topic_cache,
-                config.rules.clone(),
-                config.durability.rules.clone(),
-            ),
+            routes,
             hub: Hub {
                 index,
                 directory,

@@ -444,7 +444,8 @@ section! {
         max_user_properties: Limit<u32> = Limit::At(1_000), in 1 => 100_000_000,
             since "0.1", Reload;
         /// Number of topics whose subscribers each thread remembers, so that it
-        /// need not look for them again.
+        /// need not look for them again. With admission the memory for that is taken
+        /// at the start, about 200 bytes for each.
         topic_cache: u32 = 65_536, in 1 => 16_000_000, since "0.1", Restart;
     }
 }
