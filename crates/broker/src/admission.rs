@@ -21,7 +21,7 @@ use crate::access::FlowQuota;
 use crate::answers::best_effort;
 use crate::hub::ConnId;
 use crate::shard::peer_of;
-use crate::watch::{FlowSight, Watch, Watches};
+use crate::watch::{FlowSight, Watched, Watches};
 
 /// Whether and how deadlines are promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,15 +284,7 @@ pub(crate) struct Flow {
     pub(crate) messages: u64,
     pub(crate) violations: u64,
     /// While it is admitted.
-    pub(crate) watch: Option<Arc<Watch>>,
-}
-
-impl Drop for Flow {
-    fn drop(&mut self) {
-        if let Some(watch) = &self.watch {
-            watch.end();
-        }
-    }
+    pub(crate) watch: Option<Watched>,
 }
 
 impl Flow {
@@ -335,9 +327,7 @@ impl Flow {
         let decided = self.state.decision.as_ref();
         let decided = decided.filter(|d| d.grant.is_some());
         let Some(decision) = decided else {
-            if let Some(watch) = self.watch.take() {
-                watch.end();
-            }
+            self.watch = None;
             return;
         };
         let nanos = |duration: std::time::Duration| {

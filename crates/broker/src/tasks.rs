@@ -18,6 +18,9 @@ pub(crate) const SLICE: u64 = 512;
 /// the store.
 pub(crate) const FILTER: u64 = 16;
 
+/// Units of work of ending a flow: in the session, and among those that are watched.
+pub(crate) const FLOW: u64 = 64;
+
 /// Bytes of SUBSCRIBE and UNSUBSCRIBE packets that wait for their next slice. While there are as
 /// many, further packets of more than one slice are not taken from their connections.
 const MOST_BYTES: usize = 16 << 20;

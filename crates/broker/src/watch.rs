@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -145,6 +146,11 @@ impl Watch {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// Whether there is no such flow any more, and nothing to tell of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.has_ended() && self.untold.load(Ordering::Relaxed) == 0
+    }
+
     /// Counts a message that its receiver has kept waiting.
     pub(crate) fn held(&self) {
         self.held.fetch_add(1, Ordering::Relaxed);
@@ -153,11 +159,6 @@ impl Watch {
     /// Counts a message that is not as declared.
     pub(crate) fn violated(&self) {
         self.violations.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// There is no such flow any more.
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn sight(&self) -> FlowSight {
@@ -202,19 +203,77 @@ impl fmt::Display for FlowSight {
     }
 }
 
-/// The admitted flows of a broker by name. As many as are admitted.
+/// A flow that is watched for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    watch: Arc<Watch>,
+    list: Arc<List>,
+}
+
+impl Watched {
+    /// Its numbers, for messages that may be under way when the flow ends.
+    pub(crate) fn numbers(&self) -> Arc<Watch> {
+        self.watch.clone()
+    }
+}
+
+impl Deref for Watched {
+    type Target = Watch;
+
+    fn deref(&self) -> &Watch {
+        &self.watch
+    }
+}
+
+impl Drop for Watched {
+    /// At once, so that the list is no longer than there are flows: who goes through it would do in one
+    /// piece what many clients have left.
+    fn drop(&mut self) {
+        self.watch.ended.store(true, Ordering::Relaxed);
+        if self.watch.is_over() {
+            self.list.remove(&self.watch);
+        }
+    }
+}
+
+/// By name.
+#[derive(Debug, Default)]
+struct List(Mutex<BTreeMap<Arc<str>, Arc<Watch>>>);
+
+impl List {
+    /// Memory is given back without the lock, for which shards wait.
+    fn insert(&self, watch: Arc<Watch>) {
+        let before = lock(&self.0).insert(watch.name.clone(), watch);
+        drop(before);
+    }
+
+    /// As above.
+    fn remove(&self, watch: &Arc<Watch>) {
+        let mut flows = lock(&self.0);
+        // Another flow may have its name by now.
+        let is_this = |own: &Arc<Watch>| Arc::ptr_eq(own, watch);
+        let gone = match flows.get(&watch.name).is_some_and(is_this) {
+            true => flows.remove_entry(&watch.name),
+            false => None,
+        };
+        drop(flows);
+        drop(gone);
+    }
+}
+
+/// The admitted flows of a broker by name, and those that have ended of which there is something to
+/// tell.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    flows: Mutex<BTreeMap<Arc<str>, Arc<Watch>>>,
+    list: Arc<List>,
     raised: Arc<AtomicBool>,
 }
 
 impl Watches {
     /// Begins to watch a flow.
-    pub(crate) fn begin(&self, name: &str) -> Arc<Watch> {
-        let name: Arc<str> = name.into();
+    pub(crate) fn begin(&self, name: &str) -> Watched {
         let watch = Arc::new(Watch {
-            name: name.clone(),
+            name: name.into(),
             bound: AtomicU64::new(u64::MAX),
             deadline: AtomicU64::new(u64::MAX),
             latency: SharedWait::default(),
@@ -227,21 +286,26 @@ impl Watches {
             told_at: AtomicU64::new(0),
             raised: self.raised.clone(),
         });
-        let mut flows = lock(&self.flows);
-        flows.insert(name, watch.clone());
-        watch
+        self.list.insert(watch.clone());
+        Watched {
+            watch,
+            list: self.list.clone(),
+        }
     }
 
-    /// The next `most` flows by name. Those that have ended are among them, for the last time.
+    /// The next `most` by name.
     pub(crate) fn after(&self, name: Option<&str>, most: usize) -> Vec<Arc<Watch>> {
+        let mut next = Vec::with_capacity(most);
         let from = name.map_or(Unbounded, Excluded);
-        let mut flows = lock(&self.flows);
-        let next = flows.range::<str, _>((from, Unbounded)).take(most);
-        let next: Vec<_> = next.map(|(_, watch)| watch.clone()).collect();
-        for ended in next.iter().filter(|watch| watch.has_ended()) {
-            flows.remove(&ended.name);
-        }
+        let flows = lock(&self.list.0);
+        let watches = flows.range::<str, _>((from, Unbounded));
+        next.extend(watches.take(most).map(|(_, watch)| watch.clone()));
         next
+    }
+
+    /// One that [is over](Watch::is_over) is not needed any more.
+    pub(crate) fn forget(&self, watch: &Arc<Watch>) {
+        self.list.remove(watch);
     }
 
     /// Whether there may be misses that [`Watch::alarm`] has not told of.
@@ -296,10 +360,28 @@ mod tests {
         assert_eq!(names(None, 9), ["t@a", "t@b"]);
         assert_eq!(names(None, 1), ["t@a"]);
         assert_eq!(names(Some("t@a"), 9), ["t@b"]);
-        other.end();
-        // It is told of once more.
-        assert_eq!(names(None, 9), ["t@a", "t@b"]);
+        drop(other);
         assert_eq!(names(None, 9), ["t@b"]);
+        // With one that has not been told of.
+        drop(watch);
+        let watch = watches.after(None, 9).remove(0);
+        assert!(watch.has_ended() && !watch.is_over());
+        assert_eq!(watch.alarm(Nanos::from_secs(1)).unwrap().messages, 2);
+        assert!(watch.is_over());
+        watches.forget(&watch);
+        assert!(watches.after(None, 9).is_empty());
+    }
+
+    /// A client that comes back has flows with the names of those that its last session has left.
+    #[test]
+    fn the_end_of_a_flow_is_not_that_of_the_next_one_with_its_name() {
+        let watches = Watches::default();
+        let old = watches.begin("t@a");
+        let new = watches.begin("t@a");
+        drop(old);
+        assert!(Arc::ptr_eq(&watches.after(None, 9)[0], &new.numbers()));
+        drop(new);
+        assert!(watches.after(None, 9).is_empty());
     }
 
     #[test]

@@ -5,11 +5,12 @@
 
 mod support;
 
-use punctual_broker::{Budget, ConnId, Flow, Output, Work};
+use punctual_broker::{Budget, ConnId, Flow, FlowDecision, Output, Work};
 use punctual_codec::{
     Packet, PacketType, Properties, Publish, QoS, SubAck, Subscribe, SubscribeOptions, UnsubAck,
     Unsubscribe, Version,
 };
+use punctual_model::{Answer, Grant, Requirements};
 
 use support::{NOW, Rig};
 
@@ -259,6 +260,44 @@ fn sessions_are_cleared_away_in_slices() {
     assert!(slices > 500, "{slices}");
     assert_eq!(rig.directory.totals().subscriptions, 2);
     assert_eq!(rig.shard.tasks(), 0);
+}
+
+/// So do the flows that it had, of which nothing is left to be gone through.
+#[test]
+fn flows_of_a_session_end_in_slices() {
+    const FLOWS: usize = 1000;
+    let mut rig = Rig::new();
+    let publisher = rig.client("p");
+    let grant = Grant {
+        priority: 7,
+        period_ns: 1_000_000_000,
+        tolerance_ns: 0,
+        bandwidth: None,
+        max_payload: None,
+        max_packet: 1000,
+    };
+    for n in 0..FLOWS {
+        let decision = FlowDecision {
+            answer: Answer::default(),
+            grant: Some(grant),
+        };
+        let (topic, wish) = (format!("t/{n}"), Requirements::default());
+        let shard = &mut rig.shard;
+        shard.decide_flow("p", 0, &topic, wish, Some(decision), false, NOW);
+    }
+    let flows = |rig: &Rig| rig.directory.flows(None, 2 * FLOWS).0.len();
+    assert_eq!(flows(&rig), FLOWS);
+    rig.shard.closed(publisher, "gone", NOW);
+    let at_once = FLOWS - flows(&rig);
+    assert!((1..=8).contains(&at_once), "{at_once}");
+    let mut before = flows(&rig);
+    let slices = rig.slices(Work::Remains, |rig| {
+        let left = flows(rig);
+        assert!(before - left <= 4, "{before} {left}");
+        before = left;
+    });
+    assert!(slices > 200, "{slices}");
+    assert_eq!((flows(&rig), rig.shard.tasks()), (0, 0));
 }
 
 /// A reload that follows another one begins the pass again, and adds no task.

@@ -20,7 +20,7 @@ use crate::index::Subscriber;
 use crate::journal::Durability;
 use crate::tasks::Task;
 use crate::timers::Timer;
-use crate::watch::Watch;
+use crate::watch::{Watch, Watched};
 use crate::{Message, Nanos};
 
 /// What is done with a message that asks for real time.
@@ -211,7 +211,7 @@ pub(super) fn carry(
     let late = asked.late == Some(punctual_model::Late::Drop);
     // Its deadline began to run when it came, whatever else was done since then.
     let stamp = Stamp::admitted(grant.priority, deadline, late, hub.arrived.min(now));
-    Course::Go(stamp, flow.watch.clone(), answer)
+    Course::Go(stamp, flow.watch.as_ref().map(Watched::numbers), answer)
 }
 
 /// Whether messages on a topic are refused if what is asked for them is rejected:

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hashbrown::hash_map::IntoIter;
 use punctual_codec::{Disconnect, PropertyId, ReasonCode};
 
 use super::{Fail, Shard, peer_of};
-use crate::admission::Ask;
+use crate::admission::{Ask, Flow};
 use crate::directory::SessionHandle;
 use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Output, State};
 use crate::session::{Queue, Subscription};
-use crate::tasks::{FILTER, Task};
+use crate::tasks::{FILTER, FLOW, Task};
 use crate::timers::Timer;
 use crate::{Budget, Nanos};
 
@@ -291,6 +292,11 @@ impl Shard {
         let remains = Remains {
             handle: session.handle,
             subscriptions: session.subscriptions.into_iter().collect(),
+            flows: session
+                .flows
+                .map(|flows| *flows)
+                .unwrap_or_default()
+                .into_iter(),
             queue: session.queue,
         };
         self.clear_away(remains, &mut Budget::new(AT_ONCE), now);
@@ -301,6 +307,7 @@ impl Shard {
         let Remains {
             handle,
             subscriptions,
+            flows,
             queue,
         } = &mut remains;
         let hub = &mut self.hub;
@@ -310,10 +317,13 @@ impl Shard {
             budget.spend(FILTER * some as u64);
             hub.forget_subscriptions(handle, &gone);
         }
+        while !budget.is_spent() && flows.next().is_some() {
+            budget.spend(FLOW);
+        }
         while !budget.is_spent() && queue.pop().is_some() {
             budget.spend(1);
         }
-        if !subscriptions.is_empty() || !queue.is_empty() {
+        if !subscriptions.is_empty() || flows.len() > 0 || !queue.is_empty() {
             hub.tasks.push(Task::Remains(Box::new(remains)));
         }
         self.share_stats_soon(now);
@@ -331,6 +341,7 @@ const UNDER_LOCK: usize = 16;
 pub(crate) struct Remains {
     handle: Arc<SessionHandle>,
     subscriptions: Vec<Subscription>,
+    flows: IntoIter<Box<str>, Flow>,
     queue: Queue,
 }
 

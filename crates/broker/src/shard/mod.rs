@@ -56,7 +56,7 @@ use crate::sequence::Number;
 use crate::session::{Names, Step};
 use crate::slab::Slab;
 use crate::sys::SysTopics;
-use crate::tasks::{SLICE, Subject, Task, Tasks, Work};
+use crate::tasks::{FLOW, SLICE, Subject, Task, Tasks, Work};
 use crate::timers::{Timer, Timers};
 use crate::{Budget, Config, Message, Nanos, Stats};
 
@@ -1333,16 +1333,23 @@ impl Shard {
         let mut last = after;
         while !budget.is_spent() {
             let watches = directory.watches.after(last.as_deref(), WATCHES);
-            let Some(watch) = watches.last() else {
+            if watches.is_empty() {
                 return;
-            };
-            last = Some(watch.name().clone());
-            budget.spend(WATCHES as u64);
-            for watch in &watches {
+            }
+            for watch in watches {
+                if budget.is_spent() {
+                    break;
+                }
+                budget.spend(1);
                 if let Some(missed) = watch.alarm(now) {
                     budget.spend(TIMER);
                     self.alarm(Alarm::Missed(missed), now);
                 }
+                if watch.is_over() {
+                    budget.spend(FLOW);
+                    directory.watches.forget(&watch);
+                }
+                last = Some(watch.name().clone());
             }
         }
         self.hub.tasks.push(Task::Alarms { after: last });
