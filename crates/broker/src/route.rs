@@ -310,15 +310,20 @@ impl RouteCache {
         self.count << self.place_bits | at as u64
     }
 
+    /// Whether that is the route of the topic with those bytes.
+    #[inline]
+    pub(crate) fn is(&self, topic: &[u8], number: u64) -> bool {
+        let route = self.routes.get(self.place(number));
+        number != 0 && route.is_some_and(|it| it.number == number && it.topic.as_bytes() == topic)
+    }
+
     /// The number of the route of the topic with those bytes if it is `guess`
     /// or found in the table. A known topic is a valid topic name.
     #[inline]
     pub(crate) fn find(&mut self, topic: &[u8], guess: u64, directory: &Directory) -> Option<u64> {
-        let place = self.place(guess);
-        let is_it = |route: &Route| route.number == guess && route.topic.as_bytes() == topic;
-        let at = match self.routes.get(place) {
-            Some(route) if guess != 0 && is_it(route) => place,
-            _ => {
+        let at = match self.is(topic, guess) {
+            true => self.place(guess),
+            false => {
                 let hash = self.hasher.hash_one(topic);
                 let routes = &self.routes;
                 *self

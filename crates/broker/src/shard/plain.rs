@@ -1,5 +1,5 @@
-//! Messages with QoS 0 as nearly all of them are: one like the last one of its publisher, without
-//! properties. From a neighbour in a mesh, with its name.
+//! Messages with QoS 0 as nearly all of them are: on a topic that is known, without properties. From a
+//! neighbour in a mesh, with its name.
 //!
 //! [`Shard::publish_packet`] does the same for any message, with several times as much code. A
 //! message that comes alone finds little of that in the caches of the processor, so that its time
@@ -12,6 +12,7 @@ use super::publish::{deliver_all, pause_or_go_on};
 use super::row::Row;
 use super::run::Run;
 use crate::Nanos;
+use crate::access::may_publish;
 use crate::egress::{Class, SHARE_FROM};
 use crate::hub::{ConnId, Hub, Publication, State};
 use crate::message::Parts;
@@ -19,9 +20,9 @@ use crate::route::Target;
 use crate::sequence::Number;
 
 impl Shard {
-    /// Delivers a publication with QoS 0 that has the topic of the publisher's last one and no
-    /// properties, in a mesh only if this shard has all receivers. `None` leaves it to
-    /// [`Self::publish_packet`], which decides everything this relies on.
+    /// Delivers a publication with QoS 0 and no properties on a topic that is known, in a mesh only if
+    /// this shard has all receivers. `None` leaves it to [`Self::publish_packet`], which decides
+    /// everything this relies on.
     pub(super) fn publish_plain(
         &mut self,
         id: ConnId,
@@ -34,13 +35,19 @@ impl Shard {
         }
         let Self { hub, routes, .. } = self;
         let conn = hub.conns.get_mut(id.slot)?;
-        if !matches!(conn.state, State::Connected) || !conn.route_allowed || conn.states {
+        if !matches!(conn.state, State::Connected) || conn.states {
             return None;
         }
-        let (publisher, route, v5) = (conn.number, conn.route, conn.v5());
+        let (publisher, v5) = (conn.number, conn.v5());
         let mut row = Row::of(frame, v5, conn.link)?;
         let known = row.topic(conn.aliases_in())?;
-        if routes.find(known, route, &hub.directory) != Some(route) {
+        let route = routes.find(known, conn.route, &hub.directory)?;
+        if route != conn.route {
+            let topic = routes.get(route).topic();
+            conn.route_allowed = may_publish(conn.permissions.as_deref(), topic);
+            conn.route = route;
+        }
+        if !conn.route_allowed {
             return None;
         }
         let packet = row.packet(frame.bytes)?;

@@ -76,7 +76,8 @@ impl Shard {
             return None;
         }
         let (route, publisher) = (conn.route, conn.number);
-        if routes.find(topic, route, &hub.directory) != Some(route) {
+        // The first message on another topic comes alone.
+        if !routes.is(topic, route) || routes.find(topic, route, &hub.directory) != Some(route) {
             return None;
         }
         let entry = routes.get(route);
