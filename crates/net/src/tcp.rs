@@ -72,6 +72,25 @@ impl TcpOptions {
     }
 }
 
+/// Reads at most so many bytes and appends them. What they are written over is not cleared before,
+/// which takes a tenth of the time of a large message.
+///
+/// # Errors
+/// See recv(2).
+pub(crate) fn read_behind(
+    stream: &impl AsFd,
+    bytes: &mut Vec<u8>,
+    most: usize,
+) -> io::Result<usize> {
+    bytes.reserve(most);
+    let before = bytes.len();
+    let (read, _) = rustix::io::read(stream, &mut bytes.spare_capacity_mut()[..most])?;
+    let n = read.len();
+    // SAFETY: these are within the capacity, and were just written.
+    unsafe { bytes.set_len(before + n) };
+    Ok(n)
+}
+
 /// Whether the kernel wants more of a connection, by its limit of unsent bytes;
 /// if not, epoll tells when it does, edge-triggered or not (`tcp_poll` arms it).
 pub(crate) fn takes_more(stream: &impl AsFd) -> bool {
@@ -135,6 +154,25 @@ mod tests {
         options.urgent(&stream);
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), 16_384);
         assert_eq!(socket.send_buffer_size().unwrap(), 131_072);
+    }
+
+    #[test]
+    fn what_is_read_is_appended() {
+        use std::io::Write;
+        let (stream, mut client) = accepted();
+        let mut bytes = b"ab".to_vec();
+        client.write_all(b"cdefg").unwrap();
+        for (most, all) in [(3, "abcde"), (9, "abcdefg")] {
+            read_behind(&stream, &mut bytes, most).unwrap();
+            assert_eq!(bytes, all.as_bytes());
+        }
+        TcpOptions::default().accepted(&stream).unwrap();
+        let nothing = read_behind(&stream, &mut bytes, 9).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        drop(client);
+        stream.set_nonblocking(false).unwrap();
+        assert_eq!(read_behind(&stream, &mut bytes, 9).unwrap(), 0);
+        assert_eq!(bytes, b"abcdefg");
     }
 
     #[test]

@@ -45,7 +45,7 @@ use crate::overrun::{Piece, Reports};
 use crate::pace::Pace;
 use crate::quic::{QUIC, Quic};
 use crate::rest::{REST, Rest};
-use crate::tcp::{acknowledge, takes_more};
+use crate::tcp::{acknowledge, read_behind, takes_more};
 use crate::udp::{UDP, Udp};
 use crate::unwritten::Unwritten;
 use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
@@ -913,8 +913,7 @@ impl Worker {
         let outcome = if std::mem::take(&mut link.again) {
             Err(io::ErrorKind::Interrupted.into())
         } else if use_own {
-            own.resize(before + space, 0);
-            link.stream.read(&mut own[before..])
+            read_behind(&link.stream, &mut own, space)
         } else if plain {
             link.stream.read(&mut buffer[before..before + space])
         } else {
@@ -940,9 +939,6 @@ impl Worker {
                 0
             }
         };
-        if use_own {
-            own.truncate(before + n);
-        }
 
         let data: &[u8] = if use_own {
             &own
