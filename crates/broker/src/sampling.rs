@@ -57,14 +57,20 @@ impl Sampling {
     /// A message was put into the buffers of a receiver.
     #[inline]
     pub(crate) fn given(&mut self, receiver: ConnId, class: Class) {
-        if let Some(arrived) = self.armed.take() {
-            self.sample = Some(Sample {
-                receiver,
-                class,
-                arrived,
-                left: None,
-            });
+        if self.armed.is_some() {
+            self.begin(receiver, class);
         }
+    }
+
+    /// The message that was given now is timed.
+    #[cold]
+    fn begin(&mut self, receiver: ConnId, class: Class) {
+        self.sample = self.armed.take().map(|arrived| Sample {
+            receiver,
+            class,
+            arrived,
+            left: None,
+        });
     }
 
     /// A receiver, with so many bytes in its buffers, is about to be written to.
