@@ -14,7 +14,6 @@ use punctual_broker::lock::read;
 use punctual_broker::{ConnMeta, Nanos};
 
 use crate::Counters;
-use crate::TcpOptions;
 use crate::handshake::{HandshakeLimits, Newcomer, Reception};
 use crate::layer::LayerConfig;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
@@ -26,6 +25,8 @@ const EXHAUSTED: Nanos = Nanos::from_millis(100);
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// Connections accepted from one listener in one turn.
 const BATCH: usize = 64;
+/// Random numbers that are fetched at once.
+const NONCES: usize = 64;
 
 /// How connections of one listener are treated. Replaced on reload.
 #[derive(Debug, Clone)]
@@ -75,7 +76,11 @@ pub(crate) struct Acceptor {
     pub(crate) receptions: Vec<Reception>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
-    pub(crate) tcp: TcpOptions,
+    /// By number of the listener: the address of its connections here, if it is the same for all.
+    pub(crate) locals: Vec<Option<SocketAddr>>,
+    pub(crate) nonces: Nonces,
+    /// Connections for the first shard that were accepted and not posted yet.
+    pub(crate) posted: Vec<Mail>,
 }
 
 impl Acceptor {
@@ -142,6 +147,7 @@ impl Acceptor {
                         }
                     }
                 }
+                self.mailboxes[0].post_all(&mut self.posted);
                 if *ready && wait.is_none() {
                     wait = Some(Duration::ZERO);
                 }
@@ -160,7 +166,7 @@ impl Acceptor {
     }
 
     fn admit(
-        &self,
+        &mut self,
         listener: usize,
         stream: std::net::TcpStream,
         peer: SocketAddr,
@@ -184,21 +190,16 @@ impl Acceptor {
                 return;
             }
         };
-        if let Err(error) = self.tcp.accepted(&stream) {
-            tracing::warn!(%error, "a connection cannot be set up");
-            return;
-        }
         let allow_anonymous = policy
             .allow_anonymous
             .unwrap_or_else(|| is_loopback(peer.ip()));
-        let mut nonce = [0; 16];
-        if getrandom::fill(&mut nonce).is_err() {
+        let Some(nonce) = self.nonces.next() else {
             tracing::error!("the system has no random numbers; a connection is refused");
             return;
-        }
+        };
         let meta = ConnMeta {
             peer: Some(peer),
-            local: stream.local_addr().ok(),
+            local: self.locals[listener].or_else(|| stream.local_addr().ok()),
             listener: listener as u16,
             allow_anonymous,
             identity: None,
@@ -210,7 +211,7 @@ impl Acceptor {
         if layer.is_plain() {
             // Sessions are placed from there.
             let connection = Connection::new(stream, meta, layer);
-            self.mailboxes[0].post(Mail::Connection(Box::new(connection)));
+            self.posted.push(Mail::Connection(Box::new(connection)));
             return;
         }
         *next_reception = (*next_reception + 1) % self.receptions.len();
@@ -226,6 +227,40 @@ impl Acceptor {
                 .connections_refused
                 .fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// The address that connections of a listener have here, unless it takes them at any.
+pub(crate) fn fixed_address(listener: Option<&TcpListener>) -> Option<SocketAddr> {
+    let address = listener?.local_addr().ok()?;
+    (!address.ip().to_canonical().is_unspecified()).then_some(address)
+}
+
+/// Random numbers for connections, fetched from the system for many at once.
+pub(crate) struct Nonces {
+    fetched: [[u8; 16]; NONCES],
+    /// How many of these are not given yet, from the front.
+    left: usize,
+}
+
+impl Default for Nonces {
+    fn default() -> Self {
+        Self {
+            fetched: [[0; 16]; NONCES],
+            left: 0,
+        }
+    }
+}
+
+impl Nonces {
+    /// One that was never given before; nothing of it stays here. `None` if the system has none.
+    fn next(&mut self) -> Option<[u8; 16]> {
+        if self.left == 0 {
+            getrandom::fill(self.fetched.as_flattened_mut()).ok()?;
+            self.left = NONCES;
+        }
+        self.left -= 1;
+        Some(std::mem::take(&mut self.fetched[self.left]))
     }
 }
 
@@ -336,6 +371,29 @@ mod tests {
         assert!(!exhaustion.ends());
         assert!(exhaustion.begins(start + Nanos::from_secs(10)));
         assert!(exhaustion.ends());
+    }
+
+    #[test]
+    fn no_random_number_is_given_twice() {
+        let mut nonces = Nonces::default();
+        let mut given = std::collections::HashSet::new();
+        for _ in 0..2 * NONCES + 1 {
+            let nonce = nonces.next().unwrap();
+            assert!(given.insert(nonce));
+            assert!(!nonces.fetched.contains(&nonce), "it is wiped");
+        }
+    }
+
+    #[test]
+    fn connections_have_the_address_of_their_listener_unless_that_is_any() {
+        for (address, is_fixed) in [("127.0.0.1:0", true), ("0.0.0.0:0", false)] {
+            let listener = TcpListener::bind(address.parse().unwrap()).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let fixed = fixed_address(Some(&listener));
+            assert_eq!(fixed, is_fixed.then(|| client.peer_addr().unwrap()));
+        }
+        assert_eq!(fixed_address(None), None);
     }
 
     #[test]

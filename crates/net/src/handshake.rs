@@ -310,7 +310,8 @@ impl Handshakes {
         self.forget(&one);
         one.layer.close(&mut one.wire);
         // Few bytes on a connection that has hardly been used: what does not fit, nobody reads.
-        Lingering::new(one.stream, one.wire, self.around.clock.now() + LINGER).write();
+        let until = self.around.clock.now() + LINGER;
+        Lingering::new(one.stream, one.wire, false, until).write();
         let event = Event::Refused {
             peer: one.meta.peer,
             reason: why,

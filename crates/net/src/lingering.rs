@@ -10,16 +10,19 @@ pub(crate) struct Lingering {
     pub(crate) stream: TcpStream,
     bytes: Vec<u8>,
     sent: usize,
+    /// The peer has closed its side, and all was read that it had sent.
+    ended: bool,
     /// When it is given up.
     pub(crate) until: Nanos,
 }
 
 impl Lingering {
-    pub(crate) fn new(stream: TcpStream, bytes: Vec<u8>, until: Nanos) -> Self {
+    pub(crate) fn new(stream: TcpStream, bytes: Vec<u8>, ended: bool, until: Nanos) -> Self {
         Self {
             stream,
             bytes,
             sent: 0,
+            ended,
             until,
         }
     }
@@ -33,6 +36,9 @@ impl Lingering {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return true,
             }
+        }
+        if self.ended {
+            return true;
         }
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         // Closing a socket with unread bytes resets the connection, and the

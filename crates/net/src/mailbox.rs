@@ -140,6 +140,20 @@ impl Mailbox {
             self.batches.fetch_add(1, Ordering::Relaxed);
         }
         lock(&self.mail).push_back(mail);
+        self.wake();
+    }
+
+    /// Posts connections, all at once, with one wake-up.
+    pub(crate) fn post_all(&self, connections: &mut Vec<Mail>) {
+        if connections.is_empty() {
+            return;
+        }
+        lock(&self.mail).extend(connections.drain(..));
+        self.wake();
+    }
+
+    /// Has the shard look for mail.
+    fn wake(&self) {
         if !self.pending.swap(true, Ordering::AcqRel) {
             // A failed wake-up means that the shard is gone, and with it
             // everyone who could miss the mail.

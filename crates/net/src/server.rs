@@ -19,7 +19,9 @@ use punctual_broker::{
 use punctual_codec::ReasonCode;
 use punctual_store::Op;
 
-use crate::acceptor::{AcceptPolicy, Acceptor, ListenerPolicy, Shared, register};
+use crate::acceptor::{
+    AcceptPolicy, Acceptor, ListenerPolicy, Nonces, Shared, fixed_address, register,
+};
 use crate::handshake::{self, HandshakeLimits, Surroundings};
 use crate::mailbox::{Connection, Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
@@ -259,7 +261,7 @@ impl Server {
                 quic.push(opened);
                 listeners.push(None);
             } else {
-                let socket = listen(listener.address, &marking).map_err(fail)?;
+                let socket = listen(listener.address, &marking, &options.tcp).map_err(fail)?;
                 addresses.push(socket.local_addr()?);
                 listeners.push(Some(socket));
             }
@@ -433,6 +435,10 @@ impl Server {
             handshakes.push(thread);
         }
         drop(around);
+        let locals = listeners
+            .iter()
+            .map(|it| fixed_address(it.as_ref()))
+            .collect();
         let acceptor = Acceptor {
             poll,
             listeners,
@@ -441,7 +447,9 @@ impl Server {
             receptions,
             counters: counters.clone(),
             clock,
-            tcp: options.tcp,
+            locals,
+            nonces: Nonces::default(),
+            posted: Vec::new(),
         };
         let acceptor = thread::Builder::new()
             .name("acceptor".into())
@@ -667,7 +675,7 @@ fn restore(
 
 /// Opens a listener. Its answers to connections (SYN/ACK), and the connections
 /// until they are sent something urgent, have the mark of class `Normal`.
-fn listen(address: SocketAddr, marking: &Marking) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, marking: &Marking, tcp: &TcpOptions) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(
         Domain::for_address(address),
@@ -684,6 +692,7 @@ fn listen(address: SocketAddr, marking: &Marking) -> io::Result<TcpListener> {
     if marking.mark(Class::Normal) != Mark::NONE {
         marking.apply(&socket, Class::Normal)?;
     }
+    tcp.listening(&socket);
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(TcpListener::from_std(socket.into()))

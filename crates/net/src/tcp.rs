@@ -7,7 +7,6 @@
 //! Sources: tcp(7), socket(7), RFC 5482.
 
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -33,22 +32,18 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Sets up a connection that was accepted. Without an option that the
-    /// system refuses it works, only later.
-    ///
-    /// # Errors
-    /// If it cannot be used without blocking.
-    pub(crate) fn accepted(&self, stream: &TcpStream) -> io::Result<()> {
-        stream.set_nonblocking(true)?;
-        let _ = stream.set_nodelay(true);
-        let socket = SockRef::from(stream);
+    /// Sets up a socket that is about to listen: connections inherit the options, which so take
+    /// no calls for each of them. Without an option that the system refuses they work, only later.
+    /// Source: `tcp_create_openreq_child` of Linux.
+    pub(crate) fn listening(&self, socket: &impl AsFd) {
+        let socket = SockRef::from(socket);
+        let _ = socket.set_tcp_nodelay(true);
         if let Some(bytes) = self.notsent_lowat {
             let _ = socket.set_tcp_notsent_lowat(bytes);
         }
         if self.user_timeout.is_some() {
             let _ = socket.set_tcp_user_timeout(self.user_timeout);
         }
-        Ok(())
     }
 
     /// Bytes that are handed over in one step on connections that are sent urgent
@@ -121,32 +116,31 @@ pub(crate) fn acknowledge(stream: &impl AsFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
     use std::time::Instant;
 
-    fn accepted() -> (TcpStream, TcpStream) {
+    fn accepted(options: &TcpOptions) -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        options.listening(&listener);
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (listener.accept().unwrap().0, client)
     }
 
     #[test]
     fn nagle_is_off_whatever_is_configured() {
-        let (stream, _client) = accepted();
-        TcpOptions::default().accepted(&stream).unwrap();
+        let (stream, _client) = accepted(&TcpOptions::default());
         assert!(stream.nodelay().unwrap());
     }
 
     #[test]
     fn what_is_configured_reaches_the_socket() {
-        let (stream, _client) = accepted();
         let options = TcpOptions {
             notsent_lowat: Some(131_072),
             urgent_notsent_lowat: Some(16_384),
             urgent_send_buffer: Some(65_536),
             user_timeout: Some(Duration::from_secs(20)),
         };
-        options.accepted(&stream).unwrap();
+        let (stream, _client) = accepted(&options);
         let socket = SockRef::from(&stream);
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), 131_072);
         let timeout = socket.tcp_user_timeout().unwrap();
@@ -159,14 +153,14 @@ mod tests {
     #[test]
     fn what_is_read_is_appended() {
         use std::io::Write;
-        let (stream, mut client) = accepted();
+        let (stream, mut client) = accepted(&TcpOptions::default());
         let mut bytes = b"ab".to_vec();
         client.write_all(b"cdefg").unwrap();
         for (most, all) in [(3, "abcde"), (9, "abcdefg")] {
             read_behind(&stream, &mut bytes, most).unwrap();
             assert_eq!(bytes, all.as_bytes());
         }
-        TcpOptions::default().accepted(&stream).unwrap();
+        stream.set_nonblocking(true).unwrap();
         let nothing = read_behind(&stream, &mut bytes, 9).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         drop(client);
@@ -178,12 +172,11 @@ mod tests {
     #[test]
     fn the_kernel_says_whether_it_wants_more() {
         use std::io::{Read, Write};
-        let (mut stream, mut client) = accepted();
-        let options = TcpOptions {
+        let (mut stream, mut client) = accepted(&TcpOptions {
             notsent_lowat: Some(16_384),
             ..TcpOptions::default()
-        };
-        options.accepted(&stream).unwrap();
+        });
+        stream.set_nonblocking(true).unwrap();
         assert!(takes_more(&stream));
         let mut written = 0;
         while takes_more(&stream) {
@@ -210,7 +203,7 @@ mod tests {
     #[test]
     fn what_was_read_is_acknowledged_and_the_next_read_does_not_do_it() {
         use std::io::{Read, Write};
-        let (mut stream, mut client) = accepted();
+        let (mut stream, mut client) = accepted(&TcpOptions::default());
         for _ in 0..3 {
             client.write_all(b"small").unwrap();
             stream.read_exact(&mut [0; 5]).unwrap();
@@ -228,8 +221,8 @@ mod tests {
     fn an_unsent_limit_leaves_the_rest_with_the_writer() {
         use std::io::Write;
         let written = |options: TcpOptions| {
-            let (mut stream, client) = accepted();
-            options.accepted(&stream).unwrap();
+            let (mut stream, client) = accepted(&options);
+            stream.set_nonblocking(true).unwrap();
             let chunk = [0; 4096];
             let mut total = 0;
             // The peer does not read, so what it has no window for stays unsent.

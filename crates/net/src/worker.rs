@@ -162,6 +162,8 @@ struct Link {
     readable: bool,
     /// The peer has closed its side: read until the end shows.
     closing: bool,
+    /// The end was read: the peer has closed its side, and nothing of it is left in the kernel.
+    ended: bool,
     /// The socket takes no more for now.
     blocked: bool,
     /// The broker does not want to read.
@@ -831,6 +833,7 @@ impl Worker {
             wire: Unwritten::new(unwritten),
             readable: refeed,
             closing: false,
+            ended: false,
             blocked: false,
             paused: false,
             listed: refeed,
@@ -922,6 +925,7 @@ impl Worker {
         let mut lost: Option<String> = None;
         let n = match outcome {
             Ok(0) => {
+                link.ended = true;
                 lost = Some("connection closed by peer".into());
                 0
             }
@@ -1170,7 +1174,7 @@ impl Worker {
                 layer.close(&mut bytes);
             }
         }
-        let mut lingering = Lingering::new(link.stream, bytes, now + LINGER);
+        let mut lingering = Lingering::new(link.stream, bytes, link.ended, now + LINGER);
         if lingering.write() {
             return;
         }
