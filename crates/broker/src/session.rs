@@ -97,17 +97,37 @@ const ROOM: usize = 64;
 /// told which ones are old.
 const FAR: usize = if cfg!(test) { 12 } else { 1 << 15 };
 
+/// Messages that very many have overtaken, at least one; their identifiers are left out when they
+/// would be given again.
+#[derive(Debug, Default)]
+struct Overtaken {
+    /// With their content, the oldest first.
+    all: VecDeque<(Slot, Option<Delivery>)>,
+    /// How many of them were sent on the current connection, from the front.
+    sent: usize,
+}
+
+impl Overtaken {
+    fn find(&self, packet_id: u16) -> Option<usize> {
+        let mut all = self.all.iter();
+        all.position(|(slot, _)| slot.packet_id == packet_id)
+    }
+
+    /// Whether some wait to be sent again.
+    fn is_rewound(&self) -> bool {
+        self.sent < self.all.len()
+    }
+}
+
 /// Messages in flight, in the order in which their packet identifiers are given: from the next
 /// one backwards. They are consecutive unless the session came from elsewhere or took one up, or
 /// one is still in use when it would be given again, so an identifier is mostly found by
 /// subtraction.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Those before all others that very many have overtaken, with their content; their identifiers
-    /// are left out when they would be given again.
-    overtaken: VecDeque<(Slot, Option<Delivery>)>,
-    /// How many of them were sent on the current connection, from the front.
-    overtaken_sent: usize,
+    /// Those before all others that very many have overtaken; `None` if there are none, as almost
+    /// always.
+    overtaken: Option<Box<Overtaken>>,
     entries: VecDeque<Slot>,
     /// Content of the first of them: it is kept only for sessions that can be
     /// resumed, since nothing else could ever re-send it, and apart: a window may
@@ -129,8 +149,7 @@ pub(crate) struct Window {
 impl Default for Window {
     fn default() -> Self {
         Self {
-            overtaken: VecDeque::new(),
-            overtaken_sent: 0,
+            overtaken: None,
             entries: VecDeque::new(),
             kept: VecDeque::new(),
             next_id: 1,
@@ -164,7 +183,7 @@ impl Window {
         let max = u32::from(max);
         (self.open < max || self.open - self.braked.min(max) < max)
             && !self.is_rewound()
-            && ((self.entries.len() + self.overtaken.len()) as u32) < PACKET_IDS - 1
+            && ((self.entries.len() + self.overtaken_len()) as u32) < PACKET_IDS - 1
             && !(self.gaps && self.is_used_up())
     }
 
@@ -197,7 +216,7 @@ impl Window {
     /// The next identifier is none that is still in use.
     #[inline]
     fn leave_out(&mut self) {
-        if self.gaps || !self.overtaken.is_empty() {
+        if self.gaps || self.overtaken.is_some() {
             self.leave_out_some();
         }
     }
@@ -216,10 +235,19 @@ impl Window {
         }
     }
 
+    #[inline]
+    fn overtaken_len(&self) -> usize {
+        self.overtaken.as_ref().map_or(0, |it| it.all.len())
+    }
+
     #[cold]
     fn find_overtaken(&self, packet_id: u16) -> Option<usize> {
-        let mut overtaken = self.overtaken.iter();
-        overtaken.position(|(slot, _)| slot.packet_id == packet_id)
+        self.overtaken.as_ref()?.find(packet_id)
+    }
+
+    /// Nothing is kept of those that were overtaken if there are none any more.
+    fn forget_overtaken(&mut self) {
+        self.overtaken.take_if(|it| it.all.is_empty());
     }
 
     /// The oldest one is not waited for when identifiers are given again.
@@ -227,8 +255,9 @@ impl Window {
     fn overtake(&mut self) {
         if let Some(slot) = self.entries.pop_front() {
             let delivery = self.kept.pop_front().flatten();
-            self.overtaken.push_back((slot, delivery));
-            self.overtaken_sent += 1;
+            let overtaken = self.overtaken.get_or_insert_default();
+            overtaken.all.push_back((slot, delivery));
+            overtaken.sent += 1;
             self.sent -= 1;
             self.forget_done();
         }
@@ -277,7 +306,7 @@ impl Window {
     /// These are, and no others.
     pub(crate) fn brake(&mut self, mut is_braked: impl FnMut(&Delivery) -> bool) {
         self.braked = 0;
-        let overtaken = self.overtaken.iter_mut();
+        let overtaken = self.overtaken.iter_mut().flat_map(|it| &mut it.all);
         let overtaken = overtaken.map(|(slot, delivery)| (slot, delivery.as_ref()));
         let kept = self.kept.iter().map(Option::as_ref);
         let kept = kept.chain(std::iter::repeat(None));
@@ -380,10 +409,10 @@ impl Window {
         if let Some(at) = self.find_between_gaps(packet_id) {
             return self.advance_at(at, from, to, done);
         }
-        let at = self.find_overtaken(packet_id)?;
-        let sent = at < self.overtaken_sent;
-        let (slot, kept) = self.overtaken.get_mut(at)?;
-        if !sent || slot.step != from {
+        let overtaken = self.overtaken.as_mut()?;
+        let at = overtaken.find(packet_id)?;
+        let (slot, kept) = overtaken.all.get_mut(at)?;
+        if at >= overtaken.sent || slot.step != from {
             return None;
         }
         slot.step = to;
@@ -392,8 +421,9 @@ impl Window {
             self.open -= 1;
             self.braked -= u32::from(slot.braked);
             self.sent_open -= 1;
-            self.overtaken_sent -= 1;
-            self.overtaken.remove(at);
+            overtaken.sent -= 1;
+            overtaken.all.remove(at);
+            self.forget_overtaken();
         }
         Some(entry)
     }
@@ -423,9 +453,10 @@ impl Window {
     /// current connection.
     pub(crate) fn in_flight(&self, packet_id: u16) -> Option<Inflight<'_>> {
         let overtaken = || {
-            let at = self.find_overtaken(packet_id);
-            let at = at.filter(|at| *at < self.overtaken_sent)?;
-            self.overtaken.get(at).map(Inflight::of_overtaken)
+            let overtaken = self.overtaken.as_ref()?;
+            let at = overtaken.find(packet_id);
+            let at = at.filter(|at| *at < overtaken.sent)?;
+            overtaken.all.get(at).map(Inflight::of_overtaken)
         };
         let at = self.find_between_gaps(packet_id);
         at.and_then(|at| self.entry_at(at)).or_else(overtaken)
@@ -450,8 +481,7 @@ impl Window {
         };
         Self {
             entries: inflight.iter().map(slot).collect(),
-            overtaken: VecDeque::new(),
-            overtaken_sent: 0,
+            overtaken: None,
             open: inflight.len() as u32,
             kept: inflight.into_iter().map(|(.., it)| Some(it)).collect(),
             next_id,
@@ -505,7 +535,7 @@ impl Window {
         }
         // It goes at once where nothing before it is still to be sent.
         let is_next = self.sent <= at && self.entries.range(self.sent..at).all(is_done);
-        if listens && is_next && self.overtaken_sent == self.overtaken.len() {
+        if listens && is_next && !self.is_overtaken_rewound() {
             self.sent = at + 1;
         }
         self.open += 1;
@@ -517,9 +547,12 @@ impl Window {
 
     /// The message at that place, the oldest at 0.
     pub(crate) fn at(&self, place: usize) -> Option<Inflight<'_>> {
-        match place.checked_sub(self.overtaken.len()) {
+        match place.checked_sub(self.overtaken_len()) {
             Some(place) => self.entry_at(place),
-            None => self.overtaken.get(place).map(Inflight::of_overtaken),
+            None => {
+                let overtaken = self.overtaken.as_ref()?.all.get(place);
+                overtaken.map(Inflight::of_overtaken)
+            }
         }
     }
 
@@ -538,14 +571,16 @@ impl Window {
 
     /// All, the oldest first.
     fn iter(&self) -> impl Iterator<Item = Inflight<'_>> {
-        let overtaken = self.overtaken.iter().map(Inflight::of_overtaken);
+        let overtaken = self.overtaken.iter().flat_map(|it| &it.all);
+        let overtaken = overtaken.map(Inflight::of_overtaken);
         let slots = self.entries.iter().enumerate();
         overtaken.chain(slots.map(|(at, slot)| self.with_content(at, *slot)))
     }
 
     /// All that are known.
     pub(crate) fn deliveries_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
-        let overtaken = self.overtaken.iter_mut().map(|(_, delivery)| delivery);
+        let overtaken = self.overtaken.iter_mut().flat_map(|it| &mut it.all);
+        let overtaken = overtaken.map(|(_, delivery)| delivery);
         overtaken.chain(&mut self.kept).flatten()
     }
 
@@ -561,7 +596,8 @@ impl Window {
 
     /// What is to be sent again on the current connection, the oldest first.
     pub(crate) fn unsent(&self) -> impl Iterator<Item = &Delivery> {
-        let overtaken = self.overtaken.iter().skip(self.overtaken_sent);
+        let overtaken = self.overtaken.iter();
+        let overtaken = overtaken.flat_map(|it| it.all.iter().skip(it.sent));
         let overtaken = overtaken.map(Inflight::of_overtaken);
         let slots = self.entries.iter().enumerate().skip(self.sent);
         let slots = slots.map(|(at, slot)| self.with_content(at, *slot));
@@ -578,21 +614,24 @@ impl Window {
     /// the entries in the store.
     pub(crate) fn give_up(&mut self) -> Vec<u64> {
         let mut given_up = Vec::new();
-        let mut at = 0;
-        self.overtaken.retain(|(slot, delivery)| {
-            let stays = !matches!(slot.step, Step::Ack | Step::Rec);
-            let sent = at < self.overtaken_sent;
-            if stays {
-                at += 1;
-            } else {
-                given_up.push(delivery.as_ref().map_or(0, |delivery| delivery.entry));
-                self.open -= 1;
-                self.braked -= u32::from(slot.braked);
-                self.sent_open -= u32::from(sent);
-                self.overtaken_sent -= usize::from(sent);
-            }
-            stays
-        });
+        if let Some(overtaken) = &mut self.overtaken {
+            let mut at = 0;
+            overtaken.all.retain(|(slot, delivery)| {
+                let stays = !matches!(slot.step, Step::Ack | Step::Rec);
+                let sent = at < overtaken.sent;
+                if stays {
+                    at += 1;
+                } else {
+                    given_up.push(delivery.as_ref().map_or(0, |delivery| delivery.entry));
+                    self.open -= 1;
+                    self.braked -= u32::from(slot.braked);
+                    self.sent_open -= u32::from(sent);
+                    overtaken.sent -= usize::from(sent);
+                }
+                stays
+            });
+        }
+        self.forget_overtaken();
         for (at, slot) in self.entries.iter_mut().enumerate() {
             if matches!(slot.step, Step::Ack | Step::Rec) {
                 let delivery = self.kept.get_mut(at).and_then(Option::take);
@@ -633,7 +672,9 @@ impl Window {
 
     /// The connection is gone: everything open has to be sent again.
     pub(crate) fn rewind(&mut self) {
-        self.overtaken_sent = 0;
+        if let Some(overtaken) = &mut self.overtaken {
+            overtaken.sent = 0;
+        }
         self.sent = 0;
         self.sent_open = 0;
     }
@@ -641,13 +682,14 @@ impl Window {
     /// The next entry to send again on a new connection, while the entries
     /// already sent leave room below `max`.
     pub(crate) fn next_resend(&mut self, max: u16) -> Option<Inflight<'_>> {
-        if self.overtaken_sent < self.overtaken.len() {
+        if self.is_overtaken_rewound() {
             if self.sent_open >= u32::from(max) {
                 return None;
             }
-            self.overtaken_sent += 1;
+            let overtaken = self.overtaken.as_mut()?;
+            overtaken.sent += 1;
             self.sent_open += 1;
-            let last = self.overtaken.get(self.overtaken_sent - 1);
+            let last = overtaken.all.get(overtaken.sent - 1);
             return last.map(Inflight::of_overtaken);
         }
         while self
@@ -668,7 +710,12 @@ impl Window {
     /// Whether entries wait to be sent again.
     #[inline]
     pub(crate) fn is_rewound(&self) -> bool {
-        self.sent < self.entries.len() || self.overtaken_sent < self.overtaken.len()
+        self.sent < self.entries.len() || self.is_overtaken_rewound()
+    }
+
+    #[inline]
+    fn is_overtaken_rewound(&self) -> bool {
+        self.overtaken.as_ref().is_some_and(|it| it.is_rewound())
     }
 }
 
@@ -1244,27 +1291,69 @@ pub(crate) struct Session {
     pub(crate) elsewhere: bool,
     /// The store knows that the client has connected elsewhere.
     pub(crate) orphan_stored: bool,
-    /// The last errand that sees to it that it goes where its client is; 0 for none.
-    pub(crate) orphaned: u64,
     /// The client has had it elsewhere: this is what is left of it.
     pub(crate) handed: bool,
     /// It is new, and its client may not have heard of that: it may believe that it has the
     /// session that it had elsewhere. For that one is what was on its way to what was left of it
     /// here, so that its subscriptions stay until then.
     pub(crate) unheard: bool,
-    /// When it was made for a client that had wanted an old one, or was here after a restart; `MAX`
-    /// if it was not made so.
-    pub(crate) missed: Nanos,
-    /// What had been here when it began to be here with subscriptions; `None` if that was before
-    /// this broker started, and is not stored.
-    pub(crate) began: Option<Began>,
+    /// What there is to know of where it was before, in a mesh.
+    pub(crate) past: Option<Box<Past>>,
     /// The store knows that.
     pub(crate) began_stored: bool,
     /// What may come again, while that is likely.
     pub(crate) had: Option<Box<Had>>,
 }
 
+/// Where a session was before, as far as that matters. Without a mesh no session has one.
+#[derive(Debug)]
+pub(crate) struct Past {
+    /// The last errand that sees to it that it goes where its client is; 0 for none.
+    pub(crate) orphaned: u64,
+    /// When it was made for a client that had wanted an old one, or was here after a restart; `MAX`
+    /// if it was not made so.
+    pub(crate) missed: Nanos,
+    /// What had been here when it began to be here with subscriptions; `None` if that was before
+    /// this broker started, and is not stored.
+    pub(crate) began: Option<Began>,
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self {
+            orphaned: 0,
+            missed: Nanos::MAX,
+            began: None,
+        }
+    }
+}
+
 impl Session {
+    /// See [`Past::orphaned`].
+    pub(crate) fn orphaned(&self) -> u64 {
+        self.past.as_ref().map_or(0, |past| past.orphaned)
+    }
+
+    /// See [`Past::missed`].
+    pub(crate) fn missed(&self) -> Nanos {
+        self.past.as_ref().map_or(Nanos::MAX, |past| past.missed)
+    }
+
+    /// See [`Past::began`].
+    pub(crate) fn began(&self) -> Option<Began> {
+        self.past.as_ref()?.began
+    }
+
+    pub(crate) fn set_began(&mut self, began: Option<Began>) {
+        if began.is_some() || self.past.is_some() {
+            self.past().began = began;
+        }
+    }
+
+    pub(crate) fn past(&mut self) -> &mut Past {
+        self.past.get_or_insert_default()
+    }
+
     pub(crate) fn new(handle: Arc<SessionHandle>) -> Self {
         Self {
             handle,
@@ -1295,11 +1384,9 @@ impl Session {
             leaving: None,
             elsewhere: false,
             orphan_stored: false,
-            orphaned: 0,
             handed: false,
             unheard: false,
-            missed: Nanos::MAX,
-            began: None,
+            past: None,
             began_stored: false,
             had: None,
         }
@@ -1686,7 +1773,7 @@ mod tests {
             let (mut listens, mut entries) = (true, 0);
             for act in acts {
                 entries += 1;
-                let overtaken = window.overtaken.len();
+                let overtaken = window.overtaken_len();
                 let far = |distance: i32| id_of(model.next.wrapping_add_signed(-i64::from(distance)));
                 let number = |kept: bool| if kept { entries } else { 0 };
                 match act {
@@ -1762,14 +1849,14 @@ mod tests {
                         window.skip(number);
                         let by = u64::from(window.next_id()) + ids - u64::from(id_of(model.next));
                         let by = by % ids;
-                        let most = (7 * free / 8).max(1) + window.overtaken.len() as u64;
+                        let most = (7 * free / 8).max(1) + window.overtaken_len() as u64;
                         let enough = (free / 8..most).contains(&by);
                         proptest::prop_assert!(enough, "{} of {}", by, free);
                         model.next += by;
                     }
                 }
                 proptest::prop_assert!(model.leave_out(window.next_id()));
-                let overtaken = window.overtaken.len();
+                let overtaken = window.overtaken_len();
                 let open: Vec<_> = window
                     .unfinished()
                     .map(|it| (it.packet_id, it.step, it.entry()))
@@ -1810,7 +1897,7 @@ mod tests {
         window.skip(1);
         assert!(window.has_room(10));
         assert!(window.advance(9, Step::Rec, Step::Done).is_some());
-        assert!(window.has_room(10) && window.overtaken.is_empty());
+        assert!(window.has_room(10) && window.overtaken.is_none());
     }
 
     #[test]

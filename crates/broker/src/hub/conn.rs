@@ -6,7 +6,7 @@ use std::sync::Arc;
 use punctual_codec::{Ack, PacketType, ReasonCode, Version};
 
 use super::aliases::{Alias, Aliases};
-use super::{ConnId, ConnMeta};
+use super::{ConnId, Origin};
 use crate::Nanos;
 use crate::access::Permissions;
 use crate::admission::SubscriptionDecision;
@@ -103,7 +103,7 @@ pub(crate) struct Conn {
     pub(crate) out: Egress,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,
     pub(crate) connected_at: Nanos,
-    pub(crate) meta: Box<ConnMeta>,
+    pub(crate) meta: Box<Origin>,
     /// What few connections have.
     pub(crate) extra: Option<Box<Extra>>,
 }

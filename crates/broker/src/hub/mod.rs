@@ -5,6 +5,7 @@ mod aliases;
 mod api;
 mod conn;
 mod deliver;
+mod origin;
 mod pressure;
 mod pump;
 
@@ -12,6 +13,7 @@ pub(crate) use aliases::Alias;
 pub use api::*;
 pub(crate) use conn::*;
 pub(crate) use deliver::*;
+pub(crate) use origin::Origin;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

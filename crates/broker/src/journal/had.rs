@@ -281,7 +281,7 @@ impl Journal {
         }
         session.arrival_stored = session.arrived;
         let mut value = session.arrived.to_le_bytes().to_vec();
-        if session.missed == Nanos::MAX {
+        if session.missed() == Nanos::MAX {
             value.push(UNASKED);
         }
         self.emit(&Op::Flow {
@@ -292,7 +292,7 @@ impl Journal {
 
     /// Emits what had been here when a session began to be here, unless the store knows that.
     pub(super) fn began(&mut self, session: &mut Session) {
-        let Some(began) = session.began.filter(|_| !session.began_stored) else {
+        let Some(began) = session.began().filter(|_| !session.began_stored) else {
             return;
         };
         session.began_stored = true;

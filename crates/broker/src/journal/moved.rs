@@ -439,7 +439,7 @@ impl Hub {
             return false;
         };
         session.arrived = arrived;
-        session.began = self.directory.begins();
+        session.set_began(self.directory.begins());
         session.window.skip(apart);
         for gist in gists {
             let incoming = session.incoming.as_mut();

@@ -375,17 +375,18 @@ impl Hub {
             session.detached = detached;
             (session.arrived, session.arrival_stored) = (arrived, arrived);
             session.began_stored = began.is_some();
-            session.began = began
+            let began = began
                 .and_then(|(stored, origin, given)| self.directory.began(stored, origin, given));
+            session.set_began(began);
             if in_mesh && missed && !is_left {
                 // Whom it was asked for since it was made is not stored.
-                session.missed = now;
+                session.past().missed = now;
             }
         }
         if detached.is_none() {
             self.store_session(slot, now);
         }
-        let comes = |it: &Session| it.had.is_some() || it.missed < Nanos::MAX;
+        let comes = |it: &Session| it.had.is_some() || it.missed() < Nanos::MAX;
         if self.sessions.get(slot).is_some_and(comes) {
             self.watch_had(slot, now);
         }

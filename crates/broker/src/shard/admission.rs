@@ -251,8 +251,8 @@ impl Hub {
             client_id: session.handle.client_id.clone(),
             session: session.handle.number,
             username: session.username.clone(),
-            peer: conn.and_then(|conn| conn.meta.peer),
-            local: conn.and_then(|conn| conn.meta.local),
+            peer: conn.and_then(|conn| conn.meta.peer()),
+            local: conn.and_then(|conn| conn.meta.local()),
             listener: conn.map(|conn| conn.meta.listener),
         };
         self.outputs

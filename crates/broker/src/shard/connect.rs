@@ -110,7 +110,7 @@ impl Shard {
             self.hub.outputs.push(Output::Handover {
                 conn: id,
                 shard,
-                meta: conn.meta,
+                meta: Box::new((*conn.meta).into()),
             });
         }
         Next::Moved
@@ -279,7 +279,7 @@ impl Shard {
         };
         hub.outputs.push(Output::Event(Event::ConnectRefused {
             client_id: connect.map(|connect| connect.client_id.into()),
-            peer: conn.meta.peer,
+            peer: conn.meta.peer(),
             username: connect.and_then(|connect| connect.username.map(Arc::from)),
             reason: refusal.reason,
             why: refusal.why.clone(),
@@ -486,7 +486,7 @@ impl Shard {
         session.elsewhere = false;
         let missed = is_own && may_be_elsewhere && !clean_start;
         if missed {
-            session.missed = now;
+            session.past().missed = now;
         }
         session.durability = durability;
         session.conn = Some(id.slot);
@@ -549,7 +549,7 @@ impl Shard {
         }
         conn.states |= has_flows;
         conn.promised = promised;
-        let peer = conn.meta.peer;
+        let peer = conn.meta.peer();
         hub.stats.clients_connected += 1;
         if wish.keep_alive > 0 {
             let timer = Timer::KeepAlive {

@@ -138,7 +138,7 @@ impl ClientView<'_> {
         ClientInfo {
             client_id: session.handle.client_id.clone(),
             username: session.username.clone(),
-            peer: conn.and_then(|c| c.meta.peer),
+            peer: conn.and_then(|c| c.meta.peer()),
             version: conn.map(|c| c.version),
             listener: conn.map(|c| c.meta.listener),
             connected: conn.is_some(),

@@ -148,7 +148,7 @@ impl Shard {
         let Some(conn) = hub.conns.get(slot) else {
             return;
         };
-        let (session_slot, peer) = (conn.session, conn.meta.peer);
+        let (session_slot, peer) = (conn.session, conn.meta.peer());
         let generation = conn.generation;
         let connected = matches!(conn.state, State::Connected);
         hub.drop_conn(slot, gone, now);

@@ -320,7 +320,7 @@ impl Shard {
             out: Egress::default(),
             permissions: None,
             connected_at: now,
-            meta: Box::new(meta),
+            meta: Box::new(meta.into()),
             extra: None,
         });
         hub.stats.connections_opened += 1;
@@ -380,7 +380,9 @@ impl Shard {
     ) {
         if let Some(conn) = self.hub.conn(id) {
             conn.meta.identity = identity.or(conn.meta.identity.take());
-            conn.meta.peer = peer.or(conn.meta.peer);
+            if peer.is_some() {
+                conn.meta.set_peer(peer);
+            }
         }
     }
 

@@ -630,7 +630,8 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         }
         None => {
             if session.subscriptions.is_empty() && lasts && !session.handle.link {
-                (session.began, session.began_stored) = (hub.directory.begins(), false);
+                session.set_began(hub.directory.begins());
+                session.began_stored = false;
             }
             session.subscriptions.insert(Subscription {
                 filter: filter.into(),

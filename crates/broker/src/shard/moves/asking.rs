@@ -348,7 +348,7 @@ impl Hub {
         let Some(session) = self.sessions.get(slot) else {
             return;
         };
-        let (number, errand) = (session.handle.number, session.orphaned);
+        let (number, errand) = (session.handle.number, session.orphaned());
         let at = now + ORPHANED;
         match self.moves.errands.get(&errand).map(|(due, _)| *due) {
             Some(due) if due <= at => {}
@@ -360,7 +360,7 @@ impl Hub {
                 };
                 let errand = self.new_errand(at, orphan);
                 if let Some(session) = self.sessions.get_mut(slot) {
-                    session.orphaned = errand;
+                    session.past().orphaned = errand;
                 }
             }
         }
@@ -434,7 +434,7 @@ impl Hub {
                 continue;
             };
             let leaves = session.leaving.as_ref().is_some_and(|it| it.to == *broker);
-            if leaves || !missed.contains(&session.missed) {
+            if leaves || !missed.contains(&session.missed()) {
                 continue;
             }
             let way: Way = (session.handle.client_id.clone(), broker.clone());
@@ -465,7 +465,7 @@ impl Hub {
     pub(super) fn note_unanswered(&mut self, (client, broker): &Way) {
         let slot = self.session_named(client);
         let session = slot.and_then(|slot| self.sessions.get(slot));
-        let Some(missed) = session.map(|session| session.missed) else {
+        let Some(missed) = session.map(|session| session.missed()) else {
             return;
         };
         if missed == Nanos::MAX {

@@ -301,7 +301,7 @@ impl Hub {
             known = Known::default();
         } else if best > QoS::AtMostOnce {
             // What passed before it was here may still come to it, where it goes or where it was.
-            let mark = session.began.map_or(0, |began| began.passed);
+            let mark = session.began().map_or(0, |began| began.passed);
             let (passed, since) = federation.passed(mark);
             let passed: Vec<u64> = passed.into_iter().map(MessageName::key).collect();
             if best == QoS::ExactlyOnce {
@@ -310,7 +310,7 @@ impl Hub {
             }
             let all = passed.into_iter().chain(directory.last_name());
             known.reached.extend(last_of_each(all));
-            known.given.extend(directory.names_since(session.began));
+            known.given.extend(directory.names_since(session.began()));
         }
         put_state(&mut bytes, session, &known);
         session.leaving = Some(Box::new(Leaving {
@@ -583,7 +583,7 @@ impl Hub {
         let (Some(clock), Some(session)) = (clock, self.sessions.get_mut(slot)) else {
             return;
         };
-        session.began = self.directory.begins();
+        session.set_began(self.directory.begins());
         let session = session.handle.number;
         subscriptions.iter_mut().for_each(|it| it.inherited = true);
         self.restore_subscriptions(slot, subscriptions, offset(clock, now).0);

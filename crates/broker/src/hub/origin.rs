@@ -1,0 +1,119 @@
+//! Where a connection comes from, in little room: a broker has one of these for each.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::ConnMeta;
+
+/// What [`ConnMeta`] says.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    ends: Ends,
+    pub(crate) identity: Option<Arc<str>>,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) listener: u16,
+    pub(crate) allow_anonymous: bool,
+    pub(crate) refuse: Option<bool>,
+}
+
+/// The addresses of the peer and of this machine.
+#[derive(Debug)]
+enum Ends {
+    /// Both are of IPv4: a quarter of the room that any two take.
+    V4([(Ipv4Addr, u16); 2]),
+    Any(Box<[Option<SocketAddr>; 2]>),
+}
+
+impl Ends {
+    fn new(peer: Option<SocketAddr>, local: Option<SocketAddr>) -> Self {
+        match (peer, local) {
+            (Some(SocketAddr::V4(peer)), Some(SocketAddr::V4(local))) => {
+                Self::V4([peer, local].map(|end| (*end.ip(), end.port())))
+            }
+            ends => Self::Any(Box::new(ends.into())),
+        }
+    }
+
+    fn get(&self) -> [Option<SocketAddr>; 2] {
+        match self {
+            Self::V4(ends) => ends.map(|end| Some(end.into())),
+            Self::Any(ends) => **ends,
+        }
+    }
+}
+
+impl Origin {
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        let [peer, _] = self.ends.get();
+        peer
+    }
+
+    pub(crate) fn set_peer(&mut self, peer: Option<SocketAddr>) {
+        self.ends = Ends::new(peer, self.local());
+    }
+
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        let [_, local] = self.ends.get();
+        local
+    }
+}
+
+impl From<ConnMeta> for Origin {
+    fn from(meta: ConnMeta) -> Self {
+        Self {
+            ends: Ends::new(meta.peer, meta.local),
+            identity: meta.identity,
+            nonce: meta.nonce,
+            listener: meta.listener,
+            allow_anonymous: meta.allow_anonymous,
+            refuse: meta.refuse,
+        }
+    }
+}
+
+impl From<Origin> for ConnMeta {
+    fn from(origin: Origin) -> Self {
+        Self {
+            peer: origin.peer(),
+            local: origin.local(),
+            listener: origin.listener,
+            allow_anonymous: origin.allow_anonymous,
+            identity: origin.identity,
+            nonce: origin.nonce,
+            refuse: origin.refuse,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_what_they_were() {
+        let addresses = [
+            None,
+            Some("192.0.2.1:1883"),
+            Some("[2001:db8::1]:1883"),
+            Some("[::ffff:192.0.2.1]:1883"),
+            Some("[fe80::1%3]:1883"),
+        ]
+        .map(|address| address.map(|address| address.parse::<SocketAddr>().unwrap()));
+        for peer in addresses {
+            for local in addresses {
+                let mut origin = Origin::from(ConnMeta {
+                    peer,
+                    local,
+                    ..ConnMeta::default()
+                });
+                for peer in addresses {
+                    origin.set_peer(peer);
+                    assert_eq!((origin.peer(), origin.local()), (peer, local));
+                }
+                origin.set_peer(peer);
+                let meta = ConnMeta::from(origin);
+                assert_eq!((meta.peer, meta.local), (peer, local));
+            }
+        }
+    }
+}
