@@ -170,6 +170,8 @@ struct Link {
     paused: bool,
     /// In the list of links to read from.
     listed: bool,
+    /// In the list of links to write to: there once, or it would be written to once more each turn.
+    dirty: bool,
     /// There is more to be handled of what was read.
     again: bool,
     /// The class that the socket is marked with.
@@ -190,6 +192,13 @@ impl Link {
         if !self.paused && !self.listed {
             self.listed = true;
             ready.push(self.id.slot, shard.need(self.id));
+        }
+    }
+
+    /// Has it written to.
+    fn mark_dirty(&mut self, dirty: &mut Vec<ConnId>) {
+        if !std::mem::replace(&mut self.dirty, true) {
+            dirty.push(self.id);
         }
     }
 }
@@ -251,7 +260,10 @@ pub(crate) struct State {
     /// They have said what is not done at once: there is to be another turn.
     again: bool,
     urgent: Vec<ConnId>,
+    /// Links to write to.
     dirty: Vec<ConnId>,
+    /// Reused for those that the broker has something for.
+    given: Vec<ConnId>,
     /// Links to neighbours that were read from, and may owe an acknowledgement.
     owing: Vec<ConnId>,
     outputs: Vec<Output>,
@@ -290,6 +302,7 @@ impl Worker {
             again: false,
             urgent: Vec::new(),
             dirty: Vec::new(),
+            given: Vec::new(),
             owing: Vec::new(),
             outputs: Vec::new(),
             mail: VecDeque::new(),
@@ -717,7 +730,7 @@ impl Worker {
         }
         if event.is_writable() && link.blocked {
             link.blocked = false;
-            state.dirty.push(link.id);
+            link.mark_dirty(&mut state.dirty);
         }
     }
 
@@ -821,7 +834,8 @@ impl Worker {
         }
         state.unread += unread.len();
         let refeed = !unread.is_empty();
-        if !unwritten.is_empty() {
+        let dirty = !unwritten.is_empty();
+        if dirty {
             state.dirty.push(id);
         }
         state.links[slot] = Some(Box::new(Link {
@@ -837,6 +851,7 @@ impl Worker {
             blocked: false,
             paused: false,
             listed: refeed,
+            dirty,
             again: false,
             class,
             tuned,
@@ -956,7 +971,7 @@ impl Worker {
                 let before = link.wire.rest().len();
                 let result = layer.received(&buffer[..n], app, link.wire.end());
                 if link.wire.rest().len() > before {
-                    dirty.push(id);
+                    link.mark_dirty(dirty);
                 }
                 link.wire.advance(0);
                 match result {
@@ -1201,9 +1216,14 @@ impl Worker {
     /// rest waits for the next turn.
     fn flush(&mut self, state: &mut State, now: Nanos) {
         let mut dirty = std::mem::take(&mut state.dirty);
+        let mut given = std::mem::take(&mut state.given);
         for _ in 0..2 {
-            self.shard.take_dirty(&mut dirty);
+            self.shard.take_dirty(&mut given);
+            dirty.extend(given.drain(..).filter(|id| state.becomes_dirty(*id)));
             for id in dirty.drain(..) {
+                if let Some((link, _)) = state.link_and_ready(id) {
+                    link.dirty = false;
+                }
                 let began = state.is_watched().then(|| self.clock.now());
                 self.flush_link(state, id, Scope::All, now);
                 if let Some(began) = began {
@@ -1214,7 +1234,7 @@ impl Worker {
         }
         // Who has not been written all it is to be sent, or can be written again.
         dirty.append(&mut state.dirty);
-        state.dirty = dirty;
+        (state.dirty, state.given) = (dirty, given);
         self.udp_flush(now);
         if !self.quic.is_off() {
             self.quic_flush(Scope::All, now);
@@ -1320,7 +1340,7 @@ impl Worker {
                 return;
             }
         };
-        if !all {
+        if !all && state.becomes_dirty(id) {
             state.dirty.push(id);
         }
         let Some((link, ready)) = state.link_and_ready(id) else {
@@ -1486,6 +1506,12 @@ impl State {
     /// Bytes that were received and not consumed.
     pub(crate) fn unread(&self) -> usize {
         self.unread
+    }
+
+    /// Marks what is about to be in the list of those to write to; false for a link that is there.
+    fn becomes_dirty(&mut self, id: ConnId) -> bool {
+        let link = self.link_and_ready(id);
+        link.is_none_or(|(link, _)| !std::mem::replace(&mut link.dirty, true))
     }
 
     fn link_and_ready(&mut self, id: ConnId) -> Option<(&mut Link, &mut Ready)> {
