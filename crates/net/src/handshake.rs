@@ -10,7 +10,7 @@
 //! has its turn.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -26,6 +26,7 @@ use crate::acceptor::Shared;
 use crate::layer::{Layer, LayerError, Received};
 use crate::lingering::Lingering;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
+use crate::unwritten::Unwritten;
 use crate::worker::{Clock, LINGER, WAKE};
 
 /// Connections that may wait to be taken by a thread; further ones are closed.
@@ -112,7 +113,7 @@ struct UnderWay {
     layer: Layer,
     identity: Identity,
     /// Bytes for the peer that were not written.
-    wire: Vec<u8>,
+    wire: Unwritten,
     until: Nanos,
 }
 
@@ -229,7 +230,7 @@ impl Handshakes {
             meta: newcomer.meta,
             layer: newcomer.layer,
             identity: newcomer.identity,
-            wire: Vec::new(),
+            wire: Unwritten::default(),
             until: self.around.clock.now() + timeout,
         };
         let token = self.next;
@@ -308,7 +309,7 @@ impl Handshakes {
     /// Closes one after its last bytes.
     fn fail(&self, mut one: UnderWay, why: String) {
         self.forget(&one);
-        one.layer.close(&mut one.wire);
+        one.layer.close(one.wire.end());
         // Few bytes on a connection that has hardly been used: what does not fit, nobody reads.
         let until = self.around.clock.now() + LINGER;
         Lingering::new(one.stream, one.wire, false, until).write();
@@ -333,7 +334,7 @@ impl UnderWay {
     fn go_on(&mut self, buffer: &mut [u8]) -> Progress {
         let mut app = Vec::new();
         for _ in 0..READS {
-            if let Err(error) = self.write() {
+            if let Err(error) = self.wire.write_to(&mut self.stream) {
                 return Progress::Lost(error.to_string());
             }
             let n = match self.stream.read(buffer) {
@@ -345,10 +346,10 @@ impl UnderWay {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Progress::Lost(error.to_string()),
             };
-            match self.layer.received(&buffer[..n], &mut app, &mut self.wire) {
+            match self.layer.received(&buffer[..n], &mut app, self.wire.end()) {
                 // Also one that has said goodbye: what came before is handled.
                 Ok(_) if self.layer.established() => {
-                    return match self.write() {
+                    return match self.wire.write_to(&mut self.stream) {
                         Ok(()) => Progress::Established(app),
                         Err(error) => Progress::Lost(error.to_string()),
                     };
@@ -359,23 +360,5 @@ impl UnderWay {
             }
         }
         Progress::Ready
-    }
-
-    /// Writes what there is for the peer, as much as it takes.
-    fn write(&mut self) -> io::Result<()> {
-        let mut written = 0;
-        let result = loop {
-            if written == self.wire.len() {
-                break Ok(());
-            }
-            match self.stream.write(&self.wire[written..]) {
-                Ok(n) => written += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => break Err(error),
-            }
-        };
-        self.wire.drain(..written);
-        result
     }
 }

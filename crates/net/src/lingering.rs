@@ -1,15 +1,16 @@
 //! Connections that are over but for their last bytes.
 
-use std::io::{self, Read, Write};
+use std::io::Read;
 
 use mio::net::TcpStream;
 use punctual_broker::Nanos;
 
+use crate::unwritten::Unwritten;
+
 /// A connection that nobody else knows any more and whose last bytes are still to be written.
 pub(crate) struct Lingering {
     pub(crate) stream: TcpStream,
-    bytes: Vec<u8>,
-    sent: usize,
+    bytes: Unwritten,
     /// The peer has closed its side, and all was read that it had sent.
     ended: bool,
     /// When it is given up.
@@ -17,11 +18,10 @@ pub(crate) struct Lingering {
 }
 
 impl Lingering {
-    pub(crate) fn new(stream: TcpStream, bytes: Vec<u8>, ended: bool, until: Nanos) -> Self {
+    pub(crate) fn new(stream: TcpStream, bytes: Unwritten, ended: bool, until: Nanos) -> Self {
         Self {
             stream,
             bytes,
-            sent: 0,
             ended,
             until,
         }
@@ -29,13 +29,11 @@ impl Lingering {
 
     /// Writes on; true when done or hopeless.
     pub(crate) fn write(&mut self) -> bool {
-        while self.sent < self.bytes.len() {
-            match self.stream.write(&self.bytes[self.sent..]) {
-                Ok(n) => self.sent += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return true,
-            }
+        if self.bytes.write_to(&mut self.stream).is_err() {
+            return true;
+        }
+        if !self.bytes.rest().is_empty() {
+            return false;
         }
         if self.ended {
             return true;

@@ -17,6 +17,7 @@ use punctual_broker::{
 use crate::layer::Layer;
 use crate::quic::QuicMail;
 use crate::udp::UdpMail;
+use crate::unwritten::Unwritten;
 
 /// Batches of one shard for another that may wait before it keeps the next
 /// ones, and so holds its publishers back.
@@ -72,7 +73,7 @@ pub(crate) struct Connection {
     /// Application bytes that were received and not consumed.
     pub(crate) unread: Vec<u8>,
     /// Bytes in wire form that were not written.
-    pub(crate) unwritten: Vec<u8>,
+    pub(crate) unwritten: Unwritten,
     /// The class that the socket is marked with.
     pub(crate) class: Class,
     /// The socket is set up for what is urgent.
@@ -87,7 +88,7 @@ impl Connection {
             meta,
             layer,
             unread: Vec::new(),
-            unwritten: Vec::new(),
+            unwritten: Unwritten::default(),
             // It has the listener's mark.
             class: Class::Normal,
             tuned: false,

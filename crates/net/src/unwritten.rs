@@ -1,5 +1,7 @@
 //! Bytes that are ready for a socket which has not taken them.
 
+use std::io::{self, Write};
+
 /// Bytes in wire form that are made and not written, in order. A connection that has none pays one word.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten(Option<Box<Bytes>>);
@@ -12,44 +14,47 @@ struct Bytes {
 }
 
 impl Unwritten {
-    /// These.
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        let bytes = Bytes {
-            all: bytes,
-            written: 0,
-        };
-        Self((!bytes.all.is_empty()).then(|| Box::new(bytes)))
-    }
-
     pub(crate) fn rest(&self) -> &[u8] {
-        let rest = |bytes: &Bytes| bytes.all.len() > bytes.written;
         match &self.0 {
-            Some(bytes) if rest(bytes) => &bytes.all[bytes.written..],
-            _ => &[],
+            Some(bytes) => &bytes.all[bytes.written..],
+            None => &[],
         }
     }
 
-    /// Where further ones are appended.
+    /// The buffer to which further bytes are appended.
     pub(crate) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.0.get_or_insert_default().all
     }
 
-    /// The socket has taken so many.
+    /// The socket has taken `n` bytes, at most as many as there are.
     pub(crate) fn advance(&mut self, n: usize) {
         if let Some(bytes) = &mut self.0 {
             bytes.written += n;
         }
+        self.release();
+    }
+
+    /// Gives the memory back if nothing is left to be written.
+    pub(crate) fn release(&mut self) {
         if self.rest().is_empty() {
             self.0 = None;
         }
     }
 
-    pub(crate) fn into_rest(self) -> Vec<u8> {
-        let mut bytes = self.0.map(|bytes| *bytes).unwrap_or_default();
-        match bytes.written {
-            0 => bytes.all,
-            written => bytes.all.split_off(written.min(bytes.all.len())),
+    /// Writes as much as the socket takes without blocking.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(crate) fn write_to(&mut self, socket: &mut impl Write) -> io::Result<()> {
+        while !self.rest().is_empty() {
+            match socket.write(self.rest()) {
+                Ok(n) => self.advance(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 }
 
@@ -67,9 +72,46 @@ mod tests {
         assert_eq!(bytes.rest(), b"bcde");
         bytes.advance(4);
         assert!(bytes.0.is_none(), "nothing is kept for nothing");
-        assert!(Unwritten::new(Vec::new()).0.is_none());
-        let mut bytes = Unwritten::new(b"xyz".to_vec());
+        bytes.end();
+        bytes.release();
+        assert!(bytes.0.is_none(), "also where nothing was appended");
+        bytes.end().extend_from_slice(b"xyz");
         bytes.advance(2);
-        assert_eq!(bytes.into_rest(), b"z");
+        assert_eq!(bytes.rest(), b"z");
+    }
+
+    /// Takes two bytes, is interrupted, takes two more, and then blocks or is broken.
+    struct Socket(Vec<u8>, u8, io::ErrorKind);
+
+    impl Write for Socket {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 += 1;
+            match self.1 {
+                1 | 3 => {
+                    self.0.extend_from_slice(&bytes[..2]);
+                    Ok(2)
+                }
+                2 => Err(io::ErrorKind::Interrupted.into()),
+                _ => Err(self.2.into()),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_the_socket_does_not_take_is_kept() {
+        for (end, is_ok) in [
+            (io::ErrorKind::WouldBlock, true),
+            (io::ErrorKind::ConnectionReset, false),
+        ] {
+            let mut bytes = Unwritten::default();
+            bytes.end().extend_from_slice(b"abcdef");
+            let mut socket = Socket(Vec::new(), 0, end);
+            assert_eq!(bytes.write_to(&mut socket).is_ok(), is_ok);
+            assert_eq!((&socket.0[..], bytes.rest()), (&b"abcd"[..], &b"ef"[..]));
+        }
     }
 }

@@ -170,7 +170,8 @@ struct Link {
     paused: bool,
     /// In the list of links to read from.
     listed: bool,
-    /// In the list of links to write to: there once, or it would be written to once more each turn.
+    /// In the list of links to write to. It must not be there twice: each entry puts it back while it
+    /// has more to be written, so that entries would multiply.
     dirty: bool,
     /// There is more to be handled of what was read.
     again: bool,
@@ -195,11 +196,9 @@ impl Link {
         }
     }
 
-    /// Has it written to.
-    fn mark_dirty(&mut self, dirty: &mut Vec<ConnId>) {
-        if !std::mem::replace(&mut self.dirty, true) {
-            dirty.push(self.id);
-        }
+    /// Marks it as one of those to be written to; false if it was.
+    fn becomes_dirty(&mut self) -> bool {
+        !std::mem::replace(&mut self.dirty, true)
     }
 }
 
@@ -730,7 +729,9 @@ impl Worker {
         }
         if event.is_writable() && link.blocked {
             link.blocked = false;
-            link.mark_dirty(&mut state.dirty);
+            if link.becomes_dirty() {
+                state.dirty.push(link.id);
+            }
         }
     }
 
@@ -834,7 +835,7 @@ impl Worker {
         }
         state.unread += unread.len();
         let refeed = !unread.is_empty();
-        let dirty = !unwritten.is_empty();
+        let dirty = !unwritten.rest().is_empty();
         if dirty {
             state.dirty.push(id);
         }
@@ -844,7 +845,7 @@ impl Worker {
             stream,
             layer: (!layer.is_plain()).then(|| Box::new(layer)),
             unread,
-            wire: Unwritten::new(unwritten),
+            wire: unwritten,
             readable: refeed,
             closing: false,
             ended: false,
@@ -970,10 +971,10 @@ impl Worker {
                 let layer = link.layer.as_mut().expect("checked above");
                 let before = link.wire.rest().len();
                 let result = layer.received(&buffer[..n], app, link.wire.end());
-                if link.wire.rest().len() > before {
-                    link.mark_dirty(dirty);
+                if link.wire.rest().len() > before && link.becomes_dirty() {
+                    dirty.push(id);
                 }
-                link.wire.advance(0);
+                link.wire.release();
                 match result {
                     Ok(LayerReceived::Open) => {}
                     Ok(LayerReceived::Ended) => {
@@ -1157,13 +1158,12 @@ impl Worker {
 
     fn hand_over(&mut self, mut link: Link, shard: u16, meta: Box<punctual_broker::ConnMeta>) {
         let _ = self.poll.registry().deregister(&mut link.stream);
-        let unwritten = link.wire.into_rest();
         self.mailboxes[usize::from(shard)].post(Mail::Connection(Box::new(Connection {
             stream: link.stream.into(),
             meta,
             layer: link.layer.map_or_else(Layer::plain, |layer| *layer),
             unread: link.unread,
-            unwritten,
+            unwritten: link.wire,
             class: link.class,
             tuned: link.tuned,
         })));
@@ -1180,13 +1180,14 @@ impl Worker {
             return;
         };
         self.counters.closed(link.listener);
-        let mut bytes = link.wire.into_rest();
+        let mut bytes = link.wire;
         match &mut link.layer {
-            None => bytes.extend_from_slice(&tail),
+            None if tail.is_empty() => {}
+            None => bytes.end().extend_from_slice(&tail),
             Some(layer) => {
                 // Who has said goodbye does not hear it.
-                let _ = layer.send(&tail, &mut bytes);
-                layer.close(&mut bytes);
+                let _ = layer.send(&tail, bytes.end());
+                layer.close(bytes.end());
             }
         }
         let mut lingering = Lingering::new(link.stream, bytes, link.ended, now + LINGER);
@@ -1453,7 +1454,7 @@ fn flush_layered(
             }
         }
         if link.wire.rest().is_empty() {
-            link.wire = Unwritten::default();
+            link.wire.release();
             return Ok(true);
         }
         match link.stream.write(link.wire.rest()) {
@@ -1508,10 +1509,11 @@ impl State {
         self.unread
     }
 
-    /// Marks what is about to be in the list of those to write to; false for a link that is there.
+    /// Marks a connection that is about to be put into the list of those to be written to; false for a
+    /// link that is in the list.
     fn becomes_dirty(&mut self, id: ConnId) -> bool {
         let link = self.link_and_ready(id);
-        link.is_none_or(|(link, _)| !std::mem::replace(&mut link.dirty, true))
+        link.is_none_or(|(link, _)| link.becomes_dirty())
     }
 
     fn link_and_ready(&mut self, id: ConnId) -> Option<(&mut Link, &mut Ready)> {
