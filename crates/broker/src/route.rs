@@ -276,8 +276,8 @@ impl RouteCache {
     pub(crate) fn reserve(&mut self) {
         let (routes, hasher) = (&self.routes, &self.hasher);
         let hash = |at: &u32| hasher.hash_one(routes[*at as usize].topic.as_bytes());
-        // Where there is not as much memory it grows as it has to. A table that is never half full keeps
-        // next to no marks of what was removed, for which it would be made anew.
+        // Without that much memory the cache grows when it has to. hashbrown rehashes a table that is full
+        // of tombstones; one that is at most half full has almost none.
         let _ = self.table.try_reserve(2 * self.capacity, hash);
         let _ = self.routes.try_reserve_exact(self.capacity);
         self.keep_seen();
@@ -310,20 +310,29 @@ impl RouteCache {
         self.count << self.place_bits | at as u64
     }
 
-    /// Whether that is the route of the topic with those bytes.
+    /// The place of the route with that number, if it is that of the topic with those bytes.
     #[inline]
-    pub(crate) fn is(&self, topic: &[u8], number: u64) -> bool {
-        let route = self.routes.get(self.place(number));
-        number != 0 && route.is_some_and(|it| it.number == number && it.topic.as_bytes() == topic)
+    fn place_of(&self, topic: &[u8], number: u64) -> Option<usize> {
+        let place = self.place(number);
+        let route = self.routes.get(place).filter(|_| number != 0)?;
+        (route.number == number && route.topic.as_bytes() == topic).then_some(place)
+    }
+
+    /// Whether `number` is that of the topic with those bytes, and stays so when the route is brought
+    /// up to date.
+    #[inline]
+    pub(crate) fn confirm(&mut self, topic: &[u8], number: u64, directory: &Directory) -> bool {
+        let at = self.place_of(topic, number);
+        at.is_some_and(|at| self.used(at, directory) == number)
     }
 
     /// The number of the route of the topic with those bytes if it is `guess`
     /// or found in the table. A known topic is a valid topic name.
     #[inline]
     pub(crate) fn find(&mut self, topic: &[u8], guess: u64, directory: &Directory) -> Option<u64> {
-        let at = match self.is(topic, guess) {
-            true => self.place(guess),
-            false => {
+        let at = match self.place_of(topic, guess) {
+            Some(at) => at,
+            None => {
                 let hash = self.hasher.hash_one(topic);
                 let routes = &self.routes;
                 *self
@@ -332,13 +341,19 @@ impl RouteCache {
                     as usize
             }
         };
+        Some(self.used(at, directory))
+    }
+
+    /// Notes that a route is used, and brings it up to date. Returns its number.
+    #[inline]
+    fn used(&mut self, at: usize, directory: &Directory) -> u64 {
         let route = &mut self.routes[at];
         route.used = true;
         let current = directory.generations.current(route.slot);
-        if route.generation != current || route.rules != self.changes {
-            return Some(self.renew(at, directory));
+        match route.generation == current && route.rules == self.changes {
+            true => route.number,
+            false => self.renew(at, directory),
         }
-        Some(route.number)
     }
 
     /// Looks an answer up again. Returns its number.

@@ -5,7 +5,7 @@ use punctual_codec::ReasonCode;
 
 use crate::Nanos;
 use crate::depth::Depth;
-use crate::egress::{Class, Entry, Past};
+use crate::egress::{Attempt, Class, Entry};
 use crate::session::Load;
 use crate::wait::Wait;
 
@@ -318,13 +318,13 @@ impl Stats {
         let stats = self.class(class);
         stats.waiting -= 1;
         stats.sent += 1;
-        let missed = entry.past != Past::Sent && message.stamp.deadline < now;
+        let missed = entry.attempt != Attempt::Redelivery && message.stamp.deadline < now;
         stats.missed += u64::from(missed);
         stats.wait.record(wait);
         if let Some(watch) = &message.watch {
-            match entry.past {
-                Past::Queued | Past::Sent => watch.held(),
-                Past::Nothing => watch.sent(now - message.stamp.admitted_at(), missed),
+            match entry.attempt {
+                Attempt::Queued | Attempt::Redelivery => watch.held(),
+                Attempt::First => watch.sent(now - message.stamp.admitted_at(), missed),
             }
         }
         if class == Class::Priority {

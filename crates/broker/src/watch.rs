@@ -226,8 +226,8 @@ impl Deref for Watched {
 }
 
 impl Drop for Watched {
-    /// At once, so that the list is no longer than there are flows: who goes through it would do in one
-    /// piece what many clients have left.
+    /// Removes the flow from the list at once. The list then never has more entries than there are flows
+    /// and untold misses, and a walk through it is bounded by them.
     fn drop(&mut self) {
         self.watch.ended.store(true, Ordering::Relaxed);
         if self.watch.is_over() {

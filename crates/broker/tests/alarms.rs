@@ -15,9 +15,9 @@ use punctual_codec::{
     PacketType, Properties, PropertyBuf, Publish, QoS, RawPublish, Subscribe, SubscribeOptions,
     Version,
 };
-use punctual_model::{Answer, Condition, Conditions, Grant, Status};
+use punctual_model::{Answer, Condition, Conditions, Status};
 
-use support::{NOW, Rig};
+use support::{GRANT, NOW, Rig};
 
 const BOUND: Duration = Duration::from_millis(5);
 
@@ -105,14 +105,7 @@ fn admit(rig: &mut Rig, publisher: ConnId) {
             flow: Some("axis/1@p".into()),
             ..Answer::default()
         },
-        grant: Some(Grant {
-            priority: 7,
-            period_ns: 1_000_000_000,
-            tolerance_ns: 0,
-            bandwidth: None,
-            max_payload: None,
-            max_packet: 1000,
-        }),
+        grant: Some(GRANT),
     };
     rig.shard.decide_flow(
         &asker.client_id,

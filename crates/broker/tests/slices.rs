@@ -10,9 +10,9 @@ use punctual_codec::{
     Packet, PacketType, Properties, Publish, QoS, SubAck, Subscribe, SubscribeOptions, UnsubAck,
     Unsubscribe, Version,
 };
-use punctual_model::{Answer, Grant, Requirements};
+use punctual_model::{Answer, Requirements};
 
-use support::{NOW, Rig};
+use support::{GRANT, NOW, Rig};
 
 /// Units of a slice.
 const SLICE: u64 = 200;
@@ -268,18 +268,10 @@ fn flows_of_a_session_end_in_slices() {
     const FLOWS: usize = 1000;
     let mut rig = Rig::new();
     let publisher = rig.client("p");
-    let grant = Grant {
-        priority: 7,
-        period_ns: 1_000_000_000,
-        tolerance_ns: 0,
-        bandwidth: None,
-        max_payload: None,
-        max_packet: 1000,
-    };
     for n in 0..FLOWS {
         let decision = FlowDecision {
             answer: Answer::default(),
-            grant: Some(grant),
+            grant: Some(GRANT),
         };
         let (topic, wish) = (format!("t/{n}"), Requirements::default());
         let shard = &mut rig.shard;

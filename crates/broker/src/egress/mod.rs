@@ -61,19 +61,19 @@ pub(crate) struct Entry {
     pub(crate) packet_id: u16,
     /// When it began to wait.
     pub(crate) since: Nanos,
-    pub(crate) past: Past,
+    pub(crate) attempt: Attempt,
 }
 
-/// What was before a message came to an urgent lane.
+/// Which attempt to deliver a message put it into an urgent lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Past {
-    /// It was just published.
-    Nothing,
-    /// It waited in the session's queue.
+pub(crate) enum Attempt {
+    /// The message was just published.
+    First,
+    /// The message waited in the session's queue.
     Queued,
-    /// It was sent on a connection that is gone. It says so, and is neither dropped as late nor
-    /// expires: its receiver perhaps has begun to take it with QoS 2.
-    Sent,
+    /// The message was sent on an earlier connection, which is gone. It is sent with DUP, and is
+    /// neither dropped as late nor expires: with QoS 2 the receiver may hold its packet identifier.
+    Redelivery,
 }
 
 impl Entry {
@@ -1014,12 +1014,12 @@ impl Lanes {
         self.urgent_load[lane].remove(&entry);
         let delivery = &entry.delivery;
         let message = &delivery.message;
-        let fresh = entry.past != Past::Sent;
+        let fresh = entry.attempt != Attempt::Redelivery;
         let late = fresh && message.stamp.drop_late && message.stamp.deadline < now;
         let before = self.express.len();
         let form = Form {
             v5: encoding.v5,
-            dup: entry.past == Past::Sent,
+            dup: entry.attempt == Attempt::Redelivery,
             qos: delivery.qos,
             retain: delivery.retain,
             packet_id: entry.packet_id,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use punctual_codec::QoS;
 
-use super::{Class, Entry, Past};
+use super::{Attempt, Class, Entry};
 use crate::Nanos;
 use crate::message::Message;
 use crate::sequence::Number;
@@ -41,7 +41,7 @@ struct Receiver {
     qos: QoS,
     retain: bool,
     number: Option<Number>,
-    past: Past,
+    attempt: Attempt,
     /// It has taken the message out.
     gone: bool,
     subscription_ids: Option<Arc<[u32]>>,
@@ -112,7 +112,7 @@ impl Seat<'_> {
             delivery,
             packet_id,
             since,
-            past,
+            attempt,
         } = entry;
         let receiver = Receiver {
             slot: self.slot,
@@ -120,7 +120,7 @@ impl Seat<'_> {
             qos: delivery.qos,
             retain: delivery.retain,
             number: delivery.number,
-            past,
+            attempt,
             gone: false,
             subscription_ids: delivery.subscription_ids,
         };
@@ -201,7 +201,7 @@ impl Seat<'_> {
             },
             packet_id: receiver.packet_id,
             since: common.since,
-            past: receiver.past,
+            attempt: receiver.attempt,
         };
         if common.left == 0
             && let Some(mut common) = queue.entries.remove(at)

@@ -8,7 +8,7 @@ use punctual_codec::QoS;
 
 use super::shared::Shared;
 use super::{
-    Class, Dropped, Egress, Encoding, Entry, LaneLimits, Past, Pool, Rank, Scope, Shares, Stamp,
+    Attempt, Class, Dropped, Egress, Encoding, Entry, LaneLimits, Pool, Rank, Scope, Shares, Stamp,
 };
 use crate::message::{Form, Parts, Traits};
 use crate::session::Delivery;
@@ -57,7 +57,7 @@ impl World {
             delivery,
             packet_id,
             since: now,
-            past: Past::Nothing,
+            attempt: Attempt::First,
         };
         let seat = &mut self.shared.seat(to);
         let (pool, stats) = (&mut self.pool, &mut self.stats);

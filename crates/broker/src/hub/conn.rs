@@ -8,7 +8,7 @@ use punctual_codec::{Ack, PacketType, ReasonCode, Version};
 use super::aliases::{Alias, Aliases};
 use super::{ConnId, Origin};
 use crate::Nanos;
-use crate::access::Permissions;
+use crate::access::{Permissions, may_publish};
 use crate::admission::SubscriptionDecision;
 use crate::egress::{Class, Egress, Encoding, Pool};
 use crate::journal::{Durability, HeldAnswers};
@@ -133,6 +133,16 @@ pub(crate) struct Extra {
 }
 
 impl Conn {
+    /// Notes the route of the last publication, and whether the client may publish to its topic. What
+    /// was found for the last route is not looked for again.
+    #[inline]
+    pub(crate) fn set_route(&mut self, route: u64, topic: &str) {
+        if self.route != route {
+            self.route = route;
+            self.route_allowed = may_publish(self.permissions.as_deref(), topic);
+        }
+    }
+
     /// Silence after which it is gone (section 3.1.2.10).
     pub(crate) fn patience(&self) -> Nanos {
         Nanos(u64::from(self.keep_alive) * 1_500_000_000)

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use punctual_codec::QoS;
 
 use super::{Conn, Hub};
-use crate::egress::{Class, Entry, Past, Pool, Stamp};
+use crate::egress::{Attempt, Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
@@ -298,7 +298,7 @@ impl Hub {
                 number,
                 entry: 0,
             };
-            self.push_urgent(slot, delivery, 0, Past::Nothing, now);
+            self.push_urgent(slot, delivery, 0, Attempt::First, now);
             return None;
         }
         let high = self.config.limits.send_buffer;
@@ -437,7 +437,7 @@ impl Hub {
         slot: u32,
         delivery: Delivery,
         packet_id: u16,
-        past: Past,
+        attempt: Attempt,
         now: Nanos,
     ) {
         let Some(conn) = self.conns.get_mut(slot) else {
@@ -448,7 +448,7 @@ impl Hub {
             delivery,
             packet_id,
             since: now,
-            past,
+            attempt,
         };
         let limits = &self.config.lanes;
         let seat = &mut self.shared.seat(slot);
@@ -678,7 +678,7 @@ impl Hub {
             };
             let conn = self.conns.get(slot)?;
             if !Journal::sent(journal, directory, session, conn.id(slot), flight) {
-                self.push_urgent(slot, delivery, packet_id, Past::Nothing, now);
+                self.push_urgent(slot, delivery, packet_id, Attempt::First, now);
             }
             return None;
         }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use punctual_codec::{Ack, PacketType, QoS, ReasonCode};
+use punctual_codec::{PacketType, QoS, ReasonCode};
 
 use super::{Conn, ConnId, Hub, count_publish, first_step, put_publish};
-use crate::egress::{Class, Entry, LaneLimits, Past, Pool, Seat};
+use crate::egress::{Attempt, Class, Entry, LaneLimits, Pool, Seat};
 use crate::federation::Notes;
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Reception};
@@ -50,77 +50,6 @@ impl Hub {
         // What comes now waits behind what is sent of the past.
         let ahead = limit.min(AHEAD);
         let (mut sent, mut taken) = (false, Taken::default());
-        while session.window.is_rewound() && conn.out.backlog() < limit {
-            let Some(entry) = session.window.next_resend(conn.receive_max) else {
-                break;
-            };
-            // In the lane that it was sent in first: what is new there does not overtake it.
-            let class = match entry
-                .delivery
-                .map(|delivery| delivery.message.stamp.class())
-            {
-                Some(class) if class.is_urgent() => class,
-                _ => Class::Normal,
-            };
-            if let Some(journal) = &mut self.journal
-                && entry.step != Step::Ack
-                && journal.hold_again(conn.id(slot), entry.packet_id, entry.entry(), class)
-            {
-                continue;
-            }
-            match (entry.delivery, entry.step) {
-                (Some(delivery), Step::Ack | Step::Rec) if class.is_urgent() => {
-                    let entry = Entry {
-                        packet_id: entry.packet_id,
-                        delivery: session.handle.understood(delivery.clone()),
-                        since: now,
-                        past: Past::Sent,
-                    };
-                    let (limits, seat) = (&self.config.lanes, &mut self.shared.seat(slot));
-                    conn.class = conn.class.min(class);
-                    if conn
-                        .out
-                        .push(entry, limits, seat, &mut self.pool, &mut self.stats)
-                    {
-                        self.stats.publishes_resent += 1;
-                        taken.urgent = true;
-                    }
-                }
-                (Some(delivery), Step::Ack | Step::Rec) => {
-                    let form = Form {
-                        v5: conn.version.is_v5(),
-                        dup: true,
-                        qos: delivery.qos,
-                        retain: delivery.retain,
-                        packet_id: entry.packet_id,
-                        subscription_ids: session.handle.ids_of(delivery),
-                        number: session.handle.number_of(delivery.number),
-                        alias: None,
-                    };
-                    let parts = delivery.message.parts(now);
-                    if put_publish(conn, &mut self.pool, &parts, form, class) {
-                        sent = true;
-                        self.stats.packets_sent += 1;
-                        self.stats.publishes_resent += 1;
-                    } else {
-                        let (id, step, stored) = (entry.packet_id, entry.step, entry.entry());
-                        session.window.advance(id, step, Step::Done);
-                        Journal::done(&mut self.journal, session, stored);
-                        self.stats.inflight_messages -= 1;
-                        self.stats.dropped_too_large += 1;
-                    }
-                }
-                (_, _) => {
-                    let ack = Ack::new(entry.packet_id, ReasonCode::Success);
-                    let version = conn.version;
-                    sent = true;
-                    self.stats.packets_sent += 1;
-                    conn.out.control(&mut self.pool, |buffer| {
-                        let _ = ack.encode(PacketType::PubRel, version, buffer);
-                    });
-                }
-            }
-        }
         let mut outlet = Outlet {
             messages: &mut self.messages,
             limits: &self.config.lanes,
@@ -131,6 +60,7 @@ impl Hub {
             directory: &self.directory,
             conn: conn.id(slot),
         };
+        taken.resend(session, conn, &mut outlet, limit, now);
         taken.send(session, conn, &mut outlet, ahead, now);
         // What a neighbour lacks waits for what is new.
         let waits = session.link.is_some() && !session.queue.is_empty();
@@ -273,6 +203,84 @@ struct Taken {
 }
 
 impl Taken {
+    /// Sends again what was in flight on an earlier connection, as far as the window and `limit` bytes
+    /// in the connection's buffer allow.
+    fn resend(
+        &mut self,
+        session: &mut Session,
+        conn: &mut Conn,
+        outlet: &mut Outlet<'_>,
+        limit: usize,
+        now: Nanos,
+    ) {
+        while session.window.is_rewound() && conn.out.backlog() < limit {
+            let Some(inflight) = session.window.next_resend(conn.receive_max) else {
+                break;
+            };
+            let (packet_id, step) = (inflight.packet_id, inflight.step);
+            let stored = inflight.entry();
+            // In the lane of the first attempt: later messages in that lane must not overtake it.
+            let class = inflight
+                .delivery
+                .map(|delivery| delivery.message.stamp.class())
+                .filter(|class| class.is_urgent())
+                .unwrap_or(Class::Normal);
+            if let Some(journal) = outlet.journal
+                && step != Step::Ack
+                && journal.hold_again(outlet.conn, packet_id, stored, class)
+            {
+                continue;
+            }
+            let delivery = match (inflight.delivery, step) {
+                (Some(delivery), Step::Ack | Step::Rec) => delivery,
+                _ => {
+                    conn.put_ack(
+                        outlet.pool,
+                        PacketType::PubRel,
+                        packet_id,
+                        ReasonCode::Success,
+                    );
+                    outlet.stats.packets_sent += 1;
+                    self.sent = true;
+                    continue;
+                }
+            };
+            if class.is_urgent() {
+                let entry = Entry {
+                    delivery: session.handle.understood(delivery.clone()),
+                    packet_id,
+                    since: now,
+                    attempt: Attempt::Redelivery,
+                };
+                if outlet.push(entry, conn) {
+                    outlet.stats.publishes_resent += 1;
+                    self.urgent = true;
+                }
+                continue;
+            }
+            let form = Form {
+                v5: conn.version.is_v5(),
+                dup: true,
+                qos: delivery.qos,
+                retain: delivery.retain,
+                packet_id,
+                subscription_ids: session.handle.ids_of(delivery),
+                number: session.handle.number_of(delivery.number),
+                alias: None,
+            };
+            if put_publish(conn, outlet.pool, &delivery.message.parts(now), form, class) {
+                outlet.stats.packets_sent += 1;
+                outlet.stats.publishes_resent += 1;
+                self.sent = true;
+            } else {
+                session.window.advance(packet_id, step, Step::Done);
+                Journal::done(outlet.journal, session, stored);
+                outlet.stats.inflight_messages -= 1;
+                outlet.stats.dropped_too_large += 1;
+            }
+        }
+    }
+
     /// Sends what waits in the queue: while retained messages are to be sent to a
     /// client, urgent ones only.
     fn send(
@@ -383,16 +391,9 @@ fn send_delivery(
             delivery: session.handle.understood(delivery),
             packet_id,
             since: now,
-            past: Past::Queued,
+            attempt: Attempt::Queued,
         };
-        conn.class = conn.class.min(class);
-        return conn.out.push(
-            entry,
-            parts.limits,
-            &mut parts.seat,
-            parts.pool,
-            parts.stats,
-        );
+        return parts.push(entry, conn);
     }
     let Some(delivery) = own.as_ref().or_else(|| session.window.last()) else {
         return false;
@@ -440,4 +441,13 @@ struct Outlet<'a> {
     journal: &'a mut Option<Box<Journal>>,
     directory: &'a Directory,
     conn: ConnId,
+}
+
+impl Outlet<'_> {
+    /// Adds a message to the urgent lanes; false if it was dropped instead.
+    fn push(&mut self, entry: Entry, conn: &mut Conn) -> bool {
+        conn.class = conn.class.min(entry.delivery.message.stamp.class());
+        conn.out
+            .push(entry, self.limits, &mut self.seat, self.pool, self.stats)
+    }
 }

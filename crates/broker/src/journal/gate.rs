@@ -5,7 +5,7 @@ use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, Reas
 use super::answers::{After, Answer, HeldAnswers, Needed, Waiting};
 use super::{HELD, Journal, Operations, StoreTrouble};
 use crate::Nanos;
-use crate::egress::{Class, Past};
+use crate::egress::{Attempt, Class};
 use crate::hub::{ConnId, Hub, count_publish, put_publish};
 use crate::message::Form;
 use crate::session::{Delivery, Step};
@@ -455,12 +455,12 @@ impl Hub {
             return;
         };
         if class.is_urgent() {
-            let past = match dup {
-                true => Past::Sent,
-                false => Past::Nothing,
+            let attempt = match dup {
+                true => Attempt::Redelivery,
+                false => Attempt::First,
             };
             let delivery = session.handle.understood(Delivery::clone(delivery));
-            return self.push_urgent(slot, delivery, packet_id, past, now);
+            return self.push_urgent(slot, delivery, packet_id, attempt, now);
         }
         let form = Form {
             v5: conn.version.is_v5(),

@@ -12,7 +12,6 @@ use super::publish::{deliver_all, pause_or_go_on};
 use super::row::Row;
 use super::run::Run;
 use crate::Nanos;
-use crate::access::may_publish;
 use crate::egress::{Class, SHARE_FROM};
 use crate::hub::{ConnId, Hub, Publication, State};
 use crate::message::Parts;
@@ -42,11 +41,7 @@ impl Shard {
         let mut row = Row::of(frame, v5, conn.link)?;
         let known = row.topic(conn.aliases_in())?;
         let route = routes.find(known, conn.route, &hub.directory)?;
-        if route != conn.route {
-            let topic = routes.get(route).topic();
-            conn.route_allowed = may_publish(conn.permissions.as_deref(), topic);
-            conn.route = route;
-        }
+        conn.set_route(route, routes.get(route).topic());
         if !conn.route_allowed {
             return None;
         }

@@ -15,7 +15,6 @@ use super::links::{self, Incoming, Reach, Wait};
 use super::run::{Packed, not_a_run};
 use super::shares::{self, Choice, Sharing, choose};
 use super::{Fail, Next, Shard, replica};
-use crate::access::may_publish;
 use crate::answers::{self, put_answer};
 use crate::egress::{Class, Stamp};
 use crate::federation::{Heed, LinkNews, MessageName, Notes};
@@ -180,10 +179,7 @@ impl Shard {
         let mut stamp = Stamp::PLAIN;
         let (mut watch, mut answer) = (None, None);
         let states = conn.states || raw.properties.contains(PropertyId::UserProperty);
-        if conn.route != route {
-            conn.route = route;
-            conn.route_allowed = may_publish(conn.permissions.as_deref(), topic_name);
-        }
+        conn.set_route(route, topic_name);
         let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
         let is_link = conn.link;
         let durability = conn.durability;

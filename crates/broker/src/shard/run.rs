@@ -14,7 +14,7 @@ use super::{Fail, Next, Shard};
 use crate::Nanos;
 use crate::federation::{MessageName, Packing};
 use crate::hub::{ConnId, Hub, State};
-use crate::route::Target;
+use crate::route::{Route, Target};
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.
 const RUN: usize = 64 << 10;
@@ -76,26 +76,13 @@ impl Shard {
             return None;
         }
         let (route, publisher) = (conn.route, conn.number);
-        // The first message on another topic comes alone.
-        if !routes.is(topic, route) || routes.find(topic, route, &hub.directory) != Some(route) {
+        // The first message on another topic is delivered alone.
+        if !routes.confirm(topic, route, &hub.directory) {
             return None;
         }
         let entry = routes.get(route);
-        let only: Option<Target>;
-        let targets: Option<&[Target]> = match (&*entry.matched.shards, &*entry.matched.groups) {
-            _ if entry.rule.is_some() => None,
-            ([], []) => Some(&[]),
-            ([(shard, targets)], []) if *shard == hub.index => Some(targets),
-            // It is always the turn of a shared subscription's only member.
-            ([], [group]) => {
-                only = group.only_member();
-                let takes =
-                    |it: &&Target| it.session.shard == hub.index && it.session.may_receive(topic);
-                let here = only.as_ref().filter(takes);
-                here.map(std::slice::from_ref)
-            }
-            _ => None,
-        };
+        let mut only = None;
+        let targets = receivers(entry, hub.index, &mut only);
         // The largest packet that every receiver takes, and whether one takes another version.
         let (mut most, mut rewrites) = (hub.config.limits.max_packet_size, false);
         let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
@@ -250,6 +237,27 @@ impl Shard {
         }
         self.hub.unpacking = None;
         result
+    }
+}
+
+/// The receivers of a route if all are on that shard and each gets every message. `only` has room for
+/// the only member of a shared subscription, whose turn it always is.
+fn receivers<'a>(
+    route: &'a Route,
+    shard: u16,
+    only: &'a mut Option<Target>,
+) -> Option<&'a [Target]> {
+    let topic = route.topic().as_bytes();
+    match (&*route.matched.shards, &*route.matched.groups) {
+        _ if route.rule.is_some() => None,
+        ([], []) => Some(&[]),
+        ([(home, targets)], []) if *home == shard => Some(targets),
+        ([], [group]) => {
+            let takes = |it: &Target| it.session.shard == shard && it.session.may_receive(topic);
+            *only = group.only_member().filter(takes);
+            only.as_ref().map(std::slice::from_ref)
+        }
+        _ => None,
     }
 }
 

@@ -7,8 +7,19 @@ use punctual_codec::{
     Connect, PacketType, Properties, Publish, QoS, Split, Subscribe, SubscribeOptions, Version,
     split,
 };
+use punctual_model::Grant;
 
 pub(crate) const NOW: Nanos = Nanos::from_secs(1);
+
+/// What is granted to a flow of one message of at most 1000 bytes a second.
+pub(crate) const GRANT: Grant = Grant {
+    priority: 7,
+    period_ns: 1_000_000_000,
+    tolerance_ns: 0,
+    bandwidth: None,
+    max_payload: None,
+    max_packet: 1000,
+};
 
 pub(crate) struct Rig {
     pub(crate) shard: Shard,
