@@ -465,7 +465,7 @@ impl Segment<'_> {
         }
         let own = self.own();
         let constant = own.copies.saturating_add(own.rest);
-        // What is added to it is the time of single frames.
+        // Later sums add no more than the times of single frames to this constant.
         if constant > UNBOUNDED / 2 {
             return None;
         }

@@ -636,8 +636,8 @@ impl System {
 
     /// If all frames of a port come over one link, none of them faster than the
     /// port sends it, and not as several copies: their greatest delay on the way
-    /// less the least. Then hardly a queue builds there. What comes from where
-    /// messages are served whole may come at once.
+    /// less the least. Then hardly a queue builds at the port. `None` behind a link
+    /// that serves messages whole: it may release all frames of a message at once.
     fn fed_by_one_link(&self, port: &Port) -> Option<u64> {
         let link = self.before(port, 0)?.port;
         if self.ports[link].whole {

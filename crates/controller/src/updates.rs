@@ -5,10 +5,12 @@
 //! once. *Remove*: when all packets that entered before have left, what none
 //! needs any more.
 //!
-//! What is to be done for a stream is reckoned from what the switches have been
-//! told of it so far, and never from what an earlier update meant to tell them.
-//! So updates run side by side, and one about a stream for which another still
-//! waits takes its place: what that one has not done yet is not done any more.
+//! The changes of a stream are the difference between the entries that switches
+//! have been told so far and those that are wanted. What an earlier update still
+//! meant to tell them does not count. Updates of different streams run side by
+//! side. A new update of a stream replaces one that is still being laid: changes
+//! of the old one that no switch was told are dropped. From an update that is
+//! past that stage it withdraws only the removals of entries that are wanted.
 
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -414,8 +416,8 @@ impl<K: Clone + Ord> Updates<K> {
     }
 }
 
-/// What leads from what switches have been told of a stream to what is wanted; what is `leaving`
-/// another update removes.
+/// The changes of a stream from the entries that switches have been told to those that are wanted.
+/// Another update removes the places that are `leaving`.
 fn part(
     told: &BTreeMap<Place, Told>,
     wanted: BTreeMap<Place, Entry>,
@@ -696,7 +698,7 @@ mod tests {
         assert_eq!(progress.given_up, [header(1)]);
         let (work, answers) = take(&mut progress);
         assert!(work.is_empty() && answers[0].1.is_some(), "{answers:?}");
-        // What was not confirmed is laid again.
+        // An entry that the switch did not confirm is laid again.
         updates.start(target(), [7], Nanos(0), &mut progress);
         assert_eq!(switches(&take(&mut progress).0), [2]);
         // A switch that is away is not waited for.

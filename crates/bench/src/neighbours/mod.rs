@@ -14,7 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use punctual_measure::load::{self, Options, Pace, Report, Scenario};
+use punctual_measure::load::meter::Recorder;
+use punctual_measure::load::{self, Latency, Options, Pace, Report, Scenario};
 use punctual_measure::noise::{Gaps, Watcher};
 use punctual_measure::wire::Version;
 use punctual_measure::{Error, Result, Samples, http_get};
@@ -129,34 +130,34 @@ struct Row {
     broker: Option<Seen>,
 }
 
-/// How late messages were, µs.
+/// How late messages were.
 #[derive(Debug, Serialize)]
 struct Lateness {
+    /// Of all messages.
     report: Report,
-    /// Of those that met no gap: 99.9th percentile, longest.
-    p999_us: f64,
-    longest_us: f64,
+    /// Of those that met no gap.
+    clean: Latency,
     /// Of those that met no gap, how many took longer than the bound that the broker promised.
     beyond_bound: u64,
 }
 
 impl Lateness {
     fn new(report: Report, gaps: &Gaps, bound_us: f64) -> Self {
-        let clean = report
+        let mut clean = Recorder::default();
+        let mut beyond_bound = 0;
+        for (from, to) in report
             .times
             .iter()
-            .filter(|(from, to)| !gaps.met(*from, *to));
-        let mut late: Vec<f64> = clean
-            .map(|(from, to)| to.saturating_sub(*from) as f64 / 1e3)
-            .collect();
-        late.sort_by(f64::total_cmp);
-        // The least of which at most one in a thousand is longer.
-        let at = (late.len() * 999).div_ceil(1000).saturating_sub(1);
+            .filter(|(from, to)| !gaps.met(*from, *to))
+        {
+            let took = to.saturating_sub(*from);
+            clean.record(took);
+            beyond_bound += u64::from(took as f64 / 1e3 > bound_us);
+        }
         Self {
+            clean: clean.summary().unwrap_or_default(),
             report,
-            p999_us: late.get(at).copied().unwrap_or(0.0),
-            longest_us: late.last().copied().unwrap_or(0.0),
-            beyond_bound: late.iter().filter(|late| **late > bound_us).count() as u64,
+            beyond_bound,
         }
     }
 }
@@ -321,7 +322,7 @@ impl NeighboursArgs {
         Ok(run.row(name, what, Some(seen)))
     }
 
-    /// Runs the three that are timed, and then `end`, which says how often they were disturbed.
+    /// Runs the three timed flows, and then `end`, which returns how often they were disturbed.
     fn probes(&self, address: SocketAddr, end: impl FnOnce() -> Result<u64>) -> Result<Run> {
         let usual = Options {
             pace: Pace::Rate(RATE),
@@ -391,7 +392,8 @@ impl NeighboursArgs {
         )?;
         writeln!(out, "|---|--:|--:|--:|--:|--:|--:|--:|---|")?;
         for row in rows {
-            let cell = |late: &Lateness| format!("{:.0}, {:.0}", late.p999_us, late.longest_us);
+            let cell =
+                |late: &Lateness| format!("{:.0}, {:.0}", late.clean.p999_us, late.clean.max_us);
             let seen = row.broker.as_ref();
             let overruns = seen.map_or_else(String::new, |seen| {
                 let each = seen.overruns.iter().map(|it| {
@@ -438,8 +440,8 @@ fn summary(rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
     };
     let worst =
         |late: fn(&Row) -> f64| of_kinds().max_by(|one, two| late(one).total_cmp(&late(two)));
-    let urgent = |row: &Row| row.urgent.longest_us;
-    let plain = |row: &Row| row.plain.longest_us;
+    let urgent = |row: &Row| row.urgent.clean.max_us;
+    let plain = |row: &Row| row.plain.clean.max_us;
     let (Some(slowest), Some(plainest)) = (worst(urgent), worst(plain)) else {
         return Ok(());
     };
@@ -490,9 +492,9 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// What was seen of the three that are timed.
+/// Measurements of the three timed flows.
 struct Run {
-    /// How often they were disturbed.
+    /// How often the neighbour disturbed them.
     times: u64,
     /// Of the admitted flow, the urgent one and the plain one.
     reports: [Report; 3],

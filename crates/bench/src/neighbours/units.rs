@@ -17,7 +17,7 @@ use super::kinds::Kind;
 const MOST: f64 = (512 + 128) as f64;
 /// So long that the number of units ends a slice on every machine, and not the time.
 const SLICE: &str = "10ms";
-/// Each kind does one in so many of the operations of a timed run.
+/// Each kind of neighbour does a tenth of the operations that it does in a timed run.
 const PART: usize = 10;
 /// A neighbour goes on for so long, but twice at least.
 const LEAST: Duration = Duration::from_millis(200);

@@ -633,7 +633,7 @@ impl Controller {
                 continue;
             }
             self.ledger.release(failed.iter().map(|(key, _)| key));
-            // Others have a part in what was given up with them.
+            // A stream that was given up carries other flows as well: it is laid again for these.
             self.ledger.touch(given_up);
             for (key, problem) in failed {
                 if let Some(held) = self.ledger.flows.get(&key) {

@@ -11,8 +11,8 @@ const NAMED: u32 = 20;
 /// For how long they are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// For how long events are gathered after one: whoever reports something while this thread waits for
-/// it has to wake it up, and two wakes a client cost more than letting it in.
+/// For how long events are gathered after one. A shard that reports an event while this thread waits
+/// has to wake it up, which takes a system call and a context switch for each client that comes or goes.
 const GATHER: Duration = Duration::from_millis(10);
 
 /// Clients that were refused lately. Each may try again every second, and nobody has to have
