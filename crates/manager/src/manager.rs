@@ -732,23 +732,10 @@ impl Manager {
         };
         let received: Vec<_> = received.filter(|id| !is_own(id)).cloned().collect();
         if let Err(Refused(why)) = self.redraft(&received) {
-            self.touch(client);
-            let Some(known) = self.clients.get_mut(client) else {
-                return;
-            };
-            let session = known.client.session;
-            let served = known.subscriptions.iter_mut().filter(|(_, s)| s.served);
-            for (filter, subscriber) in served {
-                subscriber.served = false;
-                self.changes.push(Change::Subscription {
-                    client: client.clone(),
-                    session,
-                    filter: filter.clone(),
-                    served: false,
-                    reason: why.clone(),
-                });
-            }
+            self.serve_no_more(client, &why);
             self.relax(received);
+        } else if let Some(why) = self.homeless(client) {
+            self.serve_no_more(client, &why);
         }
         let own = self.clients.get(client).map(|known| known.flows.clone());
         for id in own.into_iter().flatten() {
@@ -764,6 +751,32 @@ impl Manager {
                     tell: true,
                 });
             }
+        }
+    }
+
+    /// Why a client has no place in the network, if it has none.
+    fn homeless(&self, client: &str) -> Option<String> {
+        self.clients.get(client)?.place.clone().err()
+    }
+
+    /// Makes the subscriptions of a client best effort. Without a place in the network they are not
+    /// counted in flows that are admitted meanwhile, and would not be when it has one again.
+    fn serve_no_more(&mut self, client: &Arc<str>, why: &str) {
+        self.touch(client);
+        let Some(known) = self.clients.get_mut(client) else {
+            return;
+        };
+        let session = known.client.session;
+        let served = known.subscriptions.iter_mut().filter(|(_, s)| s.served);
+        for (filter, subscriber) in served {
+            subscriber.served = false;
+            self.changes.push(Change::Subscription {
+                client: client.clone(),
+                session,
+                filter: filter.clone(),
+                served: false,
+                reason: why.to_owned(),
+            });
         }
     }
 

@@ -345,6 +345,29 @@ fn who_moves_takes_its_flows_along() {
         "{changes:?}"
     );
     assert!(manager.is_empty());
+    // A receiver that has no place for a while is best effort from then on: what is admitted meanwhile
+    // does not count it.
+    manager.connected(&at("p", "10.0.0.1"));
+    manager.subscribe(&at("r", "10.0.0.2"), &[subscription("a", "")]);
+    manager.take_changes();
+    manager.connected(&at("r", "10.0.2.2"));
+    let changes = manager.take_changes();
+    assert!(
+        matches!(&changes[..], [Change::Subscription { served: false, reason, .. }]
+            if reason.contains("admission.places")),
+        "{changes:?}"
+    );
+    let p = at("p", "10.0.0.1");
+    let decision = manager.publish(&p, publication("a", "deadline=5ms, period=10ms"));
+    assert_eq!(status(&decision), Status::Admitted);
+    manager.connected(&at("r", "10.0.0.2"));
+    let receivers = |manager: &Manager| manager.view("a@p").unwrap().receivers.len();
+    assert_eq!(receivers(&manager), 0);
+    let state = manager.state();
+    manager.restore(&state);
+    assert_eq!(receivers(&manager), 0);
+    manager.subscribe(&at("r", "10.0.0.2"), &[subscription("a", "")]);
+    assert_eq!(receivers(&manager), 1);
     // Who is nowhere gets no promise.
     let nowhere = at("n", "10.0.2.1");
     let decision = manager.publish(&nowhere, publication("a", "deadline=5ms, period=10ms"));

@@ -174,7 +174,7 @@ impl Manager {
                 .map(|(filter, s)| SavedSubscription {
                     filter: filter.to_string(),
                     requirements: s.requirements.to_string(),
-                    best_effort: !s.served || known.place.is_err(),
+                    best_effort: !s.served,
                     without_deadline: !s.with_deadline,
                 })
                 .collect(),
