@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -156,6 +157,11 @@ struct Link {
     layer: Option<Box<Layer>>,
     /// Application bytes received and not consumed.
     unread: Vec<u8>,
+    /// Bytes of the packet that `unread` begins with, as far as that is known; less than all of them
+    /// are there. Else 0.
+    needed: u32,
+    /// What was read last was of a large packet.
+    sends_large: bool,
     /// Wire bytes made and not written (layered connections).
     wire: Unwritten,
     /// The socket may have something to read.
@@ -845,6 +851,8 @@ impl Worker {
             stream,
             layer: (!layer.is_plain()).then(|| Box::new(layer)),
             unread,
+            needed: 0,
+            sends_large: false,
             wire: unwritten,
             readable: refeed,
             closing: false,
@@ -913,16 +921,23 @@ impl Worker {
         let mut own = std::mem::take(&mut link.unread);
         let before = own.len();
         let plain = link.layer.is_none();
-        let use_own = plain && before > OWN_BUFFER;
+        let needed = std::mem::take(&mut link.needed) as usize;
+        let use_own = plain && before > 0 && before.max(needed) > OWN_BUFFER;
         // What is not handled, since the client has to wait, is of that.
         let most = match *total_unread + READ <= self.max_unread / WAITING {
             true => buffer.len(),
             false => buffer.len().min(CALL),
         };
         let space = match (plain, use_own) {
-            (true, true) => GROW,
+            // Up to the end of the packet, whose payload is then handed on where it is.
+            (true, true) => match needed.saturating_sub(before) {
+                0 => GROW,
+                missing => missing.min(GROW),
+            },
             // What remains of it is copied after each message.
             _ if state.brief || matches!(self.shard.need(id), Need::Promised(_)) => AT_ONCE,
+            // What of a large packet comes here is copied.
+            (true, false) if link.sends_large => AT_ONCE,
             (true, false) => most - before,
             (false, _) => most,
         };
@@ -932,6 +947,7 @@ impl Worker {
         let outcome = if std::mem::take(&mut link.again) {
             Err(io::ErrorKind::Interrupted.into())
         } else if use_own {
+            make_room(&mut own, space, needed);
             read_behind(&link.stream, &mut own, space)
         } else if plain {
             link.stream.read(&mut buffer[before..before + space])
@@ -960,7 +976,12 @@ impl Worker {
             }
         };
 
-        let data: &[u8] = if use_own {
+        let complete = use_own && own.len() == needed;
+        let whole = complete.then(|| Bytes::from(std::mem::take(&mut own)));
+        link.sends_large = use_own;
+        let data: &[u8] = if let Some(whole) = &whole {
+            whole
+        } else if use_own {
             &own
         } else if plain {
             &buffer[..before + n]
@@ -999,6 +1020,8 @@ impl Worker {
         }
 
         let mut flow = Flow::Read;
+        // Less than is known to be needed makes no packet.
+        let known = needed;
         let (mut consumed, mut needed) = (0, 0);
         // Whether there is more to be handled, after what is more urgent.
         let mut again = false;
@@ -1009,13 +1032,13 @@ impl Worker {
                     true => end + PIECE,
                     false => end + LONG_PIECE,
                 });
+                end = end.max(known.min(data.len()));
             }
-            let received = self.shard.receive_promised(
-                id,
-                &data[consumed..end],
-                arrived,
-                now.max(state.asked),
-            );
+            let now = now.max(state.asked);
+            let received = match &whole {
+                Some(whole) => self.shard.receive_whole(id, whole, arrived, now),
+                None => (self.shard).receive_promised(id, &data[consumed..end], arrived, now),
+            };
             consumed += received.consumed;
             (flow, needed, more) = (received.flow, received.needed, received.more);
             again = consumed < data.len()
@@ -1052,17 +1075,20 @@ impl Worker {
                 self.lose(state, id, why, now);
                 return consumed;
             }
-            link.unread = if use_own {
-                own.drain(..consumed);
-                own
-            } else {
-                let mut left = Vec::with_capacity(rest.max(needed.min(OWN_BUFFER)));
-                left.extend_from_slice(&data[consumed..]);
-                left
+            link.unread = match whole {
+                Some(whole) => whole.slice(consumed..).into(),
+                None if use_own => {
+                    own.drain(..consumed);
+                    own
+                }
+                None => {
+                    let mut left = Vec::with_capacity(rest.max(needed.min(OWN_BUFFER)));
+                    left.extend_from_slice(&data[consumed..]);
+                    left
+                }
             };
+            link.needed = u32::try_from(needed).unwrap_or(0);
             *total_unread += rest;
-        } else if use_own && own.capacity() > OWN_BUFFER {
-            link.unread = Vec::new();
         }
         if link.layer.as_ref().is_some_and(|layer| layer.is_plain()) {
             link.layer = None;
@@ -1558,5 +1584,15 @@ impl State {
                 *entry = None;
             }
         }
+    }
+}
+
+/// Makes room for `more` bytes: for all that a packet needs, but for four times what is there at most,
+/// as a length is only claimed.
+fn make_room(bytes: &mut Vec<u8>, more: usize, needed: usize) {
+    let len = bytes.len();
+    let wanted = needed.min(4 * len).max(len + more);
+    if wanted > bytes.capacity() {
+        bytes.reserve_exact(wanted - len);
     }
 }

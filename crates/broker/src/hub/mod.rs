@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use punctual_codec::{Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
 use crate::directory::Directory;
@@ -126,6 +127,8 @@ pub(crate) struct Hub {
     pub(crate) journal: Option<Box<Journal>>,
     /// When the bytes that are handled came to this machine, as far as that is known.
     pub(crate) arrived: Nanos,
+    /// The buffer of the packet that is handled, if it has one of its own.
+    pub(crate) packet: Option<Bytes>,
     /// Work that continues with its next slice.
     pub(crate) tasks: Tasks,
     /// The next piece of work is a task, even if timers are due.

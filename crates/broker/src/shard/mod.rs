@@ -31,6 +31,7 @@ pub(crate) use subscribe::FilterRequest;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use punctual_codec::{
     Ack, Auth, DecodeError, Disconnect, Frame, Packet, PacketType, Properties, PropertyId, QoS,
     ReasonCode, Split, Subscribe, Unsubscribe, Version, split,
@@ -252,6 +253,7 @@ impl Shard {
                 moves: Moves::default(),
                 journal: None,
                 arrived: now,
+                packet: None,
                 tasks: Tasks::default(),
                 tasks_next: false,
                 worked_for: Subject::default(),
@@ -419,6 +421,21 @@ impl Shard {
         now: Nanos,
     ) -> Received {
         self.receive_until(id, data, true, arrived, now)
+    }
+
+    /// As [`Self::receive_promised`] for one packet in a buffer of its own, which a message keeps as it
+    /// is if its payload is large: nothing is copied.
+    pub fn receive_whole(
+        &mut self,
+        id: ConnId,
+        packet: &Bytes,
+        arrived: Nanos,
+        now: Nanos,
+    ) -> Received {
+        self.hub.packet = Some(packet.clone());
+        let received = self.receive_until(id, packet, true, arrived, now);
+        self.hub.packet = None;
+        received
     }
 
     /// Whether deadlines may be promised, and so clients be read in the order of

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use punctual_codec::{
     Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     RawPublish, ReasonCode, Version, topic,
@@ -461,8 +462,7 @@ impl Shard {
             return refuse_unstored(hub, id, &raw, trouble);
         }
         if raw.payload.len() >= crate::egress::SHARE_FROM && !matched.is_empty() {
-            publication.parts.shared =
-                Some(bytes::Bytes::copy_from_slice(publication.parts.payload));
+            publication.parts.shared = Some(share(hub.packet.as_ref(), publication.parts.payload));
         }
         // A neighbour waits for its acknowledgement instead, see `links::cause_to_wait`.
         let patient = is_link && raw.qos != QoS::AtMostOnce;
@@ -1105,6 +1105,19 @@ fn promise_room(
     Err(())
 }
 
+/// A payload as receivers share it: a part of the packet that it came in, or a copy where other things
+/// take more than half of the packet, which is kept as long as the payload.
+fn share(packet: Option<&Bytes>, payload: &[u8]) -> Bytes {
+    let is_part = |packet: &&Bytes| {
+        let (packet, payload) = (packet.as_ptr_range(), payload.as_ptr_range());
+        packet.start <= payload.start && payload.end <= packet.end
+    };
+    match packet.filter(is_part) {
+        Some(packet) if payload.len() >= packet.len() / 2 => packet.slice_ref(payload),
+        _ => Bytes::copy_from_slice(payload),
+    }
+}
+
 fn report_full(hub: &mut Hub, target: &Target, now: Nanos) {
     if now >= hub.queue_full_reported {
         hub.queue_full_reported = now + REPORT_INTERVAL;
@@ -1131,4 +1144,30 @@ pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>
 fn is_noted(hub: &Hub, session: u32) -> bool {
     let session = hub.sessions.get(session);
     session.is_some_and(|session| session.handle.takes_notes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_payload_stays_where_it_came() {
+        let packet = Bytes::from((0..100).collect::<Vec<u8>>());
+        let shared = share(Some(&packet), &packet[10..90]);
+        assert_eq!(shared, packet[10..90]);
+        assert_eq!(shared.as_ptr(), packet[10..].as_ptr());
+    }
+
+    #[test]
+    fn a_payload_keeps_no_more_than_twice_its_length() {
+        let packet = Bytes::from(vec![7; 100]);
+        for (packet, payload) in [(Some(&packet), &packet[60..]), (None, &packet[..])] {
+            let shared = share(packet, payload);
+            assert_eq!(shared, payload);
+            assert_ne!(shared.as_ptr(), payload.as_ptr());
+        }
+        // What is published meanwhile for another reason is no part of the packet.
+        let other = vec![8; 100];
+        assert_eq!(share(Some(&packet), &other), other);
+    }
 }
