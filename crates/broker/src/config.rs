@@ -4,6 +4,7 @@
 use crate::Nanos;
 use crate::admission::Admission;
 use crate::egress::{Discipline, LaneLimits, Shares};
+use crate::identifiers::ClientIds;
 use crate::journal::DurabilityPolicy;
 use crate::urgency::UrgencyRule;
 
@@ -39,6 +40,8 @@ pub struct Config {
     pub server_keep_alive: Option<u16>,
     /// Whether a client may leave its identifier to the server.
     pub assign_client_ids: bool,
+    /// Which identifiers a user may use, and whose sessions are.
+    pub client_ids: ClientIds,
     /// Answer to Request Response Information; `%c` is the client identifier.
     pub response_information: Option<String>,
     /// Whether the shell checks user names and passwords. If not, who may be
@@ -195,6 +198,7 @@ impl Default for Config {
             subscription_ids_available: true,
             server_keep_alive: None,
             assign_client_ids: true,
+            client_ids: ClientIds::default(),
             response_information: None,
             check_passwords: false,
             auth_methods: Vec::new(),

@@ -525,10 +525,16 @@ pub trait Federation: Debug + Send + Sync {
     /// Microseconds since 1970, by which brokers agree which of two retained messages
     /// is the newer.
     fn clock(&self) -> u64;
-    /// A client has connected here, and is nowhere else from now on; with `clean_start`, nothing
+    /// A client has connected here as that user, and is nowhere else from now on; with `clean_start`, nothing
     /// is to be kept for it elsewhere. Returns when that was: `since`, if its session was looked
     /// for, or now and later than all that was heard of, as [`Self::clock`] counts.
-    fn arrived(&self, _client_id: &str, _clean_start: bool, since: Option<u64>) -> u64 {
+    fn arrived(
+        &self,
+        _client_id: &str,
+        _user: Option<&str>,
+        _clean_start: bool,
+        since: Option<u64>,
+    ) -> u64 {
         since.unwrap_or(0)
     }
     /// Asks all other brokers for the session of a client, which has to be that user's;

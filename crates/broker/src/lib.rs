@@ -28,6 +28,7 @@ mod egress;
 mod federation;
 mod group;
 mod hub;
+mod identifiers;
 mod index;
 mod journal;
 pub mod lock;
@@ -75,6 +76,7 @@ pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo,
 };
+pub use identifiers::{ClientIds, SEPARATOR};
 pub use journal::{
     Durability, DurabilityPolicy, DurabilityRule, Operations, RestoredSession, Restorer,
     StoreTrouble,

@@ -73,7 +73,7 @@ impl Federation for Post {
     fn clock(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
-    fn arrived(&self, _: &str, _: bool, since: Option<u64>) -> u64 {
+    fn arrived(&self, _: &str, _: Option<&str>, _: bool, since: Option<u64>) -> u64 {
         since.unwrap_or_else(|| self.tick())
     }
     fn seek(&self, _: &str, _: Option<&str>, seeker: Seeker) -> Option<u64> {
@@ -1703,4 +1703,23 @@ fn a_broker_that_was_asked_in_vain_is_asked_when_it_is_back() {
         b.read("a", letters);
         a.read("b", b.letters());
     }
+}
+
+/// Another user connects to another broker with the same identifier, and begins anew there: the
+/// session here is not that user's, and stays with its connection.
+#[test]
+fn a_session_stays_when_another_user_connects_elsewhere() {
+    let mut a = Broker::new("a", 1, 1000, 1);
+    let conn = a.newcomer(0, "moves");
+    let is_connected = |a: &Broker| {
+        a.shards[0]
+            .client("moves")
+            .is_some_and(|it| it.is_connected())
+    };
+    for clean in [false, true] {
+        a.shards[0].user_arrived_elsewhere("moves", Some("other"), (9000, clean), a.now);
+        assert!(is_connected(&a), "{conn:?}");
+    }
+    a.shards[0].user_arrived_elsewhere("moves", None, (9000, true), a.now);
+    assert!(a.shards[0].client("moves").is_none());
 }

@@ -441,6 +441,7 @@ mod tests {
             for (client, at) in [("b", 3), ("a", 1)] {
                 wards.arrived(&Arrival {
                     client: client.into(),
+                    user: None,
                     at,
                     clean: false,
                 });

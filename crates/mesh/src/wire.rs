@@ -893,12 +893,19 @@ mod tests {
             (clients(), any::<u64>()).prop_map(|(clients, at)| {
                 let arrivals = clients.into_iter();
                 let clean = at % 2 == 0;
-                let arrival = |client| Arrival { client, at, clean };
+                let user = || (at % 3 == 0).then(|| "user".into());
+                let arrival = |client| Arrival {
+                    client,
+                    user: user(),
+                    at,
+                    clean,
+                };
                 Message::Arrived(arrivals.map(arrival).collect())
             }),
             left.prop_map(|(to, [instance, lost], wills, published)| {
                 let moved = published.iter().map(|will| Arrival {
                     client: will.client.clone(),
+                    user: None,
                     at: lost,
                     clean: false,
                 });

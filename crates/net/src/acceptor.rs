@@ -3,7 +3,7 @@
 //! not touch messages that are under way.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -14,8 +14,9 @@ use punctual_broker::lock::read;
 use punctual_broker::{ConnMeta, Nanos};
 
 use crate::Counters;
+use crate::anonymous::Anonymous;
 use crate::handshake::{HandshakeLimits, Newcomer, Reception};
-use crate::layer::LayerConfig;
+use crate::layer::{ClientAddress, LayerConfig};
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
 use crate::worker::{Clock, WAKE};
 
@@ -35,9 +36,8 @@ pub struct ListenerPolicy {
     pub layer: LayerConfig,
     /// What of a client certificate is the user name.
     pub identity: Identity,
-    /// Whether clients without user name are let in; `None`: those from
-    /// loopback addresses.
-    pub allow_anonymous: Option<bool>,
+    /// Which clients without user name are let in.
+    pub anonymous: Anonymous,
     /// Whether messages whose requirement is rejected are refused; `None`: as
     /// the broker's configuration says.
     pub refuse: Option<bool>,
@@ -190,9 +190,6 @@ impl Acceptor {
                 return;
             }
         };
-        let allow_anonymous = policy
-            .allow_anonymous
-            .unwrap_or_else(|| is_loopback(peer.ip()));
         let Some(nonce) = self.nonces.next() else {
             tracing::error!("the system has no random numbers; a connection is refused");
             return;
@@ -201,7 +198,9 @@ impl Acceptor {
             peer: Some(peer),
             local: self.locals[listener].or_else(|| stream.local_addr().ok()),
             listener: listener as u16,
-            allow_anonymous,
+            // If a proxy is to tell where the client is, that is not known yet.
+            allow_anonymous: !policy.layer.proxy
+                && policy.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
             identity: None,
             nonce,
             refuse: policy.refuse,
@@ -219,7 +218,7 @@ impl Acceptor {
             stream,
             meta,
             layer,
-            identity: policy.identity,
+            policy,
         };
         if !self.receptions[*next_reception].admit(newcomer) {
             self.counters.closed(listener);
@@ -262,10 +261,6 @@ impl Nonces {
         self.left -= 1;
         Some(std::mem::take(&mut self.fetched[self.left]))
     }
-}
-
-pub(crate) fn is_loopback(ip: IpAddr) -> bool {
-    ip.to_canonical().is_loopback()
 }
 
 fn is_exhaustion(error: &io::Error) -> bool {
@@ -394,15 +389,5 @@ mod tests {
             assert_eq!(fixed, is_fixed.then(|| client.peer_addr().unwrap()));
         }
         assert_eq!(fixed_address(None), None);
-    }
-
-    #[test]
-    fn loopback_is_seen_through_mapped_addresses() {
-        for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
-            assert!(is_loopback(ip.parse().unwrap()), "{ip}");
-        }
-        for ip in ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1"] {
-            assert!(!is_loopback(ip.parse().unwrap()), "{ip}");
-        }
     }
 }

@@ -22,7 +22,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use punctual_broker::{ConnMeta, Event, Nanos};
 
 use crate::Counters;
-use crate::acceptor::Shared;
+use crate::acceptor::{ListenerPolicy, Shared};
 use crate::layer::{Layer, LayerError, Received};
 use crate::lingering::Lingering;
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
@@ -68,8 +68,8 @@ pub(crate) struct Newcomer {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) meta: Box<ConnMeta>,
     pub(crate) layer: Layer,
-    /// Which part of a client certificate is the user name.
-    pub(crate) identity: Identity,
+    /// How it is treated.
+    pub(crate) policy: Arc<ListenerPolicy>,
 }
 
 /// A thread that does handshakes, as the acceptor sees it.
@@ -111,7 +111,7 @@ struct UnderWay {
     stream: TcpStream,
     meta: Box<ConnMeta>,
     layer: Layer,
-    identity: Identity,
+    policy: Arc<ListenerPolicy>,
     /// Bytes for the peer that were not written.
     wire: Unwritten,
     until: Nanos,
@@ -229,7 +229,7 @@ impl Handshakes {
             stream: TcpStream::from_std(newcomer.stream),
             meta: newcomer.meta,
             layer: newcomer.layer,
-            identity: newcomer.identity,
+            policy: newcomer.policy,
             wire: Unwritten::default(),
             until: self.around.clock.now() + timeout,
         };
@@ -275,8 +275,12 @@ impl Handshakes {
             return;
         }
         let peer = one.layer.peer();
-        one.meta.peer = peer.address.or(one.meta.peer);
-        one.meta.identity = match one.identity {
+        if let Some(socket) = one.meta.peer {
+            // Not before: it is the proxy's until its header has come.
+            one.meta.allow_anonymous = one.policy.anonymous.lets_in(socket.ip(), peer.client);
+            one.meta.peer = peer.client.known(socket).or(one.meta.peer);
+        }
+        one.meta.identity = match one.policy.identity {
             Identity::None => None,
             Identity::CommonName => peer.common_name.map(Into::into),
             Identity::Subject => peer.subject.map(Into::into),
@@ -313,8 +317,10 @@ impl Handshakes {
         // Few bytes on a connection that has hardly been used: what does not fit, nobody reads.
         let until = self.around.clock.now() + LINGER;
         Lingering::new(one.stream, one.wire, false, until).write();
+        let socket = one.meta.peer;
+        let told = socket.and_then(|socket| one.layer.client_address().known(socket));
         let event = Event::Refused {
-            peer: one.meta.peer,
+            peer: told.or(socket),
             reason: why,
         };
         if self.around.events.try_send(event).is_err() {

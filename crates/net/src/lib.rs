@@ -7,6 +7,7 @@
 
 mod acceptor;
 mod alarm;
+mod anonymous;
 pub mod footprint;
 mod handshake;
 pub mod huge_pages;
@@ -29,6 +30,7 @@ mod unwritten;
 mod worker;
 
 pub use acceptor::{AcceptPolicy, ListenerPolicy};
+pub use anonymous::Anonymous;
 pub use mailbox::{Identity, StoreNews};
 pub use outgoing::{Outgoing, TlsConnector};
 pub use overrun::{Overruns, Piece};

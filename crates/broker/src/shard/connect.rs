@@ -325,12 +325,13 @@ impl Shard {
             return Ok(());
         };
         let assigned = connect.client_id.is_empty();
+        let username = conn.meta.identity.clone().or(username);
         let client_id: Arc<str> = if assigned {
-            format!("auto-{:032x}", u128::from_be_bytes(conn.meta.nonce)).into()
+            let nonce = conn.meta.nonce;
+            config.client_ids.assign(username.as_deref(), nonce)
         } else {
             connect.client_id.into()
         };
-        let username = conn.meta.identity.clone().or(username);
         let will = connect
             .will
             .map(|will| make_will(&will, &config))
@@ -372,10 +373,13 @@ impl Shard {
         }
 
         let durable = durability > Durability::None && wish.session_expiry > 0;
+        if !is_link && !assigned {
+            check_identifier(&self.hub, &client_id, username.as_deref())?;
+        }
         let existing = self.hub.session_named(&client_id);
         // What waits for one user is not for another who uses the same identifier.
-        let owner = existing.and_then(|slot| self.hub.sessions.get(slot)?.username.clone());
-        let is_foreign = owner.is_some() && owner != username && !is_link;
+        let session = existing.and_then(|slot| self.hub.sessions.get(slot));
+        let is_foreign = !is_link && session.is_some_and(|it| it.username != username);
         let clean_start = connect.clean_start || is_foreign;
         let session = existing.and_then(|slot| self.hub.sessions.get(slot));
         // What is left of a session that has gone on is not the one that its client comes back to.
@@ -511,7 +515,8 @@ impl Shard {
             return Ok(());
         };
         if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
-            session.arrived = federation.arrived(&client_id, clean_start, looked.since());
+            let user = session.username.as_deref();
+            session.arrived = federation.arrived(&client_id, user, clean_start, looked.since());
             session.mark_received();
             if !session_present {
                 let number = apart(federation.name(), session.arrived);
@@ -699,6 +704,28 @@ fn authentication(
         ReasonCode::NotAuthorized,
         "anonymous clients are not allowed here",
     ))
+}
+
+/// Whether a user may use the client identifier: it is bound as the rule says, and no session of it,
+/// nor a connection that waits for one, is another user's.
+fn check_identifier(hub: &Hub, client_id: &str, user: Option<&str>) -> Result<(), Refusal> {
+    let rule = hub.config.client_ids;
+    let refusal = |why| Err(Refusal::new(ReasonCode::ClientIdentifierNotValid, why));
+    if let Some(why) = rule.refuses(client_id, user) {
+        return refusal(why);
+    }
+    let slot = hub.session_named(client_id);
+    let session = slot.and_then(|slot| hub.sessions.get(slot));
+    let waiting = hub.moves.awaiting.get(client_id);
+    let waiting = waiting.and_then(|waits| match &hub.conns.get(waits.conn.slot)?.state {
+        State::Awaiting(awaited) => Some(&awaited.username),
+        _ => None,
+    });
+    let mut owners = session.map(|it| &it.username).into_iter().chain(waiting);
+    match rule.keep_owner() && owners.any(|owner| owner.as_deref() != user) {
+        true => refusal("the client identifier has a session of another user (auth.client_id)"),
+        false => Ok(()),
+    }
 }
 
 fn put_auth(properties: &mut PropertyBuf, method: &str, data: &[u8]) {

@@ -145,6 +145,23 @@ impl Shard {
         }
     }
 
+    /// The same of a client that has connected there as that user, at that time and perhaps with clean
+    /// start. A session of another user is not its own: it stays as it is.
+    pub fn user_arrived_elsewhere(
+        &mut self,
+        client_id: &str,
+        user: Option<&str>,
+        (at, clean_start): (u64, bool),
+        now: Nanos,
+    ) {
+        let slot = self.hub.session_named(client_id);
+        let session = slot.and_then(|slot| self.hub.sessions.get(slot));
+        let is_foreign = session.is_some_and(|it| it.username.as_deref() != user);
+        if !(is_foreign && self.hub.config.client_ids.keep_owner()) {
+            self.arrived_elsewhere(client_id, at, clean_start, now);
+        }
+    }
+
     /// Other brokers have published a will of a client of this one, which was lost for them. If
     /// it ran meanwhile (`same`), what the client leaves behind is another message from now on;
     /// if not, subscribers here have not had it.

@@ -236,7 +236,8 @@ impl Node {
 }
 
 fn arrival_size(arrival: &Arrival) -> usize {
-    arrival.client.len() + 11
+    let user = arrival.user.as_ref().map_or(0, |user| user.len());
+    arrival.client.len() + user + 15
 }
 
 /// The same in parts for one message each.

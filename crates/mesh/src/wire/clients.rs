@@ -31,6 +31,8 @@ impl Testament {
 pub struct Arrival {
     /// Client identifier.
     pub client: Box<str>,
+    /// Its user name, if it has one: a session of another user is not its own.
+    pub user: Option<Box<str>>,
     /// When: microseconds since 1970, and later than all that the broker had heard of.
     pub at: u64,
     /// It begins anew: what others keep for it is void.
@@ -74,6 +76,7 @@ impl Writer {
         self.number(arrivals.len() as u64);
         for arrival in arrivals {
             self.text(&arrival.client);
+            self.user(arrival.user.as_deref());
             self.number(arrival.at);
             self.byte(u8::from(arrival.clean));
         }
@@ -124,10 +127,11 @@ impl Reader<'_> {
     }
 
     pub(super) fn arrivals(&mut self) -> Result<Vec<Arrival>, WireError> {
-        let count = self.count(4)?;
+        let count = self.count(5)?;
         let arrival = |reader: &mut Self| {
             Ok(Arrival {
                 client: reader.client()?,
+                user: reader.user()?,
                 at: reader.number()?,
                 clean: reader.flag()?,
             })

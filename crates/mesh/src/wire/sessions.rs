@@ -64,14 +64,19 @@ impl Writer {
         self.0.extend_from_slice(bytes);
     }
 
+    /// A user name, if there is one.
+    pub(super) fn user(&mut self, user: Option<&str>) {
+        self.byte(u8::from(user.is_some()));
+        if let Some(user) = user {
+            self.text(user);
+        }
+    }
+
     pub(super) fn seek(&mut self, seek: &Seek) {
         self.id(&seek.by);
         self.number(seek.number);
         self.text(&seek.client);
-        self.byte(u8::from(seek.user.is_some()));
-        if let Some(user) = &seek.user {
-            self.text(user);
-        }
+        self.user(seek.user.as_deref());
         self.number(u64::from(seek.wait));
     }
 
@@ -95,15 +100,18 @@ impl Writer {
 }
 
 impl Reader<'_> {
+    pub(super) fn user(&mut self) -> Result<Option<Box<str>>, WireError> {
+        let is_there = self.flag()?;
+        let user = is_there.then(|| self.text()).transpose()?;
+        Ok(user.map(Into::into))
+    }
+
     pub(super) fn seek(&mut self) -> Result<Seek, WireError> {
         Ok(Seek {
             by: self.id()?,
             number: self.number()?,
             client: self.client()?,
-            user: match self.flag()? {
-                true => Some(self.text()?.into()),
-                false => None,
-            },
+            user: self.user()?,
             wait: u32::try_from(self.number()?).map_err(|_| WireError::Field("wait"))?,
         })
     }

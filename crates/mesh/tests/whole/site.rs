@@ -126,10 +126,14 @@ impl Federation for Seam {
         (WALL + self.now.load(Ordering::Relaxed)) / 1000
     }
 
-    fn arrived(&self, client_id: &str, clean: bool, since: Option<u64>) -> u64 {
+    fn arrived(&self, client_id: &str, user: Option<&str>, clean: bool, since: Option<u64>) -> u64 {
         let at = since.unwrap_or_else(|| self.next_arrival());
-        let client = client_id.into();
-        self.tell(Input::Arrived(Arrival { client, at, clean }));
+        self.tell(Input::Arrived(Arrival {
+            client: client_id.into(),
+            user: user.map(Into::into),
+            at,
+            clean,
+        }));
         at
     }
 
@@ -568,9 +572,16 @@ impl Running {
                 self.shard.link_forget(peer.as_str(), now);
             }
             Order::Arrived(arrivals) => {
-                for Arrival { client, at, clean } in arrivals {
+                for Arrival {
+                    client,
+                    user,
+                    at,
+                    clean,
+                } in arrivals
+                {
                     self.seam.heard_arrival(at);
-                    self.shard.arrived_elsewhere(&client, at, clean, now);
+                    self.shard
+                        .user_arrived_elsewhere(&client, user.as_deref(), (at, clean), now);
                 }
             }
             Order::Will { will, own } => {

@@ -92,7 +92,10 @@ pub enum UpgradeError {
     #[error("the path is not this listener's")]
     Path,
     /// The page that opens the connection is from an origin that is not allowed. Answered with 403.
-    #[error("the page's origin {0:?} is not among the listener's allowed ones")]
+    #[error(
+        "a page of the origin {0:?} may not connect here; the operator can list it in the \
+         listener's websocket_origins"
+    )]
     Origin(String),
     /// An ordinary HTTP request, or another WebSocket version than 13. Answered with 426.
     #[error("no upgrade to WebSocket version 13")]

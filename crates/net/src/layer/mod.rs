@@ -13,16 +13,14 @@ mod proxy;
 mod tls;
 mod websocket;
 
-use std::net::SocketAddr;
-
 use rustls::ClientConnection;
 use rustls_pki_types::CertificateDer;
 
 use crate::tls::TlsAcceptor;
 
 pub use error::{FrameError, LayerError, ProxyError, UpgradeError};
-pub use proxy::MAX_PROXY_BYTES;
-pub use websocket::{MAX_UPGRADE_BYTES, WebSocketOptions};
+pub use proxy::{ClientAddress, MAX_PROXY_BYTES};
+pub use websocket::{MAX_UPGRADE_BYTES, Origins, WebSocketOptions};
 
 use proxy::{Proxied, ProxyReader};
 use tls::Tls;
@@ -247,6 +245,12 @@ impl Layer {
         }
     }
 
+    /// Where the client is, as far as it is known by now.
+    pub(crate) fn client_address(&self) -> ClientAddress {
+        let proxied = self.proxied.as_ref();
+        proxied.map_or(ClientAddress::Socket, |it| it.client)
+    }
+
     /// What the handshakes told about the peer. Complete once [`Layer::established`]; it parses the
     /// client certificate, so ask once.
     pub fn peer(&self) -> PeerInfo {
@@ -266,8 +270,8 @@ impl Layer {
 /// header claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// The client's address according to the PROXY header. `None`: the socket's address is right.
-    pub address: Option<SocketAddr>,
+    /// Where the client is according to the PROXY header.
+    pub client: ClientAddress,
     /// Common name of the verified client certificate (the first one; not empty, without NUL).
     pub common_name: Option<String>,
     /// Subject of the verified client certificate as OpenSSL's `-nameopt RFC2253` prints it, which

@@ -23,10 +23,33 @@ const TEXT: &[u8; 6] = b"PROXY ";
 /// The longest version 1 header with its line end.
 const MAX_TEXT_BYTES: usize = 107;
 
+/// Where a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientAddress {
+    /// Where the socket leads: it was opened by the client, or by the proxy for itself.
+    #[default]
+    Socket,
+    /// The proxy told.
+    Told(SocketAddr),
+    /// Behind the proxy, which does not tell where.
+    Untold,
+}
+
+impl ClientAddress {
+    /// The address, unless the proxy does not tell it; `socket` is that of the socket.
+    pub(crate) fn known(self, socket: SocketAddr) -> Option<SocketAddr> {
+        match self {
+            Self::Socket => Some(socket),
+            Self::Told(address) => Some(address),
+            Self::Untold => None,
+        }
+    }
+}
+
 /// What a PROXY header told.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
-    source: Option<SocketAddr>,
+    pub(super) client: ClientAddress,
     tls: Option<ProxiedTls>,
 }
 
@@ -41,7 +64,7 @@ struct ProxiedTls {
 
 impl Proxied {
     pub(super) fn describe(&self, info: &mut PeerInfo) {
-        info.address = self.source;
+        info.client = self.client;
         if let Some(tls) = &self.tls {
             // A proxy may leave the version out, but the connection was encrypted.
             info.tls_version = Some(tls.version.clone().unwrap_or_else(|| "TLS".to_owned()));
@@ -128,10 +151,16 @@ fn parse(header: &[u8]) -> Result<Proxied, ProxyError> {
     if used != header.len() {
         return Err(ProxyError::Malformed);
     }
-    // Without an address (LOCAL: the proxy's own health check; or an unknown family) the socket's
-    // address is right and the values say nothing about a client.
+    // Without an address the values say nothing about a client: it is the proxy itself (LOCAL: a
+    // health check), or somebody behind it of an unknown family.
     let Some(address) = parsed.proxied_address() else {
-        return Ok(Proxied::default());
+        return Ok(Proxied {
+            client: match is_local(header) {
+                true => ClientAddress::Socket,
+                false => ClientAddress::Untold,
+            },
+            tls: None,
+        });
     };
     let mut authority = None;
     let mut ssl = None;
@@ -169,7 +198,17 @@ fn parse(header: &[u8]) -> Result<Proxied, ProxyError> {
         _ => None,
     };
     Ok(Proxied {
-        source: Some(address.source),
+        client: ClientAddress::Told(address.source),
         tls,
     })
+}
+
+/// Whether the proxy says that it has opened a connection for itself, which version 1 cannot.
+fn is_local(header: &[u8]) -> bool {
+    const COMMAND: u8 = 0x0f;
+    const LOCAL: u8 = 0;
+    header.starts_with(SIGNATURE)
+        && header
+            .get(SIGNATURE.len())
+            .is_some_and(|it| it & COMMAND == LOCAL)
 }

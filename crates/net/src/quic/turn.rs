@@ -15,7 +15,7 @@ use super::link::{Link, Read, Unproven, rest_of};
 use super::mail::{Key, QuicMail};
 use super::options::count;
 use super::output::QUEUE;
-use crate::acceptor::is_loopback;
+use crate::layer::ClientAddress;
 use crate::mailbox::Mail;
 use crate::overrun::Piece;
 use crate::udp::socket::CLASSES;
@@ -230,9 +230,7 @@ impl Worker {
             peer: Some(peer),
             local,
             listener: listener.index,
-            allow_anonymous: policy
-                .allow_anonymous
-                .unwrap_or_else(|| is_loopback(peer.ip())),
+            allow_anonymous: policy.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
             identity: None,
             nonce,
             refuse: policy.refuse,

@@ -20,7 +20,7 @@ use super::remote::{Credit, Queued, UNDER_WAY, UdpMail};
 use super::socket::{CLASSES, SendBatch, path_capacity};
 use super::waiting::Waiting;
 use super::{Listener, TURN, since_origin};
-use crate::acceptor::is_loopback;
+use crate::layer::ClientAddress;
 use crate::mailbox::{Mail, Mailbox};
 use crate::overrun::Piece;
 use crate::worker::{State, Worker};
@@ -127,8 +127,8 @@ impl Worker {
             local: listener.sockets.destination(path.local),
             listener: listener.index,
             allow_anonymous: policy
-                .allow_anonymous
-                .unwrap_or_else(|| is_loopback(path.remote.ip())),
+                .anonymous
+                .lets_in(path.remote.ip(), ClientAddress::Socket),
             identity: None,
             nonce,
             refuse: policy.refuse,

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use proptest::prelude::*;
-use punctual_net::layer::{Layer, LayerConfig, LayerError, MAX_PROXY_BYTES, PeerInfo, ProxyError};
+use punctual_net::layer::{
+    ClientAddress, Layer, LayerConfig, LayerError, MAX_PROXY_BYTES, PeerInfo, ProxyError,
+};
 
 use crate::support::{config, feed};
 
@@ -92,7 +94,7 @@ fn both_versions_tell_the_address() {
     ] {
         let peer = told(&header);
         let expected = PeerInfo {
-            address: Some(address),
+            client: ClientAddress::Told(address),
             ..PeerInfo::default()
         };
         assert_eq!(peer, expected);
@@ -100,16 +102,24 @@ fn both_versions_tell_the_address() {
 }
 
 #[test]
-fn headers_without_a_client_leave_the_address_alone() {
-    for header in [
-        version_2(LOCAL, UNSPECIFIED, &[]),
-        version_2(LOCAL, TCP4, &[ADDRESSES_4, &ssl(7, 0)]),
-        version_2(PROXY, UNSPECIFIED, &[]),
-        version_2(PROXY, UNSPECIFIED, &[&ssl(7, 0)]),
-        b"PROXY UNKNOWN\r\n".to_vec(),
-        b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n".to_vec(),
+fn a_header_without_an_address_tells_whether_it_is_the_proxy_itself() {
+    let (proxy, untold) = (ClientAddress::Socket, ClientAddress::Untold);
+    for (header, client) in [
+        (version_2(LOCAL, UNSPECIFIED, &[]), proxy),
+        (version_2(LOCAL, TCP4, &[ADDRESSES_4, &ssl(7, 0)]), proxy),
+        (version_2(PROXY, UNSPECIFIED, &[]), untold),
+        (version_2(PROXY, UNSPECIFIED, &[&ssl(7, 0)]), untold),
+        (b"PROXY UNKNOWN\r\n".to_vec(), untold),
+        (
+            b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n".to_vec(),
+            untold,
+        ),
     ] {
-        assert_eq!(told(&header), PeerInfo::default(), "{header:x?}");
+        let expected = PeerInfo {
+            client,
+            ..PeerInfo::default()
+        };
+        assert_eq!(told(&header), expected, "{header:x?}");
     }
 }
 

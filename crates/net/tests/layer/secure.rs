@@ -1,6 +1,8 @@
 //! All layers on one another: PROXY header, TLS, WebSocket.
 
-use punctual_net::layer::{FrameError, Layer, LayerConfig, LayerError, WebSocketOptions};
+use punctual_net::layer::{
+    ClientAddress, FrameError, Layer, LayerConfig, LayerError, WebSocketOptions,
+};
 use punctual_net::tls::{ClientCertificates, TlsAcceptor};
 
 use crate::proxy::{LOCAL, PROXY, version_2};
@@ -121,9 +123,9 @@ fn our_tls_goes_before_what_the_proxy_claims() {
     for (header, address) in [
         (
             version_2(PROXY, 0x11, &[addresses, claim]),
-            Some("192.0.2.7:50000"),
+            ClientAddress::Told("192.0.2.7:50000".parse().unwrap()),
         ),
-        (version_2(LOCAL, 0x00, &[]), None),
+        (version_2(LOCAL, 0x00, &[]), ClientAddress::Socket),
     ] {
         let mut layer = secure(&acceptor, true);
         let mut client = TlsClient::new(&pki.client(Some("robot-7")));
@@ -134,10 +136,7 @@ fn our_tls_goes_before_what_the_proxy_claims() {
         client.talk(&mut layer, 11).unwrap();
         assert!(layer.established());
         let peer = layer.peer();
-        assert_eq!(
-            peer.address,
-            address.map(|address| address.parse().unwrap())
-        );
+        assert_eq!(peer.client, address);
         assert_eq!(peer.common_name.as_deref(), Some("robot-7"));
         assert_eq!(peer.subject.as_deref(), Some("CN=robot-7"));
     }

@@ -1,6 +1,6 @@
 //! TLS between a rustls client and the layer.
 
-use punctual_net::layer::{LayerError, PeerInfo};
+use punctual_net::layer::{ClientAddress, LayerError, PeerInfo};
 use punctual_net::tls::{
     ClientAuthority, ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions,
 };
@@ -53,8 +53,8 @@ fn both_versions_are_spoken_and_told() {
         assert_eq!(peer.server_name.as_deref(), Some("localhost"));
         assert!(peer.cipher.unwrap().starts_with(cipher));
         assert_eq!(
-            (peer.common_name, peer.subject, peer.address),
-            (None, None, None)
+            (peer.common_name, peer.subject, peer.client),
+            (None, None, ClientAddress::Socket)
         );
     }
 }

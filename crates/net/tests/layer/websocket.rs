@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use punctual_net::layer::{
-    FrameError, Layer, LayerConfig, LayerError, MAX_UPGRADE_BYTES, UpgradeError, WebSocketOptions,
+    FrameError, Layer, LayerConfig, LayerError, MAX_UPGRADE_BYTES, Origins, UpgradeError,
+    WebSocketOptions,
 };
 use tungstenite::handshake::client::generate_request;
 use tungstenite::protocol::Role;
@@ -24,7 +25,6 @@ pub(crate) const REQUEST: &str = "GET /mqtt HTTP/1.1\r\n\
     Upgrade: websocket\r\n\
     Connection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-    Origin: http://example.com\r\n\
     Sec-WebSocket-Protocol: mqtt\r\n\
     Sec-WebSocket-Version: 13\r\n\r\n";
 
@@ -167,24 +167,53 @@ fn the_listener_may_name_a_path() {
 fn the_listener_may_name_origins() {
     let origins = |origin: &str| {
         listener(WebSocketOptions {
-            origins: Some([origin.to_owned()].into()),
+            origins: Origins {
+                listed: [origin.to_owned()].into(),
+                names: false,
+            },
             ..WebSocketOptions::default()
         })
     };
-    let fed = feed(&mut origins("http://EXAMPLE.com"), REQUEST.as_bytes(), 9);
+    let page = REQUEST.replace("Upgrade:", "Origin: http://example.com\r\nUpgrade:");
+    let fed = feed(&mut origins("http://EXAMPLE.com"), page.as_bytes(), 9);
     assert_eq!(fed.error, None);
-    let no_browser = REQUEST.replace("Origin: http://example.com\r\n", "");
-    let fed = feed(
-        &mut origins("https://factory.example"),
-        no_browser.as_bytes(),
-        9,
-    );
-    assert_eq!(fed.error, None);
-    let twice = REQUEST.replace("Origin:", "Origin: https://factory.example\r\nOrigin:");
-    for request in [REQUEST, &twice] {
+    let mut factory = origins("https://factory.example");
+    let fed = feed(&mut factory, REQUEST.as_bytes(), 9);
+    assert_eq!(fed.error, None, "no browser");
+    let twice = page.replace("Origin:", "Origin: https://factory.example\r\nOrigin:");
+    for request in [&page, &twice] {
         let (head, error) = refused(&mut origins("https://factory.example"), request);
         assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
         assert!(matches!(error, UpgradeError::Origin(_)));
+    }
+}
+
+#[test]
+fn pages_from_elsewhere_are_refused_unless_they_are_listed() {
+    let page = |host: &str, origin: &str| {
+        let request = REQUEST.replace("server.example.com", host);
+        request.replace("Upgrade:", &format!("Origin: {origin}\r\nUpgrade:"))
+    };
+    for (host, origin) in [
+        ("127.0.0.1:8083", "https://evil.example"),
+        ("rebound.evil.example:8083", "https://evil.example"),
+        // A name that was made to lead here after the page was loaded.
+        (
+            "rebound.evil.example:8083",
+            "http://rebound.evil.example:8083",
+        ),
+        ("127.0.0.1:8083", "null"),
+    ] {
+        let (head, error) = refused(&mut any_path(), &page(host, origin));
+        assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+        assert!(error.to_string().contains("websocket_origins"), "{error}");
+    }
+    for (host, origin) in [
+        ("127.0.0.1:8083", "http://127.0.0.1:8083"),
+        ("localhost:8083", "http://localhost:8083"),
+    ] {
+        let fed = feed(&mut any_path(), page(host, origin).as_bytes(), 9);
+        assert_eq!(fed.error, None, "{origin}");
     }
 }
 

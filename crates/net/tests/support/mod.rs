@@ -4,7 +4,8 @@ use punctual_broker::{Config, Nanos};
 use punctual_net::layer::LayerConfig;
 use punctual_net::marking::Marking;
 use punctual_net::{
-    AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, ServerOptions, TcpOptions, UdpOptions,
+    AcceptPolicy, Anonymous, Identity, ListenerOptions, ListenerPolicy, ServerOptions, TcpOptions,
+    UdpOptions,
 };
 
 /// Everything as it comes, with a UDP and a TCP listener, in this order.
@@ -14,7 +15,7 @@ pub(crate) fn options(udp: UdpOptions) -> ServerOptions {
         policy: ListenerPolicy {
             layer: LayerConfig::default(),
             identity: Identity::None,
-            allow_anonymous: None,
+            anonymous: Anonymous::Local,
             refuse: None,
             max_connections: usize::MAX,
         },

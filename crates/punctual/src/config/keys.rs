@@ -57,6 +57,20 @@ words! {
 }
 
 words! {
+    /// Which client identifiers a user may use.
+    IdentifierRule {
+        /// Any that no session of another user has.
+        Owner = "owner",
+        /// The user name.
+        User = "user",
+        /// The user name, alone or with a colon and anything behind it.
+        Prefix = "prefix",
+        /// Any; a session of another user ends.
+        Any = "any",
+    }
+}
+
+words! {
     /// The oldest version of TLS that is spoken.
     TlsVersion {
         /// TLS 1.2 and 1.3.
@@ -229,7 +243,8 @@ section! {
         durability: Option<Durable> = None, example "\"sync\"", since "0.4", Restart;
         /// Who may connect without a user name. "auto": clients on this machine
         /// as long as auth.password_file is not set, and nobody once it is.
-        /// "loopback": clients on this machine. true: everybody. false: nobody.
+        /// "loopback": clients on this machine. true: everybody. false: nobody. A
+        /// client behind a proxy is where the proxy says (proxy_protocol).
         allow_anonymous: Anonymous = Anonymous::Auto, since "0.1", Reload;
         /// What happens to messages of clients of this listener whose requirement
         /// is rejected, if not what admission.rejected says. Rights of their users
@@ -237,10 +252,15 @@ section! {
         rejected: Option<Rejected> = None, example "\"refuse\"", since "0.3", Reload;
         /// Whether a proxy in front sends a PROXY protocol header (version 1 or 2)
         /// with the client's own address. Connections without it are closed. The
-        /// header is believed: let nobody but the proxy reach the listener.
+        /// header is believed: let nobody but the proxy reach the listener. Whether a
+        /// client is on this machine is decided by the header and by the proxy's
+        /// address.
         proxy_protocol: bool = false, since "0.1", Reload;
-        /// Origins whose pages may open WebSockets. Without it all may; clients
-        /// that are no browsers always may.
+        /// Origins whose pages may open WebSockets, besides those that come from
+        /// here: from the address or localhost that the browser connects to, or where
+        /// nobody may connect without a user name, from any name that it connects
+        /// to. "*" for all. Clients that are no browsers always may. Others are
+        /// answered with 403.
         websocket_origins: Option<Vec<String>> = None,
             example "[\"https://factory.example\"]", since "0.1", Reload;
         /// The server's certificate and the intermediate ones, PEM. Needed by
@@ -366,6 +386,14 @@ section! {
         /// pattern). Without it every client may use every topic.
         acl_file: Option<PathBuf> = None, example "\"/etc/punctual/acl\"",
             since "0.1", Reload;
+        /// Which client identifiers a user may use. "owner": any, unless there is a
+        /// session of another user with it. "user": the user name alone. "prefix":
+        /// the user name, alone or followed by a colon and anything else. "any": a
+        /// session of another user ends, with all messages that wait in it. Clients
+        /// without a user name count as one user, and with "user" and "prefix" use
+        /// identifiers that are assigned to them. Others are refused (reason 0x85,
+        /// Client Identifier not valid).
+        client_id: IdentifierRule = IdentifierRule::Owner, since "0.5", Reload;
     }
 }
 

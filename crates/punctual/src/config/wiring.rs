@@ -4,9 +4,9 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use punctual_broker::{
-    Admission as BrokerAdmission, Bound, Class, Config as Broker, Discipline, DurabilityPolicy,
-    Enqueue, LaneLimits, Limits as BrokerLimits, Nanos, Overflow, Policing, QueueFull, Shares,
-    UrgencyRule,
+    Admission as BrokerAdmission, Bound, Class, ClientIds, Config as Broker, Discipline,
+    DurabilityPolicy, Enqueue, LaneLimits, Limits as BrokerLimits, Nanos, Overflow, Policing,
+    QueueFull, Shares, UrgencyRule,
 };
 use punctual_manager::{Service, Settings, Star};
 use punctual_model::network::Document;
@@ -22,8 +22,8 @@ use super::Config;
 use super::address::Transport;
 use super::durability::DurableRule;
 use super::keys::{
-    Admission, Cookie, EgressEnqueue, EgressOverflow, EgressPolicy, Listener, PolicingAction,
-    Rejected, Seal, TlsVersion, WhenFull,
+    Admission, Cookie, EgressEnqueue, EgressOverflow, EgressPolicy, IdentifierRule, Listener,
+    PolicingAction, Rejected, Seal, TlsVersion, WhenFull,
 };
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
@@ -91,6 +91,12 @@ impl Config {
             subscription_ids_available: self.mqtt.subscription_identifiers,
             server_keep_alive: self.mqtt.keep_alive.and_then(whole_seconds),
             assign_client_ids: self.mqtt.empty_client_id,
+            client_ids: match self.auth.client_id {
+                IdentifierRule::Owner => ClientIds::Owner,
+                IdentifierRule::User => ClientIds::User,
+                IdentifierRule::Prefix => ClientIds::Prefix,
+                IdentifierRule::Any => ClientIds::Any,
+            },
             response_information: self.mqtt.response_information.clone(),
             check_passwords: self.auth.password_file.is_some(),
             discipline: match self.egress.policy {

@@ -7,7 +7,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use punctual_net::layer::LayerConfig;
-use punctual_net::{AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, ServerOptions};
+use punctual_net::{
+    AcceptPolicy, Anonymous, Identity, ListenerOptions, ListenerPolicy, ServerOptions,
+};
 
 use super::*;
 
@@ -19,7 +21,7 @@ fn server() -> Server {
             policy: ListenerPolicy {
                 layer: LayerConfig::default(),
                 identity: Identity::None,
-                allow_anonymous: None,
+                anonymous: Anonymous::Local,
                 refuse: None,
                 max_connections: usize::MAX,
             },

@@ -859,8 +859,9 @@ impl Keeper {
             self.seam.heard_arrival(last);
         }
         self.all_shards(move |shard, now| {
-            for Arrival { client, at, clean } in &arrivals {
-                shard.arrived_elsewhere(client, *at, *clean, now);
+            for arrival in &arrivals {
+                let (user, when) = (arrival.user.as_deref(), (arrival.at, arrival.clean));
+                shard.user_arrived_elsewhere(&arrival.client, user, when, now);
             }
         });
     }

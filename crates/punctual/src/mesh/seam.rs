@@ -197,10 +197,14 @@ impl Federation for Seam {
         since.map_or(0, |since| since.as_micros() as u64)
     }
 
-    fn arrived(&self, client_id: &str, clean: bool, since: Option<u64>) -> u64 {
+    fn arrived(&self, client_id: &str, user: Option<&str>, clean: bool, since: Option<u64>) -> u64 {
         let at = since.unwrap_or_else(|| self.next_arrival());
-        let client = client_id.into();
-        self.tell(Input::Arrived(Arrival { client, at, clean }));
+        self.tell(Input::Arrived(Arrival {
+            client: client_id.into(),
+            user: user.map(Into::into),
+            at,
+            clean,
+        }));
         at
     }
 

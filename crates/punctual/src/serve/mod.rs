@@ -15,10 +15,11 @@ use std::thread;
 
 use punctual_model::Condition;
 use punctual_net::huge_pages;
-use punctual_net::layer::{LayerConfig, WebSocketOptions};
+use punctual_net::layer::{LayerConfig, Origins, WebSocketOptions};
 use punctual_net::tls::TlsAcceptor;
 use punctual_net::{
-    AcceptPolicy, Identity, ListenerOptions, ListenerPolicy, Server, ServerOptions,
+    AcceptPolicy, Anonymous as AnonymousPolicy, Identity, ListenerOptions, ListenerPolicy, Server,
+    ServerOptions,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -298,6 +299,11 @@ pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPol
         }
         _ => None,
     };
+    let anonymous = match listener.anonymous(&config.auth) {
+        Anonymous::Auto | Anonymous::Loopback => AnonymousPolicy::Local,
+        Anonymous::Everybody => AnonymousPolicy::Everybody,
+        Anonymous::Nobody => AnonymousPolicy::Nobody,
+    };
     let path = &listener.address.path;
     let websocket = listener
         .address
@@ -305,7 +311,14 @@ pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPol
         .is_websocket()
         .then(|| WebSocketOptions {
             path: (!path.is_empty()).then(|| path.as_str().into()),
-            origins: listener.websocket_origins.clone().map(Into::into),
+            origins: Origins {
+                listed: listener
+                    .websocket_origins
+                    .clone()
+                    .unwrap_or_default()
+                    .into(),
+                names: anonymous == AnonymousPolicy::Nobody,
+            },
         });
     Ok(ListenerPolicy {
         layer: LayerConfig {
@@ -318,11 +331,7 @@ pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPol
         } else {
             Identity::None
         },
-        allow_anonymous: match listener.anonymous(&config.auth) {
-            Anonymous::Auto | Anonymous::Loopback => None,
-            Anonymous::Everybody => Some(true),
-            Anonymous::Nobody => Some(false),
-        },
+        anonymous,
         refuse: listener.refuses(),
         max_connections: match listener.max_connections {
             Limit::At(n) => n as usize,

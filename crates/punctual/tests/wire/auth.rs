@@ -51,6 +51,12 @@ fn a_broken_auth_closes() {
     each_is_an_error(V5, MALFORMED, &cases);
 }
 
+/// Mosquitto's format $7$: PBKDF2 of `secret`, 101 rounds of HMAC-SHA-512.
+pub(crate) const SECRET: &str = concat!(
+    "$7$101$c2FsdHNhbHRzYWx0$Hd71hnNoKcARd6Fkl1rUE+opfs3V78ZJB2AgXXC1",
+    "kaKQiWfi5S5qX7D1mY5b+bIzvyidWMnS8VA+YAsAygq9EA==",
+);
+
 /// A broker whose only user `wire` has the password `secret`, may write and
 /// read `open/#`, and nothing else.
 fn guarded() -> Option<(Broker, tempfile::TempDir)> {
@@ -59,12 +65,16 @@ fn guarded() -> Option<(Broker, tempfile::TempDir)> {
 
 /// A broker with that ACL file and further configuration, for the users `wire` and
 /// `loud` with the password `secret`.
-fn guarded_by(acl_file: &str, more: &str) -> Option<(Broker, tempfile::TempDir)> {
-    // mosquitto's format $7$: PBKDF2 of `secret`, 101 rounds of HMAC-SHA-512.
-    const SECRET: &str = concat!(
-        "$7$101$c2FsdHNhbHRzYWx0$Hd71hnNoKcARd6Fkl1rUE+opfs3V78ZJB2AgXXC1",
-        "kaKQiWfi5S5qX7D1mY5b+bIzvyidWMnS8VA+YAsAygq9EA==",
-    );
+pub(crate) fn guarded_by(acl_file: &str, more: &str) -> Option<(Broker, tempfile::TempDir)> {
+    guarded_with(acl_file, more, "")
+}
+
+/// Like [`guarded_by`], with further keys of the section `[auth]`.
+pub(crate) fn guarded_with(
+    acl_file: &str,
+    more: &str,
+    auth: &str,
+) -> Option<(Broker, tempfile::TempDir)> {
     let dir = tempfile::tempdir().expect("a directory for the files");
     let passwd = dir.path().join("passwd");
     let acl = dir.path().join("acl");
@@ -72,7 +82,7 @@ fn guarded_by(acl_file: &str, more: &str) -> Option<(Broker, tempfile::TempDir)>
     std::fs::write(&passwd, users).expect("write the password file");
     std::fs::write(&acl, acl_file).expect("write the ACL file");
     let config = format!(
-        "{more}[auth]\npassword_file = {:?}\nacl_file = {:?}\n",
+        "{more}[auth]\n{auth}password_file = {:?}\nacl_file = {:?}\n",
         passwd.display().to_string(),
         acl.display().to_string(),
     );

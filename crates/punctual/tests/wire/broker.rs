@@ -12,7 +12,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
@@ -31,7 +31,7 @@ pub(crate) struct Broker {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Log(Arc<(Mutex<Vec<String>>, Condvar)>);
 
 struct Process {
     child: Child,
@@ -46,8 +46,9 @@ impl Broker {
         SHARED.get_or_init(|| external().unwrap_or_else(spawn_for_process))
     }
 
-    /// A broker with this TOML config; nothing (the test is to be skipped)
-    /// when the tests run against a broker that they did not start.
+    /// A broker with this TOML config, in which the first listener is for TCP if it names any;
+    /// nothing (the test is to be skipped) when the tests run against a broker that they did not
+    /// start.
     pub(crate) fn with_config(config: &str) -> Option<Self> {
         if external().is_some() {
             eprintln!("skipped: needs a broker with its own config");
@@ -56,7 +57,7 @@ impl Broker {
         let mut file = NamedTempFile::with_suffix(".toml").expect("create the config file");
         file.write_all(config.as_bytes())
             .expect("write the config file");
-        Some(spawn(Some(file)))
+        Some(spawn(Some(file), !config.contains("[[listener]]")))
     }
 
     /// Its TCP listener.
@@ -108,15 +109,29 @@ impl Drop for Process {
 impl Log {
     /// The last lines.
     pub(crate) fn tail(&self) -> String {
-        let lines = self.0.lock().expect("no panic while holding the log");
+        let lines = self.lines();
         lines[lines.len().saturating_sub(TAIL)..].join("\n")
     }
 
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.0.lock().expect("no panic while holding the log")
+    }
+
     fn push(&self, line: String) {
-        self.0
-            .lock()
-            .expect("no panic while holding the log")
-            .push(line);
+        self.lines().push(line);
+        self.0.1.notify_all();
+    }
+
+    /// Waits for a line with these words behind the first `from` lines.
+    #[track_caller]
+    pub(crate) fn until(&self, from: usize, words: &str) {
+        let is_said = |lines: &Vec<String>| lines[from..].iter().any(|line| line.contains(words));
+        let waited = self
+            .0
+            .1
+            .wait_timeout_while(self.lines(), START, |it| !is_said(it));
+        let (lines, _) = waited.expect("no panic while holding the log");
+        assert!(is_said(&lines), "not said: {words:?}\n{}", lines.join("\n"));
     }
 }
 
@@ -142,7 +157,7 @@ fn address_in(variable: &str) -> Option<SocketAddr> {
 fn spawn_for_process() -> Broker {
     let (send, receive) = channel();
     std::thread::spawn(move || {
-        let mut broker = spawn(None);
+        let mut broker = spawn(None, true);
         let _process = broker.process.take();
         let _ = send.send(broker);
         loop {
@@ -152,17 +167,21 @@ fn spawn_for_process() -> Broker {
     receive.recv().expect("the broker starts")
 }
 
-fn spawn(config: Option<NamedTempFile>) -> Broker {
+fn spawn(config: Option<NamedTempFile>, listens: bool) -> Broker {
     let Some(program) = option_env!("CARGO_BIN_EXE_punctual") else {
         panic!("PUNCTUAL_TEST_BROKER names the broker where cargo does not");
     };
     let mut command = Command::new(program);
     command
-        .args(["serve", "--listen", "tcp://127.0.0.1:0"])
-        .args(["--listen", "ws://127.0.0.1:0", "--http", "off"])
+        .args(["serve", "--http", "off"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
+    if listens {
+        command
+            .args(["--listen", "tcp://127.0.0.1:0"])
+            .args(["--listen", "ws://127.0.0.1:0"]);
+    }
     if let Some(file) = &config {
         command.arg("--config").arg(file.path());
     }
@@ -182,7 +201,7 @@ fn spawn(config: Option<NamedTempFile>) -> Broker {
         _config: config,
     };
     let (mut tcp, mut ws) = (None, None);
-    while tcp.is_none() || ws.is_none() {
+    while tcp.is_none() || ws.is_none() && listens {
         let url = lines.recv_timeout(START).unwrap_or_else(|_| {
             panic!(
                 "the listeners do not come up; the broker says:\n{}",
@@ -190,7 +209,7 @@ fn spawn(config: Option<NamedTempFile>) -> Broker {
             )
         });
         match url.split_once("://") {
-            Some(("tcp", address)) => tcp = Some(socket_address(address)),
+            Some(("tcp" | "tls", address)) => tcp = Some(socket_address(address)),
             Some(("ws", address)) => ws = Some(socket_address(address)),
             _ => panic!("a listener nobody asked for: {url}"),
         }

@@ -174,6 +174,11 @@ fn handshake(tcp: &mut TcpStream, protocols: &str) -> (String, Vec<u8>) {
          Sec-WebSocket-Version: 13\r\n{protocols}\r\n"
     );
     tcp.write_all(request.as_bytes()).expect("send the request");
+    head(tcp)
+}
+
+/// The head of a response in lower case, with what came behind it.
+pub(crate) fn head(tcp: &mut TcpStream) -> (String, Vec<u8>) {
     tcp.set_read_timeout(Some(Duration::from_secs(5)))
         .expect("set the read deadline");
     let mut bytes = Vec::new();

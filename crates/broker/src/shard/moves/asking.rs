@@ -24,7 +24,7 @@ impl Shard {
     pub fn sought(&self, client_id: &str, user: Option<&str>, number: u64) -> Option<(u64, bool)> {
         let session = self.hub.sessions.get(self.hub.session_named(client_id)?)?;
         // What waits for one user is not for another who uses the same identifier.
-        let is_foreign = session.username.is_some() && session.username.as_deref() != user;
+        let is_foreign = session.username.as_deref() != user;
         let goes_later = session.leaving.as_ref().is_some_and(|it| it.at > number);
         let whole = session.is_whole();
         let is_here = session.arrived > number && !whole || session.is_transient() || goes_later;

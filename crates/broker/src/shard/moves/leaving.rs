@@ -47,7 +47,7 @@ impl Shard {
         let has = self.sought(client, user, at);
         if at == 0 || has.is_none_or(|(arrived, _)| arrived > at) {
             let session = slot.and_then(|slot| self.hub.sessions.get(slot));
-            let own = session.filter(|it| it.username.is_none() || it.username.as_deref() == user);
+            let own = session.filter(|it| it.username.as_deref() == user);
             let newer = own.filter(|it| at == 0 || it.arrived > at);
             let letter = match newer {
                 Some(session) if session.unheard && at != 0 => {

@@ -1205,11 +1205,11 @@ fn what_waits_for_one_user_is_for_no_other() {
         commit(&mut again, &mut store);
         let left = leaving(&mut again, taken);
         assert_eq!(left.contains(&PacketType::Publish), gets, "{user:?}");
-        // And so after the next start.
+        // Others cannot take it from her, and so after the next start.
         let mut third = restored(&mut store);
         let kept = connect_as(&mut third, "kept", Some("her"), 100);
         commit(&mut third, &mut store);
         let left = leaving(&mut third, kept);
-        assert_eq!(left.contains(&PacketType::Publish), gets, "{user:?}");
+        assert!(left.contains(&PacketType::Publish), "{user:?}");
     }
 }

@@ -110,15 +110,10 @@ fn accept(
     {
         return Err(UpgradeError::NotUpgrade);
     }
-    if let Some(allowed) = &options.origins {
-        let known = |origin: &&str| {
-            allowed
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(origin))
-        };
-        if let Some(origin) = headers.all("Origin").find(|origin| !known(origin)) {
-            return Err(UpgradeError::Origin(origin.to_owned()));
-        }
+    let host = headers.only("Host");
+    let mut pages = headers.all("Origin");
+    if let Some(origin) = pages.find(|origin| !options.origins.allow(origin, host)) {
+        return Err(UpgradeError::Origin(origin.to_owned()));
     }
     let key = headers.only("Sec-WebSocket-Key").ok_or(UpgradeError::Key)?;
     if STANDARD.decode(key).map(|key| key.len()) != Ok(16) {

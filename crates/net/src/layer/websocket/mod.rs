@@ -7,10 +7,12 @@
 
 mod frame;
 mod handshake;
+mod origin;
 
 use std::sync::Arc;
 
 pub use handshake::MAX_UPGRADE_BYTES;
+pub use origin::Origins;
 
 use super::{FrameError, LayerError, Received};
 use frame::{Event, FrameHeader, FrameReader, write_close, write_pong};
@@ -25,9 +27,8 @@ pub struct WebSocketOptions {
     /// The path that clients have to ask for, such as `/mqtt`; a query after it is ignored.
     /// `None`: any path, as mosquitto does.
     pub path: Option<Arc<str>>,
-    /// Origins (`https://factory.example`) whose pages may connect; compared without case. `None`:
-    /// all. Clients that send no `Origin`, thus are no browsers, always may.
-    pub origins: Option<Arc<[String]>>,
+    /// Pages that may connect. Clients that send no `Origin`, thus are no browsers, always may.
+    pub origins: Origins,
 }
 
 #[derive(Debug)]

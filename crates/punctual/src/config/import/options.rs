@@ -257,7 +257,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ),
     (
         "use_username_as_clientid",
-        None("use `pattern` lines with %u in the ACL file instead"),
+        None("set auth.client_id = \"user\", and let clients use their user name as identifier"),
     ),
     ("user", None("start the service as that user")),
     ("username", None(BRIDGE)),
