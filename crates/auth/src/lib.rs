@@ -14,8 +14,10 @@
 pub mod acl;
 mod error;
 pub mod passwd;
+mod remembered;
 pub mod topic;
 
 pub use acl::{Acl, ClientAcl, RtRights};
 pub use error::FileError;
 pub use passwd::{PasswordFile, Verdict, check_user_name, hash_argon2id};
+pub use remembered::Remembered;

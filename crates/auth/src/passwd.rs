@@ -175,6 +175,20 @@ impl PasswordFile {
         true
     }
 
+    /// Whether a user is in both files with the same hash, so that a password that one has accepted is
+    /// the other's, too.
+    pub fn agrees_with(&self, other: &Self, user: &str) -> bool {
+        let own = self.hash_of(user);
+        own.is_some() && own == other.hash_of(user)
+    }
+
+    fn hash_of(&self, user: &str) -> Option<&str> {
+        match self.lines.get(*self.index.get(user)?)? {
+            Line::Entry { hash, .. } => Some(hash),
+            Line::Verbatim(_) => None,
+        }
+    }
+
     fn stored(&self, line: usize) -> Option<&StoredHash> {
         match self.lines.get(line)? {
             Line::Entry { stored, .. } => Some(stored),

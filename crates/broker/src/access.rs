@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::UrgencyRights;
 use crate::federation::LINK_PREFIX;
@@ -49,6 +50,26 @@ pub struct FlowQuota {
     pub max_flows: Option<u32>,
     /// Bits per second on the wire.
     pub max_bandwidth: Option<u64>,
+}
+
+/// By what clients have proven who they are: the password of a user, a certificate. All that were
+/// let in by one have the same.
+#[derive(Debug, Default)]
+pub struct Credential {
+    revoked: AtomicBool,
+}
+
+impl Credential {
+    /// It proves nothing any more. Whoever was let in by it is disconnected once
+    /// [`crate::Shard::access_changed`] was called, and nobody is let in any more.
+    pub fn revoke(&self) {
+        self.revoked.store(true, Ordering::Release);
+    }
+
+    /// Whether it proves nothing any more.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
 }
 
 /// Gives every client its rights.

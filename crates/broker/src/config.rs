@@ -30,6 +30,9 @@ pub struct Config {
     pub maximum_qos: u8,
     /// Whether messages can be retained.
     pub retain_available: bool,
+    /// Whether a retained message is kept from subscribers once its publisher has lost the right to
+    /// its topic.
+    pub check_retain_source: bool,
     /// Whether filters may have wildcards.
     pub wildcard_available: bool,
     /// Whether `$share/` subscriptions are accepted.
@@ -193,6 +196,7 @@ impl Default for Config {
             connect_timeout: Nanos::from_secs(10),
             maximum_qos: 2,
             retain_available: true,
+            check_retain_source: true,
             wildcard_available: true,
             shared_available: true,
             subscription_ids_available: true,

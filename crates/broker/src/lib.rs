@@ -19,6 +19,7 @@ mod access;
 mod admission;
 mod alarm;
 pub mod answers;
+mod author;
 pub mod brake;
 mod budget;
 mod config;
@@ -54,7 +55,7 @@ pub mod urgency;
 mod wait;
 mod watch;
 
-pub use access::{AccessControl, FlowQuota, Permissions};
+pub use access::{AccessControl, Credential, FlowQuota, Permissions};
 pub use admission::{
     Admission, AdmissionRequest, Ask, Asker, FilterVerdict, FlowDecision, FlowInfo, FlowState,
     Policing, SubscriptionDecision,
@@ -74,7 +75,7 @@ pub use federation::{
 };
 pub use hub::{
     AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
-    SubscriptionInfo,
+    SubscriptionInfo, Waits,
 };
 pub use identifiers::{ClientIds, SEPARATOR};
 pub use journal::{

@@ -15,6 +15,7 @@ use punctual_codec::QoS;
 use punctual_store::Wall;
 
 use crate::admission::Flows;
+use crate::author::Author;
 use crate::brake::Brake;
 use crate::directory::SessionHandle;
 use crate::egress::{Class, Lane, Rank};
@@ -1329,6 +1330,14 @@ impl Default for Past {
 }
 
 impl Session {
+    /// Its client as publisher.
+    pub(crate) fn author(&self) -> Author {
+        Author {
+            user: self.username.clone(),
+            client_id: self.handle.client_id.clone(),
+        }
+    }
+
     /// See [`Past::orphaned`].
     pub(crate) fn orphaned(&self) -> u64 {
         self.past.as_ref().map_or(0, |past| past.orphaned)

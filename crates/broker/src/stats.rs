@@ -151,6 +151,9 @@ counters! {
     dropped_offline,
     /// Dropped: waiting in a session that ended, or for a neighbour that is given up.
     dropped_session_ended,
+    /// Dropped: it waited, and meanwhile the receiver lost the right to read it, or the publisher
+    /// of a retained message the right to write it.
+    dropped_not_authorized,
     /// Refused: nothing can be stored now.
     refused_store,
     /// Times that a publisher waited for commits.
@@ -353,6 +356,7 @@ impl Stats {
             + self.dropped_too_large
             + self.dropped_offline
             + self.dropped_session_ended
+            + self.dropped_not_authorized
             + self
                 .classes
                 .iter()

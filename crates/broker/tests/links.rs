@@ -9,9 +9,9 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    AccessControl, Config, ConnId, ConnMeta, Directory, Discipline, Federation, LinkLimits,
-    LinkNews, MessageName, MoveTimes, Nanos, Permissions, Restorer, Scope, Shard, StoreTrouble,
-    Testament, Understands, UrgencyRights,
+    AccessControl, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
+    LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Permissions, Restorer, Scope,
+    Shard, StoreTrouble, Testament, Understands, UrgencyRights,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -2055,4 +2055,46 @@ fn what_is_kept_back_survives_its_connection() {
     assert!(row.publish("fast", 1));
     row.net.step();
     assert_eq!(row.fast(), [1]);
+}
+
+/// Neighbours may do nothing, if rights are asked for.
+#[derive(Debug)]
+struct Nothing;
+
+impl AccessControl for Nothing {
+    fn permissions(&self, _: Option<&str>, client_id: &str) -> Option<Arc<dyn Permissions>> {
+        let is_link = client_id.starts_with(LINK_PREFIX);
+        is_link.then(|| Arc::new(Self) as Arc<dyn Permissions>)
+    }
+}
+
+impl Permissions for Nothing {
+    fn may_publish(&self, _: &str) -> bool {
+        false
+    }
+
+    fn may_receive(&self, _: &str) -> bool {
+        false
+    }
+
+    fn may_subscribe(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// When rights are read again, neighbours that are connected have all of them, as before.
+#[test]
+fn neighbours_keep_their_rights_when_these_are_read_again() {
+    let mut pair = Pair::new();
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    let publisher = pair.a.client("publisher");
+    pair.a.directory.set_access_control(Some(Arc::new(Nothing)));
+    pair.a.shard.access_changed();
+    for _ in 0..16 {
+        let _ = pair.a.shard.work(NOW, &mut Budget::unlimited());
+    }
+    assert_eq!(pair.a.shard.tasks(), 0);
+    pair.a.publish(publisher, "t", "after", 1);
+    assert_eq!(pair.carry(), [("after".to_owned(), 1)]);
 }

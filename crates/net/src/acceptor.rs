@@ -15,6 +15,7 @@ use punctual_broker::{ConnMeta, Nanos};
 
 use crate::Counters;
 use crate::anonymous::Anonymous;
+use crate::certificates::Certificates;
 use crate::handshake::{HandshakeLimits, Newcomer, Reception};
 use crate::layer::{ClientAddress, LayerConfig};
 use crate::mailbox::{Connection, Identity, Mail, Mailbox};
@@ -63,7 +64,15 @@ pub(crate) struct Shared {
     pub(crate) policies: RwLock<Vec<Arc<ListenerPolicy>>>,
     pub(crate) accept: RwLock<AcceptPolicy>,
     pub(crate) handshakes: HandshakeLimits,
+    pub(crate) certificates: Certificates,
     pub(crate) stop: AtomicBool,
+}
+
+impl Shared {
+    /// How connections of a listener are treated now.
+    pub(crate) fn policy(&self, listener: u16) -> Arc<ListenerPolicy> {
+        read(&self.policies)[usize::from(listener)].clone()
+    }
 }
 
 pub(crate) struct Acceptor {
@@ -172,7 +181,7 @@ impl Acceptor {
         peer: SocketAddr,
         next_reception: &mut usize,
     ) {
-        let policy = read(&self.shared.policies)[listener].clone();
+        let policy = self.shared.policy(listener as u16);
         let accept = *read(&self.shared.accept);
         let here = self.counters.per_listener[listener].load(Ordering::Relaxed);
         if here >= policy.max_connections
@@ -202,6 +211,7 @@ impl Acceptor {
             allow_anonymous: !policy.layer.proxy
                 && policy.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
             identity: None,
+            credential: None,
             nonce,
             refuse: policy.refuse,
         };

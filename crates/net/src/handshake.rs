@@ -285,6 +285,12 @@ impl Handshakes {
             Identity::CommonName => peer.common_name.map(Into::into),
             Identity::Subject => peer.subject.map(Into::into),
         };
+        let shared = &self.around.shared;
+        let chain = one.layer.certificates();
+        one.meta.credential =
+            shared
+                .certificates
+                .hold(one.meta.listener, chain, &one.policy, shared);
         let connection = Connection {
             unread,
             unwritten: one.wire,

@@ -8,12 +8,14 @@
 mod acceptor;
 mod alarm;
 mod anonymous;
+mod certificates;
 pub mod footprint;
 mod handshake;
 pub mod huge_pages;
 pub mod layer;
 mod lingering;
 mod load;
+mod logins;
 mod mailbox;
 pub mod marking;
 mod outgoing;

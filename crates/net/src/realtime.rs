@@ -221,6 +221,22 @@ pub fn set_least_nice() -> io::Result<()> {
     }
 }
 
+/// Has the calling thread run after others (nice 10, unless it has less precedence already).
+///
+/// # Errors
+/// As setpriority(2); it needs no privilege.
+pub fn set_nice() -> io::Result<()> {
+    const NICE: libc::c_int = 10;
+    // SAFETY: no memory is passed; 0 names the calling thread. An error is -1, which is a valid
+    // value, too, and less than what is set then.
+    let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: as above.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, own.max(NICE)) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Binds the calling thread to the `n`-th CPU that the process may use, modulo
 /// their number, and returns which that is.
 ///

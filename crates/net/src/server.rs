@@ -4,25 +4,26 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel, sync_channel};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
-use punctual_broker::lock::{lock, read, write};
+use punctual_broker::lock::write;
 use punctual_broker::{
     AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
     Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
     StoreTrouble, SysSource,
 };
-use punctual_codec::ReasonCode;
 use punctual_store::Op;
 
 use crate::acceptor::{
     AcceptPolicy, Acceptor, ListenerPolicy, Nonces, Shared, fixed_address, register,
 };
+use crate::certificates::Certificates;
 use crate::handshake::{self, HandshakeLimits, Surroundings};
+use crate::logins::{self, Authenticators};
 use crate::mailbox::{Connection, Mail, Mailbox, StoreNews};
 use crate::marking::{Mark, Marking};
 use crate::outgoing::Outgoing;
@@ -33,8 +34,6 @@ use crate::tcp::TcpOptions;
 use crate::udp::{Credit, Opened, Udp, UdpCounters, UdpOptions};
 use crate::worker::{Clock, WAKE, Worker};
 
-/// Authentications that may wait; further clients are told 0x89.
-const AUTHENTICATIONS: usize = 1024;
 /// Events that may wait for the log; further ones are counted as lost.
 const EVENTS: usize = 8192;
 /// Connections the kernel holds ready for a listener.
@@ -43,7 +42,14 @@ const BACKLOG: i32 = 4096;
 /// Checks user names and passwords, and conducts enhanced authentication, on
 /// threads of its own.
 pub trait Authenticator: Send + Sync {
-    /// Decides, or continues, an authentication. May take long.
+    /// The answer, if it is known without work: that client has proven the same lately. Called on one
+    /// thread, before the client waits for its turn.
+    fn recognise(&self, _request: &AuthRequest) -> Option<AuthAnswer> {
+        None
+    }
+
+    /// Decides, or continues, an authentication. May take long: it is called on threads that run
+    /// when nothing else wants to.
     fn authenticate(&self, request: &AuthRequest) -> AuthAnswer;
 }
 
@@ -193,8 +199,6 @@ pub enum StartError {
     System(#[from] io::Error),
 }
 
-type Authenticators = Arc<RwLock<Option<Arc<dyn Authenticator>>>>;
-
 /// A running server.
 pub struct Server {
     directory: Arc<Directory>,
@@ -290,15 +294,10 @@ impl Server {
         }
         let mailboxes: Arc<[Mailbox]> = mailboxes.into();
         let config = Arc::new(options.broker);
-        let (authentications, requests) = sync_channel(AUTHENTICATIONS);
         let (event_sender, events) = sync_channel(EVENTS);
         let authenticator: Authenticators = Arc::new(RwLock::new(options.authenticator));
-        start_authentication(
-            options.authentication_threads.max(1),
-            requests,
-            &authenticator,
-            &mailboxes,
-        )?;
+        let threads = options.authentication_threads.max(1);
+        let logins = logins::start(threads, &authenticator, &mailboxes, clock)?;
         let mut realtime = options.realtime.map(|_| RealtimeStatus::default());
         if let Some(status) = &mut realtime {
             match realtime::prepare_process() {
@@ -327,6 +326,7 @@ impl Server {
             ),
             accept: RwLock::new(options.accept),
             handshakes: HandshakeLimits::new(&config),
+            certificates: Certificates::default(),
             stop: false.into(),
         });
         let credit = Credit::new(shards);
@@ -372,7 +372,7 @@ impl Server {
                 counters: counters.clone(),
                 connected: connected.clone(),
                 directory: directory.clone(),
-                authentications: authentications.clone(),
+                logins: logins.clone(),
                 events: event_sender.clone(),
                 admission: options.admission.clone(),
                 store: store.clone(),
@@ -536,7 +536,8 @@ impl Server {
         *write(&self.authenticator) = authenticator;
     }
 
-    /// Replaces the rights of clients, connected ones included.
+    /// Replaces the rights of clients, connected ones included, and disconnects those that have
+    /// proven who they are by what was revoked.
     pub fn set_access(&self, access: Option<Arc<dyn AccessControl>>) {
         self.directory.set_access_control(access);
         for mailbox in self.mailboxes.iter() {
@@ -545,13 +546,16 @@ impl Server {
     }
 
     /// Replaces how new connections of the listeners are treated; in the order
-    /// of [`Self::addresses`], as many.
+    /// of [`Self::addresses`], as many. Certificates that are not let in any more are revoked, which
+    /// takes effect with [`Self::set_access`].
     pub fn set_policies(&self, policies: Vec<ListenerPolicy>, accept: AcceptPolicy) {
         let mut current = write(&self.shared.policies);
         for (current, policy) in current.iter_mut().zip(policies) {
             *current = Arc::new(policy);
         }
+        drop(current);
         *write(&self.shared.accept) = accept;
+        self.shared.certificates.check(&self.shared);
     }
 
     /// Stops accepting, tells clients, flushes, and waits for the threads.
@@ -623,6 +627,7 @@ impl Handle {
             listener: 0,
             allow_anonymous: true,
             identity: None,
+            credential: None,
             nonce: [0; 16],
             refuse: None,
         };
@@ -696,38 +701,4 @@ fn listen(address: SocketAddr, marking: &Marking, tcp: &TcpOptions) -> io::Resul
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(TcpListener::from_std(socket.into()))
-}
-
-fn start_authentication(
-    threads: usize,
-    requests: Receiver<(u16, Box<AuthRequest>)>,
-    authenticator: &Authenticators,
-    mailboxes: &Arc<[Mailbox]>,
-) -> io::Result<()> {
-    let requests = Arc::new(Mutex::new(requests));
-    for n in 0..threads {
-        let requests = requests.clone();
-        let authenticator = authenticator.clone();
-        let mailboxes = mailboxes.clone();
-        thread::Builder::new()
-            .name(format!("auth-{n}"))
-            .spawn(move || {
-                loop {
-                    let next = lock(&requests).recv();
-                    // The shards are gone, and with them everyone who asks.
-                    let Ok((shard, request)) = next else {
-                        return;
-                    };
-                    let current = read(&authenticator).clone();
-                    let answer = match current {
-                        Some(current) => current.authenticate(&request),
-                        None => AuthAnswer::Deny {
-                            reason: ReasonCode::BadUserNameOrPassword,
-                        },
-                    };
-                    mailboxes[usize::from(shard)].post(Mail::Authenticated(request.conn, answer));
-                }
-            })?;
-    }
-    Ok(())
 }

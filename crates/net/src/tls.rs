@@ -15,6 +15,7 @@ use rustls::SupportedProtocolVersion;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use rustls::version::TLS13;
+use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -84,6 +85,8 @@ pub struct TlsServerOptions {
 #[derive(Clone)]
 pub struct TlsAcceptor {
     config: Arc<ServerConfig>,
+    /// Of certificates of clients; `None` if they are not asked for.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     expires: SystemTime,
     /// See [`Self::secret`].
     secret: [u8; 32],
@@ -104,15 +107,17 @@ impl TlsAcceptor {
             file: options.certificate.clone(),
         })?;
         let verifier = match &options.clients {
-            ClientCertificates::Ignored => WebPkiClientVerifier::no_client_auth(),
-            ClientCertificates::Optional(authority) => client_verifier(authority, true)?,
-            ClientCertificates::Required(authority) => client_verifier(authority, false)?,
+            ClientCertificates::Ignored => None,
+            ClientCertificates::Optional(authority) => Some(client_verifier(authority, true)?),
+            ClientCertificates::Required(authority) => Some(client_verifier(authority, false)?),
         };
+        let verifies = verifier.clone();
+        let verifies = verifies.unwrap_or_else(WebPkiClientVerifier::no_client_auth);
         let secret = Sha256::digest([DERIVED, key.secret_der()].concat()).into();
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(options.minimum.versions())
             .map_err(TlsError::Library)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(verifies)
             .with_single_cert(chain, key)
             .map_err(|error| TlsError::of_identity(error, &options.certificate, &options.key))?;
         // Tickets keep the session at the client: nothing per client is kept here.
@@ -122,6 +127,7 @@ impl TlsAcceptor {
         // list, rustls refuses every client that offers only other names.
         Ok(Self {
             config: Arc::new(config),
+            verifier,
             expires,
             secret,
         })
@@ -130,6 +136,14 @@ impl TlsAcceptor {
     /// When the server's certificate expires: worth a warning some weeks before.
     pub fn expires(&self) -> SystemTime {
         self.expires
+    }
+
+    /// Whether a client with that certificate, followed by intermediate ones, would be let in now.
+    pub(crate) fn lets_in(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        let (Some(verifier), Some((own, rest))) = (&self.verifier, chain.split_first()) else {
+            return false;
+        };
+        verifier.verify_client_cert(own, rest, now).is_ok()
     }
 
     /// A secret that is the same whenever the key is, and tells nothing of it.

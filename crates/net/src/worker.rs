@@ -30,8 +30,8 @@ use mio::event::Event as MioEvent;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use punctual_broker::{
-    AuthRequest, Budget, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready,
-    RemoteMessage, Scope, Shard,
+    Budget, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready, RemoteMessage,
+    Scope, Shard,
 };
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -40,6 +40,7 @@ use crate::alarm::{ALARM, Alarm};
 use crate::layer::{Layer, Received as LayerReceived};
 use crate::lingering::Lingering;
 use crate::load::Load;
+use crate::logins::Logins;
 use crate::mailbox::{Connection, Mail, Mailbox, StoreNews};
 use crate::marking::Marking;
 use crate::overrun::{Piece, Reports};
@@ -193,6 +194,9 @@ struct Link {
     read_at: Nanos,
 }
 
+/// Why a connection ends whose client does not wait for CONNACK.
+const LEFT: &str = "connection closed by peer before CONNACK";
+
 impl Link {
     /// Has it read from, unless it is paused.
     fn list(&mut self, ready: &mut Ready, shard: &Shard) {
@@ -200,6 +204,15 @@ impl Link {
             self.listed = true;
             ready.push(self.id.slot, shard.need(self.id));
         }
+    }
+
+    /// Whether the peer has closed its side, and everything that it sent was handled. What lies under
+    /// a layer cannot tell.
+    fn has_left(&self) -> bool {
+        self.closing
+            && self.layer.is_none()
+            && self.unread.is_empty()
+            && matches!(self.stream.peek(&mut [0]), Ok(0))
     }
 
     /// Marks it as one of those to be written to; false if it was.
@@ -221,7 +234,7 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<Counters>,
     pub(crate) connected: Arc<[AtomicU64]>,
     pub(crate) directory: Arc<punctual_broker::Directory>,
-    pub(crate) authentications: SyncSender<(u16, Box<AuthRequest>)>,
+    pub(crate) logins: Logins,
     pub(crate) events: SyncSender<Event>,
     pub(crate) admission: Option<Arc<dyn AdmissionDesk>>,
     pub(crate) store: Option<Arc<dyn StoreDesk>>,
@@ -726,6 +739,11 @@ impl Worker {
         }
         let closing = event.is_read_closed() || event.is_error();
         link.closing |= closing;
+        if link.paused && link.has_left() && self.shard.is_proving(link.id) {
+            let id = link.id;
+            self.lose(state, id, LEFT, now);
+            return;
+        }
         if event.is_readable() || closing {
             if !link.readable {
                 link.arrived = state.asked_before;
@@ -1100,6 +1118,10 @@ impl Worker {
         }
         link.paused = flow == Flow::Pause;
         link.again = again;
+        if link.paused && link.has_left() && self.shard.is_proving(id) {
+            self.lose(state, id, LEFT, now);
+            return consumed;
+        }
         if link.readable || again {
             link.list(ready, &self.shard);
         }
@@ -1153,11 +1175,7 @@ impl Worker {
                     }
                     Output::Authenticate(request) => {
                         let conn = request.conn;
-                        if self
-                            .authentications
-                            .try_send((self.index, request))
-                            .is_err()
-                        {
+                        if !self.logins.ask(self.index, request) {
                             let answer = punctual_broker::AuthAnswer::Deny {
                                 reason: punctual_codec::ReasonCode::ServerBusy,
                             };

@@ -851,6 +851,7 @@ impl World {
                     None => AuthAnswer::Accept {
                         username: None,
                         data: None,
+                        credential: None,
                     },
                 };
                 self.trace.push(Trace::Asked(id, request));

@@ -23,6 +23,7 @@ fn question(request: &AuthRequest) -> AuthAnswer {
         return AuthAnswer::Accept {
             username: None,
             data: None,
+            credential: None,
         };
     };
     assert_eq!(&**method, METHOD);
@@ -30,6 +31,7 @@ fn question(request: &AuthRequest) -> AuthAnswer {
         b"it is me" => AuthAnswer::Accept {
             username: Some("trusted".into()),
             data: None,
+            credential: None,
         },
         b"hello" => AuthAnswer::Continue {
             data: b"7 * 6?".as_slice().into(),
@@ -37,6 +39,7 @@ fn question(request: &AuthRequest) -> AuthAnswer {
         b"42" => AuthAnswer::Accept {
             username: Some("clever".into()),
             data: Some(b"right".as_slice().into()),
+            credential: None,
         },
         _ => AuthAnswer::Deny {
             reason: ReasonCode::NotAuthorized,

@@ -1,7 +1,7 @@
 //! What a shell and a shard say to each other.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use punctual_codec::{ReasonCode, Version};
 
@@ -10,7 +10,7 @@ use crate::alarm::Alarm;
 use crate::egress::{Rank, Stamp};
 use crate::route::{Target, Targets};
 use crate::sequence::Number;
-use crate::{Message, Nanos};
+use crate::{Credential, Message, Nanos};
 
 /// A connection of one shard. Never refers to another connection later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +49,8 @@ pub struct ConnMeta {
     pub allow_anonymous: bool,
     /// User name proven below MQTT, for example by a client certificate.
     pub identity: Option<Arc<str>>,
+    /// That certificate, or another one that the peer had to have.
+    pub credential: Option<Arc<Credential>>,
     /// Unpredictable; the client identifier is made of it if none is given.
     pub nonce: [u8; 16],
     /// Whether messages whose requirement is rejected are refused; `None`: as
@@ -117,13 +119,33 @@ pub enum Output {
     Event(Event),
 }
 
+/// Whether a client still waits for the answer to a question: an answer that nobody waits for needs no
+/// work.
+#[derive(Debug, Clone, Default)]
+pub struct Waits(Option<Weak<()>>);
+
+impl Waits {
+    /// As long as that is there.
+    pub(crate) fn with(client: &Arc<()>) -> Self {
+        Self(Some(Arc::downgrade(client)))
+    }
+
+    /// Whether its connection has ended.
+    pub fn is_over(&self) -> bool {
+        let client = self.0.as_ref();
+        client.is_some_and(|client| client.strong_count() == 0)
+    }
+}
+
 /// A client that wants to prove who it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct AuthRequest {
     /// Which connection.
     pub conn: ConnId,
     /// Listener it came by.
     pub listener: u16,
+    /// Where the client is, if it has an address.
+    pub peer: Option<SocketAddr>,
     /// Client identifier.
     pub client_id: Arc<str>,
     /// User name, if given.
@@ -134,6 +156,8 @@ pub struct AuthRequest {
     pub method: Option<(Box<str>, Box<[u8]>)>,
     /// Whether an authenticated client does it again.
     pub again: bool,
+    /// Whether it still waits.
+    pub waits: Waits,
 }
 
 /// Something worth a line in the log.

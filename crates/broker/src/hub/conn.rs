@@ -10,6 +10,7 @@ use super::{ConnId, Origin};
 use crate::Nanos;
 use crate::access::{Permissions, may_publish};
 use crate::admission::SubscriptionDecision;
+use crate::author::Author;
 use crate::egress::{Class, Egress, Encoding, Pool};
 use crate::journal::{Durability, HeldAnswers};
 use punctual_model::Requirements;
@@ -21,12 +22,21 @@ use crate::urgency::UrgencyRights;
 pub(crate) enum State {
     /// Nothing but a CONNECT is accepted.
     Opening,
-    /// The body of CONNECT waits for an answer from outside.
-    Authenticating(Box<[u8]>),
+    /// It waits for an answer from outside.
+    Authenticating(Box<Authenticating>),
     /// The session may be at another broker.
     Awaiting(Box<Awaited>),
     /// A session is attached.
     Connected,
+}
+
+/// A client that proves who it is.
+#[derive(Debug)]
+pub(crate) struct Authenticating {
+    /// The body of CONNECT.
+    pub(crate) body: Box<[u8]>,
+    /// Gone when it does not wait any more.
+    pub(crate) waits: Arc<()>,
 }
 
 /// A client that is let in when its session has come.
@@ -128,6 +138,8 @@ pub(crate) struct Extra {
     pub(crate) default: Requirements,
     /// What may be stated on the topic of the last publication.
     pub(crate) rights: Option<(u64, UrgencyRights)>,
+    /// Who its client is, once that has published something to be retained.
+    pub(crate) author: Option<Arc<Author>>,
     /// What has been decided about the SUBSCRIBE that comes next.
     pub(crate) subscribed: Option<SubscriptionDecision>,
 }
@@ -141,6 +153,14 @@ impl Conn {
             self.route = route;
             self.route_allowed = may_publish(self.permissions.as_deref(), topic);
         }
+    }
+
+    /// Whether messages on a topic may be sent to it.
+    pub(crate) fn may_receive(&self, topic: &[u8]) -> bool {
+        let permissions = self.permissions.as_ref();
+        permissions.is_none_or(|permissions| {
+            std::str::from_utf8(topic).is_ok_and(|topic| permissions.may_receive(topic))
+        })
     }
 
     /// Silence after which it is gone (section 3.1.2.10).

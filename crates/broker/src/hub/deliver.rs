@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use punctual_codec::QoS;
 
 use super::{Conn, Hub};
+use crate::author::Author;
 use crate::egress::{Attempt, Class, Entry, Pool, Stamp};
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Keeping, Reception};
@@ -63,6 +64,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) relayed: bool,
     /// One session is all that gets it: nobody asks for the message after that one.
     pub(crate) sole: bool,
+    /// Who published it, if it is to be retained.
+    pub(crate) author: Option<Arc<Author>>,
 }
 
 impl<'a> Publication<'a> {
@@ -86,6 +89,7 @@ impl<'a> Publication<'a> {
             follows: 0,
             relayed: false,
             sole: false,
+            author: None,
         }
     }
 }
@@ -410,6 +414,7 @@ impl Hub {
             parts: publication.parts.clone(),
             stamp: Stamp::PLAIN,
             watch: None,
+            author: publication.author.clone(),
             message: None,
             sole: false,
             keeping: Keeping {

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use punctual_codec::{Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
+use crate::author::AuthorRights;
 use crate::directory::Directory;
 use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
 use crate::federation::Packing;
@@ -139,6 +140,8 @@ pub(crate) struct Hub {
     pub(crate) worked_for: Subject,
     /// While sessions are given their rights anew: the slot of the next one.
     pub(crate) rights_from: Option<u32>,
+    /// Of publishers of retained messages.
+    pub(crate) author_rights: AuthorRights,
     /// A task removes retained messages that have expired.
     pub(crate) expires: bool,
 }

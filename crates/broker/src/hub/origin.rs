@@ -4,12 +4,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::ConnMeta;
+use crate::Credential;
 
 /// What [`ConnMeta`] says.
 #[derive(Debug)]
 pub(crate) struct Origin {
     ends: Ends,
     pub(crate) identity: Option<Arc<str>>,
+    /// A certificate.
+    pub(crate) credential: Option<Arc<Credential>>,
+    /// A password.
+    password: Option<Arc<Credential>>,
     pub(crate) nonce: [u8; 16],
     pub(crate) listener: u16,
     pub(crate) allow_anonymous: bool,
@@ -52,6 +57,17 @@ impl Origin {
         self.ends = Ends::new(peer, self.local());
     }
 
+    /// The client has proven who it is by that, too.
+    pub(crate) fn prove(&mut self, password: Arc<Credential>) {
+        self.password = Some(password);
+    }
+
+    /// Whether something by which the client has proven who it is does so no more.
+    pub(crate) fn is_revoked(&self) -> bool {
+        let mut all = self.credential.iter().chain(&self.password);
+        all.any(|credential| credential.is_revoked())
+    }
+
     pub(crate) fn local(&self) -> Option<SocketAddr> {
         let [_, local] = self.ends.get();
         local
@@ -63,6 +79,8 @@ impl From<ConnMeta> for Origin {
         Self {
             ends: Ends::new(meta.peer, meta.local),
             identity: meta.identity,
+            credential: meta.credential,
+            password: None,
             nonce: meta.nonce,
             listener: meta.listener,
             allow_anonymous: meta.allow_anonymous,
@@ -79,6 +97,7 @@ impl From<Origin> for ConnMeta {
             listener: origin.listener,
             allow_anonymous: origin.allow_anonymous,
             identity: origin.identity,
+            credential: origin.credential,
             nonce: origin.nonce,
             refuse: origin.refuse,
         }

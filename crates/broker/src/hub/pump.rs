@@ -114,20 +114,30 @@ impl Hub {
                 break;
             };
             let message = &found.message;
-            let allowed = conn
-                .permissions
-                .as_ref()
-                .is_none_or(|p| p.may_receive(message.topic()));
+            let allowed = conn.may_receive(message.topic_bytes());
             let own = replay.no_local && message.publisher == session.handle.number;
             // One that was replaced since it was fetched would come after its
             // successor, which was delivered when it was published.
             if !allowed || own || message.is_expired(now) {
                 continue;
             }
-            let Some(version) = self.directory.retained().current_version(&found) else {
+            let Some((version, author)) = self.directory.retained().current(&found) else {
                 continue;
             };
             let message = found.message;
+            if let Some(author) = author
+                && self.config.check_retain_source
+                && !session.handle.link
+                && !self.author_rights.may_publish(
+                    &author,
+                    message.topic(),
+                    &self.directory,
+                    budget,
+                )
+            {
+                outlet.stats.dropped_not_authorized += 1;
+                continue;
+            }
             let missing = replay.lack.is_some();
             let ids: Option<Arc<[u32]>> = match replay.id {
                 0 => missing.then(|| Notes::missing(version).ids()),
@@ -219,6 +229,11 @@ impl Taken {
             };
             let (packet_id, step) = (inflight.packet_id, inflight.step);
             let stored = inflight.entry();
+            let withheld = |it: &Delivery| !conn.may_receive(it.message.topic_bytes());
+            if matches!(step, Step::Ack | Step::Rec) && inflight.delivery.is_some_and(withheld) {
+                self.withhold(packet_id, step, session, conn, outlet);
+                continue;
+            }
             // In the lane of the first attempt: later messages in that lane must not overtake it.
             let class = inflight
                 .delivery
@@ -281,6 +296,35 @@ impl Taken {
         }
     }
 
+    /// Does not send again what the client may not read any more. With QoS 2 the client may have it
+    /// already, and takes what comes with the same identifier for a repetition until it is told to
+    /// release that.
+    fn withhold(
+        &mut self,
+        packet_id: u16,
+        step: Step,
+        session: &mut Session,
+        conn: &mut Conn,
+        outlet: &mut Outlet<'_>,
+    ) {
+        outlet.stats.dropped_not_authorized += 1;
+        if step == Step::Ack {
+            if let Some(entry) = session.window.advance(packet_id, step, Step::Done) {
+                Journal::done(outlet.journal, session, entry);
+                outlet.stats.inflight_messages -= 1;
+            }
+            return;
+        }
+        let entry = session.window.advance(packet_id, step, Step::Comp);
+        if let Some(journal) = outlet.journal {
+            journal.step(session, entry.unwrap_or(0));
+        }
+        let (kind, reason) = (PacketType::PubRel, ReasonCode::Success);
+        conn.put_ack(outlet.pool, kind, packet_id, reason);
+        outlet.stats.packets_sent += 1;
+        self.sent = true;
+    }
+
     /// Sends what waits in the queue: while retained messages are to be sent to a
     /// client, urgent ones only.
     fn send(
@@ -333,6 +377,12 @@ impl Taken {
         let class = delivery.message.stamp.class();
         if delivery.message.is_expired(now) {
             outlet.stats.expired(class);
+            Journal::done(outlet.journal, session, delivery.entry);
+            return;
+        }
+        // It may have been queued under other rights, or at another broker.
+        if !conn.may_receive(delivery.message.topic_bytes()) {
+            outlet.stats.dropped_not_authorized += 1;
             Journal::done(outlet.journal, session, delivery.entry);
             return;
         }

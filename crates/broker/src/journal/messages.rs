@@ -11,6 +11,7 @@ use punctual_store::op::{Content, EntryOp};
 use super::kept::{Done, Light};
 use super::wall::Offset;
 use super::{After, Durability, Journal, StoreTrouble};
+use crate::author::Author;
 use crate::egress::Class;
 use crate::hub::{ConnId, Hub, Publication, Remote};
 use crate::index::delivered_qos;
@@ -453,6 +454,7 @@ pub(super) fn with_content<R>(
     let name = publication.name.and_then(Number::name_key);
     let name = name.or_else(|| Some(publication.message.as_ref()?.name));
     let stamp = offset.stamp(publication.stamp).named(name.unwrap_or(0));
+    let stamp = stamp.by(publication.author.as_deref());
     say(Content {
         topic: topic_of(publication),
         payload: parts.payload,
@@ -686,11 +688,17 @@ impl Hub {
     }
 
     /// Stores a retained message that could not be stored when it came.
-    pub(super) fn store_retained(&mut self, message: &Arc<Message>, version: u64) {
+    pub(super) fn store_retained(
+        &mut self,
+        message: &Arc<Message>,
+        version: u64,
+        author: Option<Arc<Author>>,
+    ) {
         let Some(journal) = &mut self.journal else {
             return;
         };
         let mut publication = Publication::from_message(message, Nanos(0));
+        publication.author = author;
         publication.keeping = Keeping {
             durability: Durability::Batched,
             message: message.stored,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use punctual_codec::{QoS, SubscribeOptions, Version, topic};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
@@ -15,6 +15,7 @@ use punctual_store::{ByNumber, Op, Wall};
 use super::sessions::{AWAITED, BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
 use super::{Durability, Journal, had, names};
+use crate::author::Author;
 use crate::federation::{LinkState, sign};
 use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
@@ -34,6 +35,10 @@ pub struct Restorer {
     offset: Offset,
     directory: Arc<Directory>,
     messages: ByNumber<Arc<Message>>,
+    /// Publishers of retained messages: each once.
+    authors: HashSet<Arc<Author>, foldhash::fast::RandomState>,
+    /// Whose the messages are that may be retained.
+    authored: HashMap<u64, Arc<Author>, foldhash::fast::RandomState>,
     /// By sessions, which come later.
     had: HashMap<u64, had::Restored, foldhash::fast::RandomState>,
     session: Option<RestoredSession>,
@@ -91,6 +96,8 @@ impl Restorer {
             offset: Offset(wall),
             directory,
             messages: ByNumber::default(),
+            authors: HashSet::default(),
+            authored: HashMap::default(),
             had: HashMap::default(),
             session: None,
             waiting: Vec::new(),
@@ -103,15 +110,25 @@ impl Restorer {
             Op::Highest(highest) => self.directory.resume(*highest),
             Op::Message { message, content } => {
                 let made = self.message(*message, content);
+                if let Some(author) = StoredStamp::author(content.stamp) {
+                    let known = self.authors.get(&author).cloned();
+                    let author = known.unwrap_or_else(|| {
+                        let author = Arc::new(author);
+                        self.authors.insert(author.clone());
+                        author
+                    });
+                    self.authored.insert(*message, author);
+                }
                 self.messages.insert(*message, made);
             }
             Op::Retain {
                 message, version, ..
             } => {
+                let author = self.authored.remove(message);
                 if let Some(message) = self.messages.get(message) {
                     let mut retained = self.directory.retained_mut();
                     let entry = retained.entry(message.topic());
-                    entry.set(message.to_be_retained(), *version);
+                    entry.set(message.to_be_retained(), *version, author);
                 }
             }
             Op::Flow { key, value } => {

@@ -355,7 +355,7 @@ impl Hub {
             if let Some((message, version)) = retained.get(&topic)
                 && message.stored != 0
             {
-                self.store_retained(message, version);
+                self.store_retained(message, version, retained.author(&topic));
             }
         }
     }

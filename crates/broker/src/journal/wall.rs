@@ -2,8 +2,10 @@
 //! is down.
 
 use punctual_store::Wall;
+use smallvec::SmallVec;
 
 use crate::Nanos;
+use crate::author::Author;
 use crate::egress::{Class, Rank, Stamp};
 
 /// Bits of a real-time key that hold a time, below the priority.
@@ -34,53 +36,89 @@ impl Offset {
     }
 }
 
-/// A [`Stamp`] as it is stored: independent of the discipline and of the clock; and behind it,
-/// what its message is called in the mesh.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StoredStamp {
-    bytes: [u8; Self::LEN + Self::NAME],
-    len: usize,
-}
+/// A [`Stamp`] as it is stored: independent of the discipline and of the clock; behind it what its
+/// message is called in the mesh, and behind that who published it. A byte in front says which of
+/// these there are; with none of them there is none.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredStamp(SmallVec<[u8; 1 + Self::LEN + Self::NAME]>);
 
 impl StoredStamp {
     /// Class, flags, priority, key, deadline.
     const LEN: usize = 3 + 8 + 8;
-    /// A name, if there is one.
     const NAME: usize = 8;
     const DROP_LATE: u8 = 1;
 
+    const HAS_STAMP: u8 = 1;
+    const HAS_NAME: u8 = 2;
+    const HAS_AUTHOR: u8 = 4;
+
     /// Nothing for a plain message.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.0
+    }
+
+    /// The next part.
+    fn part(&mut self, which: u8) -> &mut impl Extend<u8> {
+        match self.0.first_mut() {
+            Some(there) => *there |= which,
+            None => self.0.push(which),
+        }
+        &mut self.0
     }
 
     /// With the name of its message, as [`crate::MessageName::key`]; 0 for none.
     pub(crate) fn named(mut self, name: u64) -> Self {
         if name != 0 {
-            let end = self.len + Self::NAME;
-            self.bytes[self.len..end].copy_from_slice(&name.to_le_bytes());
-            self.len = end;
+            self.part(Self::HAS_NAME).extend(name.to_le_bytes());
         }
         self
     }
 
+    /// With who published its message.
+    pub(crate) fn by(mut self, author: Option<&Author>) -> Self {
+        if let Some(author) = author {
+            author.put(self.part(Self::HAS_AUTHOR));
+        }
+        self
+    }
+
+    /// Stamp, name and author, empty where they are not there.
+    fn parts(bytes: &[u8]) -> [&[u8]; 3] {
+        let Some((there, mut rest)) = bytes.split_first() else {
+            return [&[]; 3];
+        };
+        let mut take = |which, len: usize| match there & which {
+            0 => &[],
+            _ => {
+                let (part, behind) = rest.split_at(len.min(rest.len()));
+                rest = behind;
+                part
+            }
+        };
+        [
+            take(Self::HAS_STAMP, Self::LEN),
+            take(Self::HAS_NAME, Self::NAME),
+            take(Self::HAS_AUTHOR, usize::MAX),
+        ]
+    }
+
     /// The name behind a stored stamp; 0 for none.
     pub(crate) fn name(bytes: &[u8]) -> u64 {
-        let behind = match bytes.len() {
-            Self::NAME => bytes,
-            _ => bytes.get(Self::LEN..).unwrap_or_default(),
-        };
-        behind.try_into().map_or(0, u64::from_le_bytes)
+        let [_, name, _] = Self::parts(bytes);
+        name.try_into().map_or(0, u64::from_le_bytes)
+    }
+
+    /// Who published the message of a stored stamp, if that is known.
+    pub(crate) fn author(bytes: &[u8]) -> Option<Author> {
+        let [.., author] = Self::parts(bytes);
+        Author::read(author)
     }
 }
 
 impl Offset {
     /// As it is stored.
     pub(crate) fn stamp(self, stamp: Stamp) -> StoredStamp {
-        let mut stored = StoredStamp {
-            bytes: [0; StoredStamp::LEN + StoredStamp::NAME],
-            len: 0,
-        };
+        let mut stored = StoredStamp(SmallVec::new());
         if stamp == Stamp::PLAIN {
             return stored;
         }
@@ -93,22 +131,21 @@ impl Offset {
             _ => (0, key),
         };
         let deadline = self.deadline(stamp.deadline).unwrap_or(u64::MAX);
-        stored.bytes[0] = stamp.class() as u8;
-        stored.bytes[1] = if stamp.drop_late {
-            StoredStamp::DROP_LATE
-        } else {
-            0
+        let flags = match stamp.drop_late {
+            true => StoredStamp::DROP_LATE,
+            false => 0,
         };
-        stored.bytes[2] = priority;
-        stored.bytes[3..11].copy_from_slice(&key.to_le_bytes());
-        stored.bytes[11..StoredStamp::LEN].copy_from_slice(&deadline.to_le_bytes());
-        stored.len = StoredStamp::LEN;
+        let part = stored.part(StoredStamp::HAS_STAMP);
+        part.extend([stamp.class() as u8, flags, priority]);
+        part.extend(key.to_le_bytes());
+        part.extend(deadline.to_le_bytes());
         stored
     }
 
     /// The inverse of [`Self::stamp`]; what is not one is plain.
     pub(crate) fn stamp_from(self, bytes: &[u8]) -> Stamp {
-        let Some((&[class, flags, priority], rest)) = bytes.split_first_chunk() else {
+        let [stamp, ..] = StoredStamp::parts(bytes);
+        let Some((&[class, flags, priority], rest)) = stamp.split_first_chunk() else {
             return Stamp::PLAIN;
         };
         let (Some((key, rest)), Some(class)) = (
@@ -173,10 +210,21 @@ mod tests {
             let again = after.stamp(later);
             prop_assert_eq!(again.bytes(), stored.bytes());
             prop_assert_eq!(later.rank.class, class);
+            prop_assert_eq!(StoredStamp::author(stored.bytes()), None);
+            let author = Author {
+                user: none.then(|| "someone".into()),
+                client_id: "c".into(),
+            };
             let named = stored.named(name);
+            prop_assert_eq!(StoredStamp::author(named.bytes()), None);
+            let named = named.by(Some(&author));
+            prop_assert_eq!(StoredStamp::author(named.bytes()), Some(author.clone()));
             prop_assert_eq!(before.stamp_from(named.bytes()), stamp);
             prop_assert_eq!(StoredStamp::name(named.bytes()), name);
-            let plain = before.stamp(Stamp::PLAIN).named(name);
+            let plain = before.stamp(Stamp::PLAIN);
+            prop_assert!(plain.bytes().is_empty());
+            let plain = plain.named(name).by(Some(&author));
+            prop_assert_eq!(StoredStamp::author(plain.bytes()), Some(author));
             prop_assert_eq!(before.stamp_from(plain.bytes()), Stamp::PLAIN);
             prop_assert_eq!(StoredStamp::name(plain.bytes()), name);
         }
@@ -185,6 +233,7 @@ mod tests {
         fn any_bytes_are_a_stamp(bytes: Vec<u8>) {
             let _ = Offset(START).stamp_from(&bytes);
             let _ = StoredStamp::name(&bytes);
+            let _ = StoredStamp::author(&bytes);
         }
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use punctual_codec::topic;
 use smallvec::SmallVec;
 
+use crate::author::Author;
 use crate::slab::Slab;
 use crate::{Budget, Message, Nanos};
 use shared::Shared;
@@ -53,6 +54,8 @@ pub(crate) struct Retained {
 struct Kept {
     message: Arc<Message>,
     version: u64,
+    /// Who published it here; `None` if it comes from the broker itself or from another one.
+    author: Option<Arc<Author>>,
 }
 
 /// From which topic a search through retained messages goes on. What changes meanwhile is found if
@@ -137,7 +140,7 @@ impl Entry<'_> {
 
     /// Stores a message of the topic, or removes what it has if the payload is empty
     /// [MQTT-3.3.1-6].
-    pub(crate) fn set(self, message: Arc<Message>, version: u64) {
+    pub(crate) fn set(self, message: Arc<Message>, version: u64, author: Option<Arc<Author>>) {
         debug_assert_eq!(message.topic(), self.topic);
         let store = self.store;
         store.raise_version(version);
@@ -156,7 +159,11 @@ impl Entry<'_> {
         }
         store.bytes += message.size();
         let expires = message.expires;
-        let kept = Kept { message, version };
+        let kept = Kept {
+            message,
+            version,
+            author,
+        };
         let place = match self.place {
             Ok(place) => {
                 if let Some(old) = store.messages.get_mut(place) {
@@ -214,17 +221,31 @@ impl Retained {
         Some((&kept.message, kept.version))
     }
 
-    /// The version of what was found, if that is still what its topic has.
-    pub(crate) fn current_version(&self, found: &Found) -> Option<u64> {
+    /// Who published the message of a topic.
+    pub(crate) fn author(&self, topic: &str) -> Option<Arc<Author>> {
+        let kept = self.messages.get(self.find(topic).ok()?)?;
+        kept.author.clone()
+    }
+
+    /// The version of what was found, and who published it, if that is still what its topic has.
+    pub(crate) fn current(&self, found: &Found) -> Option<(u64, Option<Arc<Author>>)> {
         let message = &found.message;
         match self.messages.get(found.place) {
-            Some(kept) => Arc::ptr_eq(&kept.message, message).then_some(kept.version),
+            Some(kept) => {
+                let is_it = Arc::ptr_eq(&kept.message, message);
+                is_it.then(|| (kept.version, kept.author.clone()))
+            }
             // A topic that has none.
             None if message.payload().is_empty() && self.find(message.topic()).is_err() => {
-                Some(self.gone_version(message.topic()))
+                Some((self.gone_version(message.topic()), None))
             }
             None => None,
         }
+    }
+
+    /// The version of what was found, if that is still what its topic has.
+    pub(crate) fn current_version(&self, found: &Found) -> Option<u64> {
+        self.current(found).map(|(version, _)| version)
     }
 
     /// Remembers from now on which topics have none any more, and what sums to compare.
@@ -243,7 +264,10 @@ impl Retained {
 
     /// Removes what a topic has, for another reason than a publication.
     fn remove(&mut self, place: u32) {
-        let Some(Kept { message, version }) = self.clear(place) else {
+        let Some(Kept {
+            message, version, ..
+        }) = self.clear(place)
+        else {
             return;
         };
         let topic = message.topic();

@@ -28,7 +28,7 @@ fn fleeting(topic: &str, expires: Nanos) -> Arc<Message> {
 impl Retained {
     fn set(&mut self, message: Arc<Message>, version: u64) {
         let topic = message.topic().to_owned();
-        self.entry(&topic).set(message, version);
+        self.entry(&topic).set(message, version, None);
     }
 
     fn version_of(&mut self, topic: &str) -> u64 {

@@ -16,7 +16,9 @@ use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
 use crate::federation::{LINK_PREFIX, LINKED_ALREADY};
-use crate::hub::{AuthRequest, Awaited, Conn, ConnId, Event, Hub, Output, State};
+use crate::hub::{
+    AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits,
+};
 use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::moves::apart;
@@ -73,9 +75,14 @@ impl Shard {
             }
         }
         let result = match authentication(&mut self.hub, id, &connect) {
-            Ok(Some(request)) => {
+            Ok(Some(mut request)) => {
                 if let Some(conn) = self.hub.conn(id) {
-                    conn.state = State::Authenticating(frame.body.into());
+                    let waits = Arc::new(());
+                    request.waits = Waits::with(&waits);
+                    conn.state = State::Authenticating(Box::new(Authenticating {
+                        body: frame.body.into(),
+                        waits,
+                    }));
                     if let Some((method, _)) = &request.method {
                         conn.extra().auth_method = Some(method.clone());
                     }
@@ -135,13 +142,15 @@ impl Shard {
         if conn.auth_method() != Some(&*method) {
             return wrong("AUTH with another method than CONNECT");
         }
-        let State::Authenticating(body) = &conn.state else {
+        let State::Authenticating(asking) = &conn.state else {
             return Ok(Next::Closed);
         };
-        let connect = Connect::decode(body)?;
+        let connect = Connect::decode(&asking.body)?;
         let request = AuthRequest {
             conn: id,
             listener: conn.meta.listener,
+            peer: conn.meta.peer(),
+            waits: Waits::with(&asking.waits),
             client_id: connect.client_id.into(),
             username: connect.username.map(Arc::from),
             password: connect.password.map(Box::from),
@@ -174,11 +183,14 @@ impl Shard {
             ));
         }
         conn.extra().authenticating_again = true;
-        let (listener, session) = (conn.meta.listener, conn.session);
+        let (listener, peer) = (conn.meta.listener, conn.meta.peer());
+        let session = conn.session;
         if let Some(session) = self.hub.sessions.get(session) {
             let request = AuthRequest {
                 conn: id,
                 listener,
+                peer,
+                waits: Waits::default(),
                 client_id: session.handle.client_id.clone(),
                 username: session.username.clone(),
                 password: None,
@@ -202,7 +214,7 @@ impl Shard {
             self.authenticated_again(id, method, answer, now);
             return;
         }
-        let State::Authenticating(body) = &mut conn.state else {
+        let State::Authenticating(asking) = &mut conn.state else {
             return;
         };
         if let AuthAnswer::Continue { data } = answer {
@@ -216,12 +228,19 @@ impl Shard {
             self.hub.resume(vec![id]);
             return;
         }
-        let body = std::mem::take(body);
+        let body = std::mem::take(&mut asking.body);
         let Ok(connect) = Connect::decode(&body) else {
             return;
         };
         let result = match answer {
-            AuthAnswer::Accept { username, data } => {
+            AuthAnswer::Accept {
+                username,
+                data,
+                credential,
+            } => {
+                if let (Some(conn), Some(credential)) = (self.hub.conn(id), credential) {
+                    conn.meta.prove(credential);
+                }
                 let username = username.or_else(|| connect.username.map(Arc::from));
                 let auth = method.map(|method| (method, data.unwrap_or_default()));
                 self.accept(id, &connect, username, auth, Looked::Not(&body), now)
@@ -248,7 +267,14 @@ impl Shard {
         let hub = &mut self.hub;
         let (reason, data) = match answer {
             AuthAnswer::Continue { data } => (ReasonCode::ContinueAuthentication, data),
-            AuthAnswer::Accept { data, .. } => (ReasonCode::Success, data.unwrap_or_default()),
+            AuthAnswer::Accept {
+                data, credential, ..
+            } => {
+                if let (Some(conn), Some(credential)) = (hub.conn(id), credential) {
+                    conn.meta.prove(credential);
+                }
+                (ReasonCode::Success, data.unwrap_or_default())
+            }
             AuthAnswer::Deny { .. } => {
                 let fail = Fail::new(ReasonCode::NotAuthorized, "authentication failed");
                 self.fail(id, &fail, now);
@@ -324,6 +350,11 @@ impl Shard {
         let Some(conn) = self.hub.conn(id) else {
             return Ok(());
         };
+        // It may have been since it was looked at.
+        if conn.meta.is_revoked() {
+            let why = "the credential was revoked";
+            return Err(Refusal::new(ReasonCode::NotAuthorized, why));
+        }
         let assigned = connect.client_id.is_empty();
         let username = conn.meta.identity.clone().or(username);
         let client_id: Arc<str> = if assigned {
@@ -672,11 +703,13 @@ fn authentication(
     let request = |conn: &Conn, method| AuthRequest {
         conn: id,
         listener: conn.meta.listener,
+        peer: conn.meta.peer(),
         client_id: connect.client_id.into(),
         username: connect.username.map(Arc::from),
         password: connect.password.map(Box::from),
         method,
         again: false,
+        waits: Waits::default(),
     };
     if let Some(method) = connect.properties.text(PropertyId::AuthenticationMethod) {
         if !config.auth_methods.iter().any(|known| known == method) {

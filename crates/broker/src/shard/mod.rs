@@ -38,6 +38,7 @@ use punctual_codec::{
 };
 
 use crate::alarm::{Alarm, Overrun};
+use crate::author::AuthorRights;
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
 use crate::federation::MessageName;
@@ -59,7 +60,7 @@ use crate::slab::Slab;
 use crate::sys::SysTopics;
 use crate::tasks::{FLOW, SLICE, Subject, Task, Tasks, Work};
 use crate::timers::{Timer, Timers};
-use crate::{Budget, Config, Message, Nanos, Stats};
+use crate::{Budget, Config, Credential, Message, Nanos, Stats};
 
 /// Time between two copies of the counters to other threads.
 const SHARE_STATS: Nanos = Nanos::from_millis(200);
@@ -82,6 +83,8 @@ const WATCHES: usize = 32;
 const TIMER: u64 = 16;
 /// Units of work of giving a session its rights.
 const RIGHTS: u64 = 16;
+/// Units of work of ending a connection: its session, its will, and what others hear of it.
+const ENDING: u64 = 64;
 
 /// Milliseconds, from the beginning again after 49 days.
 fn millis(at: Nanos) -> u32 {
@@ -153,7 +156,7 @@ pub(crate) enum Next {
 }
 
 /// Answer to [`crate::AuthRequest`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum AuthAnswer {
     /// The client is who it says.
     Accept {
@@ -161,6 +164,8 @@ pub enum AuthAnswer {
         username: Option<Arc<str>>,
         /// Authentication Data for CONNACK or AUTH.
         data: Option<Box<[u8]>>,
+        /// By what the client has proven it, if that can be revoked.
+        credential: Option<Arc<Credential>>,
     },
     /// Enhanced authentication goes on with this data.
     Continue {
@@ -259,6 +264,7 @@ impl Shard {
                 worked_for: Subject::default(),
                 sampling: Sampling::default(),
                 rights_from: None,
+                author_rights: AuthorRights::default(),
                 expires: false,
             },
             sys,
@@ -385,6 +391,21 @@ impl Shard {
             if peer.is_some() {
                 conn.meta.set_peer(peer);
             }
+        }
+    }
+
+    /// Whether the client of a connection waits for the answer whether it is who it says.
+    pub fn is_proving(&self, id: ConnId) -> bool {
+        let conn = self.hub.conns.get(id.slot);
+        conn.is_some_and(|conn| {
+            conn.generation == id.generation && matches!(conn.state, State::Authenticating(_))
+        })
+    }
+
+    /// The peer of a connection has proven who it is by that.
+    pub fn credit(&mut self, id: ConnId, credential: Option<Arc<Credential>>) {
+        if let Some(conn) = self.hub.conn(id) {
+            conn.meta.credential = credential;
         }
     }
 
@@ -1098,7 +1119,7 @@ impl Shard {
                     self.share_stats_soon(now);
                 }
             }
-            Task::Access => self.give_rights(budget),
+            Task::Access => self.give_rights(budget, now),
             Task::Expire => self.expire_retained(budget, now),
             Task::Compact => self.continue_compaction(budget),
             Task::Sys => self.continue_sys(budget, now),
@@ -1125,38 +1146,65 @@ impl Shard {
         }
     }
 
-    /// Every client's rights may have changed: sessions are given their new rights one after the other.
+    /// Every client's rights may have changed, and credentials may have been revoked: sessions are
+    /// given their new rights one after the other, and who is not let in any more is disconnected.
     /// If that is under way, it begins again.
     pub fn access_changed(&mut self) {
+        self.hub.author_rights.forget();
         if self.hub.rights_from.replace(0).is_none() {
             self.hub.tasks.push(Task::Access);
         }
     }
 
     /// Gives the next sessions their rights anew.
-    fn give_rights(&mut self, budget: &mut Budget) {
-        let hub = &mut self.hub;
-        for slot in hub.rights_from.unwrap_or(0)..hub.sessions.places() {
+    fn give_rights(&mut self, budget: &mut Budget, now: Nanos) {
+        let mut slot = self.hub.rights_from.unwrap_or(0);
+        while slot < self.hub.sessions.places() {
             if budget.is_spent() {
-                hub.rights_from = Some(slot);
-                return hub.tasks.push(Task::Access);
+                self.hub.rights_from = Some(slot);
+                return self.hub.tasks.push(Task::Access);
             }
             budget.spend(1);
-            let Some(session) = hub.sessions.get(slot) else {
-                continue;
-            };
-            budget.spend(RIGHTS);
-            let permissions = hub
-                .directory
-                .permissions(session.username.as_deref(), &session.handle.client_id);
-            session.handle.set_permissions(permissions.clone());
-            if let Some(conn) = session.conn.and_then(|slot| hub.conns.get_mut(slot)) {
-                conn.permissions = permissions;
-                conn.route = 0;
+            if self.hub.sessions.get(slot).is_some() {
+                budget.spend(RIGHTS);
+                self.give_rights_to(slot, budget, now);
             }
+            slot += 1;
         }
-        hub.rights_from = None;
-        hub.directory.generations.bump_all();
+        self.hub.rights_from = None;
+        self.hub.directory.generations.bump_all();
+    }
+
+    /// Gives a session its rights anew, or disconnects its client.
+    fn give_rights_to(&mut self, slot: u32, budget: &mut Budget, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.get(slot) else {
+            return;
+        };
+        let conn = session
+            .conn
+            .and_then(|conn| Some((conn, hub.conns.get_mut(conn)?)));
+        if let Some((conn, it)) = &conn
+            && it.meta.is_revoked()
+        {
+            let (conn, why) = (*conn, "the credential was revoked");
+            budget.spend(ENDING);
+            self.dismiss(conn, ReasonCode::NotAuthorized, why);
+            self.end_connection(conn, why, true, now);
+            return;
+        }
+        // Who is let in as a neighbour has all rights.
+        let permissions = match session.handle.link {
+            true => None,
+            false => hub
+                .directory
+                .permissions(session.username.as_deref(), &session.handle.client_id),
+        };
+        session.handle.set_permissions(permissions.clone());
+        if let Some((_, conn)) = conn {
+            conn.permissions = permissions;
+            conn.route = 0;
+        }
     }
 
     /// The counters of this shard, with gauges as of now.

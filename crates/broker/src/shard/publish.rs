@@ -17,6 +17,7 @@ use super::run::{Packed, not_a_run};
 use super::shares::{self, Choice, Sharing, choose};
 use super::{Fail, Next, Shard, replica};
 use crate::answers::{self, put_answer};
+use crate::author::Author;
 use crate::egress::{Class, Stamp};
 use crate::federation::{Heed, LinkNews, MessageName, Notes};
 use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote};
@@ -400,6 +401,10 @@ impl Shard {
             follows,
             relayed,
             sole: false,
+            author: match raw.retain && !is_link {
+                true => hub.author_of(id),
+                false => None,
+            },
         };
         // Held until the message is stored, so that who subscribes meanwhile on
         // another shard is either found as a receiver or finds it retained.
@@ -536,21 +541,23 @@ impl Shard {
         durability: Durability,
         now: Nanos,
     ) {
-        self.publish_named(message, durability, (None, Heed::All), false, now);
+        self.publish_named(message, durability, Source::default(), false, now);
     }
 
-    /// The same under a name, if it has one, and followed so far by neighbours; with
-    /// `attached`, nothing is kept for those that are lost.
+    /// The same of something that comes from there; with `attached`, nothing is kept for neighbours
+    /// that are lost.
     pub(super) fn publish_named(
         &mut self,
         message: &Arc<Message>,
         durability: Durability,
-        (name, heed): (Option<MessageName>, Heed),
+        source: Source,
         attached: bool,
         now: Nanos,
     ) {
         let Self { hub, routes, .. } = self;
+        let Source { name, heed, author } = source;
         let mut publication = Publication::from_message(message, now);
+        publication.author = author;
         publication.name = name.map(Number::from);
         publication.keeping = hub.keeping(durability, true);
         publication.keeping.insists = true;
@@ -603,6 +610,32 @@ impl Shard {
         let matched = near.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, false);
+    }
+}
+
+/// Where a publication comes from that nobody waits for an answer to.
+#[derive(Debug, Default)]
+pub(super) struct Source {
+    /// What it is called in the mesh.
+    pub(super) name: Option<MessageName>,
+    /// How far neighbours follow what it states.
+    pub(super) heed: Heed,
+    /// The client that it is of.
+    pub(super) author: Option<Arc<Author>>,
+}
+
+impl Hub {
+    /// The client of a connection, as publisher of what is retained.
+    #[cold]
+    fn author_of(&mut self, id: ConnId) -> Option<Arc<Author>> {
+        let conn = self.conns.get_mut(id.slot)?;
+        let session = self.sessions.get(conn.session)?;
+        let author = &mut conn.extra().author;
+        Some(
+            author
+                .get_or_insert_with(|| Arc::new(session.author()))
+                .clone(),
+        )
     }
 }
 
@@ -732,7 +765,7 @@ pub(super) fn retain(
     if let Some(journal) = &mut hub.journal {
         journal.retain(publication, version, entry.is_stored());
     }
-    entry.set(message, version);
+    entry.set(message, version, publication.author.clone());
 }
 
 fn has_retained_room(hub: &Hub, entry: &Entry<'_>, publication: &Publication<'_>) -> bool {

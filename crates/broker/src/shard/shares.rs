@@ -252,6 +252,7 @@ pub(super) fn hand_on(
     let mut handed = Publication {
         parts: publication.parts.clone(),
         watch: publication.watch.clone(),
+        author: publication.author.clone(),
         message: None,
         keeping: hub.keeping(publication.keeping.durability, true),
         // Under another name, also to where it came from.

@@ -15,6 +15,7 @@ use punctual_model::Requirements;
 
 use super::Shard;
 use super::links::{Incoming, incoming};
+use super::publish::Source;
 use crate::access::may_publish;
 use crate::egress::Stamp;
 use crate::federation::{Heed, Testament};
@@ -51,7 +52,13 @@ impl Shard {
         }
         let rights =
             || permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic));
-        self.publish_as_will(will, (Heed::All, rights), durability, false, now);
+        let author = self.hub.sessions.get(session);
+        let source = Source {
+            name: will.name,
+            heed: Heed::All,
+            author: author.map(|session| Arc::new(session.author())),
+        };
+        self.publish_as_will(will, (source, rights), durability, false, now);
     }
 
     /// Publishes a will of a client of a broker that was lost, unless the client is connected
@@ -71,13 +78,18 @@ impl Shard {
         let durability = self.durability_of_will(will.message.topic(), default);
         // Whose broker it was has looked at the client's rights.
         let rights = || heed.limit(UrgencyRights::ALL);
-        self.publish_as_will(&will, (heed, rights), durability, !own, now);
+        let source = Source {
+            name: will.name,
+            heed,
+            author: None,
+        };
+        self.publish_as_will(&will, (source, rights), durability, !own, now);
     }
 
     fn publish_as_will(
         &mut self,
         will: &Will,
-        (heed, rights): (Heed, impl FnOnce() -> UrgencyRights),
+        (mut source, rights): (Source, impl FnOnce() -> UrgencyRights),
         durability: Durability,
         attached: bool,
         now: Nanos,
@@ -95,12 +107,12 @@ impl Shard {
         }
         let config = &hub.config;
         let rule = urgency::of_topic(&config.rules, will.message.topic());
-        let stated = match heed {
+        let stated = match source.heed {
             Heed::Nothing => Requirements::NONE,
             Heed::All | Heed::UpTo(_) => stated(will),
         };
         let asked = urgency::asked(stated, rule, rights);
-        let heed = match heed {
+        source.heed = match source.heed {
             Heed::Nothing => Heed::Nothing,
             Heed::All | Heed::UpTo(_) => Heed::of(&asked),
         };
@@ -112,7 +124,7 @@ impl Shard {
         let stamp = Stamp::new(config.discipline, &urgency, now);
         let message = will.message.published_at(now, stamp);
         hub.stats.refused_urgency += u64::from(asked.refused.is_some());
-        self.publish_named(&message, durability, (will.name, heed), attached, now);
+        self.publish_named(&message, durability, source, attached, now);
     }
 
     /// A client has connected to another broker, at a time as [`crate::Federation::arrived`] says:

@@ -251,6 +251,15 @@ impl Layer {
         proxied.map_or(ClientAddress::Socket, |it| it.client)
     }
 
+    /// The certificate that the peer has proven to have, and those that it sent with it; empty if it
+    /// has none.
+    pub(crate) fn certificates(&self) -> Vec<CertificateDer<'static>> {
+        match &self.stage {
+            Stage::Tls(tls) | Stage::SecureWebSocket(tls, _) => tls.certificates().to_vec(),
+            Stage::Plain | Stage::Proxy(_) | Stage::WebSocket(_) | Stage::Refused => Vec::new(),
+        }
+    }
+
     /// What the handshakes told about the peer. Complete once [`Layer::established`]; it parses the
     /// client certificate, so ask once.
     pub fn peer(&self) -> PeerInfo {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, BufRead, IoSlice, Read, Write};
 
 use rustls::{ClientConnection, Connection, ServerConnection};
+use rustls_pki_types::CertificateDer;
 
 use super::{LayerError, PeerInfo, Received, identity};
 use crate::tls::TlsAcceptor;
@@ -158,12 +159,15 @@ impl Tls {
         if let Connection::Server(connection) = &self.connection {
             info.server_name = connection.server_name().map(str::to_owned);
         }
-        // A certificate counts only once the handshake has proven that the peer has its key.
-        if self.established()
-            && let Some(certificate) = self.connection.peer_certificates().and_then(<[_]>::first)
-        {
+        if let Some(certificate) = self.certificates().first() {
             identity::describe(certificate, info);
         }
+    }
+
+    /// Those of the peer, which count only once the handshake has proven that it has the key.
+    pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
+        let certificates = self.connection.peer_certificates();
+        certificates.filter(|_| self.established()).unwrap_or(&[])
     }
 
     fn flush(&mut self, wire: &mut Vec<u8>) {

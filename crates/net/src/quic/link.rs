@@ -26,6 +26,7 @@ use rustls_pki_types::CertificateDer;
 use super::QuicCounters;
 use super::settings::ALPN_DATAGRAM;
 use super::unsent::{Made, Unsent};
+use crate::acceptor::ListenerPolicy;
 use crate::layer::PeerInfo;
 use crate::mailbox::Identity;
 
@@ -39,7 +40,8 @@ pub(crate) struct Link {
     pub(super) connection: Connection,
     /// Once the broker knows it, and until it has forgotten it.
     pub(super) conn: Option<ConnId>,
-    pub(super) identity: Identity,
+    /// How it is treated.
+    pub(super) policy: Option<Arc<ListenerPolicy>>,
     stream: Option<StreamId>,
     /// Whether messages with QoS 0 may travel in DATAGRAM frames.
     datagrams: bool,
@@ -126,7 +128,7 @@ impl Link {
     pub(super) fn new(
         listener: u16,
         connection: Connection,
-        identity: Identity,
+        policy: Option<Arc<ListenerPolicy>>,
         unproven: Option<Unproven>,
     ) -> Self {
         Self {
@@ -134,7 +136,7 @@ impl Link {
             remote: connection.remote_address(),
             connection,
             conn: None,
-            identity,
+            policy,
             stream: None,
             datagrams: false,
             version: None,
@@ -203,15 +205,24 @@ impl Link {
             && self.connection.datagrams().max_size().is_some()
     }
 
+    /// The client's certificate, and those that it sent with it; empty if it has none.
+    pub(super) fn certificates(&self) -> Vec<CertificateDer<'static>> {
+        let chain = self.connection.crypto_session().peer_identity();
+        let chain = chain.and_then(|chain| chain.downcast().ok());
+        chain.map_or_else(Vec::new, |chain| *chain)
+    }
+
     /// Who the client's certificate says it is.
-    pub(super) fn name(&self) -> Option<String> {
-        if self.identity == Identity::None {
+    pub(super) fn name(&self, chain: &[CertificateDer<'_>]) -> Option<String> {
+        let identity = self
+            .policy
+            .as_ref()
+            .map_or(Identity::None, |it| it.identity);
+        if identity == Identity::None {
             return None;
         }
-        let chain = self.connection.crypto_session().peer_identity()?;
-        let chain = chain.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         let peer = PeerInfo::of_certificate(chain.first()?);
-        match self.identity {
+        match identity {
             Identity::None => None,
             Identity::CommonName => peer.common_name,
             Identity::Subject => peer.subject,

@@ -19,7 +19,6 @@ use rustls::crypto::ring;
 use super::link::Link;
 use super::settings::{self, AHEAD, ALPN};
 use super::{QuicCounters, QuicOptions};
-use crate::Identity;
 use crate::tls::{ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions};
 
 /// One way through the network.
@@ -191,7 +190,7 @@ impl Pair {
             Some(DatagramEvent::NewConnection(incoming)) => {
                 let accepted = self.server.accept(incoming, self.now, &mut answer, None);
                 let (handle, connection) = accepted.map_err(|e| e.cause).unwrap();
-                let link = Link::new(0, connection, Identity::None, None);
+                let link = Link::new(0, connection, None, None);
                 self.link = Some((handle, link));
             }
             _ => {}

@@ -158,7 +158,7 @@ impl Worker {
         let (output, counters) = (&mut quic.outputs[at], &quic.counters);
         let index = usize::from(listener.index);
         let accept = *read(&self.shared.accept);
-        let policy = read(&self.shared.policies)[index].clone();
+        let policy = self.shared.policy(index as u16);
         let answers = class_number(Class::Normal);
         let mut answer = output.buffer();
         let proven = incoming.remote_address_validated();
@@ -225,13 +225,14 @@ impl Worker {
             handle,
         };
         let unproven = (!proven).then(|| Unproven::new(&listener.unproven));
-        let link = Link::new(listener.index, connection, policy.identity, unproven);
+        let link = Link::new(listener.index, connection, Some(policy.clone()), unproven);
         let meta = ConnMeta {
             peer: Some(peer),
             local,
             listener: listener.index,
             allow_anonymous: policy.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
             identity: None,
+            credential: None,
             nonce,
             refuse: policy.refuse,
         };
@@ -422,8 +423,14 @@ impl Worker {
         let happened = link.happened(instant, &self.quic.counters);
         if let Some(conn) = link.conn {
             if happened.established {
-                let name = link.name().map(Into::into);
+                let chain = link.certificates();
+                let name = link.name(&chain).map(Into::into);
                 self.shard.identify(conn, name, None);
+                if let Some(policy) = link.policy.take() {
+                    let (shared, listener) = (&self.shared, link.listener);
+                    let held = shared.certificates.hold(listener, chain, &policy, shared);
+                    self.shard.credit(conn, held);
+                }
             }
             if let Some(address) = happened.moved {
                 count(&self.quic.counters.moves, 1);

@@ -130,6 +130,7 @@ impl Worker {
                 .anonymous
                 .lets_in(path.remote.ip(), ClientAddress::Socket),
             identity: None,
+            credential: None,
             nonce,
             refuse: policy.refuse,
         };

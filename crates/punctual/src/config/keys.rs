@@ -394,6 +394,10 @@ section! {
         /// identifiers that are assigned to them. Others are refused (reason 0x85,
         /// Client Identifier not valid).
         client_id: IdentifierRule = IdentifierRule::Owner, since "0.5", Reload;
+        /// Whether retained messages are kept from new subscribers once the client
+        /// that published them has lost the right to their topic (acl_file). It
+        /// does not concern what other brokers of a mesh have taken in.
+        check_retain_source: bool = true, since "0.5", Reload;
     }
 }
 

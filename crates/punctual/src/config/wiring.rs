@@ -86,6 +86,7 @@ impl Config {
             connect_timeout: nanos(self.server.connect_timeout),
             maximum_qos: self.mqtt.maximum_qos,
             retain_available: self.mqtt.retain,
+            check_retain_source: self.auth.check_retain_source,
             wildcard_available: self.mqtt.wildcard_subscriptions,
             shared_available: self.mqtt.shared_subscriptions,
             subscription_ids_available: self.mqtt.subscription_identifiers,

@@ -1,12 +1,15 @@
 //! Password and ACL files behind the broker's questions.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use punctual_auth::{Acl, ClientAcl, FileError, PasswordFile, Verdict};
+use punctual_auth::{Acl, ClientAcl, FileError, PasswordFile, Remembered, Verdict};
+use punctual_broker::lock::lock;
 use punctual_broker::{
-    AccessControl, AuthAnswer, AuthRequest, FlowQuota, Permissions, UrgencyRights,
+    AccessControl, AuthAnswer, AuthRequest, Credential, FlowQuota, Permissions, UrgencyRights,
 };
 use punctual_codec::ReasonCode;
 use punctual_net::Authenticator;
@@ -15,18 +18,28 @@ use crate::cli::Failure;
 use crate::config::Auth;
 
 /// Who checks passwords, and who knows rights.
-type Loaded = (
-    Option<Arc<dyn Authenticator>>,
-    Option<Arc<dyn AccessControl>>,
-);
+pub(crate) struct Loaded {
+    /// Without a password file, nobody.
+    pub(crate) passwords: Option<Arc<Passwords>>,
+    /// Without an ACL file, everybody has all.
+    pub(crate) access: Option<Arc<dyn AccessControl>>,
+}
+
+impl Loaded {
+    /// The former, for the server.
+    pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
+        let passwords = self.passwords.clone();
+        passwords.map(|passwords| passwords as Arc<dyn Authenticator>)
+    }
+}
 
 /// Reads the files that the configuration names.
 pub(crate) fn load(auth: &Auth) -> Result<Loaded, Failure> {
-    let authenticator = match &auth.password_file {
+    let passwords = match &auth.password_file {
         None => None,
         Some(path) => {
             let file = parse(path, PasswordFile::parse)?;
-            Some(Arc::new(Passwords(file)) as Arc<dyn Authenticator>)
+            Some(Arc::new(Passwords::new(file)?))
         }
     };
     let access = match &auth.acl_file {
@@ -39,7 +52,7 @@ pub(crate) fn load(auth: &Auth) -> Result<Loaded, Failure> {
             Some(Arc::new(Rights(acl)) as Arc<dyn AccessControl>)
         }
     };
-    Ok((authenticator, access))
+    Ok(Loaded { passwords, access })
 }
 
 fn parse<T>(
@@ -57,17 +70,92 @@ fn parse<T>(
     })
 }
 
-struct Passwords(PasswordFile);
+/// The users of a password file, and by which of their passwords clients were let in.
+pub(crate) struct Passwords {
+    file: PasswordFile,
+    remembered: Mutex<Remembered>,
+    /// By user; `None` once others have taken over.
+    credentials: Mutex<Option<HashMap<Box<str>, Arc<Credential>>>>,
+    /// Since when `remembered` counts.
+    start: Instant,
+}
+
+impl Passwords {
+    fn new(file: PasswordFile) -> Result<Self, Failure> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key)
+            .map_err(|error| format!("the system has no random numbers: {error}"))?;
+        Ok(Self {
+            file,
+            remembered: Mutex::new(Remembered::new(key)),
+            credentials: Mutex::new(Some(HashMap::new())),
+            start: Instant::now(),
+        })
+    }
+
+    /// Takes over from `old`, whose file was read before. Passwords that users have no more, or never
+    /// had, are revoked; without new ones all are.
+    pub(crate) fn succeed(new: Option<&Self>, old: &Self) {
+        let issued = lock(&old.credentials).take().unwrap_or_default();
+        for (user, credential) in issued {
+            match new.filter(|new| new.file.agrees_with(&old.file, &user)) {
+                Some(new) => {
+                    if let Some(credentials) = &mut *lock(&new.credentials) {
+                        credentials.insert(user, credential);
+                    }
+                }
+                None => credential.revoke(),
+            }
+        }
+    }
+
+    /// That of a user whose password was right.
+    fn credential(&self, user: &str) -> Arc<Credential> {
+        match &mut *lock(&self.credentials) {
+            Some(credentials) => match credentials.get(user) {
+                Some(known) => known.clone(),
+                None => credentials.entry(user.into()).or_default().clone(),
+            },
+            // The file was read again meanwhile, and perhaps has another password.
+            None => {
+                let credential = Credential::default();
+                credential.revoke();
+                Arc::new(credential)
+            }
+        }
+    }
+
+    fn accept(&self, user: &str) -> AuthAnswer {
+        AuthAnswer::Accept {
+            username: None,
+            data: None,
+            credential: Some(self.credential(user)),
+        }
+    }
+}
+
+/// What a client says it is, and what it gives as proof.
+fn said(request: &AuthRequest) -> (&str, &[u8]) {
+    let user = request.username.as_deref().unwrap_or_default();
+    (user, request.password.as_deref().unwrap_or_default())
+}
 
 impl Authenticator for Passwords {
+    fn recognise(&self, request: &AuthRequest) -> Option<AuthAnswer> {
+        let (user, password) = said(request);
+        let remembered = lock(&self.remembered);
+        let is_known = remembered.knows(user, password, self.start.elapsed());
+        is_known.then(|| self.accept(user))
+    }
+
     fn authenticate(&self, request: &AuthRequest) -> AuthAnswer {
-        let user = request.username.as_deref().unwrap_or_default();
-        let password = request.password.as_deref().unwrap_or_default();
-        match self.0.verify(user, password) {
-            Verdict::Accepted => AuthAnswer::Accept {
-                username: None,
-                data: None,
-            },
+        let (user, password) = said(request);
+        match self.file.verify(user, password) {
+            Verdict::Accepted => {
+                let now = self.start.elapsed();
+                lock(&self.remembered).remember(user, password, now);
+                self.accept(user)
+            }
             Verdict::WrongPassword | Verdict::UnknownUser => AuthAnswer::Deny {
                 reason: ReasonCode::BadUserNameOrPassword,
             },
@@ -122,5 +210,75 @@ impl Permissions for ClientRights {
             max_rt_priority: (!rights.no_real_time).then(|| rights.max_priority.unwrap_or(7)),
             min_priority: (!rights.no_priority).then(|| rights.min_priority.unwrap_or(0)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The password of each user is its name.
+    fn passwords(users: &[(&str, u8)]) -> Passwords {
+        let mut file = PasswordFile::default();
+        for (user, salt) in users {
+            let hash = punctual_auth::hash_argon2id(user.as_bytes(), [*salt; 16]);
+            file.set(user, &hash).unwrap();
+        }
+        Passwords::new(file).unwrap()
+    }
+
+    fn credential(answer: Option<AuthAnswer>) -> Option<Arc<Credential>> {
+        match answer? {
+            AuthAnswer::Accept { credential, .. } => credential,
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn passwords_that_change_are_revoked_and_others_stay() {
+        let old = passwords(&[("same", 1), ("changed", 1), ("gone", 1)]);
+        let issued = ["same", "changed", "gone"].map(|user| old.credential(user));
+        assert!(Arc::ptr_eq(&issued[0], &old.credential("same")));
+        let mut new = passwords(&[("changed", 2)]);
+        let hash = old.file.to_string();
+        let hash = hash
+            .lines()
+            .find_map(|line| line.strip_prefix("same:"))
+            .unwrap();
+        new.file.set("same", hash).unwrap();
+        Passwords::succeed(Some(&new), &old);
+        let revoked = issued.each_ref().map(|credential| credential.is_revoked());
+        assert_eq!(revoked, [false, true, true]);
+        assert!(Arc::ptr_eq(&issued[0], &new.credential("same")));
+        // What the old ones answer late lets nobody in.
+        assert!(old.credential("same").is_revoked());
+        Passwords::succeed(None, &new);
+        assert!(issued[0].is_revoked());
+    }
+
+    #[test]
+    fn a_verified_password_is_recognised_until_the_file_is_read_again() {
+        let old = passwords(&[("user", 1)]);
+        let request = |password: &str| AuthRequest {
+            conn: punctual_broker::ConnId::from_number(1),
+            listener: 0,
+            peer: None,
+            client_id: "c".into(),
+            username: Some("user".into()),
+            password: Some(password.as_bytes().into()),
+            method: None,
+            again: false,
+            waits: punctual_broker::Waits::default(),
+        };
+        assert!(old.recognise(&request("user")).is_none());
+        assert!(credential(Some(old.authenticate(&request("wrong")))).is_none());
+        assert!(old.recognise(&request("wrong")).is_none());
+        let first = credential(Some(old.authenticate(&request("user")))).unwrap();
+        let again = credential(old.recognise(&request("user"))).unwrap();
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(old.recognise(&request("wrong")).is_none());
+        let new = passwords(&[("user", 1)]);
+        Passwords::succeed(Some(&new), &old);
+        assert!(new.recognise(&request("user")).is_none());
     }
 }

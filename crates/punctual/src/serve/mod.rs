@@ -24,6 +24,7 @@ use punctual_net::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::auth::{Loaded, Passwords};
 use crate::admission;
 use crate::bridge;
 use crate::cli::Failure;
@@ -74,7 +75,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         move_code(config.server.huge_pages != Auto::Auto);
     }
     let (listeners, urls) = listeners(&config)?;
-    let (authenticator, access) = auth::load(&config.auth)?;
+    let mut loaded = auth::load(&config.auth)?;
     let shards = config.shards();
     let http = match config.server.http {
         Switch::On(address) => Opened::open(address)?,
@@ -101,8 +102,8 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         slice: nanos(config.server.slice),
         shutdown_timeout: nanos(config.server.shutdown_timeout),
         authentication_threads: 2,
-        authenticator,
-        access,
+        authenticator: loaded.authenticator(),
+        access: loaded.access.take(),
         admission: office.as_ref().map(admission::Opening::desk),
         store,
         federation: mesh.as_ref().map(mesh::Opening::federation),
@@ -167,7 +168,14 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         if signal != SIGHUP {
             break;
         }
-        match reload(source, &server, http.as_ref(), logging, &config) {
+        match reload(
+            source,
+            &server,
+            http.as_ref(),
+            logging,
+            &config,
+            &mut loaded,
+        ) {
             Ok(()) => tracing::info!("configuration reloaded"),
             Err(error) => tracing::error!("the old configuration stays: {error}"),
         }
@@ -207,6 +215,7 @@ fn reload(
     http: Option<&Http>,
     logging: &Logging,
     started: &Config,
+    loaded: &mut Loaded,
 ) -> Result<(), Failure> {
     let config = source.load()?;
     for key in started.restart_needed(&config) {
@@ -217,13 +226,18 @@ fn reload(
         listeners.map(|l| l.address.to_string()).collect()
     };
     let (listeners, _) = listeners(&config)?;
-    let (authenticator, access) = auth::load(&config.auth)?;
+    let mut new = auth::load(&config.auth)?;
     if addresses(&config) == addresses(started) {
         let policies = listeners.into_iter().map(|l| l.policy).collect();
         server.set_policies(policies, accept_policy(&config));
     }
-    server.set_authenticator(authenticator);
-    server.set_access(access);
+    if let Some(old) = &loaded.passwords {
+        Passwords::succeed(new.passwords.as_deref(), old);
+    }
+    server.set_authenticator(new.authenticator());
+    // After what is revoked by now.
+    server.set_access(new.access.take());
+    *loaded = new;
     let in_effect = started.reloaded(&config);
     server.set_config(&Arc::new(broker_config(&in_effect, server)));
     logging.set_level(config.log.level);

@@ -75,6 +75,14 @@ impl Broker {
         self.signal(libc::SIGTERM);
     }
 
+    /// Has it read its configuration, and the files that this names, again.
+    #[track_caller]
+    pub(crate) fn reload(&self) {
+        let said = self.log.lines().len();
+        self.signal(libc::SIGHUP);
+        self.log.until(said, "configuration reloaded");
+    }
+
     /// What is done meanwhile the broker finds all at once.
     pub(crate) fn while_held(&self, act: impl FnOnce()) {
         let id = self.signal(libc::SIGSTOP);

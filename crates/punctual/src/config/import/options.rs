@@ -97,7 +97,7 @@ const OPTIONS: &[(&str, Meaning)] = &[
     ("certfile", Listener("certificate", text)),
     (
         "check_retain_source",
-        None("rights are checked when a message is published"),
+        Key("auth", "check_retain_source", boolean),
     ),
     ("ciphers", None(CIPHERS)),
     ("ciphers_tls1.3", None(CIPHERS)),

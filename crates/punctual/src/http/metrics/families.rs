@@ -120,6 +120,7 @@ const FAMILIES: &[Family] = &[
                 ("too_large", "dropped_too_large"),
                 ("offline", "dropped_offline"),
                 ("session_ended", "dropped_session_ended"),
+                ("not_authorized", "dropped_not_authorized"),
             ],
         ),
     ),
