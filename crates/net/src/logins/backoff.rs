@@ -1,4 +1,6 @@
-//! Sources whose passwords were wrong are let wait for the next try, a little longer each time.
+//! Sources whose passwords were wrong are let wait for the next try, a little longer each time. Clients
+//! of this machine never wait: they share an address, and one with an old password would have the
+//! others refused.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -34,6 +36,9 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn failed(&mut self, source: Source, now: Nanos) {
+        if source.is_local() {
+            return;
+        }
         let before = self.forget(source);
         let before = before.filter(|it| now < it.last + REMEMBERED);
         let count = before.map_or(0, |it| it.count).saturating_add(1);
@@ -79,7 +84,8 @@ mod tests {
     use super::*;
 
     fn source(n: u32) -> Source {
-        Source::V4(n.to_be_bytes())
+        // None of this machine.
+        Source::V6((u64::from(n) | 1 << 63).to_be_bytes())
     }
 
     #[test]
@@ -102,6 +108,16 @@ mod tests {
         (0..10).for_each(|_| backoff.failed(source(1), now));
         backoff.succeeded(source(1));
         assert!(!backoff.holds(source(1), now) && backoff.order.is_empty());
+    }
+
+    #[test]
+    fn clients_of_this_machine_never_wait() {
+        let mut backoff = Backoff::default();
+        let local = Source::V4([127, 0, 0, 1]);
+        let now = Nanos::from_secs(100);
+        (0..100).for_each(|_| backoff.failed(local, now));
+        assert!(!backoff.holds(local, now));
+        assert_eq!(backoff.ready_at(local), Nanos(0));
     }
 
     #[test]

@@ -57,6 +57,16 @@ impl Source {
             }
         }
     }
+
+    /// Whether it is this machine (127.0.0.0/8, and the network of ::1): all its clients share it, and
+    /// with a proxy here that does not tell addresses, all clients there are.
+    fn is_local(self) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::V4(ip) => ip[0] == 127,
+            Self::V6(network) => network == [0; 8],
+        }
+    }
 }
 
 /// A client that wants to prove who it is, and the shard that asks.
@@ -288,5 +298,21 @@ mod tests {
         assert_eq!(source("[2001:db8::1]:1"), source("[2001:db8::ffff:2]:2"));
         assert_ne!(source("[2001:db8::1]:1"), source("[2001:db8:0:1::1]:1"));
         assert_eq!(Source::of(None), Source::Unknown);
+        let is_local = |address: &str| source(address).is_local();
+        assert!(
+            [
+                "127.0.0.1:1",
+                "127.9.9.9:1",
+                "[::1]:1",
+                "[::ffff:127.0.0.1]:1"
+            ]
+            .into_iter()
+            .all(is_local)
+        );
+        assert!(
+            !["192.0.2.1:1", "[2001:db8::1]:1", "[fe80::1]:1"]
+                .into_iter()
+                .any(is_local)
+        );
     }
 }
