@@ -43,6 +43,13 @@ pub(crate) fn may_publish(permissions: Option<&dyn Permissions>, topic: &str) ->
         && permissions.is_none_or(|permissions| permissions.may_publish(topic))
 }
 
+/// Whether messages on the topic name may be delivered to a client with these rights.
+pub(crate) fn may_receive(permissions: Option<&dyn Permissions>, topic: &[u8]) -> bool {
+    permissions.is_none_or(|permissions| {
+        std::str::from_utf8(topic).is_ok_and(|topic| permissions.may_receive(topic))
+    })
+}
+
 /// Bounds on the admitted flows of a user; `None` for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct FlowQuota {

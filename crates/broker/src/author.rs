@@ -1,15 +1,15 @@
-//! Who published what is retained: it is given to nobody any more once its publisher has lost the
-//! right to its topic.
+//! The publisher of a retained message. The broker stops delivering the message when its publisher
+//! loses the right to publish to its topic.
 
 use std::sync::Arc;
 
 use crate::access::may_publish;
 use crate::{Budget, Directory, Permissions};
 
-/// Units of work of finding out what a publisher may do.
+/// Units of work of looking up the rights of a publisher.
 const RIGHTS: u64 = 16;
 
-/// Who published a message, as far as rights go.
+/// The publisher of a message: the user and the client that its rights depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Author {
     pub(crate) user: Option<Arc<str>>,
@@ -43,7 +43,8 @@ impl Author {
     }
 }
 
-/// What the author who was asked about last may do: messages of one author mostly come together.
+/// The rights of one author, the last one that was looked up: consecutive retained messages often have
+/// the same author.
 #[derive(Debug, Default)]
 pub(crate) struct AuthorRights {
     last: Option<Known>,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLoc
 
 use hashbrown::HashMap;
 
-use crate::access::{AccessControl, Permissions};
+use crate::access::{AccessControl, Permissions, may_receive};
 use crate::alarm::{Alarm, Alarms};
 use crate::brake::Brake;
 use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
@@ -77,12 +77,7 @@ impl SessionHandle {
     }
 
     fn is_permitted(&self, topic: &[u8]) -> bool {
-        match &*read(&self.permissions) {
-            Some(permissions) => {
-                std::str::from_utf8(topic).is_ok_and(|topic| permissions.may_receive(topic))
-            }
-            None => true,
-        }
+        may_receive(read(&self.permissions).as_deref(), topic)
     }
 
     /// Whether what it keeps is stored.

@@ -97,7 +97,8 @@ impl Certificates {
         Some(credential)
     }
 
-    /// Revokes what is not let in any more. Takes long: signatures are checked.
+    /// Revokes the certificates that the current policies of their listeners reject. Verifying all
+    /// signatures may take long: call it on no thread that serves clients.
     pub(crate) fn check(&self, shared: &Shared) {
         let mut last = None;
         loop {
@@ -151,7 +152,7 @@ mod tests {
             known.held.len()
         );
         assert!((0..10).all(|n| known.held.contains_key(&key(n))));
-        // Who has another one since it was revoked is not disconnected for the old one.
+        // After a revocation the same certificate gets a new credential, which is not revoked.
         live[3].revoke();
         assert!(!known.add(key(3), chain()).is_revoked());
     }

@@ -278,7 +278,7 @@ impl Handshakes {
         if let Some(socket) = one.meta.peer {
             // Not before: it is the proxy's until its header has come.
             one.meta.allow_anonymous = one.policy.anonymous.lets_in(socket.ip(), peer.client);
-            one.meta.peer = peer.client.known(socket).or(one.meta.peer);
+            one.meta.peer = Some(peer.client.known(socket));
         }
         one.meta.identity = match one.policy.identity {
             Identity::None => None,
@@ -323,10 +323,9 @@ impl Handshakes {
         // Few bytes on a connection that has hardly been used: what does not fit, nobody reads.
         let until = self.around.clock.now() + LINGER;
         Lingering::new(one.stream, one.wire, false, until).write();
-        let socket = one.meta.peer;
-        let told = socket.and_then(|socket| one.layer.client_address().known(socket));
+        let client = one.layer.client_address();
         let event = Event::Refused {
-            peer: told.or(socket),
+            peer: one.meta.peer.map(|socket| client.known(socket)),
             reason: why,
         };
         if self.around.events.try_send(event).is_err() {

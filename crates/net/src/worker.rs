@@ -215,6 +215,11 @@ impl Link {
             && matches!(self.stream.peek(&mut [0]), Ok(0))
     }
 
+    /// Whether its client has left while it waits for the answer whether it is who it says.
+    fn gives_up(&self, shard: &Shard) -> bool {
+        self.paused && self.has_left() && shard.is_proving(self.id)
+    }
+
     /// Marks it as one of those to be written to; false if it was.
     fn becomes_dirty(&mut self) -> bool {
         !std::mem::replace(&mut self.dirty, true)
@@ -739,7 +744,7 @@ impl Worker {
         }
         let closing = event.is_read_closed() || event.is_error();
         link.closing |= closing;
-        if link.paused && link.has_left() && self.shard.is_proving(link.id) {
+        if link.gives_up(&self.shard) {
             let id = link.id;
             self.lose(state, id, LEFT, now);
             return;
@@ -947,14 +952,14 @@ impl Worker {
             false => buffer.len().min(CALL),
         };
         let space = match (plain, use_own) {
-            // Up to the end of the packet, whose payload is then handed on where it is.
+            // Up to the end of the packet, so that receivers can share this buffer.
             (true, true) => match needed.saturating_sub(before) {
                 0 => GROW,
                 missing => missing.min(GROW),
             },
             // What remains of it is copied after each message.
             _ if state.brief || matches!(self.shard.need(id), Need::Promised(_)) => AT_ONCE,
-            // What of a large packet comes here is copied.
+            // The shared buffer is copied to the packet's own one: little is read of the beginning.
             (true, false) if link.sends_large => AT_ONCE,
             (true, false) => most - before,
             (false, _) => most,
@@ -1038,7 +1043,7 @@ impl Worker {
         }
 
         let mut flow = Flow::Read;
-        // Less than is known to be needed makes no packet.
+        // Fewer bytes than this are no complete packet.
         let known = needed;
         let (mut consumed, mut needed) = (0, 0);
         // Whether there is more to be handled, after what is more urgent.
@@ -1118,7 +1123,7 @@ impl Worker {
         }
         link.paused = flow == Flow::Pause;
         link.again = again;
-        if link.paused && link.has_left() && self.shard.is_proving(id) {
+        if link.gives_up(&self.shard) {
             self.lose(state, id, LEFT, now);
             return consumed;
         }

@@ -8,7 +8,7 @@ use punctual_codec::{Ack, PacketType, ReasonCode, Version};
 use super::aliases::{Alias, Aliases};
 use super::{ConnId, Origin};
 use crate::Nanos;
-use crate::access::{Permissions, may_publish};
+use crate::access::{Permissions, may_publish, may_receive};
 use crate::admission::SubscriptionDecision;
 use crate::author::Author;
 use crate::egress::{Class, Egress, Encoding, Pool};
@@ -138,7 +138,7 @@ pub(crate) struct Extra {
     pub(crate) default: Requirements,
     /// What may be stated on the topic of the last publication.
     pub(crate) rights: Option<(u64, UrgencyRights)>,
-    /// Who its client is, once that has published something to be retained.
+    /// Its client as a publisher, once it has published a message that is retained.
     pub(crate) author: Option<Arc<Author>>,
     /// What has been decided about the SUBSCRIBE that comes next.
     pub(crate) subscribed: Option<SubscriptionDecision>,
@@ -157,10 +157,7 @@ impl Conn {
 
     /// Whether messages on a topic may be sent to it.
     pub(crate) fn may_receive(&self, topic: &[u8]) -> bool {
-        let permissions = self.permissions.as_ref();
-        permissions.is_none_or(|permissions| {
-            std::str::from_utf8(topic).is_ok_and(|topic| permissions.may_receive(topic))
-        })
+        may_receive(self.permissions.as_deref(), topic)
     }
 
     /// Silence after which it is gone (section 3.1.2.10).

@@ -121,13 +121,20 @@ impl Hub {
             if !allowed || own || message.is_expired(now) {
                 continue;
             }
-            let Some((version, author)) = self.directory.retained().current(&found) else {
+            let checks = self.config.check_retain_source && !session.handle.link;
+            let current = self
+                .directory
+                .retained()
+                .current(&found)
+                .map(|(version, author)| {
+                    let author = author.filter(|_| checks);
+                    (version, author.cloned())
+                });
+            let Some((version, author)) = current else {
                 continue;
             };
             let message = found.message;
             if let Some(author) = author
-                && self.config.check_retain_source
-                && !session.handle.link
                 && !self.author_rights.may_publish(
                     &author,
                     message.topic(),
@@ -296,9 +303,9 @@ impl Taken {
         }
     }
 
-    /// Does not send again what the client may not read any more. With QoS 2 the client may have it
-    /// already, and takes what comes with the same identifier for a repetition until it is told to
-    /// release that.
+    /// Ends the delivery of a message that the client has lost the right to receive. A QoS 1 message is
+    /// dropped. For a QoS 2 message the broker sends PUBREL: the client may have stored the packet
+    /// identifier, and would take another message with that identifier for a duplicate.
     fn withhold(
         &mut self,
         packet_id: u16,

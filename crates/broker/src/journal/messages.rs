@@ -1,7 +1,6 @@
 //! What is stored of messages: content once, an entry for every session that
 //! keeps it, and how far its handshake is.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use punctual_codec::QoS;
@@ -11,11 +10,11 @@ use punctual_store::op::{Content, EntryOp};
 use super::kept::{Done, Light};
 use super::wall::Offset;
 use super::{After, Durability, Journal, StoreTrouble};
-use crate::author::Author;
 use crate::egress::Class;
 use crate::hub::{ConnId, Hub, Publication, Remote};
 use crate::index::delivered_qos;
 use crate::message::Messages;
+use crate::retained::Kept;
 use crate::route::{Matched, Target};
 use crate::sequence::Number;
 use crate::session::Session;
@@ -688,22 +687,17 @@ impl Hub {
     }
 
     /// Stores a retained message that could not be stored when it came.
-    pub(super) fn store_retained(
-        &mut self,
-        message: &Arc<Message>,
-        version: u64,
-        author: Option<Arc<Author>>,
-    ) {
+    pub(super) fn store_retained(&mut self, kept: &Kept) {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        let mut publication = Publication::from_message(message, Nanos(0));
-        publication.author = author;
+        let mut publication = Publication::from_message(&kept.message, Nanos(0));
+        publication.author.clone_from(&kept.author);
         publication.keeping = Keeping {
             durability: Durability::Batched,
-            message: message.stored,
+            message: kept.message.stored,
             ..Keeping::NOT
         };
-        journal.retain(&mut publication, version, false);
+        journal.retain(&mut publication, kept.version, false);
     }
 }

@@ -37,7 +37,7 @@ pub struct Restorer {
     messages: ByNumber<Arc<Message>>,
     /// Publishers of retained messages: each once.
     authors: HashSet<Arc<Author>, foldhash::fast::RandomState>,
-    /// Whose the messages are that may be retained.
+    /// The publishers of messages that may be retained, by the messages' numbers.
     authored: HashMap<u64, Arc<Author>, foldhash::fast::RandomState>,
     /// By sessions, which come later.
     had: HashMap<u64, had::Restored, foldhash::fast::RandomState>,
@@ -111,13 +111,9 @@ impl Restorer {
             Op::Message { message, content } => {
                 let made = self.message(*message, content);
                 if let Some(author) = StoredStamp::author(content.stamp) {
-                    let known = self.authors.get(&author).cloned();
-                    let author = known.unwrap_or_else(|| {
-                        let author = Arc::new(author);
-                        self.authors.insert(author.clone());
-                        author
-                    });
-                    self.authored.insert(*message, author);
+                    let shared = |author: &Author| Arc::new(author.clone());
+                    let author = self.authors.get_or_insert_with(&author, shared);
+                    self.authored.insert(*message, author.clone());
                 }
                 self.messages.insert(*message, made);
             }

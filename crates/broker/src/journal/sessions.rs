@@ -352,10 +352,10 @@ impl Hub {
         let directory = self.directory.clone();
         let retained = directory.retained();
         for topic in topics {
-            if let Some((message, version)) = retained.get(&topic)
-                && message.stored != 0
+            if let Some(kept) = retained.get(&topic)
+                && kept.message.stored != 0
             {
-                self.store_retained(message, version, retained.author(&topic));
+                self.store_retained(kept);
             }
         }
     }

@@ -51,11 +51,11 @@ pub(crate) struct Retained {
 
 /// What one topic has.
 #[derive(Debug)]
-struct Kept {
-    message: Arc<Message>,
-    version: u64,
-    /// Who published it here; `None` if it comes from the broker itself or from another one.
-    author: Option<Arc<Author>>,
+pub(crate) struct Kept {
+    pub(crate) message: Arc<Message>,
+    pub(crate) version: u64,
+    /// The client of this broker that published it; `None` if the broker itself or another broker did.
+    pub(crate) author: Option<Arc<Author>>,
 }
 
 /// From which topic a search through retained messages goes on. What changes meanwhile is found if
@@ -215,25 +215,19 @@ impl Retained {
         }
     }
 
-    /// The message of a topic and its version.
-    pub(crate) fn get(&self, topic: &str) -> Option<(&Arc<Message>, u64)> {
-        let kept = self.messages.get(self.find(topic).ok()?)?;
-        Some((&kept.message, kept.version))
+    /// What is kept for a topic.
+    pub(crate) fn get(&self, topic: &str) -> Option<&Kept> {
+        self.messages.get(self.find(topic).ok()?)
     }
 
-    /// Who published the message of a topic.
-    pub(crate) fn author(&self, topic: &str) -> Option<Arc<Author>> {
-        let kept = self.messages.get(self.find(topic).ok()?)?;
-        kept.author.clone()
-    }
-
-    /// The version of what was found, and who published it, if that is still what its topic has.
-    pub(crate) fn current(&self, found: &Found) -> Option<(u64, Option<Arc<Author>>)> {
+    /// The version and the publisher of a message that a search found, unless its topic has another
+    /// message now.
+    pub(crate) fn current(&self, found: &Found) -> Option<(u64, Option<&Arc<Author>>)> {
         let message = &found.message;
         match self.messages.get(found.place) {
             Some(kept) => {
                 let is_it = Arc::ptr_eq(&kept.message, message);
-                is_it.then(|| (kept.version, kept.author.clone()))
+                is_it.then_some((kept.version, kept.author.as_ref()))
             }
             // A topic that has none.
             None if message.payload().is_empty() && self.find(message.topic()).is_err() => {
@@ -243,7 +237,7 @@ impl Retained {
         }
     }
 
-    /// The version of what was found, if that is still what its topic has.
+    /// The version of a message that a search found, unless its topic has another message now.
     pub(crate) fn current_version(&self, found: &Found) -> Option<u64> {
         self.current(found).map(|(version, _)| version)
     }

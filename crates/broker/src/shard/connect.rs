@@ -10,7 +10,7 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::{AuthAnswer, Fail, Next, Shard, links, publish};
+use super::{AuthAnswer, Fail, Next, REVOKED, Shard, links, publish};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
@@ -25,7 +25,7 @@ use crate::moves::apart;
 use crate::session::Session;
 use crate::timers::Timer;
 use crate::urgency;
-use crate::{Config, Message, Nanos};
+use crate::{Config, Credential, Message, Nanos};
 
 impl Shard {
     /// The first packet of a connection, which has to be CONNECT
@@ -238,9 +238,7 @@ impl Shard {
                 data,
                 credential,
             } => {
-                if let (Some(conn), Some(credential)) = (self.hub.conn(id), credential) {
-                    conn.meta.prove(credential);
-                }
+                prove(&mut self.hub, id, credential);
                 let username = username.or_else(|| connect.username.map(Arc::from));
                 let auth = method.map(|method| (method, data.unwrap_or_default()));
                 self.accept(id, &connect, username, auth, Looked::Not(&body), now)
@@ -270,9 +268,7 @@ impl Shard {
             AuthAnswer::Accept {
                 data, credential, ..
             } => {
-                if let (Some(conn), Some(credential)) = (hub.conn(id), credential) {
-                    conn.meta.prove(credential);
-                }
+                prove(hub, id, credential);
                 (ReasonCode::Success, data.unwrap_or_default())
             }
             AuthAnswer::Deny { .. } => {
@@ -352,8 +348,7 @@ impl Shard {
         };
         // It may have been since it was looked at.
         if conn.meta.is_revoked() {
-            let why = "the credential was revoked";
-            return Err(Refusal::new(ReasonCode::NotAuthorized, why));
+            return Err(Refusal::new(ReasonCode::NotAuthorized, REVOKED));
         }
         let assigned = connect.client_id.is_empty();
         let username = conn.meta.identity.clone().or(username);
@@ -404,15 +399,14 @@ impl Shard {
         }
 
         let durable = durability > Durability::None && wish.session_expiry > 0;
-        if !is_link && !assigned {
-            check_identifier(&self.hub, &client_id, username.as_deref())?;
-        }
         let existing = self.hub.session_named(&client_id);
-        // What waits for one user is not for another who uses the same identifier.
         let session = existing.and_then(|slot| self.hub.sessions.get(slot));
+        if !is_link && !assigned {
+            check_identifier(&self.hub, &client_id, session, username.as_deref())?;
+        }
+        // What waits for one user is not for another who uses the same identifier.
         let is_foreign = !is_link && session.is_some_and(|it| it.username != username);
         let clean_start = connect.clean_start || is_foreign;
-        let session = existing.and_then(|slot| self.hub.sessions.get(slot));
         // What is left of a session that has gone on is not the one that its client comes back to.
         let may_stay = session.is_some_and(Session::is_whole) && !clean_start;
         // A full store has room for a neighbour: without it others are cut off.
@@ -739,16 +733,26 @@ fn authentication(
     ))
 }
 
+/// The client of a connection has authenticated with that credential, if it can be revoked.
+fn prove(hub: &mut Hub, id: ConnId, credential: Option<Arc<Credential>>) {
+    if let (Some(conn), Some(credential)) = (hub.conn(id), credential) {
+        conn.meta.prove(credential);
+    }
+}
+
 /// Whether a user may use the client identifier: it is bound as the rule says, and no session of it,
 /// nor a connection that waits for one, is another user's.
-fn check_identifier(hub: &Hub, client_id: &str, user: Option<&str>) -> Result<(), Refusal> {
+fn check_identifier(
+    hub: &Hub,
+    client_id: &str,
+    session: Option<&Session>,
+    user: Option<&str>,
+) -> Result<(), Refusal> {
     let rule = hub.config.client_ids;
     let refusal = |why| Err(Refusal::new(ReasonCode::ClientIdentifierNotValid, why));
     if let Some(why) = rule.refuses(client_id, user) {
         return refusal(why);
     }
-    let slot = hub.session_named(client_id);
-    let session = slot.and_then(|slot| hub.sessions.get(slot));
     let waiting = hub.moves.awaiting.get(client_id);
     let waiting = waiting.and_then(|waits| match &hub.conns.get(waits.conn.slot)?.state {
         State::Awaiting(awaited) => Some(&awaited.username),

@@ -81,6 +81,8 @@ const STALE: u64 = 4;
 const WATCHES: usize = 32;
 /// Units of work of a timer that is due.
 const TIMER: u64 = 16;
+/// Why a connection ends after a reload has removed its client's user, password or certificate.
+const REVOKED: &str = "the credential was revoked";
 /// Units of work of giving a session its rights.
 const RIGHTS: u64 = 16;
 /// Units of work of ending a connection: its session, its will, and what others hear of it.
@@ -402,7 +404,7 @@ impl Shard {
         })
     }
 
-    /// The peer of a connection has proven who it is by that.
+    /// The peer of a connection has authenticated with that certificate.
     pub fn credit(&mut self, id: ConnId, credential: Option<Arc<Credential>>) {
         if let Some(conn) = self.hub.conn(id) {
             conn.meta.credential = credential;
@@ -1146,9 +1148,9 @@ impl Shard {
         }
     }
 
-    /// Every client's rights may have changed, and credentials may have been revoked: sessions are
-    /// given their new rights one after the other, and who is not let in any more is disconnected.
-    /// If that is under way, it begins again.
+    /// Rights of clients may have changed, and credentials may have been revoked. A task updates the
+    /// rights of one session after the other, and disconnects clients whose credentials were revoked.
+    /// If that task runs already, it starts again with the first session.
     pub fn access_changed(&mut self) {
         self.hub.author_rights.forget();
         if self.hub.rights_from.replace(0).is_none() {
@@ -1187,13 +1189,13 @@ impl Shard {
         if let Some((conn, it)) = &conn
             && it.meta.is_revoked()
         {
-            let (conn, why) = (*conn, "the credential was revoked");
+            let conn = *conn;
             budget.spend(ENDING);
-            self.dismiss(conn, ReasonCode::NotAuthorized, why);
-            self.end_connection(conn, why, true, now);
+            self.dismiss(conn, ReasonCode::NotAuthorized, REVOKED);
+            self.end_connection(conn, REVOKED, true, now);
             return;
         }
-        // Who is let in as a neighbour has all rights.
+        // A neighbour broker has all rights.
         let permissions = match session.handle.link {
             true => None,
             false => hub

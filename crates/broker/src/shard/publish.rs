@@ -620,12 +620,12 @@ pub(super) struct Source {
     pub(super) name: Option<MessageName>,
     /// How far neighbours follow what it states.
     pub(super) heed: Heed,
-    /// The client that it is of.
+    /// The client that published it.
     pub(super) author: Option<Arc<Author>>,
 }
 
 impl Hub {
-    /// The client of a connection, as publisher of what is retained.
+    /// The client of a connection as the publisher of a retained message.
     #[cold]
     fn author_of(&mut self, id: ConnId) -> Option<Arc<Author>> {
         let conn = self.conns.get_mut(id.slot)?;
@@ -1199,7 +1199,7 @@ mod tests {
             assert_eq!(shared, payload);
             assert_ne!(shared.as_ptr(), payload.as_ptr());
         }
-        // What is published meanwhile for another reason is no part of the packet.
+        // A payload that is no part of the packet, such as that of a will, is copied.
         let other = vec![8; 100];
         assert_eq!(share(Some(&packet), &other), other);
     }

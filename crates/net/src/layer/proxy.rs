@@ -36,12 +36,11 @@ pub enum ClientAddress {
 }
 
 impl ClientAddress {
-    /// The address, unless the proxy does not tell it; `socket` is that of the socket.
-    pub(crate) fn known(self, socket: SocketAddr) -> Option<SocketAddr> {
+    /// The address of the client as far as it is known: that of the socket if the proxy tells none.
+    pub(crate) fn known(self, socket: SocketAddr) -> SocketAddr {
         match self {
-            Self::Socket => Some(socket),
-            Self::Told(address) => Some(address),
-            Self::Untold => None,
+            Self::Told(address) => address,
+            Self::Socket | Self::Untold => socket,
         }
     }
 }

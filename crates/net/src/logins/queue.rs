@@ -1,8 +1,9 @@
 //! Logins that wait for their turn: sources take turns, whatever each of them asks for.
 //!
 //! Bounds: [`WAITING`] logins and [`BYTES`] bytes of all sources, [`OF_SOURCE`] of each, and [`FEW`] of
-//! one that has to wait because of its failures. Who comes when its own source has as many is refused;
-//! if all sources together have, the last one of the source with most is, if that has more.
+//! one that has to wait because of its failures. A login is refused when its own source has reached
+//! its bound. When all sources together have reached theirs, the queue refuses the last login of the
+//! source with the most logins, or the new one if no source has more than its own.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -130,12 +131,7 @@ impl<T> Queue<T> {
     ) -> Option<T> {
         let queue = self.sources.get_mut(&source)?;
         let Waiting { login, size } = which(queue)?;
-        self.waiting -= 1;
-        self.bytes -= size;
-        if queue.is_empty() {
-            self.sources.remove(&source);
-            self.turns.retain(|other| *other != source);
-        }
+        self.took(source, 1, size);
         Some(login)
     }
 
@@ -150,9 +146,15 @@ impl<T> Queue<T> {
             bytes += if stays { 0 } else { it.size };
             stays
         });
-        self.waiting -= before - queue.len();
+        let taken = before - queue.len();
+        self.took(source, taken, bytes);
+    }
+
+    /// Logins were taken out of the queue of a source, which is removed if it is empty now.
+    fn took(&mut self, source: Source, logins: usize, bytes: usize) {
+        self.waiting -= logins;
         self.bytes -= bytes;
-        if queue.is_empty() {
+        if self.len_of(source) == 0 {
             self.sources.remove(&source);
             self.turns.retain(|other| *other != source);
         }

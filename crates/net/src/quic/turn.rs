@@ -158,7 +158,7 @@ impl Worker {
         let (output, counters) = (&mut quic.outputs[at], &quic.counters);
         let index = usize::from(listener.index);
         let accept = *read(&self.shared.accept);
-        let policy = self.shared.policy(index as u16);
+        let policy = self.shared.policy(listener.index);
         let answers = class_number(Class::Normal);
         let mut answer = output.buffer();
         let proven = incoming.remote_address_validated();

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -119,9 +118,7 @@ impl Worker {
             listener.endpoint.reject(peer, reason, since_origin(now));
             return;
         }
-        let policies = read(&shared.policies);
-        let policy = Arc::clone(&policies[usize::from(listener.index)]);
-        drop(policies);
+        let policy = shared.policy(listener.index);
         let meta = ConnMeta {
             peer: Some(path.remote),
             local: listener.sockets.destination(path.local),
