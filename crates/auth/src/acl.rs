@@ -50,8 +50,19 @@ struct Section {
     rt: Option<RtRights>,
     /// `rt` lines with a filter, in the order of the file.
     rt_topics: Vec<(Box<str>, RtRights)>,
-    /// A `broker` line.
-    broker: bool,
+    /// `broker` lines.
+    brokers: Vec<BrokerName>,
+}
+
+/// Which broker of a mesh a client may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum BrokerName {
+    /// The one that is called as the user is.
+    OfUser,
+    /// Any.
+    Any,
+    /// This one.
+    Named(Box<str>),
 }
 
 #[derive(Debug, Clone)]
@@ -69,6 +80,11 @@ impl Acl {
     /// in its correct form.
     pub fn parse(text: &str) -> Result<Self, Vec<FileError>> {
         parse::parse(text)
+    }
+
+    /// Whether some user may be a broker of a mesh.
+    pub fn has_brokers(&self) -> bool {
+        self.users.values().any(|user| !user.brokers.is_empty())
     }
 
     /// Lines that are valid but probably not meant so. For the log.
@@ -89,7 +105,9 @@ impl Acl {
             None => Some(&self.anonymous),
             Some(user) => self.users.get(user),
         };
+        let is_broker = own.is_some_and(|own| own.brokers.contains(&BrokerName::OfUser));
         ClientAcl(Some(Arc::new(Rights {
+            broker: user.filter(|_| is_broker).map(Box::from),
             own: own.cloned().unwrap_or_default(),
             patterns: self.patterns_for(user, client_id).unwrap_or_default(),
         })))
@@ -131,6 +149,8 @@ pub struct ClientAcl(Option<Arc<Rights>>);
 struct Rights {
     own: Arc<Section>,
     patterns: Rules,
+    /// The user's name, where a `broker` line says that this is the broker's.
+    broker: Option<Box<str>>,
 }
 
 impl ClientAcl {
@@ -189,9 +209,17 @@ impl ClientAcl {
         }
     }
 
-    /// Whether the user is a broker of the mesh, which forwards everything: a `broker` line.
-    pub fn is_broker(&self) -> bool {
-        self.0.as_ref().is_none_or(|rights| rights.own.broker)
+    /// Whether the client may be the broker of the mesh that is called so, which forwards everything:
+    /// a `broker` line. Without an ACL file nobody may.
+    pub fn may_be_broker(&self, name: &str) -> bool {
+        let Some(rights) = &self.0 else {
+            return false;
+        };
+        rights.own.brokers.iter().any(|broker| match broker {
+            BrokerName::OfUser => rights.broker.as_deref() == Some(name),
+            BrokerName::Any => true,
+            BrokerName::Named(known) => **known == *name,
+        })
     }
 
     /// What the `rt` lines without a filter allow the client to ask for; `None` if there is none.

@@ -1,4 +1,5 @@
-//! Who a client is and what it may do: password and ACL files in mosquitto's formats.
+//! Who a client is and what it may do: password and ACL files in mosquitto's formats, and a
+//! [`Secret`] that machines share.
 //!
 //! Pure: text comes in, decisions go out. There is no file, clock, socket, thread or random source
 //! here; the caller reads the files, hands in salts, and runs [`PasswordFile::verify`] away from the
@@ -15,9 +16,11 @@ pub mod acl;
 mod error;
 pub mod passwd;
 mod remembered;
+mod secret;
 pub mod topic;
 
 pub use acl::{Acl, ClientAcl, RtRights};
 pub use error::FileError;
 pub use passwd::{PasswordFile, Verdict, check_user_name, hash_argon2id};
 pub use remembered::Remembered;
+pub use secret::Secret;

@@ -25,8 +25,8 @@ pub trait Permissions: Debug + Send + Sync {
     fn refuses(&self, _topic: &str) -> Option<bool> {
         None
     }
-    /// Whether it may connect as a neighbour broker, which forwards everything.
-    fn is_broker(&self) -> bool {
+    /// Whether it may connect as the neighbour broker that is called so, which forwards everything.
+    fn may_be_broker(&self, _name: &str) -> bool {
         false
     }
     /// What all clients of its user may have promised together.

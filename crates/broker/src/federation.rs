@@ -34,6 +34,8 @@ use crate::urgency::{Asked, UrgencyRights};
 
 /// Client identifiers of neighbour brokers begin with this.
 pub const LINK_PREFIX: &str = "$mesh/";
+/// User name of a broker whose password is the secret of its mesh.
+pub const SECRET_USER: &str = "$mesh";
 /// In front of this broker's name in the reason string of a CONNACK that refuses a neighbour which
 /// it has a connection to already.
 pub const LINKED_ALREADY: &str = "connected already, as ";
@@ -440,6 +442,45 @@ impl Notes {
     }
 }
 
+/// Who asks to be let in as a neighbour.
+#[derive(Clone, Copy)]
+pub struct Newcomer<'a> {
+    /// The name that it claims.
+    pub peer: &'a str,
+    /// What it presents as the secret of the mesh, as the password of [`SECRET_USER`].
+    pub secret: Option<&'a [u8]>,
+    /// Whether it has proven to be a user who may be the broker of that name.
+    pub is_permitted: bool,
+}
+
+/// Why a neighbour is not let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unwelcome {
+    /// It has proven nothing that counts.
+    NotPermitted,
+    /// It presents another secret, or this mesh has none.
+    WrongSecret,
+    /// What it claims is no name.
+    NoName,
+    /// It claims the name of this broker.
+    OwnName,
+    /// There is a better connection to it.
+    Connected,
+}
+
+impl Unwelcome {
+    /// What it is told.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::NotPermitted => "not allowed to connect as a neighbour broker of that name",
+            Self::WrongSecret => "its secret is not that of this mesh (mesh.secret_file)",
+            Self::NoName => "what follows $mesh/ in its client identifier is no name of a broker",
+            Self::OwnName => "this broker has the same name: give each its own (mesh.id)",
+            Self::Connected => LINKED_ALREADY,
+        }
+    }
+}
+
 /// What a federation is told of links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkNews<'a> {
@@ -510,9 +551,11 @@ pub trait Federation: Debug + Send + Sync {
     fn subscribed(&self, filter: &str, lasting: bool);
     /// A client's subscription to a filter, which was told of so, is gone.
     fn unsubscribed(&self, filter: &str, lasting: bool);
-    /// Whether a neighbour of that name may connect now; not while there is a better
-    /// connection to it.
-    fn may_connect(&self, peer: &str) -> bool;
+    /// Whether a neighbour may connect now.
+    ///
+    /// # Errors
+    /// Why not.
+    fn admit(&self, newcomer: Newcomer<'_>) -> Result<(), Unwelcome>;
     /// Something about the link on connection `conn` of the first shard; `peer` is
     /// the neighbour's name.
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>);

@@ -70,12 +70,11 @@ pub use egress::{
     Level, Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
 pub use federation::{
-    Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Relay,
-    Seeker, Testament, Understands,
+    Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Newcomer,
+    Relay, SECRET_USER, Seeker, Testament, Understands, Unwelcome,
 };
 pub use hub::{
-    AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
-    SubscriptionInfo, Waits,
+    Admits, AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage, SubscriptionInfo, Waits,
 };
 pub use identifiers::{ClientIds, SEPARATOR};
 pub use journal::{

@@ -9,9 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    AccessControl, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
-    LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Permissions, Restorer, Scope,
-    Shard, StoreTrouble, Testament, Understands, UrgencyRights,
+    AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation, LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions, Restorer, Scope, Shard, StoreTrouble, Testament, Understands, Unwelcome, UrgencyRights,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -42,8 +40,8 @@ impl Federation for Notes {
         self.news.lock().unwrap().push(format!("-{filter}"));
     }
 
-    fn may_connect(&self, _: &str) -> bool {
-        true
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
     }
 
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
@@ -1545,6 +1543,26 @@ fn without_a_federation_there_are_no_neighbours() {
     connect("$mesh/a").encode(Version::V5, &mut bytes).unwrap();
     shard.receive(conn, &bytes, NOW);
     assert_eq!(shard.clients_connected(), 0);
+}
+
+#[test]
+fn a_listener_may_be_for_brokers_or_for_clients_only() {
+    for (admits, id, is_let_in) in [
+        (Admits::Brokers, "client", false),
+        (Admits::Brokers, "$mesh/b", true),
+        (Admits::Clients, "client", true),
+        (Admits::Clients, "$mesh/b", false),
+        (Admits::All, "$mesh/b", true),
+    ] {
+        let mut broker = Broker::new(1);
+        let conn = broker.shard.open(ConnMeta { admits, ..meta() }, NOW);
+        broker.give(conn, connect(id));
+        assert_eq!(
+            broker.shard.clients_connected() == 1,
+            is_let_in,
+            "{admits:?} {id}"
+        );
+    }
 }
 
 /// It is said that what neighbours want is kept when a restart would not change that.

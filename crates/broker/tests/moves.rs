@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, MessageName,
-    MoveTimes, Nanos, Operations, Restorer, Scope, Seeker, Shard, StoreTrouble, Understands,
+    MoveTimes, Nanos, Newcomer, Operations, Restorer, Scope, Seeker, Shard, StoreTrouble,
+    Understands, Unwelcome,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -57,8 +58,8 @@ impl Federation for Post {
         wanted.0 -= 1;
         wanted.1 += u32::from(wanted.0 == 0);
     }
-    fn may_connect(&self, _: &str) -> bool {
-        true
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
     }
     fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
     fn origin(&self) -> NonZeroU32 {

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Nanos,
-    Scope, Shard, Understands,
+    Newcomer, Scope, Shard, Understands, Unwelcome,
 };
 use punctual_codec::{
     Connect, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, SubscribeOptions,
@@ -54,8 +54,8 @@ fn called(name: MessageName) -> Name {
 impl Federation for Names {
     fn subscribed(&self, _: &str, _: bool) {}
     fn unsubscribed(&self, _: &str, _: bool) {}
-    fn may_connect(&self, _: &str) -> bool {
-        true
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
     }
     fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
     fn origin(&self) -> NonZeroU32 {

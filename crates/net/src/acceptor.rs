@@ -11,7 +11,7 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
 use punctual_broker::lock::read;
-use punctual_broker::{ConnMeta, Nanos};
+use punctual_broker::{Admits, ConnMeta, Nanos};
 
 use crate::Counters;
 use crate::anonymous::Anonymous;
@@ -42,6 +42,8 @@ pub struct ListenerPolicy {
     /// Whether messages whose requirement is rejected are refused; `None`: as
     /// the broker's configuration says.
     pub refuse: Option<bool>,
+    /// Whether clients and neighbour brokers are let in.
+    pub admits: Admits,
     /// Connections of this listener at the same time; others are closed.
     pub max_connections: usize,
 }
@@ -214,6 +216,7 @@ impl Acceptor {
             credential: None,
             nonce,
             refuse: policy.refuse,
+            admits: policy.admits,
         };
         self.counters.opened(listener as u16);
         let (listener, meta) = (meta.listener, Box::new(meta));

@@ -12,8 +12,8 @@ use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use punctual_broker::lock::write;
 use punctual_broker::{
-    AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
-    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
+    AccessControl, AdmissionRequest, Admits, AuthAnswer, AuthRequest, Class, Config, ConnMeta,
+    Directory, Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
     StoreTrouble, SysSource,
 };
 use punctual_store::Op;
@@ -630,6 +630,7 @@ impl Handle {
             credential: None,
             nonce: [0; 16],
             refuse: None,
+            admits: Admits::All,
         };
         let connection = Connection {
             unread,

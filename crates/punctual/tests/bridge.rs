@@ -7,6 +7,9 @@
 #[path = "http/broker.rs"]
 #[allow(dead_code, reason = "the tests of the HTTP interface need more of it")]
 mod broker;
+#[path = "support/secret.rs"]
+#[allow(dead_code, reason = "not every test speaks as a neighbour")]
+mod secret;
 #[path = "support/talk.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod talk;
@@ -79,8 +82,9 @@ fn bridged(id: &str, there: SocketAddr, topics: &str, neighbours: &[SocketAddr])
     let neighbours: Vec<String> = neighbours.iter().map(|n| format!("\"{n}\"")).collect();
     let text = format!(
         "[mesh]\nenabled = true\nid = \"{id}\"\nhello = \"200ms\"\nbridges = \"{}\"\n\
-         neighbours = [{}]\n",
+         secret_file = {:?}\nneighbours = [{}]\n",
         bridges.display(),
+        secret::FILE,
         neighbours.join(", ")
     );
     std::fs::write(&config, text).unwrap();

@@ -6,6 +6,8 @@
 #[path = "http/broker.rs"]
 #[allow(dead_code, reason = "the tests of the HTTP interface need more of it")]
 mod broker;
+#[path = "support/secret.rs"]
+mod secret;
 #[path = "support/talk.rs"]
 mod talk;
 
@@ -17,7 +19,7 @@ use std::time::Instant;
 
 use broker::{Broker, PATIENCE};
 use punctual_client::{
-    Client, Config, Error, Event, Message, PropertyBuf, PropertyId, QoS, ReasonCode,
+    Client, Config, Error, Event, Message, Options, PropertyBuf, PropertyId, QoS, ReasonCode, Url,
 };
 use punctual_mesh::tree::Advert;
 use punctual_mesh::wire::{self, Hello, Open};
@@ -49,7 +51,9 @@ impl Member {
             .collect();
         let config = NamedTempFile::with_suffix(".toml").unwrap();
         let text = format!(
-            "[mesh]\nenabled = true\nid = \"{id}\"\nhello = \"200ms\"\nneighbours = [{}]\n{keys}\n",
+            "[mesh]\nenabled = true\nid = \"{id}\"\nsecret_file = {:?}\nhello = \"200ms\"\n\
+             neighbours = [{}]\n{keys}\n",
+            secret::FILE,
             addresses.join(", ")
         );
         std::fs::write(config.path(), text).unwrap();
@@ -110,6 +114,19 @@ impl Member {
                 carries && link["filters"].as_u64() > Some(0)
             })
         });
+    }
+
+    /// Who says nothing of a mesh yet, but is let in as a broker.
+    fn neighbour(&self, name: &str) -> Client {
+        talk::connect(
+            self.broker.tcp,
+            Config {
+                client_id: format!("$mesh/{name}"),
+                username: Some(secret::USER.into()),
+                password: Some(secret::SECRET.into()),
+                ..Config::default()
+            },
+        )
     }
 
     fn client(&self, id: &str) -> Client {
@@ -999,7 +1016,11 @@ fn a_broker_that_gets_a_name_of_its_own_is_found() {
     assert!(why.contains("mesh.id"), "{why}");
     kill(same);
     let config = NamedTempFile::with_suffix(".toml").unwrap();
-    std::fs::write(config.path(), "[mesh]\nenabled = true\nid = \"b\"\n").unwrap();
+    let text = format!(
+        "[mesh]\nenabled = true\nid = \"b\"\nsecret_file = {:?}\n",
+        secret::FILE
+    );
+    std::fs::write(config.path(), text).unwrap();
     let listen = format!("tcp://{address}");
     let path = config.path().to_str().unwrap();
     let _b = Broker::with_arguments(&["--config", path, "--listen", &listen]);
@@ -1128,7 +1149,7 @@ fn a_neighbour_needs_the_right_password_and_the_role() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
         assert!(command.args(words).output().unwrap().status.success());
     }
-    let acl = file("acl", "user partner\nbroker\nuser guest\ntopic #\n");
+    let acl = file("acl", "user partner\nbroker b d\nuser guest\ntopic #\n");
     let keys = format!("[auth]\npassword_file = {users:?}\nacl_file = {acl:?}");
     let a = Member::start("a", &keys, &[]);
     let [right, wrong] = ["secret", "guessed"].map(|text| file(text, &format!("{text}\n")));
@@ -1150,11 +1171,126 @@ fn a_neighbour_needs_the_right_password_and_the_role() {
     d.attached("a");
 }
 
+/// What a broker says to who connects with that identifier and these credentials.
+fn refusal(at: &Member, id: &str, credentials: Option<(&str, &str)>) -> ReasonCode {
+    let options = Options {
+        endpoint: Url::parse(&format!("mqtt://{}", at.broker.tcp))
+            .unwrap()
+            .endpoint,
+        config: Config {
+            client_id: id.into(),
+            username: credentials.map(|(user, _)| user.into()),
+            password: credentials.map(|(_, password)| password.into()),
+            ..Config::default()
+        },
+        reconnect: None,
+    };
+    match Client::connect(options) {
+        Ok(_) => ReasonCode::Success,
+        Err(Error::Refused(farewell)) => farewell.reason,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn who_knows_no_secret_is_no_broker() {
+    let a = Member::start("a", "", &[]);
+    let refused = ReasonCode::NotAuthorized;
+    let known = Some((secret::USER, secret::SECRET));
+    assert_eq!(refusal(&a, "client", None), ReasonCode::Success);
+    assert_eq!(refusal(&a, "$mesh/b", None), refused);
+    assert_eq!(
+        refusal(&a, "$mesh/b", Some(("mallory", secret::SECRET))),
+        refused
+    );
+    let wrong = Some((secret::USER, "known to nobody at all"));
+    assert_eq!(
+        refusal(&a, "$mesh/b", wrong),
+        ReasonCode::BadUserNameOrPassword
+    );
+    assert_eq!(refusal(&a, "$mesh/a", known), refused, "its own name");
+    for name in ["", "b/c", "b c", "#"] {
+        let reason = ReasonCode::ClientIdentifierNotValid;
+        assert_eq!(
+            refusal(&a, &format!("$mesh/{name}"), known),
+            reason,
+            "{name}"
+        );
+    }
+    assert_eq!(refusal(&a, "$mesh/b", known), ReasonCode::Success);
+    assert_eq!(a.status()["links"], json!([]));
+}
+
+#[test]
+fn a_broker_has_the_names_that_its_user_may_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let users = file("users", "");
+    for user in ["berlin", "sites", "alice"] {
+        let words = ["passwd", "-b", &users, user, "secret"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        assert!(command.args(words).output().unwrap().status.success());
+    }
+    let acl = file(
+        "acl",
+        "user berlin\nbroker\nuser sites\nbroker x y berlin\nuser alice\ntopic #\n",
+    );
+    let keys = format!("[auth]\npassword_file = {users:?}\nacl_file = {acl:?}");
+    let a = Member::start("a", &keys, &[]);
+    let refused = ReasonCode::NotAuthorized;
+    let is = |name: &str, user: &str| refusal(&a, &format!("$mesh/{name}"), Some((user, "secret")));
+    assert_eq!(is("alice", "alice"), refused);
+    assert_eq!(is("x", "berlin"), refused);
+    assert_eq!(is("z", "sites"), refused);
+    assert_eq!(is("a", "sites"), refused, "its own name");
+    assert_eq!(is("x", "sites"), ReasonCode::Success);
+    assert_eq!(is("berlin", "berlin"), ReasonCode::Success);
+    // While one is connected, only who has the same credentials takes its place.
+    let connect = |user: &str| {
+        let config = Config {
+            client_id: "$mesh/berlin".into(),
+            username: Some(user.into()),
+            password: Some("secret".into()),
+            ..Config::default()
+        };
+        talk::connect(a.broker.tcp, config)
+    };
+    let _berlin = connect("berlin");
+    assert_eq!(is("berlin", "sites"), refused);
+    assert_eq!(is("berlin", "berlin"), ReasonCode::Success);
+}
+
+#[test]
+fn a_mesh_that_lets_everybody_in_does_not_start() {
+    let config = NamedTempFile::with_suffix(".toml").unwrap();
+    std::fs::write(config.path(), "[mesh]\nenabled = true\nid = \"a\"\n").unwrap();
+    let path = config.path().to_str().unwrap();
+    for words in [
+        vec!["config", "check", path],
+        vec!["serve", "--config", path],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        let output = command.args(&words).output().unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        for remedy in ["mesh.secret_file", "auth.acl_file", "brokers = \"deny\""] {
+            assert!(said.contains(remedy), "{said}");
+        }
+    }
+}
+
 /// A neighbour that calls itself root, and never takes a child.
 #[test]
 fn who_waits_for_its_parent_is_not_ready() {
     let config = NamedTempFile::with_suffix(".toml").unwrap();
-    let text = "[mesh]\nenabled = true\nid = \"a\"\nhello = \"1m\"\n";
+    let text = format!(
+        "[mesh]\nenabled = true\nid = \"a\"\nhello = \"1m\"\nsecret_file = {:?}\n",
+        secret::FILE
+    );
     std::fs::write(config.path(), text).unwrap();
     let broker = Broker::with_arguments(&["--config", config.path().to_str().unwrap()]);
     let a = Member {
@@ -1162,7 +1298,7 @@ fn who_waits_for_its_parent_is_not_ready() {
         _config: config,
     };
     assert_eq!(a.broker.get("/readyz").status, 200);
-    let mut silent = a.client("$mesh/silent");
+    let mut silent = a.neighbour("silent");
     let id = BrokerId::new("silent").unwrap();
     let open = Open {
         versions: (*wire::VERSIONS.start(), *wire::VERSIONS.end()),

@@ -8,10 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::rules::Access;
-use super::{Acl, Pattern, RtRights, Section};
+use super::{Acl, BrokerName, Pattern, RtRights, Section};
 use crate::FileError;
 use crate::error::BYTE_ORDER_MARK;
 use crate::topic::{MAX_BYTES, check_filter};
+
+/// Most bytes of the name of a broker of a mesh.
+const MAX_BROKER_NAME: usize = 64;
 
 pub(super) fn parse(text: &str) -> Result<Acl, Vec<FileError>> {
     let mut parser = Parser::default();
@@ -72,16 +75,7 @@ impl Parser {
                 Ok(())
             }
             "rt" => self.rt(rest),
-            "broker" if rest.is_empty() => {
-                self.section().broker = true;
-                Ok(())
-            }
-            "broker" => Err(self.error(
-                "broker line",
-                rest,
-                "says more than that the user is a broker",
-                "write broker alone below the user's name",
-            )),
+            "broker" => self.broker(rest),
             _ => Err(self.error(
                 "keyword",
                 keyword,
@@ -89,6 +83,35 @@ impl Parser {
                 "begin the line with user, topic, pattern, rt, broker or #",
             )),
         }
+    }
+
+    fn broker(&mut self, rest: &str) -> Result<(), FileError> {
+        if self.user.is_none() {
+            let problem = "stands before the first user: anybody could be a broker";
+            let remedy = "write it below user and the name of the broker's user";
+            return Err(self.error("broker line", rest, problem, remedy));
+        }
+        let mut names = Vec::new();
+        for name in rest.split_ascii_whitespace() {
+            let is_name = |c: char| !c.is_control() && !matches!(c, '/' | '+' | '#');
+            names.push(match name {
+                "*" => BrokerName::Any,
+                _ if name.len() <= MAX_BROKER_NAME && name.chars().all(is_name) => {
+                    BrokerName::Named(name.into())
+                }
+                _ => {
+                    let problem = "is no name of a broker";
+                    let remedy = "write names of 1 to 64 bytes without '/', '+' and '#' as mesh.id says \
+                                  them, or * for any, or nothing for the user's own name";
+                    return Err(self.error("broker line", name, problem, remedy));
+                }
+            });
+        }
+        if names.is_empty() {
+            names.push(BrokerName::OfUser);
+        }
+        self.section().brokers.extend(names);
+        Ok(())
     }
 
     fn user(&mut self, name: &str) -> Result<(), FileError> {

@@ -326,6 +326,28 @@ fn subscribing_fails_only_where_nothing_could_be_delivered() {
 }
 
 #[test]
+fn brokers_are_named() {
+    let acl = acl("user berlin\nbroker\nuser sites\nbroker a b\nuser any\nbroker *\nuser u\n");
+    let may = |user: &str, name| acl.for_client(Some(user), "c").may_be_broker(name);
+    assert!(may("berlin", "berlin") && !may("berlin", "a"));
+    assert!(may("sites", "a") && may("sites", "b") && !may("sites", "sites"));
+    assert!(may("any", "a") && may("any", "any"));
+    assert!(!may("u", "u") && !may("nobody", "nobody"));
+    assert!(!acl.for_client(None, "berlin").may_be_broker("berlin"));
+    assert!(!ClientAcl::unrestricted().may_be_broker("berlin"));
+    assert!(acl.has_brokers());
+    for (text, value, remedy) in [
+        ("broker\n", "", "below user"),
+        ("user u\nbroker a/b\n", "a/b", "mesh.id"),
+        ("user u\nbroker a #\n", "#", "mesh.id"),
+    ] {
+        let error = only_error(text);
+        assert_eq!((error.field, &*error.value), ("broker line", value));
+        assert!(error.remedy.contains(remedy), "{error}");
+    }
+}
+
+#[test]
 fn lines_are_read_as_mosquitto_reads_them() {
     let acl = acl(
         "\u{feff}  user  roger smith \t\r\n#topic deny #\n  # indented\n\t\n \
@@ -566,7 +588,7 @@ proptest! {
 
     #[test]
     fn any_text_parses_or_fails_without_panic(
-        lines in prop::collection::vec("(user|topic|pattern|rt)? ?(read|deny|max-flows=)? ?.{0,12}", 0..6),
+        lines in prop::collection::vec("(user|topic|pattern|rt|broker)? ?(read|deny|max-flows=)? ?.{0,12}", 0..6),
         user in ".{0,6}",
         client_id in ".{0,6}",
         topic in "[a-c/$%]{0,8}",
@@ -574,6 +596,7 @@ proptest! {
         if let Ok(acl) = Acl::parse(&lines.join("\n")) {
             let client = acl.for_client(Some(&user), &client_id);
             let _ = (client.may_publish(&topic), client.may_receive(&topic));
+            let _ = client.may_be_broker(&user);
         }
     }
 }

@@ -23,6 +23,8 @@ use punctual_measure::http_get;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
+/// By which the brokers know each other.
+const SECRET: &str = "known to the brokers of a benchmark";
 /// Topic with which is found out whether everybody hears everybody.
 const PROBE: &str = "probe";
 pub(super) const MQTT: u16 = 1883;
@@ -131,10 +133,12 @@ impl Brokers {
             spaces[*to].address(&names[1], far.into(), 24)?;
             neighbours[*from].push((*to, far));
         }
+        let secret = directory.join("mesh.secret");
+        fs::write(&secret, SECRET).map_err(Error::io(context()))?;
         for (at, neighbours) in neighbours.iter().enumerate() {
             let text = match plan.system {
                 System::MosquittoBridges => mosquitto(neighbours, at),
-                system => punctual(system, neighbours, at, plan.hello),
+                system => punctual(system, neighbours, at, plan.hello, &secret),
             };
             let path = directory.join(format!("{}.conf", NAMES[at]));
             fs::write(&path, text).map_err(Error::io(context()))?;
@@ -341,6 +345,7 @@ fn punctual(
     neighbours: &[(usize, Ipv4Addr)],
     at: usize,
     hello: Option<Duration>,
+    secret: &Path,
 ) -> String {
     let neighbours: Vec<String> = neighbours
         .iter()
@@ -354,7 +359,7 @@ fn punctual(
         "[[listener]]\naddress = \"tcp://0.0.0.0:{MQTT}\"\nallow_anonymous = true\n\
          [server]\nhttp = \"{HTTP}\"\nshards = 1\n\
          [mesh]\nenabled = true\nid = \"{}\"\nstrategy = \"{}\"\ngamma = {gamma}\n{hello}\
-         neighbours = [{}]\n",
+         secret_file = {secret:?}\nneighbours = [{}]\n",
         NAMES[at],
         system.name(),
         neighbours.join(", ")

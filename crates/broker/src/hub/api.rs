@@ -36,6 +36,18 @@ impl ConnId {
     }
 }
 
+/// Who may connect at a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Admits {
+    /// Clients, and neighbour brokers.
+    #[default]
+    All,
+    /// Clients only.
+    Clients,
+    /// Neighbour brokers only.
+    Brokers,
+}
+
 /// What the shell knows of a connection when it is opened.
 #[derive(Debug, Clone, Default)]
 pub struct ConnMeta {
@@ -47,6 +59,8 @@ pub struct ConnMeta {
     pub listener: u16,
     /// Whether a client without user name is let in.
     pub allow_anonymous: bool,
+    /// Whether clients and neighbour brokers are.
+    pub admits: Admits,
     /// User name proven below MQTT, for example by a client certificate.
     pub identity: Option<Arc<str>>,
     /// That certificate, or another one that the peer had to have.

@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::ConnMeta;
 use crate::Credential;
+use super::{Admits, ConnMeta};
 
 /// What [`ConnMeta`] says.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub(crate) struct Origin {
     pub(crate) nonce: [u8; 16],
     pub(crate) listener: u16,
     pub(crate) allow_anonymous: bool,
+    pub(crate) admits: Admits,
     pub(crate) refuse: Option<bool>,
 }
 
@@ -84,6 +85,7 @@ impl From<ConnMeta> for Origin {
             nonce: meta.nonce,
             listener: meta.listener,
             allow_anonymous: meta.allow_anonymous,
+            admits: meta.admits,
             refuse: meta.refuse,
         }
     }
@@ -96,6 +98,7 @@ impl From<Origin> for ConnMeta {
             local: origin.local(),
             listener: origin.listener,
             allow_anonymous: origin.allow_anonymous,
+            admits: origin.admits,
             identity: origin.identity,
             credential: origin.credential,
             nonce: origin.nonce,

@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::Nanos;
-    use crate::federation::LinkNews;
+    use crate::federation::{LinkNews, Newcomer, Unwelcome};
     use crate::hub::ConnId;
 
     #[derive(Debug, Default)]
@@ -184,8 +184,8 @@ mod tests {
     impl Federation for Told {
         fn subscribed(&self, _: &str, _: bool) {}
         fn unsubscribed(&self, _: &str, _: bool) {}
-        fn may_connect(&self, _: &str) -> bool {
-            false
+        fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+            Err(Unwelcome::NotPermitted)
         }
         fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
         fn origin(&self) -> NonZeroU32 {

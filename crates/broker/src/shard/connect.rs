@@ -10,15 +10,13 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::{AuthAnswer, Fail, Next, REVOKED, Shard, links, publish};
+use super::{AuthAnswer, Fail, Next, REVOKED, Shard, links, neighbour, publish};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
-use crate::federation::{LINK_PREFIX, LINKED_ALREADY};
-use crate::hub::{
-    AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits,
-};
+use crate::federation::{LINKED_ALREADY, LINK_PREFIX};
+use crate::hub::{AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits};
 use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::moves::apart;
@@ -380,22 +378,8 @@ impl Shard {
         // One that this broker opened itself needs no right, and no answer.
         let dialled = self.hub.conn(id).is_some_and(|conn| conn.link);
         if is_link && !dialled {
-            let permissions = self
-                .hub
-                .directory
-                .permissions(username.as_deref(), &client_id);
-            if !v5 || !links::may_be_link(&self.hub, permissions.as_deref()) {
-                return Err(Refusal::new(
-                    ReasonCode::NotAuthorized,
-                    "not allowed to connect as a neighbour broker",
-                ));
-            }
-            let federation = self.hub.directory.federation();
-            let peer = links::peer_of(&client_id).unwrap_or_default();
-            if let Some(federation) = federation.filter(|it| !it.may_connect(peer)) {
-                let why = format!("{}{}", LINKED_ALREADY, federation.name());
-                return Err(Refusal::new(ReasonCode::ServerBusy, why));
-            }
+            let is_proven = auth.is_some() || config.check_passwords && username.is_some();
+            neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
         }
 
         let durable = durability > Durability::None && wish.session_expiry > 0;
@@ -676,7 +660,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    fn new(reason: ReasonCode, why: impl Into<String>) -> Self {
+    pub(super) fn new(reason: ReasonCode, why: impl Into<String>) -> Self {
         Self {
             reason,
             why: why.into(),
@@ -705,6 +689,11 @@ fn authentication(
         again: false,
         waits: Waits::default(),
     };
+    neighbour::check_listener(conn.meta.admits, connect)?;
+    if neighbour::presents_secret(connect) {
+        // It is looked at where a neighbour is let in.
+        return Ok(None);
+    }
     if let Some(method) = connect.properties.text(PropertyId::AuthenticationMethod) {
         if !config.auth_methods.iter().any(|known| known == method) {
             return Err(Refusal::new(

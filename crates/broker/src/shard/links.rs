@@ -32,7 +32,7 @@ use crate::route::{Groups, Matched, Route, Target, TargetList};
 use crate::sequence::Number;
 use crate::session::{Delivery, Load};
 use crate::timers::Timer;
-use crate::{Message, Nanos, Permissions};
+use crate::{Message, Nanos};
 
 /// Bytes from which a part of a run is long enough: more costs urgent messages time, and
 /// less saves little.
@@ -375,11 +375,6 @@ pub(super) fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
     ) {
         federation.link(id, peer, LinkNews::Waits(waits));
     }
-}
-
-/// Whether a client may be a neighbour.
-pub(super) fn may_be_link(hub: &Hub, permissions: Option<&dyn Permissions>) -> bool {
-    hub.directory.federation().is_some() && permissions.is_none_or(Permissions::is_broker)
 }
 
 impl Shard {

@@ -9,6 +9,7 @@ mod inspect;
 mod lifecycle;
 mod links;
 mod moves;
+mod neighbour;
 mod plain;
 mod publish;
 mod replica;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Output, Received, Restorer, RetainedCursor, Scope, Seeker, Shard,
-    StoreTrouble, Testament, Understands,
+    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Scope, Seeker,
+    Shard, StoreTrouble, Testament, Understands, Unwelcome,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{
@@ -89,8 +89,8 @@ impl Federation for Seam {
         self.tell(Input::Unsubscribed(filter.into(), lasting));
     }
 
-    fn may_connect(&self, _: &str) -> bool {
-        true
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
     }
 
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {

@@ -235,6 +235,7 @@ impl Worker {
             credential: None,
             nonce,
             refuse: policy.refuse,
+            admits: policy.admits,
         };
         self.counters.opened(listener.index);
         self.quic_settle(state, key, shard, Box::new(meta), Box::new(link), now);

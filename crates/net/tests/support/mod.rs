@@ -17,6 +17,7 @@ pub(crate) fn options(udp: UdpOptions) -> ServerOptions {
             identity: Identity::None,
             anonymous: Anonymous::Local,
             refuse: None,
+            admits: punctual_broker::Admits::All,
             max_connections: usize::MAX,
         },
         udp,

@@ -4,13 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use punctual_auth::{Acl, FileError, PasswordFile};
+use punctual_auth::{Acl, FileError, PasswordFile, Secret};
 use punctual_net::tls::TlsAcceptor;
 
 use super::document::Origin;
 use super::durability::DurableRule;
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
+use super::secrecy::exposure;
 use super::{Config, Listener};
 
 /// Reads every file that the configuration names. Returns what is only worth
@@ -69,6 +70,18 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
     {
         match Acl::parse(&text) {
             Ok(acl) => {
+                if !acl.has_brokers()
+                    && config.admits_brokers()
+                    && config.mesh.secret_file.is_none()
+                {
+                    warnings.push(unusable(
+                        path,
+                        "auth.acl_file",
+                        "no user has a line `broker`: no broker of the mesh can connect here"
+                            .into(),
+                        "add one below the name of each broker's user, or set mesh.secret_file",
+                    ));
+                }
                 let found = acl.warnings().iter().cloned();
                 warnings.extend(found.map(|error| in_line(path, error)));
             }
@@ -78,6 +91,7 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
             }
         }
     }
+    check_mesh(config, &mut problems, &mut warnings);
     if let Some(path) = &config.server.data
         && path.exists()
         && !path.is_dir()
@@ -91,6 +105,43 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
     }
     problems.into_result()?;
     Ok(warnings)
+}
+
+/// The secrets of the mesh, and who may read them.
+fn check_mesh(config: &Config, problems: &mut Problems, warnings: &mut Vec<Problem>) {
+    let keys = &config.mesh;
+    let files = [
+        ("mesh.secret_file", &keys.secret_file),
+        ("mesh.password_file", &keys.password_file),
+    ];
+    for (key, path) in files {
+        if let Some(path) = path
+            && let Some(what) = exposure(path)
+        {
+            warnings.push(unusable(path, key, what, "let nobody else read the file"));
+        }
+    }
+    if let Some(path) = &keys.secret_file
+        && let Some(text) = text_of(path, "mesh.secret_file", problems)
+        && let Err(error) = Secret::parse(&text)
+    {
+        problems.push(in_line(path, error));
+    }
+    let has_password = keys.secret_file.is_some() || keys.password_file.is_some();
+    let exposed = keys
+        .neighbours
+        .iter()
+        .filter(|it| keys.enabled && has_password && it.is_exposed());
+    warnings.extend(exposed.map(|neighbour| Problem {
+        origin: None,
+        key: "mesh.neighbours".into(),
+        value: Some(format!("{:?}", neighbour.address)),
+        what: "whoever is on the way there reads this broker's password and all messages".into(),
+        remedy: format!(
+            "write tls://{} where the network is not trusted",
+            neighbour.target()
+        ),
+    }));
 }
 
 /// Loads certificates and keys as the server does.

@@ -163,6 +163,18 @@ words! {
 }
 
 words! {
+    /// Whether brokers of the mesh may connect at a listener.
+    Brokers {
+        /// Brokers and clients.
+        Allow = "allow",
+        /// Brokers only.
+        Only = "only",
+        /// Clients only.
+        Deny = "deny",
+    }
+}
+
+words! {
     /// How much is logged.
     LogLevel {
         /// What went wrong.
@@ -246,6 +258,9 @@ section! {
         /// "loopback": clients on this machine. true: everybody. false: nobody. A
         /// client behind a proxy is where the proxy says (proxy_protocol).
         allow_anonymous: Anonymous = Anonymous::Auto, since "0.1", Reload;
+        /// With mesh.enabled: whether brokers may connect here. "allow": brokers and
+        /// clients. "only": brokers, and no clients. "deny": clients only.
+        brokers: Brokers = Brokers::Allow, since "0.5", Reload;
         /// What happens to messages of clients of this listener whose requirement
         /// is rejected, if not what admission.rejected says. Rights of their users
         /// (rejected= in rt lines of auth.acl_file) come before it.
@@ -795,8 +810,8 @@ section! {
     /// way form one system, over one tree of their connections. See
     /// docs/federation.md.
     Mesh ["mesh"] {
-        /// Whether it is. Brokers may then connect here: with auth.acl_file, users
-        /// with a line `broker`; without, everybody who may connect at all.
+        /// Whether it is. Brokers may then connect here that know the secret in
+        /// mesh.secret_file, or whose user has a line `broker` in auth.acl_file.
         enabled: bool = false, since "0.4", Restart;
         /// Name of this broker, different from those of all others. Without it, the
         /// name of the host.
@@ -805,6 +820,12 @@ section! {
         /// not as it is measured. A low weight attracts: "gate:1883 weight=0.2". With
         /// TLS: "tls://gate:8883".
         neighbours: Vec<Neighbour> = Vec::new(), since "0.4", Restart;
+        /// File with a secret in its first line, of 16 to 1024 bytes: brokers that know
+        /// it may connect here, and this broker presents it to neighbours if mesh.user
+        /// is not set. Only this user should be able to read the file. The secret is
+        /// sent as it is: use tls:// to neighbours on networks that are not trusted.
+        secret_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh.secret\"",
+            since "0.5", Restart;
         /// User name that it connects with.
         user: Option<String> = None, example "\"broker\"", since "0.4", Restart;
         /// File with the password in its first line.

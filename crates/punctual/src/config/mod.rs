@@ -20,6 +20,7 @@ mod problem;
 mod reference;
 mod rule;
 mod schema;
+pub(crate) mod secrecy;
 mod units;
 mod validate;
 mod value;
@@ -36,8 +37,8 @@ pub(crate) use self::import::{
     unknown as unknown_mosquitto_option,
 };
 pub(crate) use self::keys::{
-    Admission, Anonymous, Auth, Egress, Limits, Listener, Log, LogFormat, LogLevel, Marking, Mesh,
-    MeshStrategy, Mqtt, Queue, Realtime, Server, Store, Tcp,
+    Admission, Anonymous, Auth, Brokers, Egress, Limits, Listener, Log, LogFormat, LogLevel,
+    Marking, Mesh, MeshStrategy, Mqtt, Queue, Realtime, Server, Store, Tcp,
 };
 pub(crate) use self::neighbour::Neighbour;
 pub(crate) use self::problem::{Problem, Problems};
@@ -125,6 +126,12 @@ impl Config {
         validate::validate(&config, &mut reader);
         reader.problems.into_result()?;
         Ok(config)
+    }
+
+    /// Whether brokers of the mesh may connect at some listener.
+    pub(crate) fn admits_brokers(&self) -> bool {
+        let open = |listener: &Listener| listener.brokers != Brokers::Deny;
+        self.mesh.enabled && self.listeners.iter().any(open)
     }
 
     /// The values with their full names as TOML, absent ones left out.

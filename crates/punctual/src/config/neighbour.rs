@@ -1,6 +1,7 @@
 //! A neighbour broker: `gate:1883`, `tls://gate:8883 weight=0.2`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::value::Listed;
@@ -32,6 +33,16 @@ impl Neighbour {
     /// Whether the connection is to be TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.address.starts_with(TLS)
+    }
+
+    /// Whether others may read what is sent there: it leaves this machine, and not by TLS.
+    pub(crate) fn is_exposed(&self) -> bool {
+        let host = self.host();
+        let is_here = match host.parse::<IpAddr>() {
+            Ok(address) => address.to_canonical().is_loopback(),
+            Err(_) => host.eq_ignore_ascii_case("localhost"),
+        };
+        !self.is_tls() && !is_here
     }
 
     /// By what its round-trip time is scaled; 1 leaves it.

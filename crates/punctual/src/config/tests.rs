@@ -242,6 +242,27 @@ fn a_section_where_a_value_belongs_and_the_other_way_round() {
 }
 
 #[test]
+fn it_has_to_be_said_who_may_be_a_broker() {
+    let mesh = "[mesh]\nenabled = true\n";
+    let found = problems(mesh);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("mesh.secret_file") && found[0].contains("auth.acl_file"));
+    let acl = "[auth]\nacl_file = \"acl\"\n";
+    assert!(problems(&format!("{mesh}{acl}"))[0].contains("nothing proves who a user is"));
+    for good in [
+        "secret_file = \"secret\"\n",
+        "[auth]\nacl_file = \"acl\"\npassword_file = \"users\"\n",
+        "[[listener]]\nbrokers = \"deny\"\n",
+    ] {
+        assert!(load(&format!("{mesh}{good}")).is_ok(), "{good}");
+    }
+    let only = "[[listener]]\nbrokers = \"only\"\nallow_anonymous = false\n";
+    assert!(problems(only)[0].contains("mesh.enabled = true"));
+    let good = format!("{mesh}secret_file = \"secret\"\n{only}");
+    assert!(load(&good).is_ok());
+}
+
+#[test]
 fn a_file_that_is_not_there_is_named() {
     let problems = Config::load(Some(Path::new("/no/such.toml")), [], &Arguments::default());
     let text = problems.unwrap_err().to_string();

@@ -8,7 +8,7 @@ use punctual_southbound::ovsdb::Endpoint;
 use super::Config;
 use super::address::Transport;
 use super::document::Origin;
-use super::keys::{Anonymous, EgressPolicy, Listener};
+use super::keys::{Anonymous, Brokers, EgressPolicy, Listener};
 use super::problem::Problem;
 use super::schema::Reader;
 use super::value::{Limit, Ranged, Setting};
@@ -50,6 +50,7 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
             );
         }
     }
+    mesh(config, reader);
     whole_seconds(config, reader);
     admission(config, reader);
     let egress = &config.egress;
@@ -312,9 +313,52 @@ fn datagrams(listener: &Listener, path: &str, reader: &mut Reader) {
     }
 }
 
+/// Who may connect as a broker must have been said.
+fn mesh(config: &Config, reader: &mut Reader) {
+    let keys = &config.mesh;
+    let only = |listener: &Listener| listener.brokers == Brokers::Only;
+    if let Some(at) = config.listeners.iter().position(only)
+        && !keys.enabled
+    {
+        report(
+            reader,
+            &format!("listener.{at}.brokers"),
+            Some("\"only\"".into()),
+            "nobody can connect here: the broker is in no mesh",
+            "set mesh.enabled = true, or remove this key",
+        );
+    }
+    let mut open = config
+        .listeners
+        .iter()
+        .filter(|listener| listener.brokers != Brokers::Deny);
+    if !config.admits_brokers() || keys.secret_file.is_some() {
+        return;
+    }
+    let auth = &config.auth;
+    let are_proven = auth.password_file.is_some() || open.any(|it| it.use_identity_as_username);
+    let what = match auth.acl_file {
+        None => "nothing says which brokers may connect here",
+        Some(_) if !are_proven => {
+            "brokers may connect here by a right of their users, and nothing proves who a user is"
+        }
+        Some(_) => return,
+    };
+    report(
+        reader,
+        "mesh.enabled",
+        Some("true".into()),
+        what,
+        "give all brokers of the mesh the same mesh.secret_file (`openssl rand -hex 32 > FILE`); or \
+         set auth.acl_file, with a line `broker` for each broker's user, and auth.password_file or \
+         use_identity_as_username; or write brokers = \"deny\" in every listener",
+    );
+}
+
 /// Somebody must be able to connect.
 fn anonymous(config: &Config, listener: &Listener, path: &str, reader: &mut Reader) {
-    if listener.anonymous(&config.auth) == Anonymous::Nobody
+    if listener.brokers != Brokers::Only
+        && listener.anonymous(&config.auth) == Anonymous::Nobody
         && config.auth.password_file.is_none()
         && !listener.use_identity_as_username
     {

@@ -23,6 +23,7 @@ fn server() -> Server {
                 identity: Identity::None,
                 anonymous: Anonymous::Local,
                 refuse: None,
+                admits: punctual_broker::Admits::All,
                 max_connections: usize::MAX,
             },
             udp: None,

@@ -13,13 +13,15 @@ mod seam;
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, Shard, Understands,
+    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, SECRET_USER, Shard, Understands,
 };
 use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{
@@ -37,7 +39,7 @@ use self::kept::Kept;
 use self::reached::Reached;
 use self::seam::Seam;
 use crate::cli::Failure;
-use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
+use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos, secrecy};
 
 /// How long answers to a trace are waited for at most.
 const TRACE: Duration = Duration::from_millis(1500);
@@ -204,25 +206,19 @@ impl Opening {
         settings.will_wait = nanos(keys.will_wait);
         settings.session_wait = nanos(keys.session_wait);
         settings.max_will_bytes = usize::try_from(keys.max_will_bytes.0).unwrap_or(usize::MAX);
-        let password = match &keys.password_file {
-            None => None,
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| format!("mesh.password_file = {}: {error}", path.display()))?;
-                Some(text.lines().next().unwrap_or_default().into())
-            }
-        };
+        let secret = keys.secret_file.as_deref().map(read_secret).transpose()?;
+        let (user, password) = credentials(keys, secret.as_ref())?;
         let broker = config.broker().limits;
         let (keeper, inputs) = channel();
         let open = Node::new(settings.clone(), Nanos(0)).open(true);
         Ok(Some(Self {
-            seam: Arc::new(Seam::new(id, origin, &settings, keeper.clone())),
+            seam: Arc::new(Seam::new(id, origin, &settings, secret, keeper.clone())),
             inputs,
             keeper,
             settings,
             introduction: Introduction {
                 open,
-                user: keys.user.clone(),
+                user,
                 password,
                 limits: LinkLimits {
                     receive_maximum: broker.receive_maximum,
@@ -287,6 +283,38 @@ impl Opening {
             thread,
         })
     }
+}
+
+/// The secret by which brokers of a mesh know each other.
+fn read_secret(path: &Path) -> Result<Secret, Failure> {
+    let failed = |error: String| format!("mesh.secret_file = {}: {error}", path.display());
+    if let Some(why) = secrecy::exposure(path) {
+        tracing::warn!("mesh.secret_file = {}: {why}", path.display());
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    Ok(Secret::parse(&text).map_err(|error| failed(error.to_string()))?)
+}
+
+/// User name and password with which this broker connects to neighbours.
+type Credentials = (Option<String>, Option<Vec<u8>>);
+
+/// Those of its own user, or the secret.
+fn credentials(keys: &Keys, secret: Option<&Secret>) -> Result<Credentials, Failure> {
+    let password = match &keys.password_file {
+        None => None,
+        Some(path) => {
+            if let Some(why) = secrecy::exposure(path) {
+                tracing::warn!("mesh.password_file = {}: {why}", path.display());
+            }
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| format!("mesh.password_file = {}: {error}", path.display()))?;
+            Some(text.lines().next().unwrap_or_default().into())
+        }
+    };
+    Ok(match (&keys.user, secret) {
+        (None, Some(secret)) => (Some(SECRET_USER.into()), Some(secret.as_bytes().into())),
+        (user, _) => (user.clone(), password),
+    })
 }
 
 /// How neighbours are connected by TLS, if an authority is named.
@@ -705,6 +733,14 @@ impl Keeper {
                 self.node.weigh(peer, neighbour.weight(), self.clock.now());
             }
             return Ok(());
+        }
+        if self.introduction.password.is_some() && neighbour.is_exposed() {
+            tracing::warn!(
+                "mesh: {} is connected without TLS: whoever is on the way there reads this broker's password \
+                 and all messages; write tls://{} where the network is not trusted",
+                neighbour.address,
+                neighbour.target()
+            );
         }
         let dialler = Dialler::start(
             neighbour,

@@ -8,8 +8,10 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Relay, Seeker, Testament,
+    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Relay, Seeker,
+    Testament, Unwelcome,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{self, Arrival};
@@ -27,6 +29,8 @@ const PASSED: usize = 1 << 12;
 pub(super) struct Seam {
     own: BrokerId,
     origin: NonZeroU32,
+    /// By which neighbours are known that have no right of their own.
+    secret: Option<Secret>,
     keeper: Mutex<Sender<Input>>,
     known: Mutex<Known>,
     /// Where messages go by the root: the way there, and what passed on it.
@@ -58,6 +62,7 @@ impl Seam {
         own: BrokerId,
         origin: NonZeroU32,
         settings: &Settings,
+        secret: Option<Secret>,
         keeper: Sender<Input>,
     ) -> Self {
         let relay = || Mutex::new((Relay { parent: None }, Seen::new(REMEMBERED)));
@@ -65,6 +70,7 @@ impl Seam {
             relay: (settings.strategy == Strategy::RootRelay).then(relay),
             own,
             origin,
+            secret,
             keeper: Mutex::new(keeper),
             known: Mutex::new(Known {
                 seen: Seen::new(REMEMBERED),
@@ -152,12 +158,30 @@ impl Federation for Seam {
         self.tell(Input::Unsubscribed(filter.into(), lasting));
     }
 
-    /// Of two brokers that both connect, the connection of the one with the lower
-    /// name stays.
-    fn may_connect(&self, peer: &str) -> bool {
-        let stays =
-            |(id, dialled): (&BrokerId, &bool)| *dialled && id.as_str() == peer && self.own < *id;
-        !lock(&self.linked).iter().any(stays)
+    /// Who has a right to its name or knows the secret is let in. Of two brokers that both connect,
+    /// the connection of the one with the lower name stays.
+    fn admit(&self, newcomer: Newcomer<'_>) -> Result<(), Unwelcome> {
+        let Newcomer {
+            peer,
+            secret,
+            is_permitted,
+        } = newcomer;
+        let knows = |secret| self.secret.as_ref().is_some_and(|own| own.is(secret));
+        match secret {
+            _ if is_permitted => {}
+            None => return Err(Unwelcome::NotPermitted),
+            Some(secret) if !knows(secret) => return Err(Unwelcome::WrongSecret),
+            Some(_) => {}
+        }
+        let peer = BrokerId::new(peer).ok_or(Unwelcome::NoName)?;
+        if peer == self.own {
+            return Err(Unwelcome::OwnName);
+        }
+        let dialled = lock(&self.linked).get(&peer).copied();
+        match dialled {
+            Some(true) if self.own < peer => Err(Unwelcome::Connected),
+            _ => Ok(()),
+        }
     }
 
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {

@@ -188,8 +188,8 @@ impl Permissions for ClientRights {
         self.0.may_subscribe(filter)
     }
 
-    fn is_broker(&self) -> bool {
-        self.0.is_broker()
+    fn may_be_broker(&self, name: &str) -> bool {
+        self.0.may_be_broker(name)
     }
 
     fn quota(&self) -> FlowQuota {

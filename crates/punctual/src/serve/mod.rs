@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use punctual_broker::Admits;
 use punctual_model::Condition;
 use punctual_net::huge_pages;
 use punctual_net::layer::{LayerConfig, Origins, WebSocketOptions};
@@ -28,7 +29,7 @@ use self::auth::{Loaded, Passwords};
 use crate::admission;
 use crate::bridge;
 use crate::cli::Failure;
-use crate::config::{Anonymous, Arguments, Auto, Config, Limit, Listener, Switch, nanos};
+use crate::config::{Anonymous, Arguments, Auto, Brokers, Config, Limit, Listener, Switch, nanos};
 use crate::http::{Http, Opened, Parts};
 use crate::logging::Logging;
 use crate::mesh;
@@ -347,6 +348,11 @@ pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPol
         },
         anonymous,
         refuse: listener.refuses(),
+        admits: match listener.brokers {
+            Brokers::Allow => Admits::All,
+            Brokers::Only => Admits::Brokers,
+            Brokers::Deny => Admits::Clients,
+        },
         max_connections: match listener.max_connections {
             Limit::At(n) => n as usize,
             Limit::Unlimited => usize::MAX,

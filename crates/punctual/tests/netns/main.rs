@@ -11,6 +11,9 @@ mod broker;
 mod capture;
 mod mqtt;
 mod network;
+#[path = "../support/secret.rs"]
+#[allow(dead_code, reason = "not every test speaks as a neighbour")]
+mod secret;
 #[path = "../support/talk.rs"]
 mod talk;
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::broker::{Broker, HTTP, PORT};
 use crate::mqtt::PATIENCE;
+use crate::secret;
 use crate::talk::{self, payloads};
 
 /// A broker on a host of its own.
@@ -57,9 +58,10 @@ impl Mesh {
         for (n, member) in members.iter_mut().enumerate() {
             let gamma = 1_000_000 / (n + 1);
             let keys = format!(
-                "[mesh]\nenabled = true\nid = \"{}\"\ngamma = {gamma}\n\
+                "[mesh]\nenabled = true\nid = \"{}\"\ngamma = {gamma}\nsecret_file = {:?}\n\
                  neighbours = [{}]\n{keys}\n",
                 member.name,
+                secret::FILE,
                 neighbours[n].join(", ")
             );
             member.broker = Some(Broker::start(&member.host, &keys));
@@ -296,8 +298,11 @@ fn a_leaf_that_is_killed_comes_back() {
     mesh.0[0].until("without c", |status| {
         status["links"].as_array().unwrap().len() == 1
     });
-    let keys = "[mesh]\nenabled = true\nid = \"c\"\nhello = \"200ms\"\n";
-    mesh.0[2].broker = Some(Broker::start(&mesh.0[2].host, keys));
+    let keys = format!(
+        "[mesh]\nenabled = true\nid = \"c\"\nhello = \"200ms\"\nsecret_file = {:?}\n",
+        secret::FILE
+    );
+    mesh.0[2].broker = Some(Broker::start(&mesh.0[2].host, &keys));
     mesh.have_root(&[0, 1, 2], "a");
     let mut at_c = mesh.0[2].subscriber("t");
     mesh.0[0].wants("c");
@@ -314,7 +319,7 @@ fn neighbours_come_by_tls_and_are_known_by_their_certificates() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name).display().to_string();
     make_certificates(directory.path());
-    std::fs::write(file("acl"), "user partner\nbroker\n").unwrap();
+    std::fs::write(file("acl"), "user partner\nbroker b\n").unwrap();
     let [server, client, stranger] = ["a", "b", "x"].map(|name| Namespace::new(name).unwrap());
     for (n, host) in [&client, &stranger].into_iter().enumerate() {
         let device = format!("to-{n}");
@@ -336,7 +341,8 @@ fn neighbours_come_by_tls_and_are_known_by_their_certificates() {
     let mesh = |id: &str, n: usize, certificate: &str| {
         format!(
             "[mesh]\nenabled = true\nid = \"{id}\"\nneighbours = [\"tls://10.79.{n}.2:8883\"]\n\
-             ca_file = \"{}\"\ncert_file = \"{}\"\nkey_file = \"{}\"\n",
+             secret_file = {:?}\nuser = \"{certificate}\"\nca_file = \"{}\"\ncert_file = \"{}\"\nkey_file = \"{}\"\n",
+            secret::FILE,
             file("ca.pem"),
             file(&format!("{certificate}.pem")),
             file(&format!("{certificate}.key")),

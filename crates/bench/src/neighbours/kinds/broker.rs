@@ -16,7 +16,12 @@ use crate::blocking::Connection;
 /// A broker that others may connect to, with a name that the host's does not decide.
 pub(super) const MESH: &str = "[mesh]\n\
     enabled = true\n\
-    id = \"bench\"\n";
+    id = \"bench\"\n\
+    secret_file = \"{directory}/neighbours.secret\"\n";
+
+/// By which the broker knows who may be its neighbour, and the user name that goes with it.
+pub(super) const SECRET: &str = "known to the neighbour brokers of benchmarks";
+const USER: &str = "$mesh";
 
 /// Its name.
 const NAME: &str = "neighbour";
@@ -55,7 +60,7 @@ pub(super) fn filter_changes(place: &Place<'_>, n: u64) -> Result<()> {
 fn link(place: &Place<'_>, n: u64) -> Result<Connection> {
     let mut link = Connection::new(NAME.to_owned(), TcpStream::connect(place.mqtt))?;
     let mut bytes = Vec::new();
-    mqtt::put_connect(&mut bytes, Version::V5, &format!("$mesh/{NAME}"));
+    put_connect(&mut bytes);
     link.send(&bytes)?;
     await_kind(&mut link, kind::CONNACK)?;
     let open = Open {
@@ -67,6 +72,19 @@ fn link(place: &Place<'_>, n: u64) -> Result<Connection> {
     };
     say(&mut link, &Message::Open(open))?;
     Ok(link)
+}
+
+/// CONNECT of version 5 with the secret, and without properties.
+fn put_connect(bytes: &mut Vec<u8>) {
+    let mut body = Vec::new();
+    mqtt::put_string(&mut body, "MQTT");
+    // A clean start with user name and password, and no keep-alive.
+    body.extend_from_slice(&[5, 0b1100_0010, 0, 0, 0]);
+    for field in [&*format!("$mesh/{NAME}"), USER, SECRET] {
+        mqtt::put_string(&mut body, field);
+    }
+    mqtt::put_header(bytes, kind::CONNECT << 4, body.len());
+    bytes.extend_from_slice(&body);
 }
 
 fn id() -> Result<BrokerId> {

@@ -13,6 +13,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::Place;
+use super::broker::SECRET;
 
 const CERTIFICATE: &str = "neighbours.crt";
 const KEY: &str = "neighbours.key";
@@ -38,6 +39,7 @@ pub(in super::super) fn write(directory: &Path) -> Result<()> {
         (CERTIFICATE, made.cert.pem()),
         (KEY, made.signing_key.serialize_pem()),
         ("neighbours.passwords", PASSWORDS.to_owned()),
+        ("neighbours.secret", SECRET.to_owned()),
     ] {
         let path = directory.join(name);
         fs::write(&path, text).map_err(Error::io(format!("cannot write {}", path.display())))?;

@@ -11,7 +11,7 @@ use punctual_codec::{
 };
 use punctual_store::{Memory, Op, Store as _};
 
-use crate::federation::{Federation, LinkNews, MessageName};
+use crate::federation::{Federation, LinkNews, MessageName, Newcomer, Unwelcome};
 use crate::journal::{Durability, DurabilityRule, Journal, Reception, Restorer, StoreTrouble};
 use crate::moves::{Coming, Letter, Way};
 use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard};
@@ -544,8 +544,8 @@ struct Alone {
 impl Federation for Alone {
     fn subscribed(&self, _: &str, _: bool) {}
     fn unsubscribed(&self, _: &str, _: bool) {}
-    fn may_connect(&self, _: &str) -> bool {
-        true
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
     }
     fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
     fn origin(&self) -> NonZeroU32 {

@@ -1,0 +1,35 @@
+//! Whether files with secrets are secret.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+/// Permission of users that neither own a file nor are of its group to read it.
+const OTHERS_READ: u32 = 0o004;
+
+/// What is to be said of a file with a secret that every user of this machine may read.
+pub(crate) fn exposure(path: &Path) -> Option<String> {
+    let mode = fs::metadata(path).ok()?.permissions().mode();
+    (mode & OTHERS_READ != 0).then(|| {
+        format!(
+            "every user of this machine may read it (mode {:04o}); write `chmod 600 {}`",
+            mode & 0o7777,
+            path.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_others_may_read_are_exposed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (mode, exposed) in [(0o600, false), (0o640, false), (0o644, true), (0o604, true)] {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(exposure(file.path()).is_some(), exposed, "{mode:o}");
+        }
+        assert_eq!(exposure(Path::new("/there/is/none")), None);
+    }
+}
