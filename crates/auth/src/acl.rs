@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub use self::rights::RtRights;
 use self::rules::{Access, Rules};
 use crate::FileError;
-use crate::topic::{check_filter, covers, matches};
+use crate::topic::{check_filter, matches};
 
 /// The one `$SYS` topic that clients may publish to, if the rules grant it: a bridge tells there
 /// whether it is connected.
@@ -175,12 +175,10 @@ impl ClientAcl {
         self.grants(topic, Access::READ)
     }
 
-    /// Whether the client may subscribe with this filter, which may begin with `$share/name/`.
-    ///
-    /// As in mosquitto, subscribing needs no grant and [`ClientAcl::may_receive`] decides at
-    /// delivery. The answer is no only if a `deny` rule covers the whole filter: nothing could ever
-    /// be delivered, and an error tells so at once (mosquitto 2.0 grants such a subscription, and
-    /// delivers nothing).
+    /// Whether the client may subscribe with this filter, which may begin with `$share/name/`: whether
+    /// there is a topic that matches it and that [`ClientAcl::may_receive`] allows. With another one
+    /// nothing could ever be delivered, and an error tells so at once (mosquitto 2.0 grants such a
+    /// subscription, and delivers nothing). Work is bounded; beyond, the answer is yes.
     pub fn may_subscribe(&self, filter: &str) -> bool {
         let Some(rights) = &self.0 else {
             return true;
@@ -189,10 +187,12 @@ impl ClientAcl {
             .strip_prefix("$share/")
             .and_then(|rest| rest.split_once('/'));
         let filter = shared.map_or(filter, |(_, filter)| filter);
-        let denied = |rules: &Rules| rules.denied().any(|wide| covers(wide, filter));
-        // A client's own grants come before denials by pattern.
-        let own = &rights.own.rules;
-        !denied(own) && (own.grants_any(Access::READ) || !denied(&rights.patterns))
+        let rules = [&rights.own.rules, &rights.patterns];
+        let depth = rules.iter().map(|rules| rules.depth()).max().unwrap_or(0);
+        let granted = |topic: &str| self.may_receive(topic);
+        rules
+            .iter()
+            .any(|rules| rules.reaches(filter, Access::READ, depth, granted))
     }
 
     /// What the `rt` lines allow the client to state about messages on a topic: the first line whose

@@ -7,7 +7,7 @@
 //!
 //! Invariants: a file with any bad line is refused as a whole and every bad line is named
 //! ([`FileError`]); no password or hash ever appears in an error, a warning or a `Debug` output;
-//! [`ClientAcl`] checks do not allocate. Sources: `mosquitto_passwd(1)`, `mosquitto.conf(5)` and the
+//! [`ClientAcl`] checks of topics do not allocate. Sources: `mosquitto_passwd(1)`, `mosquitto.conf(5)` and the
 //! observed behaviour of mosquitto 2.0.11 (`tests/mosquitto.rs`); the `rt` lines are Punctual's own.
 
 #![warn(missing_docs)]

@@ -498,14 +498,14 @@ def assigned_client_id(job):
 
 @case("denied")
 def denied(job):
-    """The ACL file's limits: a filter that it denies is refused, other filters without a grant
-    are granted and get nothing, as mosquitto has it; no message passes either way."""
+    """The ACL file's limits: a filter that it denies, or grants nothing of, is refused; no message
+    passes either way."""
     forbidden, ungranted = f"denied/{job.label}", f"ungranted/{job.label}"
     end = job.topic("end")
     client = job.connect("client")
     refused = 1 if "denied-subscription" in job.setting.gaps else SUBSCRIBE_DENIED[job.version]
     filters = [{"filter": f, "qos": 1} for f in (end, forbidden, ungranted)]
-    granted(client.subscribe(*filters), 1, refused, 1)
+    granted(client.subscribe(*filters), 1, refused, refused)
     publisher = job.connect("pub")
     for topic in (forbidden, ungranted):
         # Some clients report a refusal as an error instead of a code.
