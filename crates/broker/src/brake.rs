@@ -31,6 +31,7 @@ use std::collections::BTreeSet;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use punctual_codec::topic;
+use smallvec::{SmallVec, smallvec};
 
 /// Where a neighbour says so: all the filters each time, each behind its length.
 pub(crate) const TOPIC: &str = "$mesh/brake";
@@ -92,18 +93,19 @@ impl Brake {
     }
 
     fn has_levels(&self, rest: Option<&str>) -> bool {
-        if self.all {
-            return true;
+        let mut ways: SmallVec<[_; 8]> = smallvec![(self, rest)];
+        while let Some((at, rest)) = ways.pop() {
+            let Some(rest) = rest.filter(|_| !at.all) else {
+                if at.all || at.ends {
+                    return true;
+                }
+                continue;
+            };
+            let (first, rest) = next(rest);
+            let below = [first, "+"].map(|level| at.below.get(level));
+            ways.extend(below.into_iter().flatten().map(|below| (below, rest)));
         }
-        let Some(rest) = rest else {
-            return self.ends;
-        };
-        let (first, rest) = next(rest);
-        let below = |level: &str| {
-            let below = self.below.get(level);
-            below.is_some_and(|below| below.has_levels(rest))
-        };
-        below(first) || below("+")
+        false
     }
 }
 
@@ -156,14 +158,15 @@ pub fn encode(filters: &[Box<str>]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode`] wrote, and nothing else: at most 512 valid filters.
+/// Reads what [`encode`] wrote, and nothing else: at most 512 valid filters, of at most
+/// [`topic::MAX_LEVELS`] levels.
 pub fn parse(mut bytes: &[u8]) -> Option<Vec<Box<str>>> {
     let mut filters = Vec::new();
     while let Some((len, rest)) = bytes.split_first_chunk() {
         let (filter, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
         let filter = std::str::from_utf8(filter).ok()?;
         topic::validate_filter(filter).ok()?;
-        if filters.len() == MOST {
+        if filters.len() == MOST || topic::levels(filter) > topic::MAX_LEVELS {
             return None;
         }
         filters.push(filter.into());
@@ -226,5 +229,16 @@ mod tests {
         }
         let many = vec!["a".into(); MOST + 1];
         assert_eq!(parse(&encode(&many)), None);
+        let deep = |levels: usize| [Box::from("a/".repeat(levels - 1) + "a")];
+        assert_eq!(parse(&encode(&deep(topic::MAX_LEVELS + 1))), None);
+        assert!(parse(&encode(&deep(topic::MAX_LEVELS))).is_some());
+    }
+
+    #[test]
+    fn a_topic_may_have_more_levels_than_filters() {
+        let deep = "+/".repeat(topic::MAX_LEVELS - 1) + "#";
+        let brake = Brake::new(&[deep.into()]);
+        assert!(brake.has(&"/".repeat(60_000)));
+        assert!(!brake.has(&"/".repeat(100)));
     }
 }

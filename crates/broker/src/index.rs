@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use punctual_codec::{QoS, SubscribeOptions, topic};
+use smallvec::{SmallVec, smallvec};
 
 use crate::directory::SessionHandle;
 use crate::group::Group;
@@ -406,39 +407,31 @@ impl Index {
     /// the highest QoS and all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
     pub(crate) fn matches(&self, topic: &str) -> Matched {
         let mut found = Collector::default();
+        // Wildcards at the start do not match it.
         let dollar = topic.starts_with('$');
-        if !dollar && let Some(below) = &self.nodes[0].below {
-            found.add(below, topic);
-        }
-        self.walk(0, topic, Some(topic), dollar, &mut found);
-        found.finish()
-    }
-
-    fn walk(
-        &self,
-        node: u32,
-        topic: &str,
-        rest: Option<&str>,
-        dollar: bool,
-        found: &mut Collector,
-    ) {
-        let Some(rest) = rest else {
-            found.add(&self.nodes[node as usize].here, topic);
-            return;
-        };
-        let (level, rest) = match rest.split_once('/') {
-            Some((level, rest)) => (level, Some(rest)),
-            None => (rest, None),
-        };
-        let plus = self.nodes[node as usize].plus;
-        let literal = self.literal_child(node, level);
-        let plus = (plus != NONE && !dollar).then_some(plus);
-        for child in literal.into_iter().chain(plus) {
-            if let Some(below) = &self.nodes[child as usize].below {
+        // As many as there are `+` on the way, and one more: no recursion, since publishers choose
+        // how many levels there are.
+        let mut ways: SmallVec<[(u32, Option<&str>); 8]> = smallvec![(0, Some(topic))];
+        while let Some((at, rest)) = ways.pop() {
+            let node = &self.nodes[at as usize];
+            let skips = dollar && at == 0;
+            if let Some(below) = node.below.as_ref().filter(|_| !skips) {
                 found.add(below, topic);
             }
-            self.walk(child, topic, rest, false, found);
+            let Some(rest) = rest else {
+                found.add(&node.here, topic);
+                continue;
+            };
+            let (level, rest) = match rest.split_once('/') {
+                Some((level, rest)) => (level, Some(rest)),
+                None => (rest, None),
+            };
+            if node.plus != NONE && !skips {
+                ways.push((node.plus, rest));
+            }
+            ways.extend(self.literal_child(at, level).map(|child| (child, rest)));
         }
+        found.finish()
     }
 }
 

@@ -74,6 +74,9 @@ pub fn has_wildcard(filter: &str) -> bool {
     filter.bytes().any(|b| matches!(b, b'+' | b'#'))
 }
 
+/// Most levels of a name or filter that a broker may be configured to take, or takes from another.
+pub const MAX_LEVELS: usize = 1024;
+
 /// Number of levels of a name or filter: one more than its slashes.
 pub fn levels(topic: &str) -> usize {
     1 + topic.bytes().filter(|b| *b == b'/').count()

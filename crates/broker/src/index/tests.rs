@@ -233,6 +233,33 @@ proptest! {
     }
 }
 
+/// Who publishes chooses how many levels there are.
+#[test]
+fn depth_takes_no_stack() {
+    let directory = Directory::new(1);
+    let session = directory.handle(&Arc::from("c"), 0, 0);
+    let deep = "/".repeat(65_000);
+    for filter in [deep.clone(), "+/".repeat(32_000) + "#", "#".into()] {
+        let subscriber = Subscriber {
+            session: session.clone(),
+            options: SubscribeOptions::default(),
+            id: 0,
+            demoted: false,
+            numbered: false,
+        };
+        directory
+            .index_mut()
+            .subscribe(&filter, subscriber, &directory.generations);
+    }
+    let index = directory.index_mut();
+    let topics = [&*deep, "a", &"a/".repeat(32_000)];
+    assert!(
+        topics
+            .iter()
+            .all(|topic| index.matches(topic).targets().count() == 1)
+    );
+}
+
 /// A popular topic space takes no more memory than the cache may.
 #[test]
 fn the_cache_is_bounded_in_bytes() {

@@ -447,3 +447,30 @@ proptest! {
         }
     }
 }
+
+/// Who publishes chooses how many levels there are.
+#[test]
+fn depth_takes_no_stack() {
+    let mut store = Retained::default();
+    let deep = [
+        "/".repeat(65_000),
+        "a/".repeat(32_000),
+        "a/".repeat(32_000) + "b",
+    ];
+    for (version, topic) in deep.iter().enumerate() {
+        store.set(message(topic, b"x"), version as u64 + 1);
+    }
+    assert_eq!(all(&store, "#", 10, 1 << 40).len(), 3);
+    assert_eq!(
+        all(&store, &("+/".repeat(32_000) + "#"), 10, 1 << 40).len(),
+        3
+    );
+    assert_eq!(
+        all(&store, &("a/".repeat(32_000) + "+"), 10, 1 << 40).len(),
+        2
+    );
+    for topic in &deep {
+        store.set(message(topic, b""), 9);
+    }
+    assert_eq!(store.len(), 0);
+}

@@ -292,3 +292,45 @@ fn the_name_of_a_file_decides_its_format_and_then_its_content() {
         assert_eq!(Format::of(Path::new(name), text), format, "{name}");
     }
 }
+
+#[test]
+fn depth_takes_no_stack() {
+    let many = 100_000;
+    for deep in [
+        "[".repeat(many) + &"]".repeat(many),
+        "{\"a\":".repeat(many) + "1" + &"}".repeat(many),
+    ] {
+        assert!(Document::from_json(&deep).is_err());
+        let place = format!("{{\"nodes\":[],\"links\":[],\"flows\":[],\"note\":{deep}}}");
+        assert!(Document::from_json(&place).is_err());
+    }
+    for deep in [
+        format!("x = {}{}\n", "[".repeat(many), "]".repeat(many)),
+        format!("x = {}{}\n", "{a=".repeat(many), "}".repeat(many)),
+        format!("[{}x]\n", "a.".repeat(many)),
+    ] {
+        assert!(Document::from_toml(&deep).is_err());
+    }
+    // A way of many links is as deep as it is long.
+    let nodes: Vec<String> = (0..=20_000)
+        .map(|n| format!("{{\"id\":\"{n}\"}}"))
+        .collect();
+    let links: Vec<String> = (0..20_000)
+        .map(|n| {
+            let to = n + 1;
+            format!("{{\"id\":\"l{n}\",\"from\":\"{n}\",\"to\":\"{to}\",\"rate_bps\":100000000}}")
+        })
+        .collect();
+    let path: Vec<String> = (0..20_000).map(|n| format!("\"l{n}\"")).collect();
+    let text = format!(
+        "{{\"nodes\":[{}],\"links\":[{}],\"flows\":[{{\"id\":\"m\",\"prio\":7,\"period_ns\":1000000,\
+         \"wire_bytes\":125,\"paths\":[[{}]]}}]}}",
+        nodes.join(","),
+        links.join(","),
+        path.join(",")
+    );
+    // Taken or refused by name, without a walk that is as deep.
+    if let Err(error) = read(&text) {
+        assert!(!error.to_string().is_empty());
+    }
+}

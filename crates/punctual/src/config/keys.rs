@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use punctual_codec::topic;
 use punctual_manager::PlaceRule;
 use punctual_net::marking::{Dscp, MOST_PRIORITY};
 
@@ -37,6 +38,9 @@ const fn days(n: u64) -> Duration {
 
 /// The largest packet that MQTT can carry: a header of 5 bytes and 2^28 - 1.
 const LARGEST_PACKET: Size = Size(268_435_460);
+
+/// What brokers of a mesh take from each other.
+const MOST_LEVELS: u16 = topic::MAX_LEVELS as u16;
 
 /// More memory than a machine has.
 const MUCH: Size = Size::gib(1 << 20);
@@ -453,7 +457,7 @@ section! {
         max_subscriptions_per_session: Limit<u32> = Limit::At(10_000), in 1 => 100_000_000,
             since "0.1", Reload;
         /// Largest number of levels of a topic or a topic filter.
-        max_topic_levels: u16 = 128, in 1 => 65_535, since "0.1", Reload;
+        max_topic_levels: u16 = 128, in 1 => MOST_LEVELS, since "0.1", Reload;
         /// Longest topic or topic filter.
         max_topic_length: Size = Size(65_535), in Size(1) => Size(65_535),
             since "0.1", Reload;

@@ -500,6 +500,20 @@ fn a_damaged_file_is_refused_or_read_and_never_ends_the_program() {
 }
 
 #[test]
+fn depth_takes_no_stack() {
+    let many = 100_000;
+    for text in [
+        format!("x = {}{}\n", "[".repeat(many), "]".repeat(many)),
+        format!("x = {}{}\n", "{a=".repeat(many), "}".repeat(many)),
+        format!("{}x = 1\n", "a.".repeat(many)),
+        format!("[{}x]\n", "a.".repeat(many)),
+        format!("[[{}x]]\n", "a.".repeat(many)),
+    ] {
+        assert!(!problems(&text).is_empty());
+    }
+}
+
+#[test]
 fn what_needs_a_restart_is_named() {
     let before = Config::default();
     assert_eq!(before.restart_needed(&before), [""; 0]);

@@ -208,6 +208,19 @@ mod tests {
     }
 
     #[test]
+    fn depth_takes_no_stack() {
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            let deep = format!(
+                "{{\"id\":1,\"result\":{}1{}}}",
+                open.repeat(100_000),
+                close.repeat(100_000)
+            );
+            let refused = receive(&mut Session::new(10_000_000), &deep);
+            assert!(matches!(refused, Err(SessionError::Message(_))));
+        }
+    }
+
+    #[test]
     fn notifications_are_told() {
         let mut session = Session::new(1000);
         let update = r#"{"id":null,"method":"update3","params":[null,"x",{}]}"#;
