@@ -1,7 +1,7 @@
 //! What must hold for any bytes from a neighbour: the check of the fuzz target
 //! `mesh`, which `crates/mesh/tests/replay.rs` also runs over the seeds.
 
-use punctual_mesh::wire::{Message, Open};
+use punctual_mesh::wire::{Message, Open, VERSIONS};
 use punctual_mesh::{BrokerId, Node, Settings, Strategy};
 use punctual_model::Nanos;
 
@@ -18,13 +18,14 @@ pub fn mesh(data: &[u8]) {
     };
     let now = Nanos::from_secs(1);
     let mut node = Node::new(Settings::new(own, 1, 5), now);
+    node.set_clock(1_800_000_000_000_000);
     let mut links = Vec::new();
     for peer in ["one", "two"] {
         let Some(id) = BrokerId::new(peer) else {
             return;
         };
         let open = Open {
-            versions: (1, 1),
+            versions: (*VERSIONS.start(), *VERSIONS.end()),
             id,
             instance: 1,
             strategy: Strategy::SubscriptionTable,

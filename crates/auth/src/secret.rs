@@ -27,7 +27,7 @@ impl Secret {
         let problem = match line.len() {
             FEWEST_BYTES..=MOST_BYTES => return Ok(Self(line.into())),
             0 => "is missing",
-            ..FEWEST_BYTES => "is shorter than 16 bytes",
+            1..FEWEST_BYTES => "is shorter than 16 bytes",
             _ => "is longer than 1024 bytes",
         };
         let remedy = "write one with `openssl rand -hex 32 > FILE`";

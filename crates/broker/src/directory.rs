@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLoc
 
 use hashbrown::HashMap;
 
+use punctual_model::latest_instant;
+
 use crate::access::{AccessControl, Permissions, may_receive};
 use crate::alarm::{Alarm, Alarms};
 use crate::brake::Brake;
@@ -17,7 +19,7 @@ use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
 use crate::moves::Began;
-use crate::retained::{Retained, RetainedCursor};
+use crate::retained::{Retained, RetainedCursor, version_at};
 use crate::route::Matched;
 use crate::sequence::Number;
 use crate::session::Delivery;
@@ -487,6 +489,22 @@ impl Directory {
     pub(crate) fn version_clock(&self) -> Option<(u64, u32)> {
         let federation = self.federation();
         federation.map(|it| (it.clock(), it.origin().get()))
+    }
+
+    /// The highest version of a retained message that can be true, by this broker's clock.
+    pub(crate) fn latest_version(&self) -> u64 {
+        match self.federation() {
+            Some(federation) => version_at(latest_instant(federation.clock())),
+            None => u64::MAX,
+        }
+    }
+
+    /// Gives no versions of retained messages any more that are in the future, because some in the
+    /// store are, and says whether that is so. Topics that have one have nothing for as long as
+    /// something is published there.
+    pub fn lower_versions(&self) -> bool {
+        let latest = self.latest_version();
+        self.retained_mut().lower_version(latest)
     }
 
     /// Takes the topics that have no retained message any more although the

@@ -74,7 +74,8 @@ pub use federation::{
     Relay, SECRET_USER, Seeker, Testament, Understands, Unwelcome,
 };
 pub use hub::{
-    Admits, AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received, RemoteMessage, SubscriptionInfo, Waits,
+    Admits, AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received,
+    RemoteMessage, SubscriptionInfo, Waits,
 };
 pub use identifiers::{ClientIds, SEPARATOR};
 pub use journal::{
@@ -85,7 +86,7 @@ pub use message::Message;
 pub use moves::{Holder, MoveTimes};
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
-pub use retained::RetainedCursor;
+pub use retained::{RetainedCursor, version_at};
 pub use shard::{AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
 pub use sys::SysSource;

@@ -164,6 +164,8 @@ counters! {
     refused_queue_full,
     /// Refused: no room for another retained message (QoS 0: dropped).
     refused_retained_full,
+    /// Not kept: retained messages of other brokers that are newer than can be.
+    refused_versions,
     /// CONNECT refused.
     refused_connects,
     /// SUBSCRIBE filters refused.

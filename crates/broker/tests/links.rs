@@ -6,10 +6,14 @@
 use std::collections::HashSet;
 use std::io::IoSlice;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation, LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions, Restorer, Scope, Shard, StoreTrouble, Testament, Understands, Unwelcome, UrgencyRights,
+    AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
+    LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions,
+    Restorer, RetainedCursor, Scope, Shard, StoreTrouble, Testament, Understands, Unwelcome,
+    UrgencyRights,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -29,6 +33,7 @@ struct Notes {
     known: Mutex<HashSet<(u32, u32)>>,
     conn: Mutex<Option<ConnId>>,
     wills: Mutex<Vec<Testament>>,
+    clock: AtomicU64,
 }
 
 impl Federation for Notes {
@@ -67,7 +72,7 @@ impl Federation for Notes {
     }
 
     fn clock(&self) -> u64 {
-        0
+        self.clock.load(Ordering::Relaxed)
     }
 
     fn wishes_kept(&self, number: u64) {
@@ -387,6 +392,61 @@ fn a_message_crosses_with_its_name_and_arrives_without() {
         .map(|name| (name.origin.get(), name.number))
         .collect();
     assert_eq!(names, [(1, 1), (1, 2)]);
+}
+
+/// A broker whose clock is wrong, or that lies, does not keep others from retaining what is newer.
+#[test]
+fn what_was_retained_in_the_future_is_delivered_and_not_kept() {
+    const DAY: u64 = 24 * 3600 * 1_000_000;
+    const TODAY: u64 = 1_800_000_000_000_000;
+    let mut pair = Pair::new();
+    let subscriber = pair.b.client("subscriber");
+    subscribe(&mut pair.b, subscriber, "t");
+    pair.a
+        .shard
+        .link_carry("b", true, Understands::Origins, NOW);
+    pair.b
+        .shard
+        .link_carry("a", true, Understands::Origins, NOW);
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.carry();
+    pair.b.notes.clock.store(TODAY, Ordering::Relaxed);
+    let publisher = pair.a.client("publisher");
+    let own = pair.b.client("own");
+    let kept = |pair: &Pair| -> Vec<String> {
+        let (from, mut budget) = (RetainedCursor::default(), Budget::new(100));
+        let (found, _) = pair
+            .b
+            .directory
+            .retained_page("t", &from, 9, &mut budget, NOW);
+        let payloads = found
+            .iter()
+            .map(|it| String::from_utf8_lossy(it.payload()).into_owned());
+        payloads.collect()
+    };
+    for (n, (ahead, payload, stays)) in [(DAY / 2, "near", "near"), (2 * DAY, "far", "near")]
+        .into_iter()
+        .enumerate()
+    {
+        pair.a.notes.clock.store(TODAY + ahead, Ordering::Relaxed);
+        let publish = Publish {
+            retain: true,
+            ..publish("t", payload, n as u16 + 1)
+        };
+        pair.a.give(publisher, Packet::Publish(publish));
+        pair.carry();
+        assert_eq!(
+            publications(&pair.b.take(subscriber)),
+            [(payload.to_owned(), 0)]
+        );
+        assert_eq!(kept(&pair), [stays]);
+    }
+    let publish = Publish {
+        retain: true,
+        ..publish("t", "own", 1)
+    };
+    pair.b.give(own, Packet::Publish(publish));
+    assert_eq!(kept(&pair), ["own"]);
 }
 
 /// It is told when a neighbour has acknowledged all that was queued for it at a moment: what waited, and

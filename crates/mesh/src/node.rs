@@ -8,6 +8,7 @@
 //! what there is to tell, in an order in which nobody sends what another cannot know yet.
 
 mod clients;
+mod clocks;
 mod fences;
 mod filters;
 mod keeping;
@@ -28,6 +29,7 @@ use punctual_codec::topic;
 use punctual_model::Nanos;
 
 use self::clients::Clients;
+use self::clocks::Clocks;
 use self::fences::Fences;
 use self::filters::Filters;
 use self::keeping::Keeping;
@@ -68,6 +70,7 @@ pub struct Node {
     lost: LostLinks,
     keeping: Keeping,
     clients: Clients,
+    clocks: Clocks,
     seeks: Seeks,
     fences: Fences,
     pace: Pace,
@@ -93,6 +96,7 @@ impl Node {
             lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
             keeping: Keeping::default(),
             clients: Clients::new(&settings),
+            clocks: Clocks::default(),
             seeks: Seeks::default(),
             fences: Fences::default(),
             pace: Pace::new(settings.batch),
@@ -219,7 +223,8 @@ impl Node {
         handled
     }
 
-    fn handle(&mut self, link: LinkId, message: Message, now: Nanos) -> Result<(), WireError> {
+    fn handle(&mut self, link: LinkId, mut message: Message, now: Nanos) -> Result<(), WireError> {
+        self.leave_out_future(&mut message);
         match message {
             Message::Open(_) => return Err(WireError::Field("second open")),
             Message::Hello(hello) => self.hello(link, hello, now),
@@ -296,15 +301,17 @@ impl Node {
         let Some(link) = self.links.get_mut(from) else {
             return;
         };
+        link.compare_clocks(hello.clock, self.clocks.now);
         let hysteresis = self.settings.tree.hysteresis;
         let cost = link.heard(&hello, hysteresis, now);
         let cost = cost.then(|| link.cost(self.settings.hop));
         self.tree.receive(from, hello.advert, cost, now);
+        self.look_at_clocks();
     }
 
     fn say_hello(&mut self, to: LinkId, advert: Advert, now: Nanos) {
         if let Some(link) = self.links.get(to) {
-            let hello = link.hello(advert, now);
+            let hello = link.hello(advert, self.clocks.now, now);
             self.outputs.send(to, &Message::Hello(hello));
         }
     }

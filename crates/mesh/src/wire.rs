@@ -27,7 +27,7 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=11;
+pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=12;
 /// From this version on publications carry notes, what both ends retain is compared, and
 /// neighbours are told where shared subscriptions have members.
 pub const NOTES: u8 = 2;
@@ -55,15 +55,17 @@ pub const ORIGINS: u8 = 9;
 pub const INCOMPLETE: u8 = 10;
 /// From this version on brokers tell each other when all has come that was on its way.
 pub const FENCES: u8 = 11;
+/// From this version on hellos say what time it is.
+pub const CLOCKS: u8 = 12;
 /// Before the name of a broker in [`Lasting`]: the one that is told of keeps messages for it.
 pub const KEEPS: &str = "$mesh/keeps/";
 /// Parts that filters are divided into when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 1 << 20;
-/// Levels of a filter that brokers tell each other. Where a client wants one with more levels, its
-/// broker asks for the first of them and everything below.
-pub const MAX_LEVELS: usize = 1024;
+/// Levels of a topic or filter that brokers tell each other. Where a client wants a filter with more
+/// levels, its broker asks for the first of them and everything below.
+pub const MAX_LEVELS: usize = topic::MAX_LEVELS;
 /// Links of the longest way that a trace follows.
 pub const MAX_TRACE: usize = 255;
 /// From this version on the answer to a trace says how many it was passed on to.
@@ -181,6 +183,8 @@ pub struct Hello {
     /// `sent` of the last hello that the sender received, and for how many
     /// microseconds it has had it.
     pub echo: Option<(u64, u64)>,
+    /// What time it is there, in microseconds since 1970; as [`CLOCKS`] tells, if it is known.
+    pub clock: Option<u64>,
 }
 
 /// Follows a topic through the tree.
@@ -234,8 +238,8 @@ pub enum WireError {
     /// A kind that this version does not have.
     #[error("message of unknown kind {0}")]
     Kind(u8),
-    /// A filter has more than [`MAX_LEVELS`] levels.
-    #[error("a filter has more than {MAX_LEVELS} levels")]
+    /// A topic or filter has more than [`MAX_LEVELS`] levels.
+    #[error("a topic or filter has more than {MAX_LEVELS} levels")]
     Levels,
     /// A field has a value that it must not have.
     #[error("{0} is not valid")]
@@ -531,7 +535,8 @@ impl Writer {
         let advert = &hello.advert;
         let flags = u8::from(advert.held)
             | u8::from(advert.seek.is_some()) << 1
-            | u8::from(hello.echo.is_some()) << 2;
+            | u8::from(hello.echo.is_some()) << 2
+            | u8::from(hello.clock.is_some()) << 3;
         self.byte(flags);
         self.number(advert.number);
         self.id(&advert.root.id);
@@ -551,6 +556,16 @@ impl Writer {
             self.number(sent);
             self.number(ago);
         }
+        if let Some(clock) = hello.clock {
+            self.number(clock);
+        }
+    }
+}
+
+fn check_levels(topic: &str) -> Result<(), WireError> {
+    match topic::levels(topic) {
+        ..=MAX_LEVELS => Ok(()),
+        _ => Err(WireError::Levels),
     }
 }
 
@@ -617,9 +632,9 @@ impl<'a> Reader<'a> {
 
     fn topic(&mut self) -> Result<Box<str>, WireError> {
         let name = self.text()?;
-        topic::validate_name(name.as_bytes())
-            .map(Box::from)
-            .map_err(|_| WireError::Field("topic"))
+        let name = topic::validate_name(name.as_bytes()).map_err(|_| WireError::Field("topic"))?;
+        check_levels(name)?;
+        Ok(name.into())
     }
 
     fn filters(&mut self) -> Result<Vec<Box<str>>, WireError> {
@@ -636,9 +651,7 @@ impl<'a> Reader<'a> {
             if !plain && !may_be(filter) || filter.len() > usize::from(u16::MAX) {
                 return Err(WireError::Field("filter"));
             }
-            if topic::levels(filter) > MAX_LEVELS {
-                return Err(WireError::Levels);
-            }
+            check_levels(filter)?;
             filters.push(filter.into());
         }
         Ok(filters)
@@ -660,6 +673,7 @@ impl<'a> Reader<'a> {
             if !shared || filter.len() > usize::from(u16::MAX) {
                 return Err(WireError::Field("shared filter"));
             }
+            check_levels(topic::split_share(filter).1)?;
             members.push((id, filter.into()));
         }
         Ok(members)
@@ -677,7 +691,7 @@ impl<'a> Reader<'a> {
 
     fn hello(&mut self) -> Result<Hello, WireError> {
         let flags = self.byte()?;
-        if flags & !7 != 0 {
+        if flags & !15 != 0 {
             return Err(WireError::Field("flags"));
         }
         let number = self.number()?;
@@ -714,7 +728,16 @@ impl<'a> Reader<'a> {
             0 => None,
             _ => Some((self.number()?, self.number()?)),
         };
-        Ok(Hello { advert, sent, echo })
+        let clock = match flags & 8 {
+            0 => None,
+            _ => Some(self.number()?),
+        };
+        Ok(Hello {
+            advert,
+            sent,
+            echo,
+            clock,
+        })
     }
 }
 
@@ -794,9 +817,14 @@ mod tests {
                         advert,
                         sent: number ^ cost,
                         echo,
+                        clock: (asks % 2 == 0).then_some(epoch),
                     })
                 },
             )
+    }
+
+    fn instant() -> impl Strategy<Value = u64> {
+        0..=punctual_model::LAST_INSTANT
     }
 
     fn message() -> impl Strategy<Value = Message> {
@@ -829,11 +857,11 @@ mod tests {
             })
         });
         let clients = || {
-            let client = "[a-zä$/ ]{1,20}".prop_map(|client| client.into_boxed_str());
+            let client = "[a-zä/ ]{1,20}".prop_map(|client| client.into_boxed_str());
             proptest::collection::vec(client, 0..6)
         };
         let wills = || {
-            let will = ("[a-z]{1,9}", any::<u64>(), any::<u32>(), any::<Vec<u8>>());
+            let will = ("[a-z]{1,9}", instant(), any::<u32>(), any::<Vec<u8>>());
             let will = will.prop_map(|(client, at, delay, message)| Testament {
                 client: client.into(),
                 at,
@@ -843,9 +871,9 @@ mod tests {
             proptest::collection::vec(will, 0..4)
         };
         let told = (any::<bool>(), any::<u8>(), wills(), clients());
-        let left = (id(), any::<[u64; 2]>(), wills(), wills());
-        let asked = (id(), any::<u64>(), "[a-zä$/ ]{1,20}", any::<Option<bool>>());
-        let holders = proptest::collection::vec((id(), any::<u64>(), any::<bool>()), 0..4);
+        let left = (id(), (any::<u64>(), instant()), wills(), wills());
+        let asked = (id(), instant(), "[a-zä/ ]{1,20}", any::<Option<bool>>());
+        let holders = proptest::collection::vec((id(), instant(), any::<bool>()), 0..4);
         let body = proptest::collection::vec(any::<u8>(), 0..40);
         prop_oneof![
             asked.prop_map(|(by, number, client, user)| Message::Seek(SeekSession {
@@ -855,7 +883,7 @@ mod tests {
                 user: user.map(|any| if any { "u".into() } else { "".into() }),
                 wait: number as u32,
             })),
-            (id(), any::<u64>(), holders, any::<bool>()).prop_map(
+            (id(), instant(), holders, any::<bool>()).prop_map(
                 |(by, number, holders, incomplete)| {
                     let holders =
                         holders
@@ -890,7 +918,7 @@ mod tests {
                 add,
                 remove
             }),
-            (clients(), any::<u64>()).prop_map(|(clients, at)| {
+            (clients(), instant()).prop_map(|(clients, at)| {
                 let arrivals = clients.into_iter();
                 let clean = at % 2 == 0;
                 let user = || (at % 3 == 0).then(|| "user".into());
@@ -902,7 +930,7 @@ mod tests {
                 };
                 Message::Arrived(arrivals.map(arrival).collect())
             }),
-            left.prop_map(|(to, [instance, lost], wills, published)| {
+            left.prop_map(|(to, (instance, lost), wills, published)| {
                 let moved = published.iter().map(|will| Arrival {
                     client: will.client.clone(),
                     user: None,
@@ -972,6 +1000,87 @@ mod tests {
             bytes[at] = byte;
             if let Ok(message) = Message::decode(&bytes) {
                 prop_assert_eq!(message.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn claims_that_cannot_be_true_are_refused() {
+        let client = |client: &str, at| {
+            Message::Arrived(vec![Arrival {
+                client: client.into(),
+                user: None,
+                at,
+                clean: false,
+            }])
+        };
+        let seek = |user: &str, number| {
+            Message::Seek(SeekSession {
+                by: BrokerId::new("b").unwrap(),
+                number,
+                client: "c".into(),
+                user: Some(user.into()),
+                wait: 1,
+            })
+        };
+        let last = punctual_model::LAST_INSTANT;
+        for (message, field) in [
+            (client("$mesh/a", 1), "client identifier"),
+            (client("a\0", 1), "client identifier"),
+            (client(&"x".repeat(1 << 16), 1), "client identifier"),
+            (client("c", last + 1), "instant"),
+            (client("c", u64::MAX), "instant"),
+            (seek("u\0", 1), "user name"),
+            (seek(&"x".repeat(1 << 16), 1), "user name"),
+            (seek("u", u64::MAX), "instant"),
+        ] {
+            let decoded = Message::decode(&message.encode());
+            assert_eq!(decoded, Err(WireError::Field(field)));
+        }
+        assert!(Message::decode(&client("$mesh", last).encode()).is_ok());
+    }
+
+    #[test]
+    fn depth_is_bounded_whatever_the_message() {
+        let id = || BrokerId::new("b").unwrap();
+        let messages = |levels: usize| {
+            let deep: Box<str> = ("a/".repeat(levels - 1) + "a").into();
+            let shared: Box<str> = format!("$share/g/{deep}").into();
+            [
+                Message::Filters {
+                    add: vec![deep.clone()],
+                    remove: vec![],
+                },
+                Message::Bucket {
+                    index: 1,
+                    filters: vec![deep.clone()],
+                },
+                Message::Members {
+                    all: true,
+                    add: vec![(id(), shared)],
+                    remove: vec![],
+                },
+                Message::Lasting(Lasting {
+                    of: id(),
+                    all: true,
+                    more: false,
+                    add: vec![deep.clone()],
+                    remove: vec![],
+                }),
+                Message::Trace(Trace {
+                    origin: id(),
+                    number: 1,
+                    topic: deep,
+                    path: vec![(id(), 0)],
+                }),
+            ]
+        };
+        for message in messages(MAX_LEVELS) {
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+        for levels in [MAX_LEVELS + 1, 30_000] {
+            for message in messages(levels) {
+                assert_eq!(Message::decode(&message.encode()), Err(WireError::Levels));
             }
         }
     }

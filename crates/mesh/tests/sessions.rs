@@ -1213,5 +1213,8 @@ fn a_filter_with_too_many_levels_is_asked_for_as_a_wider_one() {
     };
     let now = row.now;
     let error = row.nodes[1].receive(link, &told.encode(), now).unwrap_err();
-    assert_eq!(error.to_string(), "a filter has more than 1024 levels");
+    assert_eq!(
+        error.to_string(),
+        "a topic or filter has more than 1024 levels"
+    );
 }

@@ -18,6 +18,7 @@ mod answer;
 mod bands;
 mod digest;
 mod error;
+mod instant;
 pub mod network;
 mod policing;
 mod requirements;
@@ -30,6 +31,7 @@ pub use answer::{Answer, Condition, Conditions, Grant, Status};
 pub use bands::{deadline_monotonic, implied_deadline, shortest_deadline};
 pub use digest::digest;
 pub use error::RequirementError;
+pub use instant::{LAST_INSTANT, MOST_AHEAD, VERSIONS_SINCE, latest_instant};
 pub use policing::{Conformity, MessageSize, Meter};
 pub use requirements::{
     CLASSES_KEY, DELIVERY_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,

@@ -1326,6 +1326,7 @@ fn who_waits_for_its_parent_is_not_ready() {
         advert,
         sent: 0,
         echo: None,
+        clock: None,
     };
     for message in [wire::Message::Open(open), wire::Message::Hello(hello)] {
         let message = Message::new(wire::TOPIC, message.encode());

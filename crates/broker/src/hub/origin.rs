@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use crate::Credential;
 use super::{Admits, ConnMeta};
+use crate::Credential;
 
 /// What [`ConnMeta`] says.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use punctual_codec::topic;
+use punctual_model::{LAST_INSTANT, VERSIONS_SINCE};
 use smallvec::SmallVec;
 
 use crate::author::Author;
@@ -24,12 +25,26 @@ use shared::Shared;
 pub(crate) use shared::{DigestCursor, PARTS, digest, part};
 use tree::{Gap, TOGETHER, Tree};
 
-/// Seconds from 1970 to 2020, from which versions in a mesh count microseconds.
-const EPOCH: u64 = 1_577_836_800;
 /// Bits of a version in which brokers differ that publish in the same microsecond.
 const SALT: u32 = 3;
 /// Bits of a version in a mesh; they last until 2091.
 pub(crate) const VERSION_BITS: u32 = 54;
+/// The highest version there can be.
+const LAST_VERSION: u64 = (1 << VERSION_BITS) - 1;
+const _: () = assert!(
+    version_at(LAST_INSTANT) == LAST_VERSION,
+    "both end with the bits"
+);
+
+/// The highest version of a retained message that brokers of a mesh give at an instant, microseconds
+/// since 1970.
+pub const fn version_at(micros: u64) -> u64 {
+    let time = micros.saturating_sub(VERSIONS_SINCE);
+    if time > LAST_VERSION >> SALT {
+        return LAST_VERSION;
+    }
+    (time << SALT) | ((1 << SALT) - 1)
+}
 
 /// The store.
 #[derive(Debug, Default)]
@@ -297,10 +312,11 @@ impl Retained {
     /// number that is different in each broker.
     pub(crate) fn next_version(&mut self, clock: Option<(u64, u32)>) -> u64 {
         self.version = match clock {
-            None => self.version + 1,
+            None => self.version.saturating_add(1),
             Some((micros, own)) => {
-                let micros = micros.saturating_sub(EPOCH * 1_000_000);
+                let micros = micros.saturating_sub(VERSIONS_SINCE);
                 let time = micros.max((self.version >> SALT) + 1);
+                let time = time.min(LAST_VERSION >> SALT);
                 time << SALT | u64::from(own % (1 << SALT))
             }
         };
@@ -310,6 +326,13 @@ impl Retained {
     /// Goes on after a restart, or after what another broker has.
     pub(crate) fn raise_version(&mut self, version: u64) {
         self.version = self.version.max(version);
+    }
+
+    /// Goes back to this version, if it has gone beyond; says whether it had.
+    pub(crate) fn lower_version(&mut self, latest: u64) -> bool {
+        let was_beyond = self.version > latest;
+        self.version = self.version.min(latest);
+        was_beyond
     }
 
     /// Takes the removals that no publication told.

@@ -208,7 +208,7 @@ fn what_expires_is_removed_in_pieces() {
 #[test]
 fn versions_in_a_mesh_are_times_and_only_grow() {
     let mut store = Retained::default();
-    let micros = EPOCH * 1_000_000;
+    let micros = VERSIONS_SINCE;
     let clock = |after: u64, own| Some((micros + after, own));
     let first = store.next_version(clock(1000, 1));
     let second = store.next_version(clock(1000, 1));

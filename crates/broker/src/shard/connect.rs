@@ -10,13 +10,15 @@ use punctual_codec::{
 
 use punctual_model::Requirements;
 
-use super::{AuthAnswer, Fail, Next, REVOKED, Shard, links, neighbour, publish};
+use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour, publish};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
-use crate::federation::{LINKED_ALREADY, LINK_PREFIX};
-use crate::hub::{AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits};
+use crate::federation::LINK_PREFIX;
+use crate::hub::{
+    AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits,
+};
 use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::moves::apart;

@@ -415,7 +415,12 @@ impl Shard {
         let name_of_topic = std::str::from_utf8(topic_bytes).unwrap_or_default();
         let mut entry = retained.as_mut().map(|it| it.entry(name_of_topic));
         if let (Some(entry), Some(directory)) = (&mut entry, &directory) {
-            let known = entry.version();
+            // What another broker says of the future would stay for ever.
+            let latest = directory.latest_version();
+            let is_true = notes.version <= latest;
+            hub.stats.refused_versions += u64::from(!is_true);
+            let known = Some(entry.version()).filter(|known| *known <= latest);
+            let known = known.unwrap_or(0);
             let keeps = has_retained_room(hub, entry, &publication);
             hub.stats.refused_retained_full += u64::from(!keeps);
             if !keeps && name.is_none() {
@@ -423,7 +428,7 @@ impl Shard {
             }
             // Who hears here of a topic that it has nothing any more knew nothing of it.
             publication.relayed |= notes.missing && known == 0 && raw.payload.is_empty();
-            if notes.missing && (known >= notes.version || !keeps) {
+            if notes.missing && (known >= notes.version || !keeps || !is_true) {
                 let (reason, after) = (ReasonCode::Success, hub.after_all());
                 return Ok(acknowledge(hub, id, &raw, session_slot, reason, after));
             }
@@ -431,7 +436,7 @@ impl Shard {
                 0 => entry.next_version(directory.version_clock()),
                 version => version,
             };
-            kept = (keeps && version > known).then_some(version);
+            kept = (keeps && is_true && version > known).then_some(version);
             if replica::is_common(hub, topic_bytes) {
                 notes.version = version;
             }

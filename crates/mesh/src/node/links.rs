@@ -13,7 +13,7 @@ use crate::id::{BrokerId, LinkId};
 use crate::rtt::{self, Rtt};
 use crate::strategy::Strategy;
 use crate::tree::{Advert, Edge};
-use crate::wire::{Hello, Open, VERSIONS};
+use crate::wire::{CLOCKS, Hello, Open, VERSIONS};
 
 /// What a link is taken to cost before it was measured.
 const UNMEASURED: Nanos = Nanos::from_millis(10);
@@ -57,6 +57,8 @@ pub(super) struct Link {
     rtt: Rtt,
     /// The neighbour's clock in its last hello, and when that came.
     echo: Option<(u64, Nanos)>,
+    /// By how many microseconds the neighbour's clock was ahead of this broker's in its last hello.
+    clock_ahead: Option<i64>,
     /// Publications that came over it wait at this broker.
     waits: bool,
 }
@@ -72,6 +74,7 @@ impl Link {
             weight,
             rtt: Rtt::default(),
             echo: None,
+            clock_ahead: None,
             waits: false,
         }
     }
@@ -97,11 +100,29 @@ impl Link {
         rtt.is_some_and(|rtt| self.rtt.sample(Nanos(rtt * 1000), hysteresis))
     }
 
+    /// By how many microseconds the neighbour's clock is ahead, if that is known.
+    pub(super) fn clock_ahead(&self) -> Option<i64> {
+        self.clock_ahead
+    }
+
+    /// Compares the neighbour's clock with this broker's.
+    pub(super) fn compare_clocks(&mut self, theirs: Option<u64>, own: Option<u64>) {
+        let ahead = |(theirs, own): (u64, u64)| {
+            i64::try_from(i128::from(theirs) - i128::from(own)).unwrap_or(i64::MAX)
+        };
+        self.clock_ahead = theirs.zip(own).map(ahead);
+    }
+
     /// What is said to the neighbour next.
-    pub(super) fn hello(&self, advert: Advert, now: Nanos) -> Hello {
+    pub(super) fn hello(&self, advert: Advert, clock: Option<u64>, now: Nanos) -> Hello {
         let echo = self.echo.map(|(sent, at)| (sent, (now - at).0 / 1000));
         let sent = now.0 / 1000;
-        Hello { advert, sent, echo }
+        Hello {
+            advert,
+            sent,
+            echo,
+            clock: clock.filter(|_| self.version >= CLOCKS),
+        }
     }
 }
 

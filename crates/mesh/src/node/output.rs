@@ -209,6 +209,9 @@ pub enum Event {
     Forgotten(BrokerId),
     /// The wills of a neighbour's clients do not fit; some are not kept.
     WillsFull(BrokerId),
+    /// This broker's clock is wrong: those of most neighbours are ahead by so many microseconds; or
+    /// with `None`, it is right again.
+    Clock(Option<i64>),
 }
 
 /// Outputs that the shell has not taken.

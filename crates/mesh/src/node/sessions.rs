@@ -166,6 +166,10 @@ impl Node {
     }
 
     pub(super) fn heard_seek(&mut self, from: LinkId, seek: SeekSession, now: Nanos) {
+        if !self.is_past(seek.number) {
+            let key = (seek.by, seek.number);
+            return self.tell_found(Some(from), key, seek.client, Vec::new(), true);
+        }
         self.ask(Some(from), seek, now);
     }
 

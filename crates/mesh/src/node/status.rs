@@ -28,6 +28,8 @@ pub struct LinkStatus {
     pub offer: Option<(BrokerId, u64)>,
     /// Filters it wants.
     pub filters: usize,
+    /// By how many microseconds its clock is ahead of this broker's, if it says what time it is.
+    pub clock_ahead: Option<i64>,
 }
 
 /// State of a broker in the mesh.
@@ -70,6 +72,11 @@ pub struct Status {
     pub wills: usize,
     /// Wills that are kept here for other brokers.
     pub wills_kept: usize,
+    /// By how many microseconds the clocks of most neighbours are ahead of this broker's, where one
+    /// of both must be wrong.
+    pub clock_error: Option<i64>,
+    /// Claims of neighbours that were left out, since they are about the future.
+    pub future_claims: u64,
 }
 
 impl Node {
@@ -91,10 +98,13 @@ impl Node {
                 cost,
                 offer: offer.map(|(root, cost)| (root.id.clone(), cost)),
                 filters: self.filters.table.count_wanted_by(id),
+                clock_ahead: link.clock_ahead(),
             }
         });
         let (wills, wills_kept) = self.clients.wills.counts();
         Status {
+            clock_error: self.clock_error(),
+            future_claims: self.clocks.left_out,
             wills,
             wills_kept,
             id: self.settings.id.clone(),

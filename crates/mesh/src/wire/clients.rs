@@ -3,8 +3,13 @@
 
 use std::sync::Arc;
 
+use punctual_model::LAST_INSTANT;
+
 use super::{Reader, WireError, Writer};
 use crate::id::BrokerId;
+
+/// What client identifiers of neighbour brokers begin with.
+const NEIGHBOURS: &str = "$mesh/";
 
 /// The will of a client, which a neighbour keeps in case that the client's broker is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,10 +100,20 @@ impl Writer {
 impl Reader<'_> {
     pub(super) fn client(&mut self) -> Result<Box<str>, WireError> {
         let client = self.text()?;
-        match (1..=usize::from(u16::MAX)).contains(&client.len()) {
+        // Neighbours are no clients: nobody tells where they are, or has a session of theirs.
+        let fits = (1..=usize::from(u16::MAX)).contains(&client.len());
+        match fits && !client.contains('\0') && !client.starts_with(NEIGHBOURS) {
             true => Ok(client.into()),
             false => Err(WireError::Field("client identifier")),
         }
+    }
+
+    /// Microseconds since 1970.
+    pub(super) fn instant(&mut self) -> Result<u64, WireError> {
+        let instant = self.number()?;
+        (instant <= LAST_INSTANT)
+            .then_some(instant)
+            .ok_or(WireError::Field("instant"))
     }
 
     pub(super) fn clients(&mut self) -> Result<Vec<Box<str>>, WireError> {
@@ -108,7 +123,7 @@ impl Reader<'_> {
 
     fn testament(&mut self) -> Result<Testament, WireError> {
         let client = self.client()?;
-        let at = self.number()?;
+        let at = self.instant()?;
         let delay = u32::try_from(self.number()?).map_err(|_| WireError::Field("delay"))?;
         let length = self.count(1)?;
         let (message, rest) = self.0.split_at(length);
@@ -132,7 +147,7 @@ impl Reader<'_> {
             Ok(Arrival {
                 client: reader.client()?,
                 user: reader.user()?,
-                at: reader.number()?,
+                at: reader.instant()?,
                 clean: reader.flag()?,
             })
         };

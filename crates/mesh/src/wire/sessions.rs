@@ -101,15 +101,20 @@ impl Writer {
 
 impl Reader<'_> {
     pub(super) fn user(&mut self) -> Result<Option<Box<str>>, WireError> {
-        let is_there = self.flag()?;
-        let user = is_there.then(|| self.text()).transpose()?;
-        Ok(user.map(Into::into))
+        if !self.flag()? {
+            return Ok(None);
+        }
+        let user = self.text()?;
+        match user.len() <= usize::from(u16::MAX) && !user.contains('\0') {
+            true => Ok(Some(user.into())),
+            false => Err(WireError::Field("user name")),
+        }
     }
 
     pub(super) fn seek(&mut self) -> Result<Seek, WireError> {
         Ok(Seek {
             by: self.id()?,
-            number: self.number()?,
+            number: self.instant()?,
             client: self.client()?,
             user: self.user()?,
             wait: u32::try_from(self.number()?).map_err(|_| WireError::Field("wait"))?,
@@ -117,12 +122,12 @@ impl Reader<'_> {
     }
 
     pub(super) fn found(&mut self, incomplete: bool) -> Result<Found, WireError> {
-        let (by, number) = (self.id()?, self.number()?);
+        let (by, number) = (self.id()?, self.instant()?);
         let count = self.count(4)?;
         let holder = |reader: &mut Self| {
             Ok(Holder {
                 broker: reader.id()?,
-                at: reader.number()?,
+                at: reader.instant()?,
                 whole: reader.flag()?,
             })
         };

@@ -274,6 +274,13 @@ impl Opening {
             status.capacity,
             running.diallers.len()
         );
+        if server.directory().lower_versions() {
+            tracing::error!(
+                "mesh: retained messages in the store have versions that are more than a day in the future, and \
+                 newer ones on their topics will be lost with the next start; if the clock is right, stop the broker \
+                 and give it another store: `punctual store export --lower-versions OLD | punctual store import NEW -`"
+            );
+        }
         let inputs = self.inputs;
         let thread = thread::Builder::new()
             .name("mesh".into())
@@ -487,6 +494,7 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => None,
             };
             let now = self.clock.now();
+            self.node.set_clock(self.seam.clock());
             if let Some(input) = input {
                 self.take(input, now);
             }
@@ -1228,6 +1236,15 @@ fn tell(event: &Event) {
             "mesh: {broker} does not come back, an operator says: what its persistent sessions await is \
              not kept for it here any more"
         ),
+        Event::Clock(Some(ahead)) => tracing::warn!(
+            "mesh: this broker's clock is wrong, or those of most neighbours are: it is {:.1} s {} them; retained \
+             messages and sessions follow clocks, so set it right (NTP)",
+            ahead.unsigned_abs() as f64 / 1e6,
+            if *ahead > 0 { "behind" } else { "ahead of" },
+        ),
+        Event::Clock(None) => {
+            tracing::info!("mesh: this broker's clock agrees with its neighbours'")
+        }
         Event::WillsFull(peer) => tracing::warn!(
             "mesh: the wills of {peer}'s clients do not all fit (mesh.max_will_bytes); those that do \
              not are lost with it"

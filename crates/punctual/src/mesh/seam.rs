@@ -16,6 +16,7 @@ use punctual_broker::{
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{self, Arrival};
 use punctual_mesh::{BrokerId, Settings, Strategy};
+use punctual_model::latest_instant;
 
 use super::{Input, News};
 
@@ -129,7 +130,7 @@ impl Seam {
     /// When a client arrives now: later than all that was heard of.
     fn next_arrival(&self) -> u64 {
         let clock = self.clock();
-        let later = |last: u64| clock.max(last + 1);
+        let later = |last: u64| clock.max(last.saturating_add(1));
         let order = Ordering::Relaxed;
         let last = self
             .arrived
@@ -262,6 +263,7 @@ impl Federation for Seam {
     }
 
     fn heard_arrival(&self, at: u64) {
+        let at = at.min(latest_instant(self.clock()));
         self.arrived.fetch_max(at, Ordering::Relaxed);
     }
 

@@ -113,6 +113,7 @@ fn hello(number: u64) -> Result<Message> {
         advert,
         sent: 0,
         echo: None,
+        clock: None,
     }))
 }
 

@@ -12,6 +12,9 @@ use punctual_store::{Batch, Op};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
+/// Of a retained message: 0 is none.
+const OLDEST_VERSION: u64 = 1;
+
 /// One line. Times are nanoseconds since the UNIX epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -227,6 +230,16 @@ impl Line {
         }
     }
 
+    /// Makes a retained message the oldest of its topic if its version is above this one, which is the
+    /// highest that can be true.
+    pub(super) fn lower_version(&mut self, latest: u64) {
+        match self {
+            Self::Retain { version, .. } if *version > latest => *version = OLDEST_VERSION,
+            Self::Highest { version, .. } => *version = latest.min(*version),
+            _ => {}
+        }
+    }
+
     /// What recovery told; it tells nothing else.
     pub(super) fn of(op: &Op<'_>) -> Option<Self> {
         Some(match *op {
@@ -431,6 +444,29 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_of_the_future_become_the_oldest() {
+        let retain = |version| Line::Retain {
+            topic: "t".into(),
+            message: 1,
+            version,
+        };
+        for (version, lowered) in [(5, 5), (100, 100), (101, 1), (u64::MAX, 1)] {
+            let mut line = retain(version);
+            line.lower_version(100);
+            assert_eq!(line, retain(lowered));
+        }
+        let highest = |version| Line::Highest {
+            session: 200,
+            message: 200,
+            entry: 200,
+            version,
+        };
+        let mut line = highest(200);
+        line.lower_version(100);
+        assert_eq!(line, highest(100));
+    }
 
     #[test]
     fn a_line_says_what_was_told() {

@@ -10,10 +10,13 @@ mod lines;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, SecondsFormat};
 use clap::{Args, Subcommand};
+use punctual_broker::version_at;
 use punctual_manager::State;
+use punctual_model::latest_instant;
 use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 
 use self::lines::Line;
@@ -32,7 +35,14 @@ pub(super) enum Command {
     Stats(Place),
     /// Write everything as lines of JSON to standard output: a backup, also of a
     /// store in use. Admitted flows are part of it if they are beside it (flows.json).
-    Export(Place),
+    Export {
+        #[command(flatten)]
+        place: Place,
+        /// Take retained messages whose version is more than a day in the future, as another broker of
+        /// a mesh said it, for the oldest of their topics: any other that is published takes their place.
+        #[arg(long)]
+        lower_versions: bool,
+    },
     /// Fill a new store from lines of JSON.
     Import {
         #[command(flatten)]
@@ -55,7 +65,10 @@ pub(super) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Check(Place { directory }) => check(&directory),
         Command::Stats(Place { directory }) => print(&describe(&read(&directory)?)),
-        Command::Export(Place { directory }) => export(&directory),
+        Command::Export {
+            place,
+            lower_versions,
+        } => export(&place.directory, lower_versions),
         Command::Import { place, file } => import(&place.directory, &file),
         Command::Compact(Place { directory }) => compact(&directory),
     }
@@ -155,16 +168,19 @@ fn describe(log: &Log<Files>) -> String {
     text
 }
 
-fn export(directory: &Path) -> Result<(), Failure> {
+fn export(directory: &Path, lower_versions: bool) -> Result<(), Failure> {
+    let latest = lower_versions.then(latest_version).transpose()?;
     let mut log = read(directory)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut failed, mut lines) = (None, 0);
     let report = log.recover(&mut |op| {
         if failed.is_none()
-            && let Some(line) = Line::of(&op)
-            && let Err(error) = put_line(&mut out, &line)
+            && let Some(mut line) = Line::of(&op)
         {
-            failed = Some(error);
+            if let Some(latest) = latest {
+                line.lower_version(latest);
+            }
+            failed = put_line(&mut out, &line).err();
         }
         lines += 1;
     })?;
@@ -195,6 +211,15 @@ fn export(directory: &Path) -> Result<(), Failure> {
         )
         .into()),
     }
+}
+
+/// The highest version of a retained message that can be true.
+fn latest_version() -> Result<u64, Failure> {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_err(|_| "the clock of this machine is before 1970: set it first")?;
+    let clock = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+    Ok(version_at(latest_instant(clock)))
 }
 
 fn put_line(out: &mut impl Write, line: &Line) -> io::Result<()> {

@@ -139,6 +139,12 @@ const FAMILIES: &[Family] = &[
         ),
     ),
     family(
+        "punctual_mesh_refused_versions_total",
+        Counter,
+        "Retained messages of other brokers that are not kept: their version is in the future.",
+        One("refused_versions"),
+    ),
+    family(
         "punctual_urgent_messages_received_total",
         Counter,
         "PUBLISH packets received with a priority or a requirement.",

@@ -54,6 +54,29 @@ pub(super) fn text(overview: &Overview) -> String {
             out.sample(&[("peer", peer.as_str())], rtt.0 as f64 / 1e9);
         }
     }
+    out.family(
+        "punctual_mesh_clock_ahead_seconds",
+        Gauge,
+        "How far the clock of a neighbour is ahead of this broker's.",
+    );
+    for link in &status.links {
+        if let Some(ahead) = link.clock_ahead {
+            let peer = link.peer.to_string();
+            out.sample(&[("peer", peer.as_str())], ahead as f64 / 1e6);
+        }
+    }
+    out.one(
+        "punctual_mesh_clock_is_wrong",
+        Gauge,
+        "Whether the clock differs from those of most neighbours.",
+        u8::from(status.clock_error.is_some()),
+    );
+    out.one(
+        "punctual_mesh_future_claims_total",
+        Counter,
+        "What neighbours said of clients and was left out, since it is about the future.",
+        status.future_claims,
+    );
     out.one(
         "punctual_mesh_unconnected",
         Gauge,
