@@ -59,6 +59,66 @@ pub(crate) enum Step {
     Done,
 }
 
+/// What a receiver answers to a message with QoS 1 or 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acknowledgement {
+    PubAck,
+    /// PUBREC with success.
+    PubRec,
+    /// PUBREC with an error.
+    Refusal,
+    PubComp,
+}
+
+impl Step {
+    /// The step after an acknowledgement; `None` if it is not one that the message waits for, which
+    /// is a protocol error (sections 4.3.2 and 4.3.3):
+    ///
+    /// | waits for | PUBACK | PUBREC | PUBREC with an error | PUBCOMP |
+    /// |---|---|---|---|---|
+    /// | `Ack` | `Done` | error | error | error |
+    /// | `Rec` | error | `Comp` | `Done` | error |
+    /// | `Comp` | error | `Comp` | `Comp` | `Done` |
+    ///
+    /// PUBREC may come again before PUBREL has arrived. To a message that is `Done` there may be
+    /// late copies of any of them, which are ignored.
+    fn after(self, ack: Acknowledgement) -> Option<Self> {
+        use Acknowledgement as A;
+        match (self, ack) {
+            (Self::Ack, A::PubAck) | (Self::Rec, A::Refusal) | (Self::Comp, A::PubComp) => {
+                Some(Self::Done)
+            }
+            (Self::Rec, A::PubRec) | (Self::Comp, A::PubRec | A::Refusal) => Some(Self::Comp),
+            (Self::Ack | Self::Rec | Self::Comp | Self::Done, _) => None,
+        }
+    }
+}
+
+/// An acknowledgement that a message does not wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WrongAck {
+    packet_id: u16,
+    ack: Acknowledgement,
+    waits_for: Step,
+}
+
+impl std::fmt::Display for WrongAck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let came = match self.ack {
+            Acknowledgement::PubAck => "PUBACK",
+            Acknowledgement::PubRec | Acknowledgement::Refusal => "PUBREC",
+            Acknowledgement::PubComp => "PUBCOMP",
+        };
+        let due = match self.waits_for {
+            Step::Ack => "PUBACK",
+            Step::Rec => "PUBREC",
+            Step::Comp | Step::Done => "PUBCOMP",
+        };
+        let id = self.packet_id;
+        write!(f, "{came} for message {id}, for which {due} is due")
+    }
+}
+
 /// A message in flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inflight<'a> {
@@ -448,6 +508,36 @@ impl Window {
             self.forget_done();
         }
         Some(entry)
+    }
+
+    /// Whether a message with that identifier waits for an answer on the current connection.
+    #[cold]
+    pub(crate) fn waits_for_more(&self, packet_id: u16) -> bool {
+        let inflight = self.in_flight(packet_id);
+        inflight.is_some_and(|inflight| inflight.step != Step::Done)
+    }
+
+    /// Takes an acknowledgement. Returns the step that the message waits for then, and the number of
+    /// its entry in the store, 0 for none; `None` if no message with that identifier waits for
+    /// anything on the current connection.
+    pub(crate) fn acknowledge(
+        &mut self,
+        packet_id: u16,
+        ack: Acknowledgement,
+    ) -> Result<Option<(Step, u64)>, WrongAck> {
+        let step = self.in_flight(packet_id).map(|inflight| inflight.step);
+        let Some(step) = step.filter(|step| *step != Step::Done) else {
+            return Ok(None);
+        };
+        let Some(next) = step.after(ack) else {
+            return Err(WrongAck {
+                packet_id,
+                ack,
+                waits_for: step,
+            });
+        };
+        let entry = self.advance(packet_id, step, next);
+        Ok(entry.map(|entry| (next, entry)))
     }
 
     /// The message with that identifier that was sent, or is about to be, on the

@@ -1,8 +1,11 @@
 //! Fixed headers (section 2.1): cutting a byte stream into frames without
 //! copying and without trusting the announced length.
 
-use crate::DecodeError;
 use crate::wire::varint_len;
+use crate::{DecodeError, Version};
+
+/// Bit of the fixed header that says that a packet was sent before.
+const DUP: u8 = 0x08;
 
 /// The fifteen control packet types (section 2.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,6 +68,17 @@ impl PacketType {
             _ => Some(0),
         }
     }
+
+    /// Whether the type may have these lower four bits. In MQTT 3.1 PUBREL, SUBSCRIBE and
+    /// UNSUBSCRIBE that are sent again have DUP, like PUBLISH (3.1 section 2.1).
+    #[inline]
+    fn may_have(self, flags: u8, version: Version) -> bool {
+        match self.fixed_flags() {
+            None => true,
+            Some(fixed) if flags == fixed => true,
+            Some(fixed) => version == Version::V31 && fixed != 0 && flags == fixed | DUP,
+        }
+    }
 }
 
 /// One whole control packet, still undecoded.
@@ -102,23 +116,30 @@ pub enum Split<'a> {
     },
 }
 
-/// Cuts the first packet off `buf`. A packet that announces more than `max`
-/// bytes (fixed header included) is an error as soon as its header is seen.
+/// Cuts the first packet off `buf`, which is of any version from 3.1.1 on. A packet that announces
+/// more than `max` bytes (fixed header included) is an error as soon as its header is seen.
 ///
 /// # Errors
 /// `Malformed` for a reserved type, wrong fixed flags or a remaining length of
 /// more than four bytes; `PacketTooLarge`.
 #[inline]
 pub fn split(buf: &[u8], max: u32) -> Result<Split<'_>, DecodeError> {
+    split_of(buf, max, Version::V311)
+}
+
+/// The same for packets of that version: MQTT 3.1 has flags that later ones have not.
+///
+/// # Errors
+/// As for [`split`].
+#[inline]
+pub fn split_of(buf: &[u8], max: u32, version: Version) -> Result<Split<'_>, DecodeError> {
     let Some(&first) = buf.first() else {
         return Ok(Split::Incomplete { total: None });
     };
     let Some(kind) = PacketType::from_first_byte(first) else {
         return Err(DecodeError::Malformed("packet type 0 is reserved"));
     };
-    if let Some(flags) = kind.fixed_flags()
-        && first & 0x0F != flags
-    {
+    if !kind.may_have(first & 0x0F, version) {
         return Err(DecodeError::Malformed("fixed header flags"));
     }
     let mut length = 0usize;

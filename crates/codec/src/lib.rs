@@ -23,7 +23,7 @@ pub mod topic;
 mod wire;
 
 pub use error::{DecodeError, EncodeError};
-pub use frame::{Frame, PacketType, Split, split};
+pub use frame::{Frame, PacketType, Split, split, split_of};
 pub use packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish, RawPublish, SubAck, Subscribe,
     SubscribeOptions, UnsubAck, Unsubscribe, Will,

@@ -312,11 +312,12 @@ fn compare(bytes: &[u8], version: Version) -> Option<&'static str> {
     }
 }
 
-/// The version to decode by; `None` for 3.1, which the other codec does not
+/// The version to decode by; `None` for 3.1 and bridges, which the other codec does not
 /// know.
 fn version_for(bytes: &[u8], version: Version) -> Option<Version> {
     let frame = whole_frame(bytes);
     let version = match frame.kind {
+        PacketType::Connect if Connect::is_bridge(frame.body) => return None,
         PacketType::Connect => Connect::peek_version(frame.body).unwrap_or(version),
         _ => version,
     };

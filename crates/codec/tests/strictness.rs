@@ -5,7 +5,7 @@ mod support;
 
 use punctual_codec::{
     DecodeError, Packet, PacketType, Properties, PropertyId, PropertySet, ReasonCode, Split,
-    Version, put_varint, split,
+    Version, put_varint, split, split_of,
 };
 use support::generate::reason_codes;
 use support::{VERSIONS, hex};
@@ -111,6 +111,28 @@ fn rows_of_the_table() {
     }
     assert!(rows > 200, "only {rows} rows");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// In MQTT 3.1 three types have DUP; nothing else is laxer, and no other version is.
+#[test]
+fn dup_in_mqtt_3_1() {
+    let again = [
+        PacketType::PubRel,
+        PacketType::Subscribe,
+        PacketType::Unsubscribe,
+    ];
+    for kind in PacketType::ALL {
+        for flags in 0..16u8 {
+            let first = [(kind as u8) << 4 | flags];
+            let strict = split(&first, u32::MAX).is_ok();
+            let dup = flags == 0b1010 && again.contains(&kind);
+            for version in VERSIONS {
+                let expected = strict || dup && version == Version::V31;
+                let is = split_of(&first, u32::MAX, version).is_ok();
+                assert_eq!(is, expected, "{version:?} {kind:?} {flags:#x}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -79,7 +79,15 @@ pub struct TlsServerOptions {
     pub clients: ClientCertificates,
     /// The lowest TLS version.
     pub minimum: MinimumTls,
+    /// Bytes of content in a record that is sent, at most: 32 to [`MAX_RECORD`]. Clients that ask
+    /// for less get less.
+    pub max_record: usize,
 }
+
+/// The most bytes of content in one record (RFC 8446 section 5.1).
+pub const MAX_RECORD: usize = 16 * 1024;
+/// Bytes of a record's header, which the library's bound counts.
+const RECORD_HEADER: usize = 5;
 
 /// A loaded TLS configuration for connections that come in. Cloning is cheap.
 #[derive(Clone)]
@@ -123,6 +131,7 @@ impl TlsAcceptor {
         // Tickets keep the session at the client: nothing per client is kept here.
         config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(TlsError::Library)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.max_fragment_size = Some(options.max_record.min(MAX_RECORD) + RECORD_HEADER);
         // No ALPN list: `mqtt`, `http/1.1` (browsers over wss) and others are all let in. With a
         // list, rustls refuses every client that offers only other names.
         Ok(Self {
@@ -153,6 +162,17 @@ impl TlsAcceptor {
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
+    }
+
+    /// The same with records of at most `limit` bytes of content; `None` if they are no larger
+    /// anyway.
+    pub(crate) fn limited(&self, limit: usize) -> Option<Arc<ServerConfig>> {
+        let limit = Some(limit + RECORD_HEADER);
+        (limit < self.config.max_fragment_size).then(|| {
+            let mut config = ServerConfig::clone(&self.config);
+            config.max_fragment_size = limit;
+            Arc::new(config)
+        })
     }
 }
 

@@ -12,7 +12,8 @@ use proptest::sample::Index;
 use punctual_broker::{Config, Stats};
 use punctual_codec::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, PacketType, PropertyBuf, PropertyId, Publish,
-    QoS, ReasonCode, Split, SubAck, Subscribe, SubscribeOptions, Unsubscribe, Version, Will, split,
+    QoS, ReasonCode, Split, SubAck, Subscribe, SubscribeOptions, Unsubscribe, Version, Will,
+    split_of,
 };
 use punctual_sim::{Decoder, Incoming, LinkId, LinkProfile, Rng, Scenario};
 
@@ -446,6 +447,8 @@ struct Judge {
     /// Version of the answer to a CONNECT that was not accepted.
     version: Version,
     aliases: Vec<u32>,
+    /// What it acknowledged, right or wrong.
+    acks: Vec<(PacketType, u16)>,
 }
 
 #[derive(Clone, Copy)]
@@ -462,24 +465,26 @@ impl Judge {
             connected: None,
             version: Version::V311,
             aliases: Vec::new(),
+            acks: Vec::new(),
         };
         let mut rest = stream;
         loop {
-            let frame = match split(rest, MAX_PACKET) {
+            let version = judge
+                .connected
+                .map_or(Version::V311, |agreed| agreed.version);
+            let frame = match split_of(rest, MAX_PACKET, version) {
                 Ok(Split::Frame(frame)) => frame,
                 Ok(Split::Incomplete { .. }) => return (judge, Verdict::GoesOn),
                 Err(error) => return (judge, Verdict::Ends(vec![error.reason()])),
             };
             rest = &rest[frame.bytes.len()..];
-            let version = judge
-                .connected
-                .map_or(Version::V311, |agreed| agreed.version);
             // With two mistakes either may be found first.
             let decoded = Packet::decode(frame, version).map_err(|error| {
                 Verdict::Ends(vec![
                     error.reason(),
                     ReasonCode::MalformedPacket,
                     ReasonCode::ProtocolError,
+                    ReasonCode::TopicAliasInvalid,
                 ])
             });
             let verdict = match (judge.connected.is_some(), frame.kind) {
@@ -554,8 +559,33 @@ impl Judge {
             | Packet::UnsubAck(_)
             | Packet::PingResp
             | Packet::Auth(_) => protocol_error,
+            Packet::PubAck(ack) => self.ack(PacketType::PubAck, ack),
+            Packet::PubRec(ack) => self.ack(PacketType::PubRec, ack),
+            Packet::PubComp(ack) => self.ack(PacketType::PubComp, ack),
             _ => Verdict::GoesOn,
         }
+    }
+
+    fn ack(&mut self, kind: PacketType, ack: &Ack<'_>) -> Verdict {
+        self.acks.push((kind, ack.packet_id));
+        Verdict::GoesOn
+    }
+
+    /// Whether one of its acknowledgements may have been of a type that the message did not wait
+    /// for. Whether it was depends on when the message was sent, which the stream does not tell.
+    fn may_have_acked_wrongly(&self, heard: &[Incoming]) -> bool {
+        heard.iter().any(|packet| match packet {
+            Incoming::Publish(message) => self.acks.iter().any(|&(kind, packet_id)| {
+                let right = match message.qos {
+                    QoS::AtMostOnce => return false,
+                    QoS::AtLeastOnce => kind == PacketType::PubAck,
+                    // PUBCOMP is right only after PUBREL.
+                    QoS::ExactlyOnce => kind == PacketType::PubRec,
+                };
+                packet_id == message.packet_id && !right
+            }),
+            _ => false,
+        })
     }
 
     fn publish(&mut self, publish: &Publish<'_>, config: &Config) -> Verdict {
@@ -689,7 +719,7 @@ fn try_stream(stream: &Stream, shards: u16) -> Result<(), TestCaseError> {
         scene.exchange();
         prop_assert!(scene.buffered(link) <= SEND_BUFFER + SLACK);
     }
-    let (judge, verdict) = Judge::of(&pieces.concat(), &config());
+    let (judge, mut verdict) = Judge::of(&pieces.concat(), &config());
 
     let mut bytes = Vec::new();
     let world = scene.scenario.world();
@@ -700,6 +730,9 @@ fn try_stream(stream: &Stream, shards: u16) -> Result<(), TestCaseError> {
     for (reason, count) in scene.stats().disconnects {
         let earlier = before.get(&reason).copied().unwrap_or(0);
         counted.extend((earlier..count).map(|_| reason));
+    }
+    if counted == [ReasonCode::ProtocolError as u8] && judge.may_have_acked_wrongly(&packets) {
+        verdict = Verdict::Ends(vec![ReasonCode::ProtocolError]);
     }
     let context = format!("{verdict:?}; counted {counted:02x?}; said {packets:?}");
     prop_assert_eq!(alive, verdict == Verdict::GoesOn, "{}", &context);

@@ -77,7 +77,12 @@ pub(crate) struct Conn {
     pub(crate) session: u32,
     /// Number of the session, as publisher of messages.
     pub(crate) number: u64,
+    /// When its last whole packet came, or time began in which one may come.
     pub(crate) last_received: Nanos,
+    /// It was not read for a while, and is again: its silence counts from the next look on.
+    pub(crate) resumed: bool,
+    /// It said in CONNECT that it is a bridge before MQTT 5.
+    pub(crate) bridge: bool,
     pub(crate) keep_alive: u16,
     pub(crate) receive_max: u16,
     /// QoS 2 messages received on this connection and not released. What an

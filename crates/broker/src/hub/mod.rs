@@ -188,22 +188,25 @@ impl Hub {
     }
 
     /// Appends a packet to what a connection is sent. A packet larger than the
-    /// client accepts is left out [MQTT-3.1.2-24].
-    pub(crate) fn send(&mut self, slot: u32, packet: &Packet<'_>) {
+    /// client accepts is left out [MQTT-3.1.2-24]: then it is false.
+    pub(crate) fn send(&mut self, slot: u32, packet: &Packet<'_>) -> bool {
         let Some(conn) = self.conns.get_mut(slot) else {
-            return;
+            return true;
         };
         let (version, max) = (conn.version, conn.max_packet as usize);
         let stats = &mut self.stats;
+        let mut fits = true;
         conn.out.control(&mut self.pool, |buffer| {
             let before = buffer.len();
             if packet.encode(version, buffer).is_err() || buffer.len() - before > max {
                 buffer.truncate(before);
+                fits = false;
             } else {
                 stats.packets_sent += 1;
             }
         });
         Self::mark_dirty(conn, slot, &mut self.dirty);
+        fits
     }
 
     /// Appends an acknowledgement.

@@ -96,6 +96,7 @@ impl Hub {
             if let Some(conn) = self.conn(waiter) {
                 conn.paused = conn.paused.saturating_sub(1);
                 if conn.paused == 0 {
+                    conn.resumed = true;
                     self.outputs.push(Output::Resume(waiter));
                 }
             }

@@ -123,7 +123,8 @@ impl Hub {
     ) {
         let (kind, packet_id, success) = about;
         if self.journal.is_none() || !self.must_hold(slot, kind, after) {
-            return self.send(slot, packet);
+            self.send(slot, packet);
+            return;
         }
         let Some(conn) = self.conns.get(slot) else {
             return;

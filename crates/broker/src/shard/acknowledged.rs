@@ -277,16 +277,19 @@ impl Shard {
             if packet_id == 0 {
                 break;
             }
-            count += 1;
-            // An unknown identifier is ignored: it may be a late answer to
-            // something an earlier connection sent.
             let messages = &mut hub.messages;
             let give_back = |it: Delivery| messages.give_back(it.message);
             let window = &mut session.window;
             if let Some(entry) = window.advance_with(packet_id, Step::Ack, Step::Done, give_back) {
                 Journal::done(&mut hub.journal, session, entry);
                 done += 1;
+            } else if window.waits_for_more(packet_id) {
+                // It is a protocol error, which is told where packets are looked at alone.
+                break;
             }
+            // An unknown identifier is ignored: it may be a late answer to
+            // something an earlier connection sent.
+            count += 1;
         }
         if done > 0 {
             hub.stats.inflight_messages -= done;

@@ -61,6 +61,7 @@ impl Shard {
         if let Some(conn) = self.hub.conn(id) {
             let max = connect.properties.number(PropertyId::MaximumPacketSize);
             conn.max_packet = max.unwrap_or(u32::MAX).min(conn.max_packet);
+            conn.bridge = Connect::is_bridge(frame.body);
         }
         if connect.version.is_v5() && !frame.is_minimal() {
             let error = DecodeError::Malformed("remaining length");
@@ -218,14 +219,14 @@ impl Shard {
             return;
         };
         if let AuthAnswer::Continue { data } = answer {
-            send_auth(
-                &mut self.hub,
-                id.slot,
-                ReasonCode::ContinueAuthentication,
-                method,
-                &data,
-            );
-            self.hub.resume(vec![id]);
+            let reason = ReasonCode::ContinueAuthentication;
+            if send_auth(&mut self.hub, id.slot, reason, method, &data) {
+                self.hub.resume(vec![id]);
+                return;
+            }
+            let refusal = Refusal::new(ReasonCode::PacketTooLarge, AUTH_TOO_LARGE);
+            self.refuse_connect(id, None, &refusal);
+            self.fail(id, &Fail::silent(refusal.why), now);
             return;
         }
         let body = std::mem::take(&mut asking.body);
@@ -282,7 +283,10 @@ impl Shard {
         {
             conn.extra().authenticating_again = false;
         }
-        send_auth(hub, id.slot, reason, method, &data);
+        if !send_auth(hub, id.slot, reason, method, &data) {
+            let fail = Fail::new(ReasonCode::PacketTooLarge, AUTH_TOO_LARGE);
+            self.fail(id, &fail, now);
+        }
     }
 
     /// Answers CONNECT, as far as it could be read, with a refusal, where the protocol has
@@ -358,6 +362,21 @@ impl Shard {
         } else {
             connect.client_id.into()
         };
+        // One that this broker opened itself needs no right, and no answer.
+        let (max_packet, dialled) = (conn.max_packet, conn.link);
+        let mut properties = match v5 {
+            true => wish.answer(connect, &config, &client_id, auth.as_ref()),
+            false => PropertyBuf::new(),
+        };
+        // Without CONNACK there is no connection, and it may be no larger [MQTT-3.1.2-24].
+        let rest = properties.as_properties().as_bytes().len() + 2;
+        if !dialled && rest + CONNACK_HEADERS > max_packet as usize {
+            let why = format!(
+                "Maximum Packet Size of {max_packet} bytes is too small for CONNACK, which has {}",
+                rest + CONNACK_HEADERS
+            );
+            return Err(Refusal::new(ReasonCode::PacketTooLarge, why));
+        }
         let will = connect
             .will
             .map(|will| make_will(&will, &config))
@@ -377,8 +396,6 @@ impl Shard {
         if is_link {
             wish.session_expiry = u32::MAX;
         }
-        // One that this broker opened itself needs no right, and no answer.
-        let dialled = self.hub.conn(id).is_some_and(|conn| conn.link);
         if is_link && !dialled {
             let is_proven = auth.is_some() || config.check_passwords && username.is_some();
             neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
@@ -584,27 +601,8 @@ impl Shard {
         if let Some(remark) = &wish.remark {
             publish::report_urgency(hub, id, remark, now);
         }
-        let mut properties = PropertyBuf::new();
-        if v5 {
-            wish.put_answer(connect, &config, &mut properties);
-            if assigned {
-                let _ = properties
-                    .push_data(PropertyId::AssignedClientIdentifier, client_id.as_bytes());
-            }
-            if let (Some(template), true) =
-                (&config.response_information, wish.response_information)
-            {
-                let information = template.replace("%c", &client_id);
-                let _ =
-                    properties.push_data(PropertyId::ResponseInformation, information.as_bytes());
-            }
-            if let Some((method, data)) = auth {
-                put_auth(&mut properties, &method, &data);
-            }
-            let rest = properties.as_properties().as_bytes().len() + 2;
-            if let Some(remark) = wish.remark {
-                put_answer(&mut properties, &best_effort(remark), rest, wish.max_packet);
-            }
+        if let (true, Some(remark)) = (v5, wish.remark) {
+            put_answer(&mut properties, &best_effort(remark), rest, max_packet);
         }
         let connack = ConnAck {
             session_present,
@@ -763,7 +761,15 @@ fn put_auth(properties: &mut PropertyBuf, method: &str, data: &[u8]) {
     }
 }
 
-fn send_auth(hub: &mut Hub, slot: u32, reason: ReasonCode, method: Option<Box<str>>, data: &[u8]) {
+/// False if AUTH is larger than the client takes.
+#[must_use]
+fn send_auth(
+    hub: &mut Hub,
+    slot: u32,
+    reason: ReasonCode,
+    method: Option<Box<str>>,
+    data: &[u8],
+) -> bool {
     let mut properties = PropertyBuf::new();
     if let Some(method) = method {
         put_auth(&mut properties, &method, data);
@@ -772,8 +778,16 @@ fn send_auth(hub: &mut Hub, slot: u32, reason: ReasonCode, method: Option<Box<st
         reason,
         properties: properties.as_properties(),
     };
-    hub.send(slot, &Packet::Auth(auth));
+    hub.send(slot, &Packet::Auth(auth))
 }
+
+/// Why authentication cannot go on.
+const AUTH_TOO_LARGE: &str = "Maximum Packet Size of the client is too small for AUTH";
+
+/// Bytes of CONNACK before its properties and the flags and reason: those of the fixed header
+/// and of the length of the properties, which are one each as long as a client's Maximum Packet
+/// Size may be too small.
+const CONNACK_HEADERS: usize = 3;
 
 /// What a client asked for, within what the broker allows.
 struct Wish {
@@ -866,6 +880,30 @@ impl Wish {
             problem_information: number(PropertyId::RequestProblemInformation) != Some(0),
             response_information: number(PropertyId::RequestResponseInformation) == Some(1),
         })
+    }
+
+    /// The properties of CONNACK, remarks apart.
+    fn answer(
+        &self,
+        connect: &Connect<'_>,
+        config: &Config,
+        client_id: &str,
+        auth: Option<&(Box<str>, Box<[u8]>)>,
+    ) -> PropertyBuf {
+        let mut properties = PropertyBuf::new();
+        self.put_answer(connect, config, &mut properties);
+        if connect.client_id.is_empty() {
+            let _ =
+                properties.push_data(PropertyId::AssignedClientIdentifier, client_id.as_bytes());
+        }
+        if let (Some(template), true) = (&config.response_information, self.response_information) {
+            let information = template.replace("%c", client_id);
+            let _ = properties.push_data(PropertyId::ResponseInformation, information.as_bytes());
+        }
+        if let Some((method, data)) = auth {
+            put_auth(&mut properties, method, data);
+        }
+        properties
     }
 
     /// The properties of CONNACK that tell the client where its wish was not

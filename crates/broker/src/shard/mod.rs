@@ -35,7 +35,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use punctual_codec::{
     Ack, Auth, DecodeError, Disconnect, Frame, Packet, PacketType, Properties, PropertyId, QoS,
-    ReasonCode, Split, Subscribe, Unsubscribe, Version, split,
+    ReasonCode, Split, Subscribe, Unsubscribe, Version, split_of,
 };
 
 use crate::alarm::{Alarm, Overrun};
@@ -56,7 +56,7 @@ use crate::ready::Need;
 use crate::route::RouteCache;
 use crate::sampling::Sampling;
 use crate::sequence::Number;
-use crate::session::{Names, Step};
+use crate::session::{Acknowledgement, Names, Step};
 use crate::slab::Slab;
 use crate::sys::SysTopics;
 use crate::tasks::{FLOW, SLICE, Subject, Task, Tasks, Work};
@@ -311,6 +311,8 @@ impl Shard {
             session: u32::MAX,
             number: 0,
             last_received: now,
+            resumed: false,
+            bridge: false,
             keep_alive: 0,
             receive_max: u16::MAX,
             unreleased: 0,
@@ -510,6 +512,11 @@ impl Shard {
         let Some(mut conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return received;
         };
+        // Only whole packets count as signs of life; see the end.
+        let heard = match std::mem::take(&mut conn.resumed) {
+            true => now,
+            false => conn.last_received,
+        };
         conn.last_received = now;
         if conn.unheard && !data.is_empty() && matches!(conn.state, State::Connected) {
             conn.unheard = false;
@@ -526,15 +533,17 @@ impl Shard {
             received.flow = Flow::Pause;
             return received;
         }
-        let mut max = match conn.state {
-            State::Connected => max_packet,
-            _ => max_connect.min(max_packet),
+        let mut connected = matches!(conn.state, State::Connected);
+        let mut version = conn.version;
+        let mut max = match connected {
+            true => max_packet,
+            false => max_connect.min(max_packet),
         };
         let mut packets = 0;
         // A route whose receivers do not take runs.
         let mut declined = 0;
         loop {
-            match split(&data[received.consumed..], max) {
+            match split_of(&data[received.consumed..], max, version) {
                 Ok(Split::Frame(frame)) => {
                     let rest = &data[received.consumed..];
                     let run = match frame.first {
@@ -591,6 +600,10 @@ impl Shard {
                     }
                     received.consumed += frame.bytes.len();
                     max = max_packet;
+                    if !connected {
+                        connected = true;
+                        version = self.hub.conn(id).map_or(version, |conn| conn.version);
+                    }
                     received.promised = self.hub.stats.flow_messages_admitted != before.promised;
                     match next {
                         Next::Packet if received.promised && promised => {
@@ -629,6 +642,9 @@ impl Shard {
         self.hub.stats.bytes_received += received.consumed as u64;
         let came = Publishes::of(&self.hub.stats);
         if let Some(conn) = self.hub.conn(id) {
+            if received.consumed == 0 && received.flow == Flow::Read {
+                conn.last_received = heard;
+            }
             if came.urgent != before.urgent {
                 (conn.sends_urgent, conn.urgent_at) = (true, millis(now));
             } else if conn.sends_urgent {
@@ -682,11 +698,11 @@ impl Shard {
         match frame.kind {
             PacketType::PubAck => {
                 let ack = Ack::decode(frame.kind, body, version)?;
-                self.complete(id, ack.packet_id, Step::Ack, now);
+                self.acknowledge(id, ack.packet_id, Acknowledgement::PubAck, now)?;
             }
             PacketType::PubRec => {
                 let ack = Ack::decode(frame.kind, body, version)?;
-                self.pubrec(id, ack, now);
+                self.pubrec(id, ack, now)?;
             }
             PacketType::PubRel => {
                 let ack = Ack::decode(frame.kind, body, version)?;
@@ -694,13 +710,13 @@ impl Shard {
             }
             PacketType::PubComp => {
                 let ack = Ack::decode(frame.kind, body, version)?;
-                self.complete(id, ack.packet_id, Step::Comp, now);
+                self.acknowledge(id, ack.packet_id, Acknowledgement::PubComp, now)?;
             }
             PacketType::Subscribe => {
                 return self.subscribe(id, &Subscribe::decode(body, version)?, now);
             }
             PacketType::Unsubscribe => {
-                return Ok(self.unsubscribe(id, &Unsubscribe::decode(body, version)?, now));
+                return self.unsubscribe(id, &Unsubscribe::decode(body, version)?, now);
             }
             PacketType::PingReq => {
                 if !body.is_empty() {
@@ -731,19 +747,27 @@ impl Shard {
         Ok(Next::Packet)
     }
 
-    /// A message is completely acknowledged.
+    /// A receiver answers a message that it was sent. Returns what the session then waits for, with
+    /// the number of its entry in the store (0 for none); `None` if no message with that
+    /// identifier was sent on this connection: it may be a late answer to something that an
+    /// earlier one sent.
     #[inline]
-    fn complete(&mut self, id: ConnId, packet_id: u16, step: Step, now: Nanos) {
+    fn acknowledge(
+        &mut self,
+        id: ConnId,
+        packet_id: u16,
+        ack: Acknowledgement,
+        now: Nanos,
+    ) -> Result<Option<(Step, u64)>, Fail> {
         let hub = &mut self.hub;
         let Some(slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
-            return;
+            return Ok(None);
         };
         let Some(session) = hub.sessions.get_mut(slot) else {
-            return;
+            return Ok(None);
         };
-        // An unknown identifier is ignored: it may be a late answer to
-        // something an earlier connection sent.
-        if let Some(entry) = session.window.advance(packet_id, step, Step::Done) {
+        let taken = session.window.acknowledge(packet_id, ack);
+        if let Ok(Some((Step::Done, entry))) = taken {
             Journal::done(&mut hub.journal, session, entry);
             hub.stats.inflight_messages -= 1;
             if Hub::has_backlog(session) {
@@ -751,37 +775,40 @@ impl Shard {
                 hub.check_relief(id.slot);
             }
         }
+        taken.map_err(|wrong| Fail::new(ReasonCode::ProtocolError, wrong.to_string()))
     }
 
-    fn pubrec(&mut self, id: ConnId, ack: Ack<'_>, now: Nanos) {
+    fn pubrec(&mut self, id: ConnId, ack: Ack<'_>, now: Nanos) -> Result<(), Fail> {
+        let kind = match ack.reason.is_error() {
+            // The receiver refuses the message, which ends the handshake.
+            true => Acknowledgement::Refusal,
+            false => Acknowledgement::PubRec,
+        };
+        let taken = self.acknowledge(id, ack.packet_id, kind, now)?;
+        let waits = matches!(taken, Some((Step::Comp, _)));
+        if kind == Acknowledgement::Refusal && !waits {
+            return Ok(());
+        }
         let hub = &mut self.hub;
         let Some(conn) = hub.conns.get(id.slot) else {
-            return;
+            return Ok(());
         };
         let (slot, v5) = (conn.session, conn.v5());
         let Some(session) = hub.sessions.get_mut(slot) else {
-            return;
+            return Ok(());
         };
-        if ack.reason.is_error() {
-            // The receiver refuses the message, which ends the handshake.
-            self.complete(id, ack.packet_id, Step::Rec, now);
-            return;
-        }
-        let window = &mut session.window;
-        let entry = window
-            .advance(ack.packet_id, Step::Rec, Step::Comp)
-            .or_else(|| window.advance(ack.packet_id, Step::Comp, Step::Comp));
-        let reason = if entry.is_some() || !v5 {
+        let reason = if waits || !v5 {
             ReasonCode::Success
         } else {
             ReasonCode::PacketIdentifierNotFound
         };
         let after = match &mut hub.journal {
-            Some(journal) => journal.step(session, entry.unwrap_or(0)),
+            Some(journal) => journal.step(session, taken.map_or(0, |(_, entry)| entry)),
             None => None,
         };
         let after = after.map(After::ticket);
         hub.answer(id.slot, PacketType::PubRel, ack.packet_id, reason, after);
+        Ok(())
     }
 
     fn pubrel(&mut self, id: ConnId, ack: Ack<'_>) {
@@ -1296,11 +1323,12 @@ impl Shard {
                 let Some(conn) = self.hub.conn(id) else {
                     return;
                 };
-                let due = if conn.paused > u32::from(conn.unread) {
-                    now + conn.patience()
-                } else {
-                    conn.last_received + conn.patience()
-                };
+                // While it is not read it cannot show that it is there.
+                if conn.paused > u32::from(conn.unread) || conn.resumed {
+                    conn.resumed = false;
+                    conn.last_received = now;
+                }
+                let due = conn.last_received + conn.patience();
                 if due > now {
                     self.hub.timers.arm(due, timer);
                 } else {

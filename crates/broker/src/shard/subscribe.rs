@@ -7,7 +7,7 @@ use std::vec::IntoIter;
 use punctual_codec::packet::{RetainHandling, SubscribeFilters, UnsubscribeFilters};
 use punctual_codec::{
     Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode, SubAck, Subscribe,
-    SubscribeOptions, UnsubAck, Unsubscribe, Version, topic,
+    SubscribeOptions, UnsubAck, Unsubscribe, Version, topic, varint_len,
 };
 use punctual_model::{Answer, Requirements};
 
@@ -68,6 +68,8 @@ struct Inquiry {
 #[derive(Debug)]
 struct Request {
     version: Version,
+    /// Whether the client is a bridge before MQTT 5.
+    bridge: bool,
     /// Subscription Identifier; 0 for none.
     id: u32,
     /// Whether messages are to be numbered, or what is wrong with how that was asked for.
@@ -148,6 +150,8 @@ impl Shard {
                 "more user properties than limits.max_user_properties",
             ));
         }
+        let (max, bridge) = (conn.max_packet, conn.bridge);
+        has_room_for_answer(packet.payload(), max, || packet.filters().count())?;
         if hub.waits_for_others(id, packet.payload()) {
             return Ok(Next::Hold);
         }
@@ -174,6 +178,7 @@ impl Shard {
         let (verdicts, answer) = decided.map_or((Vec::new(), None), |it| (it.verdicts, it.answer));
         let request = Request {
             version,
+            bridge,
             id: identifier,
             numbered: urgency::numbered(packet.properties),
             misstated: stated.err().map(|error| error.to_string()),
@@ -186,17 +191,27 @@ impl Shard {
         Ok(self.begin_filters(id, slot, packet.packet_id, kind, packet.payload(), now))
     }
 
-    pub(super) fn unsubscribe(&mut self, id: ConnId, packet: &Unsubscribe<'_>, now: Nanos) -> Next {
+    pub(super) fn unsubscribe(
+        &mut self,
+        id: ConnId,
+        packet: &Unsubscribe<'_>,
+        now: Nanos,
+    ) -> Result<Next, Fail> {
         let hub = &mut self.hub;
-        let Some(slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
-            return Next::Closed;
+        let Some(conn) = hub.conns.get(id.slot) else {
+            return Ok(Next::Closed);
         };
+        let (slot, version) = (conn.session, conn.version);
+        if version.is_v5() {
+            let max = conn.max_packet;
+            has_room_for_answer(packet.payload(), max, || packet.filters().count())?;
+        }
         if hub.waits_for_others(id, packet.payload()) {
-            return Next::Hold;
+            return Ok(Next::Hold);
         }
         hub.subscribes(slot);
         let (packet_id, payload) = (packet.packet_id, packet.payload());
-        self.begin_filters(id, slot, packet_id, Kind::Unsubscribe, payload, now)
+        Ok(self.begin_filters(id, slot, packet_id, Kind::Unsubscribe, payload, now))
     }
 
     /// Handles the first filters of a packet, and the others in slices if there are many.
@@ -438,6 +453,10 @@ impl Request {
             }
             return reason;
         }
+        let options = match self.bridge {
+            true => options.of_bridge(filter),
+            false => options,
+        };
         let wish = Wish {
             options,
             id: self.id,
@@ -477,6 +496,32 @@ impl Hub {
         }
         true
     }
+}
+
+/// Checks that an answer with a reason for each filter is no larger than the client takes: one that
+/// cannot be sent would leave it waiting.
+fn has_room_for_answer(
+    payload: &[u8],
+    max: u32,
+    filters: impl FnOnce() -> usize,
+) -> Result<(), Fail> {
+    /// Fixed header, packet identifier and no properties.
+    const HEAD: usize = 5 + 2 + 1;
+    // The shortest filter of UNSUBSCRIBE.
+    const SHORTEST: usize = 3;
+    let max = max as usize;
+    if HEAD + payload.len() / SHORTEST <= max {
+        return Ok(());
+    }
+    let length = 2 + 1 + filters();
+    let size = 1 + varint_len(length) + length;
+    if size <= max {
+        return Ok(());
+    }
+    let why = format!(
+        "Maximum Packet Size of {max} bytes is too small for the acknowledgement, which has {size}"
+    );
+    Err(Fail::new(ReasonCode::PacketTooLarge, why))
 }
 
 /// Ends a subscription.

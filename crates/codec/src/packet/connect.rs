@@ -3,7 +3,12 @@
 use crate::wire::{Reader, put_binary, put_header, put_u16};
 use crate::{DecodeError, EncodeError, Properties, PropertySet, QoS, Version, topic};
 
-/// A client's request to connect.
+/// Bit of the protocol level by which a bridge before MQTT 5 says that it is one, as Mosquitto and
+/// others do. MQTT 5 has subscription options for what it asks for.
+const BRIDGE: u8 = 0x80;
+
+/// A client's request to connect. That it comes from a bridge stands beside it
+/// ([`Connect::is_bridge`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// From protocol name and level.
@@ -53,6 +58,15 @@ impl<'a> Connect<'a> {
         let name = reader.binary("").ok()?;
         let level = reader.u8("").ok()?;
         version_of(name, level)
+    }
+
+    /// Whether a CONNECT body is of a bridge that says so in the protocol level (0x83, 0x84): its
+    /// subscriptions are as [`SubscribeOptions::of_bridge`](crate::SubscribeOptions::of_bridge)
+    /// makes them.
+    pub fn is_bridge(body: &[u8]) -> bool {
+        let mut reader = Reader::new(body);
+        let level = reader.binary("").and_then(|_| reader.u8(""));
+        level.is_ok_and(|level| level & BRIDGE != 0) && Self::peek_version(body).is_some()
     }
 
     /// Decodes the body of CONNECT.
@@ -208,9 +222,12 @@ impl<'a> Connect<'a> {
 
 fn version_of(name: &[u8], level: u8) -> Option<Version> {
     match (name, level) {
-        (b"MQIsdp", 3) => Some(Version::V31),
-        (b"MQTT", 4) => Some(Version::V311),
+        (b"MQIsdp", 3 | BRIDGE_V31) => Some(Version::V31),
+        (b"MQTT", 4 | BRIDGE_V311) => Some(Version::V311),
         (b"MQTT", 5) => Some(Version::V5),
         _ => None,
     }
 }
+
+const BRIDGE_V31: u8 = 3 | BRIDGE;
+const BRIDGE_V311: u8 = 4 | BRIDGE;

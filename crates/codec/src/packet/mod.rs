@@ -237,6 +237,27 @@ mod tests {
         assert_eq!(Connect::peek_version(b""), None);
     }
 
+    #[test]
+    fn bridges_before_mqtt_5_say_so_in_the_protocol_level() {
+        let bodies: [(&[u8], _, _); 6] = [
+            (b"\0\x06MQIsdp\x83", Some(Version::V31), true),
+            (b"\0\x04MQTT\x84", Some(Version::V311), true),
+            (b"\0\x04MQTT\x04", Some(Version::V311), false),
+            (b"\0\x04MQTT\x85", None, false),
+            (b"\0\x04MQTT\x83", None, false),
+            (b"\0\x06MQIsdp\x84", None, false),
+        ];
+        for (body, version, is_bridge) in bodies {
+            assert_eq!(Connect::peek_version(body), version, "{body:?}");
+            assert_eq!(Connect::is_bridge(body), is_bridge, "{body:?}");
+        }
+        let plain = SubscribeOptions::default();
+        let own = plain.of_bridge("a/#");
+        assert!(own.no_local && own.retain_as_published);
+        let shared = plain.of_bridge("$share/g/a");
+        assert!(!shared.no_local && shared.retain_as_published);
+    }
+
     /// What `RawPublish` leaves for later is the topic name, and no more.
     #[test]
     fn raw_publish_checks_the_topic_later() {

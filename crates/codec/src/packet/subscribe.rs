@@ -57,6 +57,19 @@ impl SubscribeOptions {
         })
     }
 
+    /// The options of a subscription of a bridge before MQTT 5, whose SUBSCRIBE has no bits for
+    /// them: No Local, so that nothing comes back to where it is from, and Retain As Published, so
+    /// that what is retained here is retained there. A shared subscription has no No Local
+    /// [MQTT-3.8.3-4].
+    #[must_use]
+    pub fn of_bridge(self, filter: &str) -> Self {
+        Self {
+            no_local: !filter.starts_with(topic::SHARE_PREFIX),
+            retain_as_published: true,
+            ..self
+        }
+    }
+
     /// The options byte.
     pub fn byte(self) -> u8 {
         self.qos as u8

@@ -2,11 +2,12 @@
 //!
 //! A [`Layer`] is a state machine without a socket: bytes go in, application bytes and bytes for the
 //! socket come out, in any split. One call never keeps more than a partial TLS record (at most
-//! 16 KiB and a header; 64 KiB for a handshake message), a partial upgrade request
+//! 16 KiB and a header; 64 KiB for a handshake message; 16 KiB of a ClientHello), a partial upgrade request
 //! ([`MAX_UPGRADE_BYTES`]), a partial PROXY header ([`MAX_PROXY_BYTES`]) or a partial WebSocket
 //! control frame (125 bytes), and never hands out more application bytes than came in.
 //! Sources: RFC 8446, RFC 6455, MQTT 5.0 section 6, the PROXY protocol specification of HAProxy.
 
+mod client_hello;
 mod error;
 mod identity;
 mod proxy;

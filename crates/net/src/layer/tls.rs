@@ -6,10 +6,12 @@
 
 use std::fmt;
 use std::io::{self, BufRead, IoSlice, Read, Write};
+use std::ops::ControlFlow;
 
 use rustls::{ClientConnection, Connection, ServerConnection};
 use rustls_pki_types::CertificateDer;
 
+use super::client_hello::record_limit;
 use super::{LayerError, PeerInfo, Received, identity};
 use crate::tls::TlsAcceptor;
 
@@ -23,19 +25,28 @@ pub(super) struct Tls {
     state: State,
 }
 
-#[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing came yet.
-    New,
+    /// The ClientHello is not complete.
+    New(Box<Greeting>),
     Running,
     /// We sent close_notify, or failed.
     Closed,
 }
 
+/// What came of a ClientHello.
+struct Greeting {
+    acceptor: TlsAcceptor,
+    bytes: Vec<u8>,
+}
+
 impl Tls {
     pub(super) fn accept(acceptor: &TlsAcceptor) -> Result<Self, LayerError> {
         let connection = ServerConnection::new(acceptor.config())?;
-        Ok(Self::new(connection.into(), State::New))
+        let greeting = Greeting {
+            acceptor: acceptor.clone(),
+            bytes: Vec::new(),
+        };
+        Ok(Self::new(connection.into(), State::New(Box::new(greeting))))
     }
 
     /// A connection that was opened here, its handshake done.
@@ -51,18 +62,41 @@ impl Tls {
     /// Takes bytes from the socket and calls `deliver` with decrypted bytes, until it refuses.
     pub(super) fn received(
         &mut self,
+        bytes: &[u8],
+        wire: &mut Vec<u8>,
+        deliver: impl FnMut(&[u8]) -> Result<Received, LayerError>,
+    ) -> Result<Received, LayerError> {
+        let State::New(greeting) = &mut self.state else {
+            return self.decrypt(bytes, wire, deliver);
+        };
+        greeting.bytes.extend_from_slice(bytes);
+        match greeting.bytes.first() {
+            Some(&first) if first != HANDSHAKE => {
+                self.state = State::Closed;
+                return Err(LayerError::NotTls { first });
+            }
+            _ => {}
+        }
+        let ControlFlow::Break(limit) = record_limit(&greeting.bytes) else {
+            return Ok(Received::Open);
+        };
+        let all = std::mem::take(&mut greeting.bytes);
+        let limited = limit.and_then(|limit| greeting.acceptor.limited(limit));
+        self.state = State::Running;
+        if let Some(config) = limited {
+            self.connection = ServerConnection::new(config)?.into();
+            self.connection.set_buffer_limit(Some(RECORD_BYTES));
+        }
+        self.decrypt(&all, wire, deliver)
+    }
+
+    fn decrypt(
+        &mut self,
         mut bytes: &[u8],
         wire: &mut Vec<u8>,
         mut deliver: impl FnMut(&[u8]) -> Result<Received, LayerError>,
     ) -> Result<Received, LayerError> {
-        if let (State::New, Some(&first)) = (&self.state, bytes.first()) {
-            if first != HANDSHAKE {
-                self.state = State::Closed;
-                return Err(LayerError::NotTls { first });
-            }
-            self.state = State::Running;
-        }
-        while !bytes.is_empty() && self.state != State::Closed {
+        while !bytes.is_empty() && !self.is_closed() {
             let taken = self.connection.read_tls(&mut bytes);
             let processed = match taken {
                 // After close_notify nothing counts any more.
@@ -105,7 +139,7 @@ impl Tls {
         body: &[u8],
         wire: &mut Vec<u8>,
     ) -> Result<(), LayerError> {
-        if self.state == State::Closed || !self.established() {
+        if self.is_closed() || !self.established() {
             return Err(LayerError::NotEstablished);
         }
         let (mut head, mut body) = (head, body);
@@ -130,11 +164,15 @@ impl Tls {
     }
 
     pub(super) fn close(&mut self, wire: &mut Vec<u8>) {
-        if self.state != State::Closed {
+        if !self.is_closed() {
             self.state = State::Closed;
             self.connection.send_close_notify();
             self.flush(wire);
         }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
     }
 
     pub(super) fn established(&self) -> bool {
@@ -189,7 +227,7 @@ impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("established", &self.established())
-            .field("state", &self.state)
+            .field("closed", &self.is_closed())
             .finish_non_exhaustive()
     }
 }

@@ -10,8 +10,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use quinn_proto::{Endpoint, ServerConfig};
+use quinn_proto::{ConnectionHandle, Endpoint, ServerConfig};
 
+use super::proof::Proof;
 use super::{Opened, QuicOptions, settings};
 use crate::acceptor::{Bucket, ListenerPolicy};
 use crate::tls::TlsAcceptor;
@@ -30,6 +31,8 @@ pub(super) struct Listener {
     /// The shard of each connection, by the endpoint's number.
     pub(super) owners: Vec<u16>,
     pub(super) unproven: Arc<AtomicUsize>,
+    /// What is to prove the address of each connection, by the same number.
+    proofs: Vec<Option<Proof>>,
     pub(super) bucket: Bucket,
     /// Settings of new connections, and the policy that they were made of.
     settings: (Arc<ListenerPolicy>, Arc<ServerConfig>),
@@ -48,9 +51,25 @@ impl Listener {
             readable: [false; CLASSES],
             owners: Vec::new(),
             unproven: Arc::new(AtomicUsize::new(0)),
+            proofs: Vec::new(),
             bucket: Bucket::default(),
             settings: (opened.policy.clone(), settings),
         })
+    }
+
+    /// Notes what is to prove the address of a new connection, if anything is.
+    pub(super) fn expect(&mut self, handle: ConnectionHandle, proof: Option<Proof>) {
+        if self.proofs.len() <= handle.0 {
+            self.proofs.resize_with(handle.0 + 1, || None);
+        }
+        self.proofs[handle.0] = proof;
+    }
+
+    /// Looks whether a connection's datagram proves its address.
+    pub(super) fn look_at(&mut self, handle: ConnectionHandle, datagram: &[u8]) {
+        if let Some(proof) = self.proofs.get_mut(handle.0) {
+            proof.take_if(|proof| proof.is_given_by(datagram));
+        }
     }
 
     /// The settings of connections under a policy. With one that cannot be used

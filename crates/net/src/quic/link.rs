@@ -10,7 +10,7 @@
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::{Buf as _, Bytes};
@@ -24,6 +24,7 @@ use quinn_proto::{
 use rustls_pki_types::CertificateDer;
 
 use super::QuicCounters;
+use super::proof::may_send;
 use super::settings::ALPN_DATAGRAM;
 use super::unsent::{Made, Unsent};
 use crate::acceptor::ListenerPolicy;
@@ -68,6 +69,8 @@ pub(crate) struct Link {
     pub(super) closing: Option<Closing>,
     /// Counts as a handshake of an address that nothing proves.
     unproven: Option<Unproven>,
+    /// Until it is set, or the handshake complete, its address is sent little.
+    proven: Option<Arc<AtomicBool>>,
     /// In the list of links to handle.
     pub(super) touched: bool,
     /// In the list of links to send for.
@@ -151,10 +154,16 @@ impl Link {
             armed: Nanos::MAX,
             closing: None,
             unproven,
+            proven: None,
             touched: false,
             ready: false,
             established: false,
         }
+    }
+
+    /// Sends its address little until that is `proven`.
+    pub(super) fn limit(&mut self, proven: Arc<AtomicBool>) {
+        self.proven = Some(proven);
     }
 
     /// Takes note of what has happened.
@@ -165,6 +174,7 @@ impl Link {
                 Event::Connected => {
                     self.established = true;
                     self.unproven = None;
+                    self.proven = None;
                     self.datagrams = self.wants_datagrams();
                     happened.established = true;
                     super::options::count(&counters.connected, 1);
@@ -429,7 +439,12 @@ impl Link {
         now: Instant,
         data: &mut Vec<u8>,
     ) -> Option<quinn_proto::Transmit> {
-        let before = self.connection.stats().frame_tx;
+        let stats = self.connection.stats();
+        let is_proven = |it: &Arc<AtomicBool>| it.load(Ordering::Relaxed);
+        if !self.proven.as_ref().is_none_or(is_proven) && !may_send(&stats) {
+            return None;
+        }
+        let before = stats.frame_tx;
         let transmit = self.connection.poll_transmit(now, 1, data)?;
         let after = self.connection.stats();
         self.unsent.made(Made {

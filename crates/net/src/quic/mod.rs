@@ -16,6 +16,7 @@ mod link;
 mod mail;
 mod options;
 mod output;
+mod proof;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@ use quinn_proto::{
 use rustls::crypto::ring;
 
 use super::link::Link;
+use super::proof::Proof;
 use super::settings::{self, AHEAD, ALPN};
 use super::{QuicCounters, QuicOptions};
 use crate::tls::{ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions};
@@ -29,6 +30,7 @@ struct Pair {
     now: Instant,
     server: Endpoint,
     link: Option<(ConnectionHandle, Link)>,
+    proof: Option<Proof>,
     client: Endpoint,
     handle: ConnectionHandle,
     connection: Connection,
@@ -48,6 +50,21 @@ fn address(port: u16) -> SocketAddr {
 
 impl Pair {
     fn new(lose: Box<dyn FnMut() -> bool>) -> Self {
+        let mut pair = Self::begin();
+        while !pair.link.as_ref().is_some_and(|(_, link)| link.has_room()) {
+            pair.step();
+            if !pair.connection.is_handshaking() && pair.stream.is_none() {
+                let stream = pair.connection.streams().open(Dir::Bi).unwrap();
+                pair.connection.send_stream(stream).write(b"x").unwrap();
+                pair.stream = Some(stream);
+            }
+        }
+        pair.lose = lose;
+        pair
+    }
+
+    /// A client that has not sent anything.
+    fn begin() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
         let certificate = dir.path().join("c.pem");
@@ -59,6 +76,7 @@ impl Pair {
             key,
             clients: ClientCertificates::Ignored,
             minimum: MinimumTls::V1_3,
+            max_record: crate::tls::MAX_RECORD,
         })
         .unwrap();
         let config = settings::server(&tls, &QuicOptions::default()).unwrap();
@@ -78,10 +96,11 @@ impl Pair {
         let trust = ClientConfig::new(Arc::new(trust));
         let connecting = client.connect(now, trust, address(1), "localhost");
         let (handle, connection) = connecting.unwrap();
-        let mut pair = Self {
+        Self {
             now,
             server: Endpoint::new(endpoint(), Some(Arc::new(config)), true, Some([2; 32])),
             link: None,
+            proof: None,
             client,
             handle,
             connection,
@@ -91,17 +110,7 @@ impl Pair {
             to_server: VecDeque::new(),
             lose: Box::new(|| false),
             read: 0,
-        };
-        while !pair.link.as_ref().is_some_and(|(_, link)| link.has_room()) {
-            pair.step();
-            if !pair.connection.is_handshaking() && pair.stream.is_none() {
-                let stream = pair.connection.streams().open(Dir::Bi).unwrap();
-                pair.connection.send_stream(stream).write(b"x").unwrap();
-                pair.stream = Some(stream);
-            }
         }
-        pair.lose = lose;
-        pair
     }
 
     /// Lets both sides send what they have, and moves on to what is next.
@@ -184,14 +193,18 @@ impl Pair {
             .handle(self.now, address(2), None, None, data, &mut answer);
         match event {
             Some(DatagramEvent::ConnectionEvent(_, event)) => {
+                self.proof.take_if(|proof| proof.is_given_by(datagram));
                 let (_, link) = self.link.as_mut().unwrap();
                 link.connection.handle_event(event);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
+                let proof = Proof::new(*incoming.orig_dst_cid());
                 let accepted = self.server.accept(incoming, self.now, &mut answer, None);
                 let (handle, connection) = accepted.map_err(|e| e.cause).unwrap();
-                let link = Link::new(0, connection, None, None);
+                let mut link = Link::new(0, connection, None, None);
+                link.limit(proof.flag());
                 self.link = Some((handle, link));
+                self.proof = Some(proof);
             }
             _ => {}
         }
@@ -317,5 +330,34 @@ proptest! {
             prop_assert!(pair.now - start < Duration::from_secs(250), "{} of {total}", pair.read);
         }
         prop_assert_eq!(pair.read, total);
+    }
+}
+
+/// Whatever is lost, and however long the first datagram is: three times that goes to an address
+/// that proves nothing, at most, although what is not answered is sent again and again.
+#[test]
+fn an_address_that_proves_nothing_is_sent_three_times_what_it_sent_at_most() {
+    for more in [0, 1, 99, 252] {
+        let mut pair = Pair::begin();
+        pair.send_client();
+        let (_, mut first) = pair.to_server.pop_front().unwrap();
+        first.resize(first.len() + more, 0);
+        pair.at_server(&first);
+        let (_, link) = pair.link.as_mut().unwrap();
+        let (mut sent, mut rounds) = (0, 0);
+        while !link.connection.is_closed() && rounds < 100 {
+            let mut data = Vec::new();
+            while link.transmit(pair.now, &mut data).is_some() {}
+            sent += data.len();
+            let due = link.connection.poll_timeout();
+            pair.now = pair.now.max(due.expect("it waits for the client"));
+            link.connection.handle_timeout(pair.now);
+            rounds += 1;
+        }
+        assert!(
+            (1200..=3 * first.len()).contains(&sent),
+            "{sent} for {}",
+            first.len()
+        );
     }
 }

@@ -15,7 +15,9 @@ use super::link::{Link, Read, Unproven, rest_of};
 use super::mail::{Key, QuicMail};
 use super::options::count;
 use super::output::QUEUE;
+use crate::acceptor::is_loopback;
 use crate::layer::ClientAddress;
+use super::proof::Proof;
 use crate::mailbox::Mail;
 use crate::overrun::Piece;
 use crate::udp::socket::CLASSES;
@@ -100,6 +102,7 @@ impl Worker {
                     );
                     match event {
                         Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                            listener.look_at(handle, datagram);
                             let key = Key {
                                 listener: at,
                                 handle,
@@ -198,6 +201,7 @@ impl Worker {
         let peer = incoming.remote_address();
         let local = output.sockets().destination(incoming.local_ip());
         let settings = listener.settings(&policy);
+        let proof = (!proven).then(|| Proof::new(*incoming.orig_dst_cid()));
         let instant = self.clock.instant(now);
         let accepted = listener
             .endpoint
@@ -225,7 +229,11 @@ impl Worker {
             handle,
         };
         let unproven = (!proven).then(|| Unproven::new(&listener.unproven));
-        let link = Link::new(listener.index, connection, Some(policy.clone()), unproven);
+        let mut link = Link::new(listener.index, connection, Some(policy.clone()), unproven);
+        if let Some(proof) = &proof {
+            link.limit(proof.flag());
+        }
+        listener.expect(handle, proof);
         let meta = ConnMeta {
             peer: Some(peer),
             local,

@@ -140,6 +140,7 @@ impl Pki {
             key: self.path("server.key"),
             clients: ClientCertificates::Ignored,
             minimum: MinimumTls::V1_2,
+            max_record: punctual_net::tls::MAX_RECORD,
         }
     }
 
@@ -270,6 +271,7 @@ impl TlsClient {
             }
             all.ended |= fed.ended;
             all.app.extend_from_slice(&fed.app);
+            all.wire.extend_from_slice(&fed.wire);
         }
     }
 

@@ -82,6 +82,82 @@ fn a_minimum_of_1_3_refuses_1_2() {
     client.talk(&mut accept(&acceptor), usize::MAX).unwrap();
 }
 
+/// Lengths of the records in `wire`.
+fn records(mut wire: &[u8]) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    while let Some((header, rest)) = wire.split_first_chunk::<5>() {
+        let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        lengths.push(length);
+        wire = &rest[length..];
+    }
+    lengths
+}
+
+/// What encryption adds to the content of a record at most (RFC 5246 section 6.2.3).
+const OVERHEAD: usize = 64;
+
+#[test]
+fn records_are_no_larger_than_configured() {
+    let pki = Pki::new();
+    let acceptor = TlsAcceptor::load(&TlsServerOptions {
+        max_record: 512,
+        ..pki.server_options()
+    })
+    .unwrap();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut layer = accept(&acceptor);
+        let mut client = TlsClient::new(&pki.client_of(&[version], None));
+        let handshake = client.talk(&mut layer, usize::MAX).unwrap();
+        let mut wire = handshake.wire;
+        layer.send(&[7; 100_000], &mut wire).unwrap();
+        let largest = records(&wire).into_iter().max().unwrap();
+        assert!((512..=512 + OVERHEAD).contains(&largest), "{largest}");
+    }
+}
+
+#[test]
+fn records_are_no_larger_than_a_client_asks_for() {
+    let pki = Pki::new();
+    let acceptor = pki.server(ClientCertificates::Ignored);
+    for (extension, limit) in [(&[0, 1, 0, 1, 1][..], 512), (&[0, 28, 0, 2, 1, 1], 256)] {
+        let client = &mut TlsClient::new(&pki.client_of(&[&rustls::version::TLS12], None));
+        let hello = with_extension(&client.output(), extension);
+        for step in [1, 100, usize::MAX] {
+            let mut layer = accept(&acceptor);
+            let fed = feed(&mut layer, &hello, step);
+            assert_eq!(fed.error, None);
+            let lengths = records(&fed.wire);
+            assert_eq!(lengths.iter().max(), Some(&limit), "{lengths:?}");
+        }
+        let fed = feed(&mut accept(&acceptor), &client_hello(&pki), usize::MAX);
+        assert!(records(&fed.wire).into_iter().max() > Some(limit));
+    }
+}
+
+fn client_hello(pki: &Pki) -> Vec<u8> {
+    TlsClient::new(&pki.client_of(&[&rustls::version::TLS12], None)).output()
+}
+
+/// A ClientHello in one record with another extension at its end.
+fn with_extension(hello: &[u8], extension: &[u8]) -> Vec<u8> {
+    let mut hello = hello.to_vec();
+    hello.extend(extension);
+    let added = extension.len() as u16;
+    let add = |hello: &mut Vec<u8>, at: usize| {
+        let length = u16::from_be_bytes([hello[at], hello[at + 1]]) + added;
+        hello[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    };
+    add(&mut hello, 3);
+    add(&mut hello, 7);
+    // Record and message headers, version, random, session, suites, compression.
+    let mut at = 5 + 4 + 2 + 32;
+    at += 1 + usize::from(hello[at]);
+    at += 2 + usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
+    at += 1 + usize::from(hello[at]);
+    add(&mut hello, at);
+    hello
+}
+
 #[test]
 fn names_for_alpn_are_tolerated() {
     let pki = Pki::new();

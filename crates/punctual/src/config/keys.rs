@@ -303,6 +303,11 @@ section! {
         use_identity_as_username: bool = false, since "0.1", Reload;
         /// The oldest version of TLS that clients may speak. QUIC has 1.3.
         tls_min_version: TlsVersion = TlsVersion::V1_2, since "0.1", Reload;
+        /// tls:// and wss://: most bytes of content in a record that is sent. Lower
+        /// it for small devices that can hold no more and do not say so; those that do
+        /// (max_fragment_length, record_size_limit) get no larger ones anyway.
+        tls_max_record: Size = Size::kib(16), in Size(512) => Size::kib(16),
+            since "0.1", Reload;
         /// UDP: whether a client has to prove its address by a cookie before
         /// anything is kept for it. "off" lets clients begin with a bare CONNECT,
         /// and anybody who can forge addresses make the broker send to others:

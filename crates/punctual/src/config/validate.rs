@@ -217,6 +217,17 @@ fn encryption(listener: &Listener, path: &str, reader: &mut Reader) {
             listener.use_identity_as_username,
         ),
     ];
+    if listener.tls_max_record != Listener::default().tls_max_record
+        && (!address.transport.is_encrypted() || address.transport == Transport::Quic)
+    {
+        report(
+            reader,
+            &format!("{path}.tls_max_record"),
+            listener.tls_max_record.show(),
+            &format!("{address} has no TLS records and cannot use this"),
+            "write tls:// or wss:// in its address, or remove this key",
+        );
+    }
     if !address.transport.is_encrypted() {
         let files = files.into_iter().map(|(key, file)| (key, file.is_some()));
         for (key, _) in files.chain(switches).filter(|(_, set)| *set) {

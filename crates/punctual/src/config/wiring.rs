@@ -408,6 +408,7 @@ impl Listener {
                 TlsVersion::V1_2 => MinimumTls::V1_2,
                 TlsVersion::V1_3 => MinimumTls::V1_3,
             },
+            max_record: number(self.tls_max_record.0),
         })
     }
 }

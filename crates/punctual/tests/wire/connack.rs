@@ -145,6 +145,44 @@ fn connack_respects_the_maximum_packet_size() {
     }
 }
 
+/// [MQTT-3.1.2-24] A client that takes no packet of CONNACK's size cannot be let in: it is told so
+/// if it takes that, and nothing else is sent. A large acknowledgement that it does not take ends
+/// the connection, instead of leaving it waiting.
+#[test]
+fn a_client_that_takes_no_connack_is_refused() {
+    let Some(broker) = Broker::with_config("") else {
+        return;
+    };
+    for limit in (1..16).rev() {
+        let asks = Connect::new(V5, unique("c")).max_packet(limit);
+        let answer = Conn::ask(&broker, &asks).rest();
+        match limit {
+            0..5 => assert_eq!(answer, []),
+            _ => assert_eq!(answer, [first::CONNACK, 3, 0, 0x95, 0], "{limit}"),
+        }
+    }
+    let log = broker.log().tail();
+    let why = "Maximum Packet Size of 15 bytes is too small for CONNACK, which has 16";
+    assert!(log.contains(why), "{log}");
+
+    let none = Props::new();
+    let many: Vec<String> = (0..13).map(|n| format!("t/{n}")).collect();
+    let all: Vec<(&str, u8)> = many.iter().map(|filter| (&**filter, 0)).collect();
+    let names: Vec<&str> = many.iter().map(|filter| &**filter).collect();
+    let asks = Connect::new(V5, unique("c")).max_packet(16);
+    let (mut conn, _) = Conn::connect_to(&broker, &asks);
+    conn.send(subscribe(V5, 1, &none, &all[..11]));
+    assert_eq!(conn.suback(1).codes, [0; 11]);
+    for packet in [
+        subscribe(V5, 1, &none, &all[..12]),
+        unsubscribe(V5, 1, &none, &names[..12]),
+    ] {
+        let (mut conn, _) = Conn::connect_to(&broker, &asks);
+        conn.send(packet);
+        conn.error(&[0x95]);
+    }
+}
+
 /// [MQTT-3.1.2-28] Without a request for it there is no response information.
 #[test]
 fn response_information_is_only_given_on_request() {

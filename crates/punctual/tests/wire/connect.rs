@@ -71,7 +71,7 @@ fn a_wrong_protocol_name_is_rejected() {
 /// Version, as 5.0 (0x84) or 3.1.1 (0x01) write it, and the end.
 #[test]
 fn an_unsupported_level_is_refused_by_name() {
-    for level_byte in [0, 1, 2, 3, 6, 7, 127, 255] {
+    for level_byte in [0, 1, 2, 3, 6, 7, 127, 0x83, 0x85, 255] {
         let mut conn = Conn::open(V5).named(&format!("level {level_byte}"));
         conn.send(connect(V311).protocol("MQTT", level_byte).encode());
         let answer = conn.rest();
@@ -82,6 +82,28 @@ fn an_unsupported_level_is_refused_by_name() {
         if !refusal {
             conn.fail("CONNACK with 0x01 (3.1.1) or 0x84 (5.0)", &answer);
         }
+    }
+}
+
+/// A bridge before MQTT 5 says so in the protocol level (0x83, 0x84). What it publishes does not
+/// come back to it, and it sees whether a message was published as retained.
+#[test]
+fn the_bridge_bit_of_the_level_is_understood() {
+    for (level, name) in [(V31, "MQIsdp"), (V311, "MQTT")] {
+        let topic = unique("t");
+        let asks = connect(level).protocol(name, level as u8 | 0x80);
+        let (mut bridge, _) = Conn::connect(&asks);
+        let (mut plain, mut publisher) = (Conn::client(level), Conn::client(V5));
+        for conn in [&mut bridge, &mut plain] {
+            assert_eq!(conn.subscribe(&topic, 1), 1);
+        }
+        bridge.publish(&topic, "own", 1);
+        let own = plain.expect(&topic, "own");
+        plain.acknowledge(&own);
+        publisher.retain(&topic, "kept", 1);
+        assert!(bridge.expect(&topic, "kept").retain);
+        assert!(!plain.expect(&topic, "kept").retain);
+        publisher.retain(&topic, "", 1);
     }
 }
 

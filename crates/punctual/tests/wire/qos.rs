@@ -1,9 +1,12 @@
 //! The QoS 1 and QoS 2 protocols in both roles, and retry (sections 2.2.1,
 //! 3.4 to 3.7, 4.3 and 4.4).
 
-use crate::build::{Connect, Level, Publish, V5, V311, ack, ack_with, first};
+use crate::build::{
+    Connect, Level, Props, Publish, V5, V31, V311, ack, ack_with, first, pingreq, subscribe,
+    unsubscribe,
+};
 use crate::conn::{Conn, unique};
-use crate::fixture::{let_pass, pair};
+use crate::fixture::{PROTOCOL, let_pass, pair};
 
 /// A lasting subscriber that can be cut off and come back.
 struct Returning {
@@ -257,6 +260,82 @@ fn a_refused_message_is_not_sent_again() {
     }
     subscriber.returns();
     subscriber.conn.ping();
+}
+
+/// [MQTT-4.13.1-1] An acknowledgement that the message does not wait for is a protocol error.
+#[test]
+fn an_acknowledgement_of_the_wrong_type_closes() {
+    let (rec, comp) = (first::PUBREC, first::PUBCOMP);
+    let cases: [(u8, &[u8], u8); 5] = [
+        (1, &[], rec),
+        (1, &[], comp),
+        (2, &[], first::PUBACK),
+        (2, &[], comp),
+        (2, &[rec], first::PUBACK),
+    ];
+    for level in [V311, V5] {
+        for (qos, before, wrong) in cases {
+            let (mut subscriber, mut publisher, topic) = pair(level);
+            publisher.publish(&topic, "p", qos);
+            let id = subscriber.expect(&topic, "p").id;
+            for kind in before {
+                subscriber.send(ack(*kind, id));
+                subscriber.ack(first::PUBREL, id);
+            }
+            let mut subscriber = subscriber.named(&format!("{wrong:#x} for QoS {qos}"));
+            subscriber.send(ack(wrong, id));
+            subscriber.error(PROTOCOL);
+        }
+    }
+}
+
+/// PUBREC may come again before PUBREL has arrived, and acknowledgements of what is complete are
+/// late copies.
+#[test]
+fn acknowledgements_may_come_twice() {
+    for level in [V311, V5] {
+        for qos in [1, 2] {
+            let (mut subscriber, mut publisher, topic) = pair(level);
+            publisher.publish(&topic, "p", qos);
+            let id = subscriber.expect(&topic, "p").id;
+            if qos == 1 {
+                subscriber.send([ack(first::PUBACK, id), ack(first::PUBACK, id)].concat());
+            } else {
+                for _ in 0..2 {
+                    subscriber.send(ack(first::PUBREC, id));
+                    subscriber.ack(first::PUBREL, id);
+                }
+                subscriber.send([ack(first::PUBCOMP, id), ack(first::PUBCOMP, id)].concat());
+            }
+            subscriber.ping();
+        }
+    }
+}
+
+/// MQTT 3.1 (sections 3.6, 3.8 and 3.10): what is sent again has DUP. No other flag is another.
+#[test]
+fn packets_of_mqtt_3_1_may_have_dup() {
+    let none = Props::new();
+    let again = |mut packet: Vec<u8>| {
+        packet[0] |= 0x08;
+        packet
+    };
+    let topic = unique("t");
+    let mut conn = Conn::client(V31);
+    conn.send(again(subscribe(V31, 1, &none, &[(&topic, 2)])));
+    assert_eq!(conn.suback(1).codes, [2]);
+    conn.send(Publish::new(V31, &topic, "p").qos(2, 7).encode());
+    conn.ack(first::PUBREC, 7);
+    conn.expect(&topic, "p");
+    conn.send(again(ack(first::PUBREL, 7)));
+    conn.ack(first::PUBCOMP, 7);
+    conn.send(again(unsubscribe(V31, 2, &none, &[&topic])));
+    conn.unsuback(2);
+    for packet in [ack(first::PUBACK, 9), ack(first::PUBCOMP, 9), pingreq()] {
+        let mut conn = Conn::client(V31);
+        conn.send(again(packet));
+        conn.closed();
+    }
 }
 
 /// [MQTT-4.3.3-9] A message that the server refuses with an error leaves its

@@ -348,6 +348,10 @@ impl Endpoint {
             return;
         }
         self.accept(path, sealed, Some(nonce), &connect, packets, now);
+        let slot = self.by_address.get(&path.remote).copied();
+        if let Some(peer) = slot.and_then(|slot| self.peers.get_mut(slot as usize)?.as_mut()) {
+            peer.proven |= proven;
+        }
     }
 
     /// A client whose address is as good as proven wants to connect.
@@ -579,12 +583,15 @@ impl Endpoint {
                 }
             }
         }
-        let id = peer.id(slot);
+        let (id, opening) = (peer.id(slot), peer.stage == Stage::Opening);
         if peer.inbox.len() > before && before == 0 {
             self.events.push_back(Event::Received(id));
         }
         if greeting {
             self.repeat_greeting(slot, now);
+        }
+        if opening {
+            self.replies.clear();
         }
         if !self.replies.is_empty() {
             let replies = std::mem::take(&mut self.replies);
@@ -678,6 +685,10 @@ impl Endpoint {
                 peer.greet(&frame);
                 greeting = true;
                 skipped.push(range);
+            } else if peer.stage == Stage::Opening {
+                // Nothing goes before CONNACK [MQTT-3.2.0-1], least of all to an address that
+                // has proven nothing.
+                skipped.push(range);
             } else {
                 peer.flow.sending(&frame, class, now);
             }
@@ -751,7 +762,9 @@ impl Endpoint {
         peer.next_answer = now + ANSWER_PAUSE;
         let (path, session) = (peer.path, peer.seal.as_ref().map(|seal| seal.id));
         if !peer.greeting.is_empty() && !peer.was_connected {
-            self.send_greeting(slot);
+            if peer.proven || peer.greeting.len() <= len {
+                self.send_greeting(slot);
+            }
         } else if !peer.tail.is_empty() {
             let tail = std::mem::take(&mut peer.tail);
             self.put_datagrams(slot, &tail, HANDSHAKE);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use punctual_codec::{Connect, Frame, PacketType, Version};
+use punctual_codec::{Connect, Frame, PacketType, ReasonCode, Version};
 
-use super::connect::put_connack;
+use super::connect::{put_connack, put_connack_refusal};
 use super::{Path, PeerId};
 use crate::Side;
 use crate::flow::Flow;
@@ -32,6 +32,8 @@ pub(super) struct Peer {
     pub(super) was_connected: bool,
     /// Whether datagrams without token are ignored.
     pub(super) sealed: bool,
+    /// Whether a cookie has come back from its first address.
+    pub(super) proven: bool,
     /// Of the client's Hello; a bare CONNECT has none.
     pub(super) nonce: Option<[u8; 8]>,
     /// Exactly for clients that said Hello.
@@ -78,6 +80,7 @@ impl Peer {
             path,
             stage: Stage::Opening,
             was_connected: false,
+            proven: false,
             sealed,
             nonce,
             seal: None,
@@ -124,10 +127,17 @@ impl Peer {
             .put(&mut self.greeting);
         }
         let version = self.flow.version();
+        let refusal = frame.body.get(1).copied().filter(|code| *code != 0);
         if frame.kind == PacketType::ConnAck {
-            put_connack(frame, version, self.capacity, &mut self.greeting);
-            let code = frame.body.get(1).copied();
-            if code == Some(0) {
+            match refusal.and_then(ReasonCode::from_byte) {
+                // What explains it would be more than came from an address that anybody may
+                // have written there.
+                Some(reason) if version.is_v5() && !self.proven => {
+                    put_connack_refusal(Some(version), reason, &mut self.greeting);
+                }
+                _ => put_connack(frame, version, self.capacity, &mut self.greeting),
+            }
+            if refusal.is_none() {
                 self.stage = Stage::Connected;
                 self.was_connected = true;
             }

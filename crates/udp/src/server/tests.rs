@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use punctual_codec::{Properties, PropertyBuf, Publish, QoS, Version};
+use punctual_codec::{ConnAck, Properties, PropertyBuf, PropertyId, Publish, QoS, Version};
 
 const SEED: [u8; 32] = [3; 32];
 const NONCE: [u8; 8] = *b"a nonce!";
@@ -485,7 +485,7 @@ fn a_narrow_path_is_sent_smaller_datagrams() {
 fn a_topic_alias_is_refused() {
     let mut c = connected(EndpointConfig::default(), false);
     let mut properties = PropertyBuf::new();
-    properties.push_number(punctual_codec::PropertyId::TopicAlias, 1);
+    properties.push_number(PropertyId::TopicAlias, 1);
     let mut packet = Vec::new();
     Publish {
         dup: false,
@@ -572,6 +572,46 @@ fn there_is_an_end_to_connections() {
     assert_eq!(packets, [0x20, 3, 0, 0x89, 0]);
     assert!(answers[0].1.len() <= datagram.len());
     assert_eq!(endpoint.counters().refused, 1);
+}
+
+/// Without cookies anybody may have written the address of a CONNECT: until CONNACK lets its client
+/// in, nothing else goes there, and a refusal is no larger than what it answers.
+#[test]
+fn nothing_but_connack_goes_to_an_address_that_has_proven_nothing() {
+    let config = EndpointConfig {
+        cookie: false,
+        ..EndpointConfig::default()
+    };
+    let mut endpoint = Endpoint::new(config, &SEED, ms(0));
+    let connect = connect_packet();
+    let message = publish(QoS::AtLeastOnce, 1, b"x");
+    let datagram = [&connect[..], &message, &message, &[0xC0, 0]].concat();
+    endpoint.handle(path(1), &datagram, ms(0));
+    let [Event::Opened(peer)] = events(&mut endpoint)[..] else {
+        panic!("not opened");
+    };
+    endpoint.handle(path(1), &message, ms(1));
+    endpoint.send(peer, &[0xD0, 0], 0, ms(2));
+    endpoint.handle_timeout(ms(5000));
+    assert_eq!(sent(&mut endpoint), []);
+
+    let mut why = PropertyBuf::new();
+    let long = "a reason that is much longer than all that came";
+    why.push_data(PropertyId::ReasonString, long.as_bytes())
+        .unwrap();
+    let mut refusal = Vec::new();
+    ConnAck {
+        session_present: false,
+        reason: ReasonCode::NotAuthorized,
+        properties: why.as_properties(),
+    }
+    .encode(Version::V5, &mut refusal)
+    .unwrap();
+    endpoint.close(peer, &refusal, ms(5001));
+    let bare = vec![0x20, 3, 0, 0x87, 0];
+    assert_eq!(sent(&mut endpoint), [(path(1).remote, bare)]);
+    endpoint.handle(path(1), &[0xC0, 0], ms(5100));
+    assert_eq!(sent(&mut endpoint), [], "smaller than the refusal");
 }
 
 /// Bytes that look like something, from many addresses.

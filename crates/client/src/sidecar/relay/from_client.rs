@@ -19,6 +19,7 @@ impl Relay {
         }
         let connect = Connect::decode(frame.body)?;
         self.version = connect.version;
+        self.bridge = Connect::is_bridge(frame.body);
         self.client_id = connect.client_id.to_owned();
         let v5 = connect.version.is_v5();
         if !v5 && connect.client_id.is_empty() && !connect.clean_start {
@@ -82,7 +83,12 @@ impl Relay {
         }
         match Packet::decode(frame, self.version)? {
             Packet::Subscribe(subscribe) => {
-                let filters: Vec<(&str, SubscribeOptions)> = subscribe.filters().collect();
+                let bridge = self.bridge;
+                let translated = |(filter, options): (_, SubscribeOptions)| match bridge {
+                    true => (filter, options.of_bridge(filter)),
+                    false => (filter, options),
+                };
+                let filters: Vec<_> = subscribe.filters().map(translated).collect();
                 let id = subscribe.packet_id;
                 let put = |out: &mut Vec<u8>| {
                     Subscribe::put(id, Properties::EMPTY, &filters, Version::V5, out)

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use punctual_codec::{
     ConnAck, DecodeError, Disconnect, EncodeError, Packet, Properties, PropertyBuf, ReasonCode,
-    Split, Version, split,
+    Split, Version, split_of,
 };
 use punctual_model::Requirements;
 
@@ -104,9 +104,13 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    fn next(&mut self, max_packet: u32) -> Result<Option<Range<usize>>, DecodeError> {
+    fn next(
+        &mut self,
+        max_packet: u32,
+        version: Version,
+    ) -> Result<Option<Range<usize>>, DecodeError> {
         let start = self.handled;
-        match split(&self.bytes[start..], max_packet)? {
+        match split_of(&self.bytes[start..], max_packet, version)? {
             Split::Incomplete { .. } => Ok(None),
             Split::Frame(frame) => {
                 self.handled += frame.bytes.len();
@@ -130,6 +134,8 @@ pub(super) struct Relay {
     common: Arc<Common>,
     phase: Phase,
     version: Version,
+    /// Whether the client is a bridge before MQTT 5.
+    bridge: bool,
     client_id: String,
     from_client: Input,
     from_broker: Input,
@@ -169,6 +175,7 @@ impl Relay {
             common,
             phase: Phase::New,
             version: Version::V5,
+            bridge: false,
             client_id: String::new(),
             from_client: Input::default(),
             from_broker: Input::default(),
@@ -383,11 +390,11 @@ impl Relay {
                 return Ok(());
             }
             let max_packet = self.common.max_packet;
-            let input = match from {
-                Side::Client => &mut self.from_client,
-                Side::Broker => &mut self.from_broker,
+            let (input, version) = match from {
+                Side::Client => (&mut self.from_client, self.version),
+                Side::Broker => (&mut self.from_broker, Version::V5),
             };
-            let range = match input.next(max_packet) {
+            let range = match input.next(max_packet, version) {
                 Ok(Some(range)) => range,
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(self.misbehaved(from, &error)),
@@ -491,7 +498,7 @@ impl Relay {
     }
 
     fn on_frame(&mut self, from: Side, bytes: &[u8], now: Duration) -> Result<(), Ended> {
-        let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) else {
+        let Ok(Split::Frame(frame)) = split_of(bytes, u32::MAX, self.version) else {
             return Ok(());
         };
         let result = match (from, self.phase) {

@@ -4,6 +4,7 @@ use super::*;
 use crate::{Message, QoS, RealTimeProperties as _, SubscribeOptions};
 use punctual_codec::{
     Ack, Connect, PacketType, PropertyId, Publish, SubAck, Subscribe, UnsubAck, Unsubscribe, Will,
+    split,
 };
 
 const NOW: Duration = Duration::from_secs(1);
@@ -305,6 +306,26 @@ fn there_are_no_aliases_in_datagrams() {
         assert_eq!(properties.number(PropertyId::TopicAliasMaximum), None);
         assert_eq!(properties.number(PropertyId::ReceiveMaximum), Some(5));
     }
+}
+
+#[test]
+fn a_bridge_subscribes_as_one() {
+    let mut relay = Relay::new(common(&[], false));
+    let mut connect = bytes(Packet::Connect(connect(Version::V311)), Version::V311);
+    let level = connect.windows(4).position(|it| it == b"MQTT").unwrap() + 4;
+    connect[level] |= 0x80;
+    relay.receive_client(&connect, NOW).unwrap();
+    relay.receive_broker(&connack(&none()), NOW).unwrap();
+    let _ = to_broker(&mut relay);
+    let options = SubscribeOptions::default();
+    let mut request = Vec::new();
+    let filters = [("a", options)];
+    Subscribe::put(1, Properties::EMPTY, &filters, Version::V311, &mut request).unwrap();
+    relay.receive_client(&request, NOW).unwrap();
+    let mut expected = Vec::new();
+    let filters = [("a", options.of_bridge("a"))];
+    Subscribe::put(1, Properties::EMPTY, &filters, Version::V5, &mut expected).unwrap();
+    assert_eq!(one(&mut relay).1, expected);
 }
 
 #[test]
