@@ -153,6 +153,7 @@ fn main() {
         refuse: false,
         policing: Policing::Off,
         max_flows_per_session: 10,
+        absent_after: Nanos::from_secs(3600),
         conditions: Default::default(),
     };
     let requirements = Requirements {

@@ -34,6 +34,9 @@ pub struct Admission {
     pub policing: Policing,
     /// Flows of one session, admitted or not.
     pub max_flows_per_session: usize,
+    /// A client that is away for longer has no flows any more, until it comes back and publishes with
+    /// its requirements.
+    pub absent_after: Nanos,
     /// What bounds take for granted and the configuration does not guarantee: clients are told so
     /// with what is admitted.
     pub conditions: Conditions,
@@ -119,6 +122,8 @@ pub enum Ask {
         /// Topic filters, with share prefix.
         filters: Vec<Box<str>>,
     },
+    /// News: the client has been away for long, and its flows are given up.
+    Absent,
     /// News: the session has ended.
     Ended,
 }

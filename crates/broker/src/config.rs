@@ -87,6 +87,15 @@ pub struct Limits {
     pub max_subscriptions_per_session: usize,
     /// Subscriptions of all sessions. One beyond is refused with 0x97.
     pub max_subscriptions: usize,
+    /// Bytes of the filters of one session. A subscription beyond is refused with 0x97.
+    pub max_subscription_bytes_per_session: usize,
+    /// Bytes of the filters of all sessions. A subscription beyond is refused with 0x97.
+    pub max_subscription_bytes: usize,
+    /// Bytes of one will (topic, properties, payload). CONNECT with a larger one is refused with
+    /// 0x97.
+    pub max_will_size: usize,
+    /// Bytes of all wills. CONNECT with one beyond is refused with 0x97.
+    pub max_will_bytes: usize,
     /// Levels of a topic name or filter. Beyond: 0x90 or 0x8F.
     pub max_topic_levels: usize,
     /// Bytes of a topic name or filter. Beyond: 0x90 or 0x8F.
@@ -162,6 +171,10 @@ impl Default for Limits {
             max_sessions: 100_000,
             max_subscriptions_per_session: 10_000,
             max_subscriptions: 1_000_000,
+            max_subscription_bytes_per_session: 4 << 20,
+            max_subscription_bytes: 256 << 20,
+            max_will_size: 64 << 10,
+            max_will_bytes: 64 << 20,
             max_topic_levels: 128,
             max_topic_length: 65_535,
             max_queued_messages: 10_000,

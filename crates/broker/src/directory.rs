@@ -240,6 +240,10 @@ pub struct Directory {
     names: Mutex<NameLog>,
     pub(crate) sessions: AtomicUsize,
     pub(crate) subscriptions: AtomicUsize,
+    /// Bytes of the filters of all subscriptions.
+    pub(crate) subscription_bytes: Arc<AtomicUsize>,
+    /// Bytes of all wills.
+    pub(crate) will_bytes: Arc<AtomicUsize>,
     pub(crate) queued_bytes: AtomicUsize,
     stats: Box<[Mutex<Stats>]>,
     pub(crate) watches: Watches,
@@ -268,6 +272,8 @@ impl Directory {
             next_entry: AtomicU64::new(1),
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
+            subscription_bytes: Arc::default(),
+            will_bytes: Arc::default(),
             queued_bytes: AtomicUsize::new(0),
             stats: (0..shards).map(|_| Mutex::default()).collect(),
             watches: Watches::default(),

@@ -39,6 +39,7 @@ mod order;
 mod parked;
 mod passed;
 mod ready;
+mod reserved;
 mod retained;
 mod room;
 mod route;

@@ -23,6 +23,7 @@ use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
 use crate::moves::{Began, Had, Leaving};
+use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
 use crate::{Message, Nanos};
@@ -1282,6 +1283,9 @@ pub(crate) struct Will {
     pub(crate) name: Option<MessageName>,
     /// When it is to be published, once its client is gone.
     pub(crate) due: Option<Nanos>,
+    /// Its bytes among those of all wills, as long as it waits.
+    #[expect(dead_code, reason = "it is there to be dropped with the will")]
+    pub(crate) reserved: Option<Reserved>,
 }
 
 /// What is known of a QoS 2 message until its PUBREL comes.

@@ -28,6 +28,8 @@ pub(crate) enum Timer {
     Shape { slot: u32, generation: u32 },
     /// A disconnected session ends.
     SessionExpiry { slot: u32, epoch: u64 },
+    /// A disconnected session gives up its flows.
+    Absent { slot: u32, epoch: u64 },
     /// A will is due.
     Will { slot: u32, epoch: u64 },
     /// Queued messages of a disconnected session may have expired.

@@ -27,6 +27,7 @@ fn rig() -> Rig {
             refuse: false,
             policing: Policing::Off,
             max_flows_per_session: 10,
+            absent_after: Nanos::from_secs(3600),
             conditions: Conditions::NONE.with(Condition::NoRealtime),
         }),
         ..Config::default()

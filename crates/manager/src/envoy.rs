@@ -312,6 +312,15 @@ impl Envoy {
         self.start_joins();
     }
 
+    /// The client of a session has been away for long: its flows are for others.
+    pub fn absent(&mut self, client: &str, session: u64) {
+        let known = self.clients.get(client);
+        if known.is_some_and(|known| known.client.session == session) {
+            self.give_up_flows(client);
+        }
+        self.start_joins();
+    }
+
     /// The table has an answer.
     pub fn decided(&mut self, channel: Channel) {
         let id: Arc<str> = channel.flow.as_str().into();

@@ -85,6 +85,12 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// Of whoever decides about quotas.
+    pub const UNLIMITED: Self = Self {
+        max_flows: Some(u32::MAX),
+        max_bandwidth: Some(u64::MAX),
+    };
+
     /// Whether `name` may have that many flows with that many bits per second.
     pub(crate) fn check(&self, name: &str, flows: u64, bandwidth: u64) -> Result<(), String> {
         if let Some(most) = self.max_flows.filter(|most| flows > u64::from(*most)) {
@@ -531,6 +537,25 @@ impl Manager {
         }
     }
 
+    /// The client of a session has been away for long: its flows are for others. It has them again
+    /// when it publishes with its requirements, if there is room.
+    pub fn absent(&mut self, client: &str, session: u64) {
+        let Some(known) = self.clients.get(client) else {
+            return;
+        };
+        if known.client.session != session {
+            return;
+        }
+        let flows = known.flows.clone();
+        let wishes: Vec<_> = self.wishes_of(client).cloned().collect();
+        for wish in wishes {
+            self.wishes.remove(&wish);
+        }
+        let is_own = |id: &&str| self.flows.get(*id).is_some_and(|record| !record.fixed);
+        let flows: Vec<&str> = flows.iter().map(|id| &**id).filter(is_own).collect();
+        self.drop_flows(&flows);
+    }
+
     /// Ends what was restored after a restart and nobody has come back for,
     /// except what was made over the API.
     pub fn give_up_restored(&mut self) {
@@ -791,7 +816,9 @@ impl Manager {
             ));
         }
         let draft = self.draft(name, &demand, true)?;
-        self.check_quota(name, draft.bandwidth(&demand), request.quota)?;
+        let receivers = draft.receivers.len() + draft.local.len();
+        let load = self.load(receivers, &demand);
+        self.check_quota(name, (draft.bandwidth(&demand), load), request.quota)?;
         // Without what receivers ask for beyond the publisher.
         let plain = match draft.flow.deadline < demand.deadline_ns {
             true => Some(self.draft(name, &demand, false)?),
@@ -891,23 +918,52 @@ impl Manager {
         }
     }
 
-    fn check_quota(&self, asking: &Name, bandwidth: u64, quota: Quota) -> Result<(), String> {
-        if quota == Quota::default() {
-            return Ok(());
-        }
+    /// What a flow to so many receivers needs of the time of the broker's thread, in millionths.
+    fn load(&self, receivers: usize, demand: &Demand) -> u64 {
+        let service = self.settings.service;
+        let copies = service.send_ns.saturating_mul(receivers as u64);
+        let cost = service.receive_ns.saturating_add(copies);
+        cost.saturating_mul(1_000_000) / demand.period_ns.max(1)
+    }
+
+    /// Whether the owner of a flow may have it beside its others. Without rights of its own it has
+    /// the share of any other, so that nobody takes what there is for all.
+    fn check_quota(
+        &self,
+        asking: &Name,
+        (bandwidth, load): (u64, u64),
+        quota: Quota,
+    ) -> Result<(), String> {
+        let has_share = quota == Quota::default();
+        let quota = Quota {
+            max_flows: quota.max_flows.or(Some(self.settings.max_user_flows)),
+            ..quota
+        };
         let owner = |client: &str| {
             let known = self.clients.get(client)?;
             Some(known.client.user.clone().unwrap_or_else(|| client.into()))
         };
         let own = owner(&asking.client);
-        let (mut flows, mut sum) = (1_u64, bandwidth);
+        let (mut flows, mut sum, mut needed) = (1_u64, bandwidth, load);
         for (other, record) in &self.flows {
             if *other != asking.id && owner(&record.client) == own {
                 flows += 1;
                 sum = sum.saturating_add(record.bandwidth);
+                let receivers = record.receivers.len() + record.local.len();
+                needed = needed.saturating_add(self.load(receivers, &record.demand));
             }
         }
-        quota.check(&own.unwrap_or_default(), flows, sum)
+        let name = own.unwrap_or_default();
+        quota.check(&name, flows, sum)?;
+        let most = u64::from(self.settings.max_user_load);
+        if has_share && needed > most * 10_000 {
+            return Err(format!(
+                "{name} may use {most} % of the broker's processor time and would use {} % \
+                 (admission.max_user_load)",
+                needed.div_ceil(10_000)
+            ));
+        }
+        Ok(())
     }
 
     /// Notes a flow that the gate has let in; its bound.

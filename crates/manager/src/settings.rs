@@ -33,6 +33,11 @@ pub struct Settings {
     pub priorities: (u8, u8),
     /// Flows that may be admitted at the same time.
     pub max_flows: usize,
+    /// Flows that all clients of one user may have, unless its own rights say otherwise.
+    pub max_user_flows: u32,
+    /// Per cent of the time of a thread that the flows of one user may need of the broker, unless it
+    /// has rights of its own.
+    pub max_user_load: u8,
     /// Hosts that a star may have; further clients have no place.
     pub max_hosts: usize,
 }
@@ -82,6 +87,8 @@ impl Default for Settings {
             clock_error_ppm: 200,
             priorities: (0, 7),
             max_flows: 10_000,
+            max_user_flows: 1_000,
+            max_user_load: 50,
             max_hosts: 10_000,
         }
     }

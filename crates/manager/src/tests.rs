@@ -145,7 +145,12 @@ fn a_filter_that_matches_nothing_needs_no_answer() {
 
 #[test]
 fn the_flow_that_does_not_fit_is_told_where_and_by_how_much() {
-    let mut manager = Manager::new(settings()).unwrap();
+    // One client may ask for all that there is.
+    let settings = Settings {
+        max_user_load: 100,
+        ..settings()
+    };
+    let mut manager = Manager::new(settings).unwrap();
     manager.subscribe(&client("s", 1), &[subscription("#", "")]);
     let mut admitted = 0;
     let refused = (0..100).find_map(|n| {
@@ -435,6 +440,43 @@ fn users_have_quotas() {
     };
     let wide = ask(&mut manager, "e", "w", slow);
     assert!(wide.answer.reason.unwrap().contains("max-bandwidth"));
+    check(&manager);
+}
+
+/// However many flows a client asks for, others have room; and what it has is for others when it has
+/// been away for long.
+#[test]
+fn nobody_has_all_of_the_processor() {
+    let mut manager = Manager::new(settings()).unwrap();
+    let hog = client("hog", 1);
+    let mut topics = (0..).map(|n| format!("f/{n}"));
+    let refused = topics.find_map(|topic| {
+        let asked = publication(&topic, "deadline=9ms, period=1ms");
+        let decision = manager.publish(&hog, asked);
+        (status(&decision) != Status::Admitted).then_some(decision)
+    });
+    let why = refused.unwrap().answer.reason.unwrap();
+    assert!(why.contains("admission.max_user_load"), "{why}");
+    let hoarded = manager.len();
+    let other = manager.publish(
+        &client("p", 2),
+        publication("t", "deadline=9ms, period=1ms"),
+    );
+    assert_eq!(status(&other), Status::Admitted);
+    // Who has rights of its own has what these say.
+    let asked = Publication {
+        quota: Quota::UNLIMITED,
+        ..publication("more", "deadline=9ms, period=1ms")
+    };
+    assert_eq!(status(&manager.publish(&hog, asked)), Status::Admitted);
+    check(&manager);
+
+    manager.absent("hog", 7);
+    assert_eq!(manager.len(), hoarded + 2, "that is another session");
+    manager.absent("hog", 1);
+    assert_eq!(manager.len(), 1);
+    let back = manager.publish(&hog, publication("f/0", "deadline=9ms, period=1ms"));
+    assert_eq!(status(&back), Status::Admitted);
     check(&manager);
 }
 

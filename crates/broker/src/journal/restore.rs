@@ -20,6 +20,7 @@ use crate::federation::{LinkState, sign};
 use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
+use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
 use crate::session::{Delivery, Received, Replays, Session, Step, Subscription, Will, Window};
 use crate::shard::{peer_of, subscriber};
@@ -230,6 +231,7 @@ impl Restorer {
                     delay,
                     name,
                     due: None,
+                    reserved: None,
                 };
                 own.will = Some((restored, will.due));
             }
@@ -346,6 +348,7 @@ impl RestoredSession {
             lasting: false,
             inherited: false,
             replay: 0,
+            reserved: None,
         };
         if flags & OWED != 0 {
             self.replays.begin(&mut subscription);
@@ -560,6 +563,8 @@ impl Hub {
         let mut index = directory.index_mut();
         let lasts = !session.is_transient();
         for subscription in &mut subscriptions {
+            let (total, bytes) = (&directory.subscription_bytes, subscription.filter.len());
+            subscription.reserved = Some(Reserved::count(total, bytes));
             subscription.lasting = Subscription::is_lasting(lasts, subscription.options.qos);
             if subscription.numbered && session.sequences.is_none() {
                 // Not what it was before the restart.

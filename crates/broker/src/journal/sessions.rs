@@ -69,6 +69,7 @@ impl Journal {
             lasting: _,
             inherited: _,
             replay: _,
+            reserved: _,
         } = subscription;
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(*numbered, NUMBERED)

@@ -7,6 +7,7 @@
 use std::hash::BuildHasher;
 use std::ops::Deref;
 
+use crate::reserved::Reserved;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use punctual_codec::packet::SubscribeOptions;
@@ -31,6 +32,8 @@ pub(crate) struct Subscription {
     pub(crate) inherited: bool,
     /// Number of its replay of retained messages, as [`Replays`](super::Replays) counts them.
     pub(crate) replay: u32,
+    /// Its bytes among those of all subscriptions.
+    pub(crate) reserved: Option<Reserved>,
 }
 
 /// All subscriptions of a session, in no order, each filter once.
@@ -38,6 +41,8 @@ pub(crate) struct Subscription {
 pub(crate) struct Subscriptions {
     list: Vec<Subscription>,
     places: Option<Box<Places>>,
+    /// Of all filters.
+    bytes: usize,
 }
 
 /// Where in the list each filter stands.
@@ -79,9 +84,15 @@ impl Subscriptions {
         }
     }
 
+    /// Bytes of all filters.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Adds one whose filter is not among them.
     pub(crate) fn insert(&mut self, subscription: Subscription) {
         debug_assert!(self.find(&subscription.filter).is_none());
+        self.bytes += subscription.filter.len();
         if self.list.is_empty() {
             // Most sessions stay with one.
             self.list.reserve_exact(1);
@@ -112,6 +123,7 @@ impl Subscriptions {
             }
         }
         let removed = self.list.swap_remove(place);
+        self.bytes -= removed.filter.len();
         if place != last
             && let Some(places) = &mut self.places
         {
@@ -199,6 +211,7 @@ mod tests {
             lasting: false,
             inherited: filter.len() == 1,
             replay: 0,
+            reserved: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! CONNECT and authentication (sections 3.1, 3.2, 3.15, 4.12).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use punctual_codec::{
     Auth, ConnAck, Connect, DecodeError, Frame, Packet, PacketType, PropertyBuf, PropertyId, QoS,
@@ -22,6 +22,7 @@ use crate::hub::{
 use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::moves::apart;
+use crate::reserved::Reserved;
 use crate::session::Session;
 use crate::timers::Timer;
 use crate::urgency;
@@ -379,7 +380,7 @@ impl Shard {
         }
         let will = connect
             .will
-            .map(|will| make_will(&will, &config))
+            .map(|will| make_will(&will, &config, &self.hub.directory.will_bytes))
             .transpose()?;
 
         let listener = self.hub.conn(id).map_or(0, |conn| conn.meta.listener);
@@ -965,7 +966,11 @@ fn add(remark: &mut Option<String>, why: &str) {
     all.push_str(why);
 }
 
-fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, Refusal> {
+fn make_will(
+    will: &Will<'_>,
+    config: &Config,
+    total: &Arc<AtomicUsize>,
+) -> Result<crate::session::Will, Refusal> {
     if will.qos as u8 > config.maximum_qos {
         return Err(Refusal::new(
             ReasonCode::QosNotSupported,
@@ -989,6 +994,13 @@ fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, R
     }
     let mut properties = Vec::new();
     put_forwarded(will.properties, &mut properties);
+    let quota = |why: &str| Refusal::new(ReasonCode::QuotaExceeded, why);
+    let size = will.topic.len() + properties.len() + will.payload.len();
+    if size > limits.max_will_size {
+        return Err(quota("the will is larger than limits.max_will_size"));
+    }
+    let reserved = Reserved::take(total, size, limits.max_will_bytes);
+    let reserved = reserved.ok_or_else(|| quota("limits.max_will_bytes reached"))?;
     let expiry = will.properties.number(PropertyId::MessageExpiryInterval);
     let message = Message::will(
         will.topic,
@@ -1002,6 +1014,7 @@ fn make_will(will: &Will<'_>, config: &Config) -> Result<crate::session::Will, R
         message,
         name: None,
         due: None,
+        reserved: Some(reserved),
         delay: will
             .properties
             .number(PropertyId::WillDelayInterval)

@@ -211,6 +211,18 @@ impl Shard {
             hub.timers
                 .arm(now + Nanos::from_secs(u64::from(expiry)), timer);
         }
+        if let Some(admission) = hub.config.admission
+            && hub
+                .sessions
+                .get(session_slot)
+                .is_some_and(|session| session.flows.is_some())
+        {
+            let timer = Timer::Absent {
+                slot: session_slot,
+                epoch,
+            };
+            hub.timers.arm(now + admission.absent_after, timer);
+        }
         // What waits may expire; a first sweep finds out when.
         if let Some(session) = hub.sessions.get_mut(session_slot)
             && !session.queue.is_empty()
@@ -255,6 +267,25 @@ impl Shard {
         }
         hub.stats.sessions_expired += 1;
         self.end_session(slot, now);
+    }
+
+    /// The client of a session has been away for long: what its flows had is for others.
+    pub(super) fn publisher_is_absent(&mut self, slot: u32, epoch: u64, now: Nanos) {
+        let hub = &mut self.hub;
+        let Some(session) = hub.sessions.get_mut(slot).filter(|s| s.epoch == epoch) else {
+            return;
+        };
+        let Some(flows) = session.flows.take() else {
+            return;
+        };
+        let remains = Remains {
+            handle: session.handle.clone(),
+            subscriptions: Vec::new(),
+            flows: (*flows).into_iter(),
+            queue: Queue::default(),
+        };
+        hub.ask(slot, Ask::Absent);
+        self.clear_away(remains, &mut Budget::new(AT_ONCE), now);
     }
 
     /// Ends a session that is not connected: a will that still waits is

@@ -1287,9 +1287,9 @@ impl Shard {
             | Timer::Shape { slot, generation } => {
                 conns.get(slot).is_some_and(|c| c.generation == generation)
             }
-            Timer::SessionExpiry { slot, epoch } | Timer::Will { slot, epoch } => {
-                sessions.get(slot).is_some_and(|s| s.epoch == epoch)
-            }
+            Timer::SessionExpiry { slot, epoch }
+            | Timer::Absent { slot, epoch }
+            | Timer::Will { slot, epoch } => sessions.get(slot).is_some_and(|s| s.epoch == epoch),
             Timer::Sweep { slot, epoch } => sessions
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
@@ -1345,6 +1345,7 @@ impl Shard {
                 self.hub.resume(vec![ConnId { slot, generation }]);
             }
             Timer::SessionExpiry { slot, epoch } => self.session_expired(slot, epoch, now),
+            Timer::Absent { slot, epoch } => self.publisher_is_absent(slot, epoch, now),
             Timer::Will { slot, epoch } => self.will_due(slot, epoch, now),
             Timer::Sweep { slot, epoch } => self.sweep(slot, epoch, now),
             Timer::Parked { slot, generation } => {

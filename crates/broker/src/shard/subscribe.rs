@@ -17,6 +17,7 @@ use crate::admission::{Ask, FilterVerdict, SubscriptionDecision};
 use crate::answers::{best_effort, put_answer};
 use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
+use crate::reserved::Reserved;
 use crate::sequence::Sequences;
 use crate::session::Subscription;
 use crate::tasks::{FILTER, Task};
@@ -582,9 +583,13 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
     {
         return Err(trouble.reason());
     }
+    let bytes = session.subscriptions.bytes() + filter.len();
+    let total = &hub.directory.subscription_bytes;
     if !known
         && (session.subscriptions.len() >= limits.max_subscriptions_per_session
-            || hub.directory.subscriptions.load(Ordering::Relaxed) >= limits.max_subscriptions)
+            || hub.directory.subscriptions.load(Ordering::Relaxed) >= limits.max_subscriptions
+            || bytes > limits.max_subscription_bytes_per_session
+            || total.load(Ordering::Relaxed) + filter.len() > limits.max_subscription_bytes)
     {
         return Err(ReasonCode::QuotaExceeded);
     }
@@ -687,6 +692,10 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 lasting,
                 inherited: false,
                 replay: 0,
+                reserved: Some(Reserved::count(
+                    &hub.directory.subscription_bytes,
+                    filter.len(),
+                )),
             });
             if let Some(federation) = hub.directory.federation() {
                 federation.subscribed(filter, lasting);

@@ -319,6 +319,7 @@ fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
         delay: 0,
         name: Some(name),
         due: None,
+        reserved: None,
     };
     may_publish(None, topic).then_some((will, heed))
 }
@@ -353,6 +354,7 @@ mod tests {
                     back: 0,
                 }),
                 due: None,
+                reserved: None,
             };
             for heed in [Heed::All, Heed::UpTo(6)] {
                 let (_, told) = told_will(&packet(&will, heed).unwrap()).unwrap();

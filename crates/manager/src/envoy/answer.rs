@@ -50,6 +50,7 @@ impl Envoy {
                 self.connected(&client, ends);
                 self.replies.push((from, Reply::GoOn { conn }));
             }
+            Ask::Absent => self.absent(&client.id, client.session),
             Ask::Ended => self.ended(&client.id, client.session),
             Ask::Unsubscribed { filters } => {
                 self.unsubscribe(&client.id, client.session, &filters);

@@ -89,16 +89,11 @@ impl Envoy {
         };
         let client = known.client.id.clone();
         known.client.session = 0;
-        let flows = std::mem::take(&mut known.flows);
+        self.give_up_flows(&client);
+        let Some(known) = self.clients.get_mut(&client) else {
+            return;
+        };
         let subscriptions = std::mem::take(&mut known.subscriptions);
-        for id in &flows {
-            self.off_the_network(id);
-            if let Some(record) = self.forget_flow(id)
-                && let Some(join) = record.join
-            {
-                self.settle(join, id);
-            }
-        }
         let filters: Vec<_> = subscriptions.into_keys().collect();
         for filter in &filters {
             self.forget_filter(&client, filter.clone());
@@ -107,6 +102,21 @@ impl Envoy {
             self.renew(&id);
         }
         self.forget_if_idle(&client);
+    }
+
+    /// Takes away the flows of a client.
+    pub(super) fn give_up_flows(&mut self, client: &str) {
+        let Some(known) = self.clients.get_mut(client) else {
+            return;
+        };
+        for id in &std::mem::take(&mut known.flows) {
+            self.off_the_network(id);
+            if let Some(record) = self.forget_flow(id)
+                && let Some(join) = record.join
+            {
+                self.settle(join, id);
+            }
+        }
     }
 
     /// Clients that have nothing are not kept in mind.

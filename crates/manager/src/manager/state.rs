@@ -239,7 +239,8 @@ impl Manager {
                     requirements,
                     payload: flow.payload,
                     properties: flow.properties,
-                    quota: Quota::default(),
+                    // They were within it when they were let in.
+                    quota: Quota::UNLIMITED,
                 };
                 let client = client_of(saved);
                 let decision = match flow.fixed {

@@ -47,6 +47,8 @@ enum Task {
     },
     /// Filters that are left.
     Unsubscribe(Vec<Box<str>>),
+    /// In one slice.
+    Absent,
     End {
         begun: bool,
     },
@@ -69,6 +71,7 @@ impl Work {
         let client = Client::asking(&asker, transport);
         let task = match ask {
             Ask::Connected { conn } => Task::Connected(conn),
+            Ask::Absent => Task::Absent,
             Ask::Ended => Task::End { begun: false },
             Ask::Unsubscribed { filters } => Task::Unsubscribe(filters),
             Ask::Publish {
@@ -117,7 +120,7 @@ impl Manager {
     /// a decision may take more than are left.
     pub fn work(&mut self, work: Work, units: &mut u64) -> Progress {
         let Work { client, task } = work;
-        let asks = !matches!(task, Task::Unsubscribe(_) | Task::End { .. });
+        let asks = !matches!(task, Task::Unsubscribe(_) | Task::Absent | Task::End { .. });
         while asks && self.before(&client) == Before::Older {
             if is_spent(units) {
                 return Progress::Left(Work { client, task });
@@ -173,6 +176,11 @@ impl Manager {
                     filters.truncate(others);
                     spend(units, 2 * DECISION - left);
                 }
+                Progress::Done(None)
+            }
+            Task::Absent => {
+                spend(units, DECISION);
+                self.absent(&client.id, client.session);
                 Progress::Done(None)
             }
             Task::End { begun } => {

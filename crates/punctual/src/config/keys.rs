@@ -461,6 +461,20 @@ section! {
         /// Largest number of subscriptions of one session.
         max_subscriptions_per_session: Limit<u32> = Limit::At(10_000), in 1 => 100_000_000,
             since "0.1", Reload;
+        /// Largest size of the filters of one session, in bytes of text.
+        max_subscription_bytes_per_session: Limit<Size> = Limit::At(Size::mib(4)),
+            in Size(1) => MUCH, since "0.1", Reload;
+        /// Largest size of the filters of all sessions together.
+        max_subscription_bytes: Limit<Size> = Limit::At(Size::mib(256)), in Size(1) => MUCH,
+            since "0.1", Reload;
+        /// Largest will: topic, properties and payload. A client with a larger one is
+        /// refused (0x97, Quota exceeded).
+        max_will_size: Limit<Size> = Limit::At(Size::kib(64)), in Size(1) => MUCH,
+            since "0.1", Reload;
+        /// Largest size of the wills of all clients together. A client whose will does
+        /// not fit is refused (0x97, Quota exceeded).
+        max_will_bytes: Limit<Size> = Limit::At(Size::mib(64)), in Size(1) => MUCH,
+            since "0.1", Reload;
         /// Largest number of levels of a topic or a topic filter.
         max_topic_levels: u16 = 128, in 1 => MOST_LEVELS, since "0.1", Reload;
         /// Longest topic or topic filter.
@@ -754,6 +768,18 @@ section! {
         max_flows: u32 = 10_000, in 1 => 1_000_000, since "0.3", Restart;
         /// Largest number of flows of one session, admitted or not.
         max_flows_per_session: u32 = 1_000, in 1 => 1_000_000, since "0.3", Restart;
+        /// Largest number of admitted flows of all clients of one user, or of one client
+        /// without user name. max-flows in an rt line of the ACL file comes before it.
+        max_flows_per_user: u32 = 1_000, in 1 => 1_000_000, since "0.1", Restart;
+        /// Per cent of the time of a thread that admitted flows of all clients of one
+        /// user, or of one client without user name, may need, so that nobody has all
+        /// of it. A user with max-flows or max-bandwidth in an rt line of the ACL file
+        /// has what that says instead.
+        max_user_load: u8 = 50, in 1 => 100, since "0.1", Restart;
+        /// How long a client may be away before its flows are given up. It asks for them
+        /// again when it comes back and publishes.
+        absent_after: Duration = seconds(60), in seconds(1) => days(365),
+            since "0.1", Restart;
         /// File in which flows and subscriptions are kept over a restart. Without
         /// it, flows.json in server.data if there is that.
         file: Option<PathBuf> = None, example "\"/var/lib/punctual/flows.json\"",

@@ -45,6 +45,10 @@ impl Config {
                 max_sessions: count(limits.max_sessions),
                 max_subscriptions_per_session: count(limits.max_subscriptions_per_session),
                 max_subscriptions: count(limits.max_subscriptions),
+                max_subscription_bytes_per_session: size(limits.max_subscription_bytes_per_session),
+                max_subscription_bytes: size(limits.max_subscription_bytes),
+                max_will_size: size(limits.max_will_size),
+                max_will_bytes: size(limits.max_will_bytes),
                 max_topic_levels: limits.max_topic_levels.into(),
                 max_topic_length: number(limits.max_topic_length.0),
                 max_queued_messages: count(limits.max_queued_messages),
@@ -153,6 +157,7 @@ impl Config {
                     PolicingAction::Off => Policing::Off,
                 },
                 max_flows_per_session: number(self.admission.max_flows_per_session.into()),
+                absent_after: nanos(self.admission.absent_after),
                 conditions: self.conditions(),
             }),
             durability: self.durability(),
@@ -226,6 +231,8 @@ impl Config {
             clock_error_ppm: keys.clock_error,
             priorities: (keys.lowest_priority, keys.highest_priority),
             max_flows: number(keys.max_flows.into()),
+            max_user_flows: keys.max_flows_per_user,
+            max_user_load: keys.max_user_load,
             ..Settings::default()
         }
     }

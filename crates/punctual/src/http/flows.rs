@@ -393,7 +393,7 @@ impl Wanted {
             payload: self.payload_bytes,
             properties: 0,
             // Who may reach this interface decides about quotas, too.
-            quota: Quota::default(),
+            quota: Quota::UNLIMITED,
         }
     }
 }

@@ -1243,7 +1243,7 @@ fn tell(event: &Event) {
             if *ahead > 0 { "behind" } else { "ahead of" },
         ),
         Event::Clock(None) => {
-            tracing::info!("mesh: this broker's clock agrees with its neighbours'")
+            tracing::info!("mesh: this broker's clock agrees with its neighbours'");
         }
         Event::WillsFull(peer) => tracing::warn!(
             "mesh: the wills of {peer}'s clients do not all fit (mesh.max_will_bytes); those that do \

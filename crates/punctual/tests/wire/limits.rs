@@ -36,6 +36,68 @@ fn packets_above_the_maximum_size_close() {
     Conn::connect_to(&broker, &connect()).0.ping();
 }
 
+/// Wills and filters have bounds in bytes: one beyond is refused with 0x97, and there is room again
+/// when others have gone.
+#[test]
+fn wills_and_filters_have_bounds_in_bytes() {
+    let config = "[limits]\nmax_will_size = 100\nmax_will_bytes = 150\n\
+                  max_subscription_bytes_per_session = 20\nmax_subscription_bytes = 30\n";
+    let Some(broker) = Broker::with_config(config) else {
+        return;
+    };
+    let will = |bytes: usize| connect().will(Will::new("w", "x".repeat(bytes - 1)));
+    Conn::ask(&broker, &will(101)).refused(&[0x97]);
+    let (first, _) = Conn::connect_to(&broker, &will(100));
+    Conn::ask(&broker, &will(51)).refused(&[0x97]);
+    let (_second, _) = Conn::connect_to(&broker, &will(50));
+    Conn::ask(&broker, &will(2)).refused(&[0x97]);
+    first.disconnect();
+    let (_third, _) = Conn::connect_to(&broker, &will(100));
+
+    let (mut one, _) = Conn::connect_to(&broker, &connect());
+    let (mut other, _) = Conn::connect_to(&broker, &connect());
+    let filter = |name: &str, bytes: usize| format!("{name:-<bytes$}");
+    assert_eq!(one.subscribe(&filter("a", 20), 0), 0);
+    assert_eq!(one.subscribe("b", 0), 0x97);
+    assert_eq!(one.subscribe(&filter("a", 20), 1), 1, "it is there already");
+    assert_eq!(other.subscribe(&filter("c", 11), 0), 0x97);
+    assert_eq!(other.subscribe(&filter("c", 10), 0), 0);
+    one.disconnect();
+    // What a session leaves is cleared away in pieces.
+    let granted = (0..1000).any(|_| other.subscribe(&filter("d", 10), 0) == 0);
+    assert!(granted);
+}
+
+/// A session whose queue is full holds nobody up who writes what it may not read, whatever it has
+/// subscribed to.
+#[test]
+fn a_full_queue_does_not_stop_writers_of_what_it_may_not_read() {
+    let mut rights = tempfile::NamedTempFile::new().expect("a file");
+    let lines = b"topic readwrite dev/#\ntopic write plant/#\n";
+    std::io::Write::write_all(&mut rights, lines).expect("the rights");
+    let config = format!(
+        "[limits]\nmax_queued_messages = 5\n[auth]\nacl_file = {:?}\n",
+        rights.path()
+    );
+    let Some(broker) = Broker::with_config(&config) else {
+        return;
+    };
+    let (mut stale, _) = Conn::connect_to(&broker, &connect().lasting(300));
+    stale.subscribe("#", 1);
+    stale.subscribe("dev/#", 1);
+    drop(stale);
+    let (mut writer, _) = Conn::connect_to(&broker, &connect());
+    let mut write = |topic: &str| {
+        writer.send(Publish::new(V5, topic, "p").qos(1, 1).encode());
+        writer.ack(first::PUBACK, 1).code
+    };
+    assert!((0..100).any(|_| write("dev/1") == 0x97));
+    for _ in 0..10 {
+        let code = write("plant/1");
+        assert!(code < 0x80, "{code:#x}");
+    }
+}
+
 /// [MQTT-3.2.2-9] [MQTT-3.2.2-10] [MQTT-3.2.2-11] [MQTT-3.2.2-12] A server
 /// limited to QoS 0 or 1 says so, accepts any QoS in SUBSCRIBE, and refuses a
 /// PUBLISH or a will above it with 0x9B.

@@ -845,6 +845,7 @@ fn settings(rng: &mut Rng) -> Settings {
             ..defaults.star
         },
         max_flows: *rng.pick(&[6, 100]),
+        max_user_load: *rng.pick(&[20, 100]),
         max_hosts: *rng.pick(&[4, 100]),
         ..defaults
     }
@@ -862,6 +863,7 @@ fn world(office: &Shared, rng: &mut Rng, refuse: bool, shards: u16) -> World {
             refuse,
             policing: *rng.pick(&policing),
             max_flows_per_session: PER_SESSION,
+            absent_after: Nanos::from_secs(3600),
             conditions: Default::default(),
         }),
         ..Config::default()

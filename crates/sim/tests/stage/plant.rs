@@ -83,6 +83,7 @@ impl Plant {
                 refuse: false,
                 policing: *rng.pick(&[Policing::Drop, Policing::Demote]),
                 max_flows_per_session: 1,
+                absent_after: Nanos::from_secs(3600),
                 conditions: Default::default(),
             }),
             lanes: LaneLimits {
