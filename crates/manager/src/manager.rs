@@ -15,7 +15,7 @@ use std::sync::Arc;
 use punctual_analysis::Reason;
 use punctual_model::network::{Flow, NetworkError};
 use punctual_model::wire::{Carriage, Transport};
-use punctual_model::{Answer, Conditions, Grant, Requirements, Status};
+use punctual_model::{Answer, Conditions, Grant, Requirements, Status, implied_deadline};
 
 use crate::demand::{Demand, Sizes};
 use crate::gate::{Gate, Refused};
@@ -249,6 +249,53 @@ struct Record {
     local: Arc<[Arc<str>]>,
     /// Made over the API, not by the client.
     fixed: bool,
+}
+
+/// What a flow needs of the broker.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    /// Bits per second on the wire.
+    bandwidth: u64,
+    /// Time of a thread for one message, ns.
+    cost_ns: u64,
+    /// Least time between two messages, ns; not 0.
+    period_ns: u64,
+    /// Within so long a message comes before those that are less urgent, ns: its deadline, or a
+    /// shorter one that its stated priority is meant for.
+    window_ns: u64,
+}
+
+/// Whether these needs of one user are within its share of the time of a thread, in per cent: in the
+/// long run, and within the window of each for those that are as urgent. The second keeps room for
+/// short deadlines of others: flows that seldom send delay them all the same if they send together.
+fn check_share(user: &str, needs: &mut [Need], share: u64) -> Result<(), String> {
+    // Millionths of the time.
+    let load = needs.iter().fold(0, |sum: u64, need| {
+        sum.saturating_add(need.cost_ns.saturating_mul(1_000_000) / need.period_ns)
+    });
+    if load > share * 10_000 {
+        return Err(format!(
+            "{user} may use {share} % of the broker's processor time and would use {} % \
+             (admission.max_user_load)",
+            load.div_ceil(10_000)
+        ));
+    }
+    needs.sort_unstable_by_key(|need| need.window_ns);
+    let mut together = 0_u64;
+    for need in needs {
+        together = together.saturating_add(need.cost_ns);
+        let window = need.window_ns;
+        if together.saturating_mul(100) > window.saturating_mul(share) {
+            return Err(format!(
+                "{user} may use {share} % of the broker's processor time within {} us, and its \
+                 flows that are as urgent would use {} us if they sent together: longer deadlines or \
+                 lower priorities need less (admission.max_user_load)",
+                window / 1000,
+                together.div_ceil(1000)
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What is asked for with a flow. A rejected one is kept, to be looked at again
@@ -817,8 +864,11 @@ impl Manager {
         }
         let draft = self.draft(name, &demand, true)?;
         let receivers = draft.receivers.len() + draft.local.len();
-        let load = self.load(receivers, &demand);
-        self.check_quota(name, (draft.bandwidth(&demand), load), request.quota)?;
+        let need = Need {
+            bandwidth: draft.bandwidth(&demand),
+            ..self.need(receivers, &demand, &request.requirements)
+        };
+        self.check_quota(name, need, request.quota)?;
         // Without what receivers ask for beyond the publisher.
         let plain = match draft.flow.deadline < demand.deadline_ns {
             true => Some(self.draft(name, &demand, false)?),
@@ -918,22 +968,22 @@ impl Manager {
         }
     }
 
-    /// What a flow to so many receivers needs of the time of the broker's thread, in millionths.
-    fn load(&self, receivers: usize, demand: &Demand) -> u64 {
+    /// What a flow to so many receivers needs, but for its bandwidth.
+    fn need(&self, receivers: usize, demand: &Demand, stated: &Requirements) -> Need {
         let service = self.settings.service;
         let copies = service.send_ns.saturating_mul(receivers as u64);
-        let cost = service.receive_ns.saturating_add(copies);
-        cost.saturating_mul(1_000_000) / demand.period_ns.max(1)
+        let implied = stated.priority.map_or(u64::MAX, implied_deadline);
+        Need {
+            bandwidth: 0,
+            cost_ns: service.receive_ns.saturating_add(copies),
+            period_ns: demand.period_ns.max(1),
+            window_ns: demand.deadline_ns.min(implied),
+        }
     }
 
     /// Whether the owner of a flow may have it beside its others. Without rights of its own it has
     /// the share of any other, so that nobody takes what there is for all.
-    fn check_quota(
-        &self,
-        asking: &Name,
-        (bandwidth, load): (u64, u64),
-        quota: Quota,
-    ) -> Result<(), String> {
+    fn check_quota(&self, asking: &Name, need: Need, quota: Quota) -> Result<(), String> {
         let has_share = quota == Quota::default();
         let quota = Quota {
             max_flows: quota.max_flows.or(Some(self.settings.max_user_flows)),
@@ -944,24 +994,24 @@ impl Manager {
             Some(known.client.user.clone().unwrap_or_else(|| client.into()))
         };
         let own = owner(&asking.client);
-        let (mut flows, mut sum, mut needed) = (1_u64, bandwidth, load);
+        let mut needs = vec![need];
         for (other, record) in &self.flows {
             if *other != asking.id && owner(&record.client) == own {
-                flows += 1;
-                sum = sum.saturating_add(record.bandwidth);
                 let receivers = record.receivers.len() + record.local.len();
-                needed = needed.saturating_add(self.load(receivers, &record.demand));
+                needs.push(Need {
+                    bandwidth: record.bandwidth,
+                    ..self.need(receivers, &record.demand, &record.requirements)
+                });
             }
         }
         let name = own.unwrap_or_default();
-        quota.check(&name, flows, sum)?;
-        let most = u64::from(self.settings.max_user_load);
-        if has_share && needed > most * 10_000 {
-            return Err(format!(
-                "{name} may use {most} % of the broker's processor time and would use {} % \
-                 (admission.max_user_load)",
-                needed.div_ceil(10_000)
-            ));
+        let bandwidth = needs
+            .iter()
+            .fold(0, |sum: u64, need| sum.saturating_add(need.bandwidth));
+        quota.check(&name, needs.len() as u64, bandwidth)?;
+        let share = u64::from(self.settings.max_user_load);
+        if has_share && share < 100 {
+            check_share(&name, &mut needs, share)?;
         }
         Ok(())
     }

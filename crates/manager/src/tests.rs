@@ -480,6 +480,45 @@ fn nobody_has_all_of_the_processor() {
     check(&manager);
 }
 
+/// Flows that seldom send need little of the processor in the long run. Sent together, they delay what
+/// is no more urgent, so how many a client has depends on how urgent they are, too.
+#[test]
+fn nobody_has_all_of_the_time_before_a_short_deadline() {
+    for (hoarded, word, most) in [
+        // 100 us each: half of the millisecond that the priority is meant for.
+        ("deadline=1s, period=100ms, rt-priority=7", "1000 us", 5),
+        // As urgent as the others.
+        ("deadline=5ms, period=100ms", "5000 us", 25),
+    ] {
+        let mut manager = Manager::new(settings()).unwrap();
+        let hog = client("hog", 1);
+        let why = (0..1000).find_map(|n| {
+            let decision = manager.publish(&hog, publication(&format!("f/{n}"), hoarded));
+            (status(&decision) != Status::Admitted).then_some(decision.answer.reason)
+        });
+        let why = why.flatten().unwrap();
+        assert!(
+            why.contains("admission.max_user_load") && why.contains(word),
+            "{why}"
+        );
+        assert_eq!(manager.len(), most, "{hoarded}");
+        // What is less urgent has room beside them, and so have others.
+        for (who, asked) in [
+            (&hog, "deadline=1s, period=1s"),
+            (&client("p", 2), "deadline=5ms, period=10ms"),
+        ] {
+            let decision = manager.publish(who, publication("t", asked));
+            assert_eq!(
+                status(&decision),
+                Status::Admitted,
+                "{:?}",
+                decision.answer.reason
+            );
+        }
+        check(&manager);
+    }
+}
+
 #[test]
 fn what_if_changes_nothing() {
     let mut manager = Manager::new(settings()).unwrap();

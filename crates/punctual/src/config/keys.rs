@@ -773,8 +773,10 @@ section! {
         max_flows_per_user: u32 = 1_000, in 1 => 1_000_000, since "0.1", Restart;
         /// Per cent of the time of a thread that admitted flows of all clients of one
         /// user, or of one client without user name, may need, so that nobody has all
-        /// of it. A user with max-flows or max-bandwidth in an rt line of the ACL file
-        /// has what that says instead.
+        /// of it: in the long run, and within the deadline of each flow (or a shorter one
+        /// that its rt-priority is meant for) for those that are as urgent. With 100 there
+        /// is no such limit. A user with max-flows or max-bandwidth in an rt line of the
+        /// ACL file has what that says instead.
         max_user_load: u8 = 50, in 1 => 100, since "0.1", Restart;
         /// How long a client may be away before its flows are given up. It asks for them
         /// again when it comes back and publishes.
