@@ -84,4 +84,22 @@ pub trait AccessControl: Debug + Send + Sync {
     /// The rights of a client by user name and client identifier; `None` for
     /// all rights.
     fn permissions(&self, user: Option<&str>, client_id: &str) -> Option<Arc<dyn Permissions>>;
+    /// The same for a client that has come by that listener; `None` if that is not known any more.
+    fn permissions_at(
+        &self,
+        _listener: Option<u16>,
+        user: Option<&str>,
+        client_id: &str,
+    ) -> Option<Arc<dyn Permissions>> {
+        self.permissions(user, client_id)
+    }
+    /// What a client may do by one listener or another; `None` for everything. It is asked for what
+    /// such a client did when it is not known any more by which it came.
+    fn permissions_anywhere(
+        &self,
+        user: Option<&str>,
+        client_id: &str,
+    ) -> Option<Arc<dyn Permissions>> {
+        self.permissions(user, client_id)
+    }
 }

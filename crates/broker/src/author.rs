@@ -14,6 +14,8 @@ const RIGHTS: u64 = 16;
 pub(crate) struct Author {
     pub(crate) user: Option<Arc<str>>,
     pub(crate) client_id: Arc<str>,
+    /// The listener that it came by; not stored, since listeners are others after a restart.
+    pub(crate) listener: Option<u16>,
 }
 
 impl Author {
@@ -39,6 +41,7 @@ impl Author {
         Some(Self {
             user,
             client_id: std::str::from_utf8(client_id).ok()?.into(),
+            listener: None,
         })
     }
 }
@@ -69,7 +72,11 @@ impl AuthorRights {
     ) -> bool {
         let is_known = |(known, _): &Known| Arc::ptr_eq(known, author);
         if !self.last.as_ref().is_some_and(is_known) {
-            let permissions = directory.permissions(author.user.as_deref(), &author.client_id);
+            let user = author.user.as_deref();
+            let permissions = match author.listener {
+                None => directory.permissions_anywhere(user, &author.client_id),
+                listener => directory.permissions(listener, user, &author.client_id),
+            };
             budget.spend(if permissions.is_some() { RIGHTS } else { 1 });
             self.last = Some((author.clone(), permissions));
         }
@@ -89,6 +96,7 @@ mod tests {
             let author = Author {
                 user: user.map(Into::into),
                 client_id: client_id.into(),
+                listener: None,
             };
             let mut bytes = Vec::new();
             author.put(&mut bytes);

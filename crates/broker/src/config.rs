@@ -50,6 +50,8 @@ pub struct Config {
     /// Whether the shell checks user names and passwords. If not, who may be
     /// anonymous may also say any name.
     pub check_passwords: bool,
+    /// The same by the number of the listener, where it is not the same for all.
+    pub check_passwords_at: Vec<bool>,
     /// Enhanced authentication methods that the shell's hook understands.
     pub auth_methods: Vec<String>,
     /// How messages are ordered by urgency.
@@ -198,6 +200,14 @@ impl Default for Limits {
     }
 }
 
+impl Config {
+    /// Whether the shell checks user names and passwords of who comes by that listener.
+    pub(crate) fn checks_passwords(&self, listener: u16) -> bool {
+        let own = self.check_passwords_at.get(usize::from(listener));
+        own.copied().unwrap_or(self.check_passwords)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -218,6 +228,7 @@ impl Default for Config {
             client_ids: ClientIds::default(),
             response_information: None,
             check_passwords: false,
+            check_passwords_at: Vec::new(),
             auth_methods: Vec::new(),
             discipline: Discipline::default(),
             shares: Shares::default(),

@@ -75,7 +75,7 @@ impl SessionHandle {
     /// Whether messages on a topic may be delivered to it.
     #[inline]
     pub(crate) fn may_receive(&self, topic: &[u8]) -> bool {
-        !self.restricted.load(Ordering::Acquire) || self.is_permitted(topic)
+        !self.is_restricted() || self.is_permitted(topic)
     }
 
     fn is_permitted(&self, topic: &[u8]) -> bool {
@@ -161,6 +161,11 @@ impl SessionHandle {
     /// been removed yet.
     pub(crate) fn end(&self) {
         self.set_permissions(Some(Arc::new(Ended)));
+    }
+
+    /// Whether it has less than all rights.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.restricted.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_permissions(&self, permissions: Option<Arc<dyn Permissions>>) {
@@ -446,14 +451,27 @@ impl Directory {
         self.generations.bump_all();
     }
 
+    /// The rights of a client, by the listener that it came by last.
     pub(crate) fn permissions(
+        &self,
+        listener: Option<u16>,
+        user: Option<&str>,
+        client_id: &str,
+    ) -> Option<Arc<dyn Permissions>> {
+        read(&self.access)
+            .as_ref()
+            .and_then(|access| access.permissions_at(listener, user, client_id))
+    }
+
+    /// See [`AccessControl::permissions_anywhere`].
+    pub(crate) fn permissions_anywhere(
         &self,
         user: Option<&str>,
         client_id: &str,
     ) -> Option<Arc<dyn Permissions>> {
         read(&self.access)
             .as_ref()
-            .and_then(|access| access.permissions(user, client_id))
+            .and_then(|access| access.permissions_anywhere(user, client_id))
     }
 
     /// How much there is, as of now.

@@ -1358,6 +1358,8 @@ pub(crate) struct Session {
     pub(crate) incoming: Option<Box<HashMap<u16, Received, RandomState>>>,
     pub(crate) will: Option<Box<Will>>,
     pub(crate) username: Option<Arc<str>>,
+    /// The listener that its client has come by last, since this process runs.
+    pub(crate) listener: Option<u16>,
     /// When the queue is next swept; `MAX` if it need not be.
     pub(crate) sweep_at: Nanos,
     /// Traffic classes it receives, a bit each.
@@ -1429,6 +1431,7 @@ impl Session {
         Author {
             user: self.username.clone(),
             client_id: self.handle.client_id.clone(),
+            listener: self.listener,
         }
     }
 
@@ -1473,6 +1476,7 @@ impl Session {
             incoming: None,
             will: None,
             username: None,
+            listener: None,
             sweep_at: Nanos::MAX,
             classes: crate::urgency::ALL_CLASSES,
             asked: false,

@@ -435,7 +435,7 @@ impl Hub {
         self.names.insert(&self.sessions, slot);
         let epoch = self.epoch();
         let session = self.sessions.get_mut(slot)?;
-        let permissions = directory.permissions(restored.user.as_deref(), client_id);
+        let permissions = directory.permissions(None, restored.user.as_deref(), client_id);
         session.handle.set_permissions(permissions);
         session.handle.set_durable(durable);
         session.durable = durable;

@@ -214,6 +214,7 @@ mod tests {
             let author = Author {
                 user: none.then(|| "someone".into()),
                 client_id: "c".into(),
+                listener: None,
             };
             let named = stored.named(name);
             prop_assert_eq!(StoredStamp::author(named.bytes()), None);

@@ -398,7 +398,8 @@ impl Shard {
             wish.session_expiry = u32::MAX;
         }
         if is_link && !dialled {
-            let is_proven = auth.is_some() || config.check_passwords && username.is_some();
+            let is_proven =
+                auth.is_some() || config.checks_passwords(listener) && username.is_some();
             neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
         }
 
@@ -488,7 +489,9 @@ impl Shard {
         let hub = &mut self.hub;
         let permissions = match is_link {
             true => None,
-            false => hub.directory.permissions(username.as_deref(), &client_id),
+            false => hub
+                .directory
+                .permissions(Some(listener), username.as_deref(), &client_id),
         };
         if let (Some(will), Some(permissions)) = (&connect.will, &permissions) {
             let stated = urgency::stated(will.properties).unwrap_or_default();
@@ -527,8 +530,10 @@ impl Shard {
         session.expiry = wish.session_expiry;
         session.sweep_at = Nanos::MAX;
         session.classes = wish.classes;
-        let rights_changed = session.username != username || permissions.is_some();
+        let rights_changed =
+            session.username != username || permissions.is_some() || session.handle.is_restricted();
         session.username = username.clone();
+        session.listener = Some(listener);
         session.handle.set_permissions(permissions.clone());
         session.handle.connected.store(true, Ordering::Release);
         let (number, unheard) = (session.handle.number, session.unheard);
@@ -711,7 +716,9 @@ fn authentication(
     if conn.meta.identity.is_some() {
         return Ok(None);
     }
-    if config.check_passwords && (connect.username.is_some() || connect.password.is_some()) {
+    if config.checks_passwords(conn.meta.listener)
+        && (connect.username.is_some() || connect.password.is_some())
+    {
         return Ok(Some(request(conn, None)));
     }
     if conn.meta.allow_anonymous {

@@ -1226,9 +1226,11 @@ impl Shard {
         // A neighbour broker has all rights.
         let permissions = match session.handle.link {
             true => None,
-            false => hub
-                .directory
-                .permissions(session.username.as_deref(), &session.handle.client_id),
+            false => hub.directory.permissions(
+                session.listener,
+                session.username.as_deref(),
+                &session.handle.client_id,
+            ),
         };
         session.handle.set_permissions(permissions.clone());
         if let Some((_, conn)) = conn {

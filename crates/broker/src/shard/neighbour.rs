@@ -43,14 +43,13 @@ pub(super) fn admit(
     }
     let peer = links::peer_of(connect.client_id).unwrap_or_default();
     let has_secret = presents_secret(connect);
-    let identity = hub
-        .conns
-        .get(id.slot)
-        .and_then(|conn| conn.meta.identity.as_ref());
+    let meta = hub.conns.get(id.slot).map(|conn| &conn.meta);
+    let identity = meta.and_then(|meta| meta.identity.as_ref());
+    let listener = meta.map(|meta| meta.listener);
     let is_permitted = (identity.is_some() || is_proven && !has_secret)
         && hub
             .directory
-            .permissions(username, connect.client_id)
+            .permissions(listener, username, connect.client_id)
             .is_some_and(|permissions| permissions.may_be_broker(peer));
     let newcomer = Newcomer {
         peer,

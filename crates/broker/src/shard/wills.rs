@@ -258,7 +258,8 @@ impl Hub {
     fn permissions_of(&self, session: u32) -> Option<Arc<dyn Permissions>> {
         let session = self.sessions.get(session)?;
         let (user, client_id) = (session.username.as_deref(), &session.handle.client_id);
-        self.directory.permissions(user, client_id)
+        self.directory
+            .permissions(session.listener, user, client_id)
     }
 }
 

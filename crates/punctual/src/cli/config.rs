@@ -17,7 +17,8 @@ pub(super) enum Command {
     Default(Default),
     /// Translate a mosquitto.conf to TOML, on standard output. Lines that have
     /// no counterpart are listed with the reason on standard error, and at the
-    /// end of the output.
+    /// end of the output. Exits with code 1 if one of them keeps clients out, or
+    /// from topics.
     Import(Mosquitto),
     /// Print the values that are in force with a file and the environment.
     Show(OptionalFile),
@@ -70,7 +71,18 @@ pub(super) fn run(command: Command) -> Result<(), Failure> {
             for note in &imported.notes {
                 complain(note);
             }
-            print(&imported.toml)
+            print(&imported.toml)?;
+            let lost = imported.notes.iter().filter(|it| it.is_lost_protection());
+            let lost: Vec<String> = lost.map(|note| format!("\n  {note}")).collect();
+            match lost.is_empty() {
+                true => Ok(()),
+                false => Err(format!(
+                    "what keeps clients out, or from topics, was not taken over:{}\n\
+                     replace it before you use the output",
+                    lost.concat()
+                )
+                .into()),
+            }
         }
         Command::Show(OptionalFile { file }) => {
             let config = Config::load(file.as_deref(), serve::variables(), &none)?;

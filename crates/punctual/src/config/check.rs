@@ -1,7 +1,7 @@
 //! Whether the files that a configuration names can be used.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use punctual_auth::{Acl, FileError, PasswordFile, Secret};
@@ -9,6 +9,7 @@ use punctual_net::tls::TlsAcceptor;
 
 use super::document::Origin;
 use super::durability::DurableRule;
+use super::keys::Brokers;
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
 use super::secrecy::exposure;
@@ -58,38 +59,24 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
             hidden("store.rules", rule.to_string(), first.to_string());
         }
     }
-    if let Some(path) = &config.auth.password_file
-        && let Some(text) = text_of(path, "auth.password_file", &mut problems)
-        && let Err(errors) = PasswordFile::parse(&text)
-    {
-        let errors = errors.into_iter();
-        errors.for_each(|error| problems.push(in_line(path, error)));
-    }
-    if let Some(path) = &config.auth.acl_file
-        && let Some(text) = text_of(path, "auth.acl_file", &mut problems)
-    {
-        match Acl::parse(&text) {
-            Ok(acl) => {
-                if !acl.has_brokers()
-                    && config.admits_brokers()
-                    && config.mesh.secret_file.is_none()
-                {
-                    warnings.push(unusable(
-                        path,
-                        "auth.acl_file",
-                        "no user has a line `broker`: no broker of the mesh can connect here"
-                            .into(),
-                        "add one below the name of each broker's user, or set mesh.secret_file",
-                    ));
-                }
-                let found = acl.warnings().iter().cloned();
-                warnings.extend(found.map(|error| in_line(path, error)));
-            }
-            Err(errors) => {
-                let errors = errors.into_iter();
-                errors.for_each(|error| problems.push(in_line(path, error)));
-            }
-        }
+    let auth = &config.auth;
+    let needs_right = config.mesh.enabled && config.mesh.secret_file.is_none();
+    let admits = |listener: &Listener| needs_right && listener.brokers != Brokers::Deny;
+    let mut common = config.listeners.iter().filter(|it| it.acl_file.is_none());
+    let files = Files {
+        passwords: &auth.password_file,
+        acl: &auth.acl_file,
+        for_brokers: common.any(admits),
+    };
+    check_auth("auth", &files, &mut problems, &mut warnings);
+    for (i, listener) in config.listeners.iter().enumerate() {
+        let files = Files {
+            passwords: &listener.password_file,
+            acl: &listener.acl_file,
+            for_brokers: admits(listener),
+        };
+        let section = format!("listener.{i}");
+        check_auth(&section, &files, &mut problems, &mut warnings);
     }
     check_mesh(config, &mut problems, &mut warnings);
     if let Some(path) = &config.server.data
@@ -142,6 +129,53 @@ fn check_mesh(config: &Config, problems: &mut Problems, warnings: &mut Vec<Probl
             neighbour.target()
         ),
     }));
+}
+
+/// What a section says about who clients are, and what they may do.
+struct Files<'a> {
+    passwords: &'a Option<PathBuf>,
+    acl: &'a Option<PathBuf>,
+    /// Whether brokers may connect by a right that they have here, and by nothing else.
+    for_brokers: bool,
+}
+
+/// Reads the password and ACL files that a section names.
+fn check_auth(
+    section: &str,
+    files: &Files<'_>,
+    problems: &mut Problems,
+    warnings: &mut Vec<Problem>,
+) {
+    if let Some(path) = files.passwords
+        && let Some(text) = text_of(path, &format!("{section}.password_file"), problems)
+        && let Err(errors) = PasswordFile::parse(&text)
+    {
+        let errors = errors.into_iter();
+        errors.for_each(|error| problems.push(in_line(path, error)));
+    }
+    if let Some(path) = files.acl
+        && let Some(text) = text_of(path, &format!("{section}.acl_file"), problems)
+    {
+        match Acl::parse(&text) {
+            Ok(acl) => {
+                if !acl.has_brokers() && files.for_brokers {
+                    warnings.push(unusable(
+                        path,
+                        &format!("{section}.acl_file"),
+                        "no user has a line `broker`: no broker of the mesh can connect here"
+                            .into(),
+                        "add one below the name of each broker's user, or set mesh.secret_file",
+                    ));
+                }
+                let found = acl.warnings().iter().cloned();
+                warnings.extend(found.map(|error| in_line(path, error)));
+            }
+            Err(errors) => {
+                let errors = errors.into_iter();
+                errors.for_each(|error| problems.push(in_line(path, error)));
+            }
+        }
+    }
 }
 
 /// Loads certificates and keys as the server does.

@@ -38,6 +38,16 @@ pub(crate) struct Note {
     /// The line, where it can be repeated.
     line: String,
     reason: String,
+    /// Whether something that keeps clients out, or from topics, is lost with it.
+    lost: bool,
+}
+
+impl Note {
+    /// Whether something that keeps clients out, or from topics, is lost: the configuration is not
+    /// to be used before that has been replaced.
+    pub(crate) fn is_lost_protection(&self) -> bool {
+        self.lost
+    }
 }
 
 impl fmt::Display for Note {
@@ -71,6 +81,22 @@ struct Importer {
     log_level: Option<(usize, Origin)>,
 }
 
+/// What a problem is about.
+enum Place<'a> {
+    /// The listener of that number.
+    Listener(usize),
+    Key(&'a str, &'a str),
+}
+
+fn place_of(name: &str) -> Place<'_> {
+    let (section, key) = name.split_once('.').unwrap_or((name, ""));
+    let number = key.split('.').next().and_then(|number| number.parse().ok());
+    match number {
+        Some(number) if section == Listener::NAME => Place::Listener(number),
+        _ => Place::Key(section, key),
+    }
+}
+
 /// Levels of the log, and what Mosquitto calls the types of each.
 const LEVELS: [(&str, &[&str]); 4] = [
     ("error", &["error", "none"]),
@@ -96,11 +122,17 @@ impl Importer {
                 Ok(value) => self.set(section, key, value, line.origin),
                 Err(reason) => self.note(&line, reason),
             },
-            Some(Meaning::Listener(key, convert)) => match convert(&line.value) {
-                Ok(value) => self.listeners.set(key, value, line.origin),
-                Err(reason) => self.note(&line, reason),
-            },
-            Some(Meaning::None(reason)) => self.note(&line, reason.into()),
+            Some(Meaning::Listener(key, convert)) => {
+                self.listeners.restricted(&line);
+                match convert(&line.value) {
+                    Ok(value) => self.listeners.set(key, value, line.origin),
+                    Err(reason) => self.note(&line, reason),
+                }
+            }
+            Some(Meaning::None(reason)) => {
+                self.listeners.restricted(&line);
+                self.note(&line, reason.into());
+            }
             Some(Meaning::Secret(reason)) => {
                 let value = "...".into();
                 self.note(&Line { value, ..line }, reason.into());
@@ -136,7 +168,11 @@ impl Importer {
                     "acl_file" => "acl_file",
                     _ => "password_file",
                 };
-                self.auth_file(key, options::text(value)?, origin())?;
+                let file = options::text(value)?;
+                match self.per_listener {
+                    true => self.listeners.set(key, file, origin()),
+                    false => self.set("auth", key, file, origin()),
+                }
             }
             "max_inflight_messages" => {
                 let number = match value {
@@ -188,23 +224,6 @@ impl Importer {
         Ok(())
     }
 
-    /// Passwords and rights: one file each, whatever the number of listeners.
-    fn auth_file(&mut self, key: &str, path: Scalar, origin: Origin) -> Result<(), String> {
-        let known = match self.table.get("auth").map(|node| &node.content) {
-            Some(Content::Table(auth)) => auth.get(key),
-            _ => None,
-        };
-        match known.map(|node| &node.content) {
-            Some(Content::Scalar(first)) if *first != path && self.per_listener => Err(format!(
-                "all listeners share one auth.{key}; join this file and {first} in one"
-            )),
-            _ => {
-                self.set("auth", key, path, origin);
-                Ok(())
-            }
-        }
-    }
-
     /// An option of a listener that is one of all listeners here.
     fn of_all_listeners(&mut self, key: (&str, &str), line: &Line) -> Result<(), String> {
         let (section, key) = key;
@@ -227,32 +246,95 @@ impl Importer {
             let (level, _) = LEVELS[level];
             self.set("log", "level", Scalar::Text(level.into()), origin);
         }
-        let (nodes, notes) = self.listeners.finish(path);
-        self.notes.extend(notes);
         let origin = Origin::File {
             path: path.into(),
             line: 1,
         };
+        let common = self.table.get("auth").map(|node| &node.content);
+        let passwords = match common {
+            Some(Content::Table(auth)) => auth.contains_key("password_file"),
+            _ => false,
+        };
+        let (mut nodes, notes) = std::mem::take(&mut self.listeners).finish(path, passwords);
+        self.notes.extend(notes);
         if nodes.is_empty() {
-            self.notes.push(Note {
-                origin: origin.clone(),
-                line: "listeners".into(),
-                reason: "none is left, so the default one is opened; write a [[listener]]".into(),
-            });
-        } else {
-            let content = Content::Tables(nodes);
-            self.table
-                .insert(Listener::NAME.into(), Node { origin, content });
+            nodes.push(self.local_listener(&origin));
         }
-
-        let mut reader = Reader::default();
-        let config = Config::read(self.table, &mut reader);
-        validate::validate(&config, &mut reader);
-        let refused = reader.problems.iter().map(note_of);
-        self.notes.extend(refused);
+        // What is not right by itself or beside the rest is left out: a listener as a whole, since
+        // its other values may say who is kept out.
+        let (config, reader) = loop {
+            let mut table = self.table.clone();
+            let (place, content) = (origin.clone(), Content::Tables(nodes.clone()));
+            let listeners = Node {
+                origin: place,
+                content,
+            };
+            table.insert(Listener::NAME.into(), listeners);
+            let mut reader = Reader::default();
+            let config = Config::read(table, &mut reader);
+            validate::validate(&config, &mut reader);
+            if reader.problems.is_empty() {
+                break (config, reader);
+            }
+            let mut left_out = Vec::new();
+            let mut changed = false;
+            for problem in reader.problems.iter() {
+                let mut note = note_of(problem);
+                match place_of(&problem.key) {
+                    Place::Listener(at) => {
+                        left_out.push(at);
+                        note.lost = true;
+                        note.reason.push_str("; its listener is left out");
+                    }
+                    Place::Key(section, key) => {
+                        changed |= self.leave_out(section, key);
+                        note.lost |= section == "auth";
+                    }
+                }
+                self.notes.push(note);
+            }
+            let mut at = 0..;
+            nodes.retain(|_| at.next().is_none_or(|at| !left_out.contains(&at)));
+            if left_out.is_empty() && !changed {
+                break (config, reader);
+            }
+            if nodes.is_empty() {
+                nodes.push(self.local_listener(&origin));
+            }
+        };
         Imported {
             toml: toml(path, &config, &reader, &self.notes),
             notes: self.notes,
+        }
+    }
+
+    /// Leaves out a value that is not right, or the values beside which it is not. False if there
+    /// are none.
+    fn leave_out(&mut self, section: &str, key: &str) -> bool {
+        let node = self.table.get_mut(section);
+        let key_is_gone = match node.map(|node| &mut node.content) {
+            Some(Content::Table(keys)) => keys.remove(key).is_some(),
+            _ => false,
+        };
+        key_is_gone || self.table.remove(section).is_some()
+    }
+
+    /// The listener where none is left: on this machine alone.
+    fn local_listener(&mut self, origin: &Origin) -> Node {
+        self.notes.push(Note {
+            origin: origin.clone(),
+            line: "listeners".into(),
+            reason: "none is left, so one for this machine alone is opened; write a [[listener]]"
+                .into(),
+            lost: false,
+        });
+        let address = Node {
+            origin: origin.clone(),
+            content: Content::Scalar(Scalar::Text("tcp://localhost:1883".into())),
+        };
+        Node {
+            origin: origin.clone(),
+            content: Content::Table(Table::from([("address".to_owned(), address)])),
         }
     }
 
@@ -294,6 +376,7 @@ fn note(line: &Line, reason: String) -> Note {
         origin: line.origin.clone(),
         line: format!("{} {}", line.option, line.value).trim_end().into(),
         reason,
+        lost: options::protects(&line.option),
     }
 }
 
@@ -313,6 +396,7 @@ fn note_of(problem: &Problem) -> Note {
             None => key.clone(),
         },
         reason: format!("{what}; {remedy}"),
+        lost: false,
     }
 }
 

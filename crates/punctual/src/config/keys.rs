@@ -265,6 +265,15 @@ section! {
         /// With mesh.enabled: whether brokers may connect here. "allow": brokers and
         /// clients. "only": brokers, and no clients. "deny": clients only.
         brokers: Brokers = Brokers::Allow, since "0.5", Reload;
+        /// User names and password hashes of the clients of this listener, instead of
+        /// those in auth.password_file.
+        password_file: Option<PathBuf> = None, example "\"/etc/punctual/guests\"",
+            since "0.1", Reload;
+        /// Rights of the clients of this listener, instead of those in auth.acl_file. A
+        /// session whose client has not come back since the broker was started has
+        /// no more than all of these files allow.
+        acl_file: Option<PathBuf> = None, example "\"/etc/punctual/guests.acl\"",
+            since "0.1", Reload;
         /// What happens to messages of clients of this listener whose requirement
         /// is rejected, if not what admission.rejected says. Rights of their users
         /// (rejected= in rt lines of auth.acl_file) come before it.
@@ -946,6 +955,20 @@ section! {
 }
 
 impl Listener {
+    /// The files that hold for its clients.
+    pub(crate) fn files(&self, auth: &Auth) -> Auth {
+        let mut files = auth.clone();
+        for (all, own) in [
+            (&mut files.password_file, &self.password_file),
+            (&mut files.acl_file, &self.acl_file),
+        ] {
+            if own.is_some() {
+                all.clone_from(own);
+            }
+        }
+        files
+    }
+
     /// Whether messages whose requirement is rejected are refused here, if that
     /// is stated.
     pub(crate) fn refuses(&self) -> Option<bool> {
@@ -955,7 +978,7 @@ impl Listener {
     /// Who may connect here without a user name, with "auto" resolved: never
     /// [`Anonymous::Auto`].
     pub(crate) fn anonymous(&self, auth: &Auth) -> Anonymous {
-        match (self.allow_anonymous, &auth.password_file) {
+        match (self.allow_anonymous, self.files(auth).password_file) {
             (Anonymous::Auto, Some(_)) => Anonymous::Nobody,
             (Anonymous::Auto, None) => Anonymous::Loopback,
             (who, _) => who,

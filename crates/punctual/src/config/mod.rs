@@ -191,6 +191,19 @@ impl Config {
         config
     }
 
+    /// The listeners of this one with what `new` says of them; one that it has no more stays as it
+    /// was.
+    pub(crate) fn opened(&self, new: &Self) -> Vec<Listener> {
+        let mut rest: Vec<&Listener> = new.listeners.iter().collect();
+        let opened = self.listeners.iter().map(|opened| {
+            let same = rest.iter().position(|it| it.address == opened.address);
+            let mut listener = same.map_or(opened, |at| rest.remove(at)).clone();
+            listener.keep_fixed(opened);
+            listener
+        });
+        opened.collect()
+    }
+
     /// Every key: its full name, when a change takes effect, its value.
     fn entries(&self) -> Vec<(String, Effect, Option<String>)> {
         fn of<S: Section>(section: &S, path: &str) -> Vec<(String, Effect, Option<String>)> {

@@ -253,9 +253,23 @@ fn it_has_to_be_said_who_may_be_a_broker() {
         "secret_file = \"secret\"\n",
         "[auth]\nacl_file = \"acl\"\npassword_file = \"users\"\n",
         "[[listener]]\nbrokers = \"deny\"\n",
+        "[[listener]]\nacl_file = \"acl\"\npassword_file = \"users\"\n",
+        "[[listener]]\nacl_file = \"acl\"\n[auth]\npassword_file = \"users\"\n",
     ] {
         assert!(load(&format!("{mesh}{good}")).is_ok(), "{good}");
     }
+    // Names that one listener proves are no proof at another, and a closed one says nothing.
+    let apart = "[[listener]]\nacl_file = \"acl\"\naddress = \"tcp://*:1\"\n\
+         [[listener]]\npassword_file = \"users\"\naddress = \"tcp://*:2\"\n";
+    let found = problems(&format!("{mesh}{apart}"));
+    assert!(
+        found[0].contains("nothing proves who a user is"),
+        "{found:?}"
+    );
+    let closed = "[[listener]]\naddress = \"tcp://*:1\"\n[[listener]]\nbrokers = \"deny\"\n\
+         acl_file = \"acl\"\npassword_file = \"users\"\naddress = \"tcp://*:2\"\n";
+    let found = problems(&format!("{mesh}{closed}"));
+    assert!(found[0].contains("nothing says which brokers"), "{found:?}");
     let only = "[[listener]]\nbrokers = \"only\"\nallow_anonymous = false\n";
     assert!(problems(only)[0].contains("mesh.enabled = true"));
     let good = format!("{mesh}secret_file = \"secret\"\n{only}");
@@ -541,4 +555,21 @@ fn what_needs_a_restart_does_not_change_before_it() {
     // Nothing else is pending, whatever is changed.
     assert_eq!(before.restart_needed(&in_effect), [""; 0]);
     assert_eq!(new.reloaded(&new), new);
+}
+
+/// Listeners have the order in which they were opened, and what the new configuration says of them.
+#[test]
+fn listeners_stay_in_the_order_in_which_they_were_opened() {
+    let listener = |port: u8, more: &str| {
+        format!("[[listener]]\naddress = \"tcp://127.0.0.1:{port}\"\n{more}")
+    };
+    let before = listener(1, "") + &listener(2, "password_file = \"old\"\n") + &listener(3, "");
+    let new = listener(3, "password_file = \"new\"\ndurability = \"sync\"\n") + &listener(1, "");
+    let opened = load(&before).unwrap().opened(&load(&new).unwrap());
+    let ports = opened.iter().map(|it| it.address.port);
+    assert_eq!(ports.collect::<Vec<_>>(), [1, 2, 3]);
+    let files = opened.iter().map(|it| it.password_file.as_deref());
+    let files: Vec<_> = files.map(|it| it.and_then(Path::to_str)).collect();
+    assert_eq!(files, [None, Some("old"), Some("new")]);
+    assert_eq!(opened[2].durability, None);
 }

@@ -8,7 +8,7 @@ use punctual_southbound::ovsdb::Endpoint;
 use super::Config;
 use super::address::Transport;
 use super::document::Origin;
-use super::keys::{Anonymous, Brokers, EgressPolicy, Listener};
+use super::keys::{Anonymous, Auth, Brokers, EgressPolicy, Listener};
 use super::problem::Problem;
 use super::schema::Reader;
 use super::value::{Limit, Ranged, Setting};
@@ -339,21 +339,26 @@ fn mesh(config: &Config, reader: &mut Reader) {
             "set mesh.enabled = true, or remove this key",
         );
     }
-    let mut open = config
-        .listeners
-        .iter()
-        .filter(|listener| listener.brokers != Brokers::Deny);
     if !config.admits_brokers() || keys.secret_file.is_some() {
         return;
     }
-    let auth = &config.auth;
-    let are_proven = auth.password_file.is_some() || open.any(|it| it.use_identity_as_username);
-    let what = match auth.acl_file {
+    let open = config.listeners.iter();
+    let mut with_rights = open
+        .filter(|listener| listener.brokers != Brokers::Deny)
+        .map(|listener| (listener, listener.files(&config.auth)))
+        .filter(|(_, files)| files.acl_file.is_some())
+        .peekable();
+    let what = match with_rights.peek() {
         None => "nothing says which brokers may connect here",
-        Some(_) if !are_proven => {
+        Some(_) => {
+            let is_proven = |(listener, files): (&Listener, Auth)| {
+                files.password_file.is_some() || listener.use_identity_as_username
+            };
+            if with_rights.any(is_proven) {
+                return;
+            }
             "brokers may connect here by a right of their users, and nothing proves who a user is"
         }
-        Some(_) => return,
     };
     report(
         reader,
@@ -362,7 +367,7 @@ fn mesh(config: &Config, reader: &mut Reader) {
         what,
         "give all brokers of the mesh the same mesh.secret_file (`openssl rand -hex 32 > FILE`); or \
          set auth.acl_file, with a line `broker` for each broker's user, and auth.password_file or \
-         use_identity_as_username; or write brokers = \"deny\" in every listener",
+         use_identity_as_username, or the files of one listener; or write brokers = \"deny\" in every listener",
     );
 }
 
@@ -370,7 +375,7 @@ fn mesh(config: &Config, reader: &mut Reader) {
 fn anonymous(config: &Config, listener: &Listener, path: &str, reader: &mut Reader) {
     if listener.brokers != Brokers::Only
         && listener.anonymous(&config.auth) == Anonymous::Nobody
-        && config.auth.password_file.is_none()
+        && listener.files(&config.auth).password_file.is_none()
         && !listener.use_identity_as_username
     {
         report(

@@ -104,6 +104,7 @@ impl Config {
             },
             response_information: self.mqtt.response_information.clone(),
             check_passwords: self.auth.password_file.is_some(),
+            check_passwords_at: self.check_passwords_at(),
             discipline: match self.egress.policy {
                 EgressPolicy::FixedPriority => Discipline::FixedPriority,
                 EgressPolicy::Edf => Discipline::Edf,
@@ -165,6 +166,18 @@ impl Config {
         }
     }
 
+    /// Whether passwords are checked, for each socket that is opened; nothing where that is the
+    /// same for all.
+    fn check_passwords_at(&self) -> Vec<bool> {
+        let own = self.listeners.iter().any(|it| it.password_file.is_some());
+        let listeners = self.listeners.iter().filter(|_| own);
+        let checks = listeners.flat_map(|listener| {
+            let checks = listener.files(&self.auth).password_file.is_some();
+            std::iter::repeat_n(checks, listener.sockets())
+        });
+        checks.collect()
+    }
+
     /// What survives the process, where there is a store.
     fn durability(&self) -> DurabilityPolicy {
         let own = self.listeners.iter().any(|it| it.durability.is_some());
@@ -174,8 +187,7 @@ impl Config {
             // One for each socket that is opened.
             listeners: listeners
                 .flat_map(|listener| {
-                    let sockets = listener.address.resolve().map_or(1, |all| all.len());
-                    std::iter::repeat_n(listener.durability.map(Into::into), sockets)
+                    std::iter::repeat_n(listener.durability.map(Into::into), listener.sockets())
                 })
                 .collect(),
             rules: self.store.rules.iter().map(DurableRule::rule).collect(),
@@ -379,6 +391,11 @@ impl Listener {
             send_buffer: number(self.send_buffer.0),
             idle: nanos(self.idle_timeout),
         })
+    }
+
+    /// Sockets that are opened for it.
+    pub(crate) fn sockets(&self) -> usize {
+        self.address.resolve().map_or(1, |all| all.len())
     }
 
     /// What QUIC is configured with; `None` for a listener of another kind.

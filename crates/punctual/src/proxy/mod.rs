@@ -153,7 +153,7 @@ fn proxy_config(
     let admission = broker
         .admission
         .ok_or("admission.enabled is false: the manager would have nothing to do")?;
-    let access = serve::auth::load(&config.auth)?.access;
+    let access = serve::listeners::load(config)?.access;
     Ok(punctual_proxy::Config {
         rules: broker.rules,
         access,

@@ -15,44 +15,14 @@ use punctual_codec::ReasonCode;
 use punctual_net::Authenticator;
 
 use crate::cli::Failure;
-use crate::config::Auth;
 
-/// Who checks passwords, and who knows rights.
-pub(crate) struct Loaded {
-    /// Without a password file, nobody.
-    pub(crate) passwords: Option<Arc<Passwords>>,
-    /// Without an ACL file, everybody has all.
-    pub(crate) access: Option<Arc<dyn AccessControl>>,
-}
-
-impl Loaded {
-    /// The former, for the server.
-    pub(crate) fn authenticator(&self) -> Option<Arc<dyn Authenticator>> {
-        let passwords = self.passwords.clone();
-        passwords.map(|passwords| passwords as Arc<dyn Authenticator>)
+/// Reads an ACL file.
+pub(crate) fn rights(path: &Path) -> Result<Arc<dyn AccessControl>, Failure> {
+    let acl = parse(path, Acl::parse)?;
+    for warning in acl.warnings() {
+        tracing::warn!("{}: {warning}", path.display());
     }
-}
-
-/// Reads the files that the configuration names.
-pub(crate) fn load(auth: &Auth) -> Result<Loaded, Failure> {
-    let passwords = match &auth.password_file {
-        None => None,
-        Some(path) => {
-            let file = parse(path, PasswordFile::parse)?;
-            Some(Arc::new(Passwords::new(file)?))
-        }
-    };
-    let access = match &auth.acl_file {
-        None => None,
-        Some(path) => {
-            let acl = parse(path, Acl::parse)?;
-            for warning in acl.warnings() {
-                tracing::warn!("{}: {warning}", path.display());
-            }
-            Some(Arc::new(Rights(acl)) as Arc<dyn AccessControl>)
-        }
-    };
-    Ok(Loaded { passwords, access })
+    Ok(Arc::new(Rights(acl)))
 }
 
 fn parse<T>(
@@ -70,17 +40,20 @@ fn parse<T>(
     })
 }
 
-/// The users of a password file, and by which of their passwords clients were let in.
-pub(crate) struct Passwords {
+/// The users of a password file, and which of their passwords were verified lately.
+pub(crate) struct Users {
     file: PasswordFile,
     remembered: Mutex<Remembered>,
-    /// By user; `None` once others have taken over.
-    credentials: Mutex<Option<HashMap<Box<str>, Arc<Credential>>>>,
     /// Since when `remembered` counts.
     start: Instant,
 }
 
-impl Passwords {
+impl Users {
+    /// Reads a password file.
+    pub(crate) fn load(path: &Path) -> Result<Self, Failure> {
+        Self::new(parse(path, PasswordFile::parse)?)
+    }
+
     fn new(file: PasswordFile) -> Result<Self, Failure> {
         let mut key = [0; 32];
         getrandom::fill(&mut key)
@@ -88,9 +61,26 @@ impl Passwords {
         Ok(Self {
             file,
             remembered: Mutex::new(Remembered::new(key)),
-            credentials: Mutex::new(Some(HashMap::new())),
             start: Instant::now(),
         })
+    }
+}
+
+/// The users of a listener, who may be those of others, too, and by which of their passwords clients
+/// were let in there.
+pub(crate) struct Passwords {
+    users: Arc<Users>,
+    /// By user; `None` once others have taken over.
+    credentials: Mutex<Option<HashMap<Box<str>, Arc<Credential>>>>,
+}
+
+impl Passwords {
+    /// Nobody has come in yet.
+    pub(crate) fn new(users: Arc<Users>) -> Self {
+        Self {
+            users,
+            credentials: Mutex::new(Some(HashMap::new())),
+        }
     }
 
     /// Takes over from `old`, whose file was read before. Passwords that users have no more, or never
@@ -98,7 +88,7 @@ impl Passwords {
     pub(crate) fn succeed(new: Option<&Self>, old: &Self) {
         let issued = lock(&old.credentials).take().unwrap_or_default();
         for (user, credential) in issued {
-            match new.filter(|new| new.file.agrees_with(&old.file, &user)) {
+            match new.filter(|new| new.users.file.agrees_with(&old.users.file, &user)) {
                 Some(new) => {
                     if let Some(credentials) = &mut *lock(&new.credentials) {
                         credentials.insert(user, credential);
@@ -143,17 +133,18 @@ fn said(request: &AuthRequest) -> (&str, &[u8]) {
 impl Authenticator for Passwords {
     fn recognise(&self, request: &AuthRequest) -> Option<AuthAnswer> {
         let (user, password) = said(request);
-        let remembered = lock(&self.remembered);
-        let is_known = remembered.knows(user, password, self.start.elapsed());
+        let remembered = lock(&self.users.remembered);
+        let is_known = remembered.knows(user, password, self.users.start.elapsed());
+        drop(remembered);
         is_known.then(|| self.accept(user))
     }
 
     fn authenticate(&self, request: &AuthRequest) -> AuthAnswer {
         let (user, password) = said(request);
-        match self.file.verify(user, password) {
+        match self.users.file.verify(user, password) {
             Verdict::Accepted => {
-                let now = self.start.elapsed();
-                lock(&self.remembered).remember(user, password, now);
+                let now = self.users.start.elapsed();
+                lock(&self.users.remembered).remember(user, password, now);
                 self.accept(user)
             }
             Verdict::WrongPassword | Verdict::UnknownUser => AuthAnswer::Deny {
@@ -217,14 +208,18 @@ impl Permissions for ClientRights {
 mod tests {
     use super::*;
 
-    /// The password of each user is its name.
     fn passwords(users: &[(&str, u8)]) -> Passwords {
+        Passwords::new(Arc::new(Users::new(file(users)).unwrap()))
+    }
+
+    /// The password of each user is its name.
+    fn file(users: &[(&str, u8)]) -> PasswordFile {
         let mut file = PasswordFile::default();
         for (user, salt) in users {
             let hash = punctual_auth::hash_argon2id(user.as_bytes(), [*salt; 16]);
             file.set(user, &hash).unwrap();
         }
-        Passwords::new(file).unwrap()
+        file
     }
 
     fn credential(answer: Option<AuthAnswer>) -> Option<Arc<Credential>> {
@@ -239,13 +234,14 @@ mod tests {
         let old = passwords(&[("same", 1), ("changed", 1), ("gone", 1)]);
         let issued = ["same", "changed", "gone"].map(|user| old.credential(user));
         assert!(Arc::ptr_eq(&issued[0], &old.credential("same")));
-        let mut new = passwords(&[("changed", 2)]);
-        let hash = old.file.to_string();
+        let mut new = file(&[("changed", 2)]);
+        let hash = old.users.file.to_string();
         let hash = hash
             .lines()
             .find_map(|line| line.strip_prefix("same:"))
             .unwrap();
-        new.file.set("same", hash).unwrap();
+        new.set("same", hash).unwrap();
+        let new = Passwords::new(Arc::new(Users::new(new).unwrap()));
         Passwords::succeed(Some(&new), &old);
         let revoked = issued.each_ref().map(|credential| credential.is_revoked());
         assert_eq!(revoked, [false, true, true]);
@@ -280,5 +276,17 @@ mod tests {
         let new = passwords(&[("user", 1)]);
         Passwords::succeed(Some(&new), &old);
         assert!(new.recognise(&request("user")).is_none());
+    }
+
+    /// Listeners with the same file know the same passwords, and each revokes its own.
+    #[test]
+    fn listeners_that_share_a_file_revoke_apart() {
+        let users = Arc::new(Users::new(file(&[("user", 1)])).unwrap());
+        let old = [0, 1].map(|_| Passwords::new(users.clone()));
+        let issued = old.each_ref().map(|old| old.credential("user"));
+        Passwords::succeed(Some(&Passwords::new(users)), &old[0]);
+        Passwords::succeed(Some(&passwords(&[("user", 2)])), &old[1]);
+        let revoked = issued.each_ref().map(|credential| credential.is_revoked());
+        assert_eq!(revoked, [false, true]);
     }
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod auth;
 mod events;
+pub(crate) mod listeners;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use punctual_net::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::auth::{Loaded, Passwords};
+use self::listeners::Loaded;
 use crate::admission;
 use crate::bridge;
 use crate::cli::Failure;
@@ -76,7 +77,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         move_code(config.server.huge_pages != Auto::Auto);
     }
     let (listeners, urls) = listeners(&config)?;
-    let mut loaded = auth::load(&config.auth)?;
+    let mut loaded = listeners::load(&config)?;
     let shards = config.shards();
     let http = match config.server.http {
         Switch::On(address) => Opened::open(address)?,
@@ -227,19 +228,18 @@ fn reload(
         listeners.map(|l| l.address.to_string()).collect()
     };
     let (listeners, _) = listeners(&config)?;
-    let mut new = auth::load(&config.auth)?;
+    let mut in_effect = started.reloaded(&config);
+    in_effect.listeners = started.opened(&config);
+    let mut new = listeners::load(&in_effect)?;
     if addresses(&config) == addresses(started) {
         let policies = listeners.into_iter().map(|l| l.policy).collect();
         server.set_policies(policies, accept_policy(&config));
     }
-    if let Some(old) = &loaded.passwords {
-        Passwords::succeed(new.passwords.as_deref(), old);
-    }
+    loaded.succeeded_by(&new);
     server.set_authenticator(new.authenticator());
     // After what is revoked by now.
     server.set_access(new.access.take());
     *loaded = new;
-    let in_effect = started.reloaded(&config);
     server.set_config(&Arc::new(broker_config(&in_effect, server)));
     logging.set_level(config.log.level);
     if let Some(http) = http {

@@ -65,6 +65,20 @@ impl Broker {
         self.tcp
     }
 
+    /// The TCP listener of that number among those of a config of its own.
+    #[track_caller]
+    pub(crate) fn listener(&self, at: usize) -> SocketAddr {
+        let addresses = |lines: &Vec<String>| -> Vec<SocketAddr> {
+            let urls = lines.iter().filter_map(|line| url(line));
+            let tcp = urls.filter_map(|url| url.strip_prefix("tcp://"));
+            tcp.map(socket_address).collect()
+        };
+        let lines = self
+            .log
+            .wait(&|lines: &Vec<String>| addresses(lines).len() > at);
+        addresses(&lines)[at]
+    }
+
     /// Its WebSocket listener; nothing when an external broker has none.
     pub(crate) fn ws(&self) -> Option<SocketAddr> {
         self.ws
@@ -134,12 +148,17 @@ impl Log {
     #[track_caller]
     pub(crate) fn until(&self, from: usize, words: &str) {
         let is_said = |lines: &Vec<String>| lines[from..].iter().any(|line| line.contains(words));
-        let waited = self
-            .0
-            .1
-            .wait_timeout_while(self.lines(), START, |it| !is_said(it));
-        let (lines, _) = waited.expect("no panic while holding the log");
+        let lines = self.wait(&is_said);
         assert!(is_said(&lines), "not said: {words:?}\n{}", lines.join("\n"));
+    }
+
+    /// The lines once they are as wanted, or after a while.
+    fn wait(&self, is_wanted: &dyn Fn(&Vec<String>) -> bool) -> MutexGuard<'_, Vec<String>> {
+        let (Self(log), lines) = (self, self.lines());
+        let waited = log
+            .1
+            .wait_timeout_while(lines, START, |lines| !is_wanted(lines));
+        waited.expect("no panic while holding the log").0
     }
 }
 
@@ -236,16 +255,21 @@ fn socket_address(url: &str) -> SocketAddr {
     address.parse().expect("an address and a port")
 }
 
+/// What a line `listening on URL` names.
+fn url(line: &str) -> Option<&str> {
+    let (_, after) = line.split_once("listening on ")?;
+    after
+        .split(|at: char| at.is_whitespace() || at == '"')
+        .next()
+}
+
 /// Keeps the log and reports each `listening on URL` line.
 fn follow(lines: impl BufRead + Send + 'static, log: Log) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in lines.lines().map_while(Result::ok) {
-            if let Some((_, after)) = line.split_once("listening on ") {
-                let url = after
-                    .split(|at: char| at.is_whitespace() || at == '"')
-                    .next();
-                let _ = send.send(url.unwrap_or_default().to_owned());
+            if let Some(url) = url(&line) {
+                let _ = send.send(url.to_owned());
             }
             log.push(line);
         }

@@ -25,6 +25,7 @@ mod expiry;
 mod flow;
 mod hostile;
 mod limits;
+mod listeners;
 mod located;
 mod logins;
 mod malformed;

@@ -36,6 +36,10 @@ struct Draft {
     origins: Vec<String>,
     client_ca: Option<Line>,
     client_crl: Option<Line>,
+    /// An option that asks for encryption.
+    encrypted_by: Option<Line>,
+    /// An option that keeps clients out in a way that there is none of here, and what that is.
+    restricted_by: Option<(Line, String)>,
     values: Table,
 }
 
@@ -50,6 +54,19 @@ impl Listeners {
         self.current(&origin).set(key, value, origin);
     }
 
+    /// Notes what a line says about whom its listener is to keep out, whatever becomes of it.
+    pub(super) fn restricted(&mut self, line: &Line) {
+        if ["certfile", "keyfile"].contains(&line.option.as_str()) {
+            self.current(&line.origin).encrypted_by = Some(line.clone());
+        }
+        let restriction = options::RESTRICTIONS.iter();
+        let mut restriction = restriction.filter(|(option, _)| *option == line.option);
+        if let Some((_, what)) = restriction.next() {
+            let restricted = Some((line.clone(), (*what).to_owned()));
+            self.current(&line.origin).restricted_by = restricted;
+        }
+    }
+
     /// Takes a line that is about a listener. `Err`: why it has no effect.
     pub(super) fn line(&mut self, line: &Line) -> Result<(), String> {
         let value = line.value.as_str();
@@ -61,7 +78,12 @@ impl Listeners {
                 self.current(&line.origin).websockets = match value {
                     "mqtt" => false,
                     "websockets" => true,
-                    _ => return Err("there are the protocols mqtt and websockets".into()),
+                    _ => {
+                        let what = "another protocol, and there are mqtt and websockets";
+                        let restricted = Some((line.clone(), what.to_owned()));
+                        self.current(&line.origin).restricted_by = restricted;
+                        false
+                    }
                 }
             }
             "socket_domain" => match value {
@@ -105,7 +127,8 @@ impl Listeners {
     }
 
     /// The listeners as a list of tables, and what to say about them.
-    pub(super) fn finish(self, path: &Path) -> (Vec<Node>, Vec<Note>) {
+    /// `passwords`: whether there is a password file of all listeners.
+    pub(super) fn finish(self, path: &Path, passwords: bool) -> (Vec<Node>, Vec<Note>) {
         let mut notes = Vec::new();
         let mut drafts = self.begun;
         let local_only = drafts.is_empty() && !self.default.is_addressed();
@@ -120,6 +143,7 @@ impl Listeners {
                 reason: "they stand before the first `listener` and are meant for none below; \
                          move them, or set `port`"
                     .into(),
+                lost: false,
             });
         }
         if drafts.is_empty() {
@@ -131,7 +155,11 @@ impl Listeners {
         };
         let nodes = drafts
             .into_iter()
-            .map(|mut draft| {
+            .filter_map(|mut draft| {
+                if let Some(note) = draft.cannot_be() {
+                    notes.push(note);
+                    return None;
+                }
                 let origin = draft.origin.clone().unwrap_or_else(|| start.clone());
                 if local_only {
                     draft.host = Some("localhost".into());
@@ -146,10 +174,11 @@ impl Listeners {
                     draft.set("allow_anonymous", anonymous.0, anonymous.1);
                 }
                 notes.extend(draft.settle_client_certificates());
+                notes.extend(draft.settle_nobody(passwords, &origin));
                 let address = Scalar::Text(draft.address());
                 draft.set("address", address, origin.clone());
                 let content = Content::Table(draft.values);
-                Node { origin, content }
+                Some(Node { origin, content })
             })
             .collect();
         (nodes, notes)
@@ -205,6 +234,46 @@ impl Draft {
         matches!(node, Some(Content::Scalar(Scalar::Boolean(true))))
     }
 
+    /// Why it is left out: it would be open to more than it is.
+    fn cannot_be(&self) -> Option<Note> {
+        let whole = |key| self.values.contains_key(key);
+        let plain = match &self.encrypted_by {
+            Some(line) if !whole("certificate") || !whole("key") => {
+                let why = "the listener would not be encrypted without both certfile and keyfile";
+                Some((line, why.to_owned()))
+            }
+            _ => None,
+        };
+        let open = self.restricted_by.as_ref();
+        let open = open.map(|(line, what)| (line, format!("the listener has {what}")));
+        let (line, why) = plain.or(open)?;
+        let mut note = note(line, format!("{why}; it is left out"));
+        note.lost = true;
+        Some(note)
+    }
+
+    /// Nobody can connect to a listener that wants a user name and has no user. So it is here, too:
+    /// with a file of passwords that is empty.
+    fn settle_nobody(&mut self, passwords: bool, origin: &Origin) -> Option<Note> {
+        let named =
+            self.is("use_identity_as_username") || self.values.contains_key("password_file");
+        let anonymous = self.values.get("allow_anonymous").map(|node| &node.content);
+        let nobody = matches!(anonymous, Some(Content::Scalar(Scalar::Boolean(false))));
+        if !nobody || named || passwords {
+            return None;
+        }
+        let nothing = Scalar::Text("/dev/null".into());
+        self.set("password_file", nothing, origin.clone());
+        Some(Note {
+            origin: origin.clone(),
+            line: "listener".into(),
+            reason: "nobody can connect here, as in Mosquitto: allow_anonymous is false and no \
+                     user has a password; name a password_file, or remove the listener"
+                .into(),
+            lost: false,
+        })
+    }
+
     /// Mosquitto asks for client certificates only where it requires them.
     fn settle_client_certificates(&mut self) -> Vec<Note> {
         let lines = [
@@ -220,7 +289,11 @@ impl Draft {
         }
         let reason = "require_certificate is not true, so clients are asked for none; if the \
                       file completes the chain of certfile, append it to that file";
-        lines.map(|(_, line)| note(&line, reason.into())).collect()
+        let notes = lines.map(|(_, line)| Note {
+            lost: false,
+            ..note(&line, reason.into())
+        });
+        notes.collect()
     }
 
     fn address(&self) -> String {

@@ -57,6 +57,54 @@ pub(super) fn meaning(option: &str) -> Option<Meaning> {
         .map(|(_, meaning)| *meaning)
 }
 
+/// Whether an option says who is kept out, or from which topics: where it is not taken over, less
+/// is protected than was.
+pub(super) fn protects(option: &str) -> bool {
+    PROTECTION.contains(&option)
+        || option.starts_with("plugin_opt_")
+        || option.starts_with("auth_opt_")
+}
+
+const PROTECTION: &[&str] = &[
+    "acl_file",
+    "allow_anonymous",
+    "auth_plugin",
+    "auth_plugin_deny_special_chars",
+    "bind_address",
+    "bind_interface",
+    "cafile",
+    "capath",
+    "certfile",
+    "clientid_prefixes",
+    "crlfile",
+    "global_plugin",
+    "keyfile",
+    "listener_allow_anonymous",
+    "mount_point",
+    "password_file",
+    "per_listener_settings",
+    "plugin",
+    "plugin_load",
+    "plugin_use",
+    "protocol",
+    "proxy_protocol_v2_require_tls",
+    "psk_file",
+    "psk_hint",
+    "require_certificate",
+    "socket_domain",
+    "use_identity_as_username",
+    "use_subject_as_username",
+    "use_username_as_clientid",
+    "websockets_origin",
+];
+
+/// Options without which a listener would be open to more than it is, and which cannot be taken
+/// over: the listener is left out.
+pub(super) const RESTRICTIONS: &[(&str, &str)] = &[
+    ("bind_interface", "an interface of its own"),
+    ("psk_hint", "TLS with pre-shared keys"),
+];
+
 /// All names, to find the one that was meant.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     OPTIONS.iter().map(|(name, _)| *name)

@@ -193,11 +193,13 @@ fn values_that_cannot_be_are_noted() {
             "listener 1\nallow_anonymous true\ntls_version tlsv1.1\n",
             "1.2",
         ),
-        ("protocol mqttsn\n", "protocols mqtt and websockets"),
+        (
+            "listener 1\nallow_anonymous true\nlistener 2\nprotocol mqttsn\n",
+            "there are mqtt and websockets",
+        ),
         ("socket_domain ipx\n", "ipv4 and ipv6"),
         ("enable_proxy_protocol 3\n", "versions 1 and 2"),
         ("log_type loud\n", "not a type of log"),
-        ("certfile\n", "value is missing"),
         (
             "max_connections 5\nlistener 1\nallow_anonymous true\n",
             "before the first `listener`",
@@ -219,7 +221,8 @@ fn values_that_cannot_be_are_noted() {
 
 #[test]
 fn only_unusable_listeners_leave_the_default_one_with_a_note() {
-    let (_, notes) = loaded("listener 0 /run/m.sock\n");
+    let (config, notes) = loaded("listener 0 /run/m.sock\n");
+    assert_eq!(addresses(&config), ["tcp://localhost:1883"]);
     assert_eq!(notes.len(), 2);
     assert!(notes[1].contains("none is left"), "{notes:#?}");
 }
@@ -229,19 +232,137 @@ fn nobody_could_connect_is_said() {
     let (toml, notes) = translated("listener 1883\n");
     assert!(toml.contains("allow_anonymous = false"), "{toml}");
     assert!(notes[0].contains("nobody can connect"), "{notes:#?}");
+    let (config, _) = loaded("listener 1883\n");
+    assert_eq!(config.listeners[0].password_file, Some("/dev/null".into()));
 }
 
 #[test]
 fn settings_per_listener_go_to_the_listener() {
     let (config, notes) = loaded(
         "per_listener_settings true\nlistener 1\nallow_anonymous true\nlistener 2\n\
-         password_file p\nallow_anonymous false\nlistener 3\npassword_file q\n",
+         password_file p\nacl_file a\nallow_anonymous false\nlistener 3\npassword_file q\n\
+         listener 4\nallow_anonymous false\n",
     );
-    assert_eq!(config.listeners[0].allow_anonymous, Anonymous::Everybody);
-    assert_eq!(config.listeners[1].allow_anonymous, Anonymous::Nobody);
-    assert_eq!(config.auth.password_file, Some("p".into()));
+    let [open, one, other, nobody] = &config.listeners[..] else {
+        panic!("{config:?}");
+    };
+    assert_eq!(open.allow_anonymous, Anonymous::Everybody);
+    assert_eq!((&open.password_file, &open.acl_file), (&None, &None));
+    assert_eq!(one.allow_anonymous, Anonymous::Nobody);
+    assert_eq!(one.password_file, Some("p".into()));
+    assert_eq!(one.acl_file, Some("a".into()));
+    assert_eq!(
+        (&other.password_file, &other.acl_file),
+        (&Some("q".into()), &None)
+    );
+    // No user of another listener is one of this.
+    assert_eq!(nobody.password_file, Some("/dev/null".into()));
+    assert_eq!(
+        (&config.auth.password_file, &config.auth.acl_file),
+        (&None, &None)
+    );
     assert_eq!(notes.len(), 1);
-    assert!(notes[0].contains("join this file and \"p\""), "{notes:#?}");
+    assert!(notes[0].contains("nobody can connect here"), "{notes:#?}");
+}
+
+/// Translates `text`; whether protection was lost with it.
+fn loses_protection(text: &str) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("m.conf");
+    fs::write(&path, text).unwrap();
+    let notes = import(&path).unwrap().notes;
+    notes.iter().any(Note::is_lost_protection)
+}
+
+/// However wrong what says that a listener is encrypted: it is encrypted, or it is not there.
+#[test]
+fn no_listener_loses_its_encryption() {
+    for options in [
+        "certfile\nkeyfile k\n",
+        "certfile c\nkeyfile\n",
+        "certfile c\n",
+        "keyfile k\n",
+        "psk_hint h\npsk_file f\n",
+        "certfile c\nkeyfile k\nrequire_certificate true\n",
+        "certfile c\nkeyfile k\nrequire_certificate true\ncapath /ca\n",
+        "certfile c\nkeyfile k\nmax_connections 0\n",
+        "certfile c\nkeyfile k\nprotocol http_api\n",
+        "certfile c\nkeyfile k\nsocket_domain ipv4\nbind_interface eth0\n",
+    ] {
+        for host in ["", " 127.0.0.1", " not/a/host"] {
+            let text = format!(
+                "listener 1883 127.0.0.1\nallow_anonymous true\nlistener 8883{host}\n{options}"
+            );
+            let (config, notes) = loaded(&text);
+            assert_eq!(
+                addresses(&config),
+                ["tcp://127.0.0.1:1883"],
+                "{text}{notes:#?}"
+            );
+            assert!(loses_protection(&text), "{text}{notes:#?}");
+            // Alone it does not make room for a plain one that others reach.
+            let text = format!("password_file p\nlistener 8883{host}\n{options}");
+            let (config, notes) = loaded(&text);
+            assert_eq!(
+                addresses(&config),
+                ["tcp://localhost:1883"],
+                "{text}{notes:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_keeps_clients_out_is_not_lost_unnoticed() {
+    let listener = "listener 1883 127.0.0.1\n";
+    for lost in [
+        "plugin /usr/lib/p.so\n",
+        "auth_plugin p.so\nauth_opt_db x\n",
+        "plugin_opt_x y\n",
+        "acl_file\n",
+        "password_file\n",
+        "allow_anonymous perhaps\n",
+        "psk_file f\n",
+        "mount_point a/\n",
+        "clientid_prefixes a\n",
+        "use_username_as_clientid true\n",
+        "use_subject_as_username true\n",
+        "bind_interface eth0\n",
+        "require_certificate perhaps\n",
+        "websockets_origin\n",
+        "use_identity_as_username true\n",
+    ] {
+        let text = format!("{listener}{lost}");
+        assert!(loses_protection(&text), "{text}");
+        loaded(&text);
+    }
+    for kept in [
+        "allow_anonymous true\n",
+        "password_file p\nacl_file a\n",
+        "allow_anonymous false\n",
+        "set_tcp_nodelay true\nlog_dest file x\nuser u\nfoo bar\n",
+        "tls_version tlsv1.1\n",
+    ] {
+        let text = format!("{listener}{kept}");
+        assert!(!loses_protection(&text), "{text}");
+        loaded(&text);
+    }
+}
+
+/// Values that do not go together are left out, so that the result can be used.
+#[test]
+fn the_output_is_a_configuration_that_can_be_used() {
+    for text in [
+        "message_size_limit 0\nmax_queued_bytes 1000\n",
+        "max_queued_bytes 1000\n",
+        "max_packet_size 1\n",
+        "listener 1 127.0.0.1\nallow_anonymous true\nlistener 1 127.0.0.1\nallow_anonymous true\n",
+        "websockets_origin a\n",
+    ] {
+        let (_, notes) = loaded(text);
+        assert!(!notes.is_empty(), "{text}");
+        assert!(notes.len() < 5, "{text}{notes:#?}");
+    }
 }
 
 #[test]
